@@ -1,0 +1,64 @@
+# The two commands are `make demo` and `make test`. Both do all their own set-up and can be run twice.
+SHELL := /bin/bash
+PYTHON ?= /usr/bin/python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo demo-down demo-check test unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
+
+help:  ## say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
+
+setup:  ## system packages and the virtual environment
+	@./sandbox/setup.sh "$(PYTHON)" "$(VENV)"
+
+demo: setup  ## the whole thing on this machine
+	@$(BIN)/carme-hub sandbox demo
+
+demo-down: setup  ## end the demo and everything it started
+	@$(BIN)/carme-hub sandbox down
+
+demo-check: setup  ## walk through the demo with a real browser, with screenshots
+	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
+
+test: setup lint unit cluster faults browser hub-suite other-slurm  ## everything
+
+unit: setup  ## what needs nothing real; three minutes
+	@$(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
+
+cluster: setup  ## the stories on a real Slurm
+	@$(BIN)/python -m pytest tests/cluster -q -n 3 --dist loadfile
+
+faults: setup  ## the promises of RELIABILITY.md, with faults injected
+	@$(BIN)/python -m pytest tests/faults -q -n 4 --dist worksteal
+
+browser: demo-check
+
+hub-suite: setup  ## JupyterHub's own tests with our spawner in place of its own
+	@$(BIN)/python -m pytest -c tests/hub_suite/pytest.ini --rootdir tests/hub_suite -q \
+		--pyargs jupyterhub.tests.test_spawner jupyterhub.tests.test_api jupyterhub.tests.test_named_servers
+
+other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built from Debian's source archive (minutes, once)
+	@set -o pipefail; prefix=$$($(BIN)/carme-hub sandbox build-slurm 24.11 | tee >(cat >&2) | tail -n 1) && \
+		CARME_TEST_SLURM=$$prefix $(BIN)/python -m pytest -q \
+		tests/cluster/test_sandbox_limits.py tests/cluster/test_sessions_run.py \
+		tests/cluster/test_reservations_in_slurm.py
+
+nightly: setup  ## the long version: every crash point and every storm 20 times, more chance
+	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
+	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/cluster -q
+	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/faults -q
+
+lint: setup  ## ruff, mypy, import-linter, djlint
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lint-imports
+	@$(BIN)/djlint --check --lint share/carme_hub/templates
+
+format: setup  ## let ruff and djlint put the code in order
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:  ## remove what was built in this folder
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

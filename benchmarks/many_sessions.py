@@ -1,0 +1,252 @@
+"""What 10, 50 and 150 sessions cost the hub and the scheduler, ours and batchspawner's, in one run.
+
+Runs as ``python benchmarks/many_sessions.py [--sessions 10 50 150] [--within 10] [--queue 30] [--rest 60]``; prints one
+JSON object a line. Each session is of a system user of its own, made for the run. That many people click Start within
+ten seconds; the cluster is full and takes the first job thirty seconds after the first click; the storm lasts until the
+last server is ready. Then nothing happens for a minute. ``--queue 0`` is a storm on idle nodes.
+
+Instead of jupyterhub-singleuser a light stand-in answers, since the sessions' own work would fill this machine.
+``internal_ssl`` is off for both, because batchspawner does not bring certificates to a node. A query is a request for
+jobs or nodes that slurmctld has answered, as ``sdiag`` counts them (what goes along with one, such as partitions, is
+not counted again); processor time is the hub's and that of the commands it ran. What runs on the virtual nodes gets
+the processor time that the others leave, for both, because on a cluster it does not run on the hub's machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jupyterhub
+from ground import (
+    HERE,
+    HubAddress,
+    need_root,
+    nodes_last,
+    peer_environment,
+    sandbox,
+    start_our_hub,
+    start_peer_hub,
+    wait_idle,
+)
+from measure import figure, load, median, p95, say
+from people import people
+from storm import Bystander, People, Storm, log_in, start_all, stop_all
+
+from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.sandbox import Cluster, Sandbox
+from carme_hub.sandbox.image import build_default_image
+
+NODES = 8
+TICKS = os.sysconf("SC_CLK_TCK")
+PROFILE = {
+    "slug": "small",
+    "display_name": "Small",
+    "default": True,
+    "partition": "interactive",
+    "cpus": {"min": 1, "max": 1, "default": 1},
+    "memory_gib": {"min": 1, "max": 1, "default": 1},
+    "time_minutes": {"min": 5, "max": 120, "default": 120},
+}
+
+
+@dataclass
+class Seen:
+    """What one hub and the scheduler did in one stretch of time."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    queries: int = 0
+    requests: int = 0
+    waits: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    ready: list[float] = field(default_factory=list)
+
+    @property
+    def per_minute(self) -> float:
+        return 60 * self.queries / self.seconds
+
+
+def cpu_of(pid: int) -> float:
+    """Return the processor seconds of a process and of those commands it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+def scheduler_requests(cluster: Cluster) -> tuple[int, int]:
+    """Return how many queries, and how many requests of any kind, slurmctld has answered."""
+    queries = requests = 0
+    listed = False
+    for line in cluster.run("sdiag").stdout.splitlines():
+        if line.startswith("Remote Procedure Call statistics by"):
+            listed = "message type" in line
+        found = re.match(r"\s*(\w+)\s+\(\s*\d+\)\s+count:(\d+)", line)
+        if (
+            listed
+            and found
+            and not found[1].startswith(("REQUEST_STATS", "MESSAGE_", "REQUEST_COMPLETE", "REQUEST_STEP"))
+        ):
+            requests += int(found[2])  # but for our own sdiag, and what nodes say of jobs
+            queries += int(found[2]) if found[1].startswith(("REQUEST_JOB", "REQUEST_NODE")) else 0
+    return queries, requests
+
+
+async def stretch(hub: HubAddress, cluster: Cluster, everybody: People, what: Any) -> Seen:
+    """Measure while something is awaited."""
+    seen = Seen()
+    bystander = await asyncio.to_thread(Bystander, hub, everybody)
+    cpu, (queries, requests), began = cpu_of(hub.pid), scheduler_requests(cluster), time.perf_counter()
+    storm = await what
+    seen.seconds = time.perf_counter() - began
+    seen.cpu = cpu_of(hub.pid) - cpu
+    after = scheduler_requests(cluster)
+    seen.queries, seen.requests = after[0] - queries, after[1] - requests
+    seen.waits = await asyncio.to_thread(bystander.waits)
+    if storm is not None:
+        seen.failed, seen.ready = storm.failed, storm.ready
+    return seen
+
+
+@contextlib.asynccontextmanager
+async def full(cluster: Cluster, seconds: float) -> AsyncIterator[None]:
+    """Let the cluster take jobs into its queue, and begin to run them that many seconds later."""
+
+    def partition(state: str) -> None:
+        cluster.run("scontrol", "update", "partitionname=interactive", f"state={state}")
+
+    async def later() -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            partition("up")
+
+    if not seconds:
+        yield
+        return
+    await asyncio.to_thread(partition, "down")
+    opening = asyncio.create_task(later())
+    try:
+        yield
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+
+
+async def measure(
+    hub: HubAddress, cluster: Cluster, names: list[str], options: dict[str, Any], wanted: argparse.Namespace
+) -> tuple[Seen, Seen]:
+    """Return what was seen in the storm and at rest."""
+
+    async def storm_of_clicks() -> Storm:
+        async with full(cluster, wanted.queue):
+            return await start_all(hub, everybody, options, wanted.within)
+
+    everybody = await log_in(hub, names)
+    await asyncio.sleep(2)
+    storm = await stretch(hub, cluster, everybody, storm_of_clicks())
+    say(f"{hub.name}: {len(storm.ready)} ready, {len(storm.failed)} failed in {storm.seconds:.1f} s, load {load()}")
+    for problem in storm.failed[:3]:
+        say(f"  {problem}")
+    await asyncio.sleep(10)
+    calm = await stretch(hub, cluster, everybody, asyncio.sleep(wanted.rest))
+    await stop_all(hub, everybody)
+    await asyncio.to_thread(wait_idle, cluster, 180.0)
+    return storm, calm
+
+
+def our_settings(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what our hub has otherwise than the sandbox's."""
+    command = ["/usr/bin/python3", "-IS", str(folder / "standin.py"), jupyterhub.__version__]
+    spawner = {"cmd": command, "container_binds": [str(folder)], "profile_list": [PROFILE]}
+    hub = {"tornado_settings": {"slow_spawn_timeout": 0}, "concurrent_spawn_limit": 0}
+    settling = {"interval": CarmeQuotas.interval.default_value}  # the sandbox settles more often, to show refunds soon
+    return {"SlurmContainerSpawner": spawner, "JupyterHub": hub, "CarmeQuotas": settling}
+
+
+def start_peer(where: Sandbox, folder: Path) -> HubAddress:
+    """Start the hub with batchspawner, with the stand-in in the place of its wrapper and server."""
+    venv = peer_environment(where, build_default_image(progress=say))
+    slurm = {"req_partition": "interactive", "req_nprocs": "1", "req_memory": "1G", "req_runtime": "120"}
+    settings = {
+        "SlurmSpawner": {**slurm, "req_srun": ""},  # one process less on the nodes, which are this machine
+        "JupyterHub": {"tornado_settings": {"slow_spawn_timeout": 0}, "concurrent_spawn_limit": 0},
+    }
+    wrapper, words = f"/usr/bin/python3 -IS {folder / 'standin.py'}", [jupyterhub.__version__, "--batchspawner"]
+    return start_peer_hub(where, venv, settings, wrapper=wrapper, server=words)
+
+
+async def run(where: Sandbox, wanted: argparse.Namespace) -> None:
+    cluster = where.facts()
+    folder = where.layout.state / "standin"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    shutil.copyfile(HERE / "standin.py", folder / "standin.py")
+    (folder / "standin.py").chmod(0o644)
+    with nodes_last(where), people(cluster, max(wanted.sessions)) as names:
+        hubs = []
+        if "ours" in wanted.hubs:
+            hubs.append((start_our_hub(where, our_settings(folder), tls=False), {"profile": "small"}))
+        if "batchspawner" in wanted.hubs:
+            hubs.append((start_peer(where, folder), {}))
+        for count in wanted.sessions:
+            found = {}
+            for hub, options in hubs:
+                say(f"{hub.name}: {count} sessions, load {load()}")
+                before = load()
+                pair = await measure(hub, cluster, names[:count], options, wanted)
+                found[hub.name] = pair
+                say(f"  load {before} to {load()}")
+            report(count, found)
+
+
+def report(count: int, found: dict[str, tuple[Seen, Seen]]) -> None:
+    """Print the figures of one number of sessions; the goals are for 150."""
+    nothing = (Seen(1.0), Seen(1.0))
+    ours, peer = found.get("ours", nothing), found.get("batchspawner", nothing)
+    more: dict[str, Any] = {"sessions": count, "load": load()}
+    last = count >= 150
+    for number, when in enumerate(("storm", "rest")):
+        mine, theirs = ours[number], peer[number]
+        goal = theirs.per_minute / 50 if last else None
+        name = f"sessions_{count}_{when}"
+        figure(f"{name}_queries", mine.per_minute, "per minute", peer=theirs.per_minute, goal=goal, **more)
+        figure(f"{name}_requests", mine.requests, "requests", peer=theirs.requests, **more)
+        figure(f"{name}_hub_cpu", mine.cpu, "s", peer=theirs.cpu, seconds=round(mine.seconds, 1), **more)
+        figure(f"{name}_api_p50", median(mine.waits), "ms", peer=median(theirs.waits), **more)
+        figure(
+            *(f"{name}_api_p95", p95(mine.waits), "ms"),
+            peer=p95(theirs.waits),
+            goal=100.0 if last and when == "storm" else None,
+            **more,
+        )
+        figure(f"{name}_api_max", max(mine.waits, default=None), "ms", peer=max(theirs.waits, default=None), **more)
+    figure(f"sessions_{count}_failed", len(ours[0].failed), "starts", peer=len(peer[0].failed), goal=0, **more)
+    figure(f"sessions_{count}_ready_median", median(ours[0].ready), "s", peer=median(peer[0].ready), **more)
+    figure(f"sessions_{count}_ready_p95", p95(ours[0].ready), "s", peer=p95(peer[0].ready), **more)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[10, 50, 150])
+    parser.add_argument("--within", type=float, default=10.0, help="seconds over which the clicks are spread")
+    parser.add_argument("--queue", type=float, default=30.0, help="seconds for which the cluster is full")
+    parser.add_argument("--rest", type=float, default=60.0, help="seconds of rest that are measured")
+    parser.add_argument("--hubs", nargs="+", default=["ours", "batchspawner"], help="for work on one of them")
+    parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
+    wanted = parser.parse_args()
+    need_root()
+    with sandbox("many", NODES, keep=wanted.keep) as where:
+        asyncio.run(run(where, wanted))
+
+
+if __name__ == "__main__":
+    main()

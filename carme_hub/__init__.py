@@ -1,0 +1,20 @@
+"""Carme Hub: JupyterHub on a Slurm GPU cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from carme_hub.config import configure
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "configure"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``configure`` when it is asked for, so that ``import carme_hub`` costs nothing on a node."""
+    if name == "configure":
+        from carme_hub.config import configure
+
+        return configure
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

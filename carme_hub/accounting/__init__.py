@@ -1,0 +1,1 @@
+"""The only door to the ledger: admit, settle, grant, reconcile, statement."""

@@ -1,0 +1,98 @@
+"""Files that hold secrets are readable by their owner and nobody else, or the hub does not start.
+
+A file of mode 0644 in a folder of mode 0700 lies safe, so what counts is whether others can reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from jupyterhub import orm
+
+from carme_hub.errors import ConfigError
+
+
+def exposure(path: Path, *, any_owner: bool = False) -> str:
+    """Return what is wrong with who can use a file of secrets, with the command that mends it; "" when nothing is.
+
+    Args:
+        any_owner: look at the mode only; this process need not be the hub.
+    """
+    path = path.resolve()
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return ""
+    except PermissionError:
+        return "" if any_owner else f"{path} cannot be looked at by the hub's user"
+    if not any_owner and status.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to another user; run: chown {_me()} {path}"
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077 and all(_passable(folder) for folder in path.parents):
+        return f"{path} has mode {mode:04o}, so others can use it; run: chmod {mode & 0o700:o} {path}"
+    return ""
+
+
+def check_private(path: Path, what: str) -> None:
+    """Raise ``ConfigError`` when others can use the file; a file that is not there is fine."""
+    wrong = exposure(path)
+    if wrong:
+        raise ConfigError(f"{what}: {wrong}")
+
+
+def read_secret(path: Path, what: str) -> str:
+    """Return the one line of a secret's file, or raise ``ConfigError`` when it is missing, empty or open to others."""
+    check_private(path, what)
+    try:
+        secret = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{what}: {path} cannot be read: {error}") from error
+    if not secret:
+        raise ConfigError(f"{what}: {path} is empty")
+    return secret
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite address; None for another database or one in memory."""
+    if "://" not in url:
+        url = "sqlite:///" + url
+    found = re.match(r"sqlite(?:\+\w+)?:///([^?]+)", url)
+    return Path(found[1]) if found and found[1] != ":memory:" else None
+
+
+def hub_files(app: Any) -> dict[str, Path]:
+    """Return the files of a hub that hold secrets, by what they are."""
+    files = {"JupyterHub.cookie_secret_file": Path(app.cookie_secret_file).expanduser()}
+    database = sqlite_file(app.db_url)
+    if database is not None:
+        for suffix in ("", "-wal", "-journal"):
+            files[f"JupyterHub.db_url{suffix}"] = database.with_name(database.name + suffix)
+    if app.internal_ssl:
+        certificates = Path(app.internal_certs_location)
+        for key in sorted(certificates.glob("*/*.key")):
+            files[f"JupyterHub.internal_certs_location, {key.parent.name}"] = key
+    return files
+
+
+def check_hub_files(app: Any) -> None:
+    """Refuse to go on with a hub whose secrets lie open; a database just made is closed instead."""
+    database = sqlite_file(app.db_url)
+    if database is not None and exposure(database) and app.db.query(orm.User).first() is None:
+        database.chmod(0o600)
+    for what, path in hub_files(app).items():
+        check_private(path, what)
+
+
+def _passable(folder: Path) -> bool:
+    try:
+        return bool(folder.stat().st_mode & 0o011)
+    except PermissionError:
+        return False
+
+
+def _me() -> str:
+    return str(os.geteuid())

@@ -1,0 +1,37 @@
+"""Managed services work with ``internal_ssl``: JupyterHub 6.1 looks at them with the TLS context of a server.
+
+Its ``start()`` hands the hub's own listening context to ``start_service``, which waits for the service with it; Python
+refuses that ("Cannot create a client socket with a PROTOCOL_TLS_SERVER context"), the wait runs out, and the hub ends.
+Its regular check of services has no context at all. Both are mended on the one hub that runs, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from jupyterhub.objects import Server
+from jupyterhub.utils import make_ssl_context
+
+
+def look_at_services_as_a_client(app: Any) -> None:
+    """Let a hub with ``internal_ssl`` wait for its services, and check them, with the certificate of a client."""
+    if not getattr(app, "internal_ssl", False):
+        return
+    start = app.start_service
+
+    async def start_service(name: str, service: Any, _of_a_server: ssl.SSLContext | None = None) -> bool:
+        return bool(await start(name, service))  # without a context it makes the right one
+
+    async def check_services_health() -> None:
+        context = make_ssl_context(app.internal_ssl_key, app.internal_ssl_cert, cafile=app.internal_ssl_ca)
+        for name, service in list(app._service_map.items()):
+            if service.url:
+                try:
+                    server = Server.from_orm(service.orm.server)
+                    await server.wait_up(timeout=service.timeout, http=True, ssl_context=context)
+                except TimeoutError:
+                    app.log.warning("Cannot connect to service %s at %s", name, service.url)
+
+    app.start_service = start_service
+    app.check_services_health = check_services_health

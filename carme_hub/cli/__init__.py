@@ -1,0 +1,1 @@
+"""The `carme-hub` command."""

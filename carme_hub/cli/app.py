@@ -1,0 +1,40 @@
+"""The `carme-hub` command: a traitlets Application with one subcommand per task."""
+
+from __future__ import annotations
+
+from traitlets.config import Application
+
+from carme_hub import __version__
+
+
+class CarmeHubApp(Application):
+    """The root of the command; each subcommand is an Application of its own."""
+
+    name = "carme-hub"
+    version = __version__
+    description = "Carme Hub: JupyterHub on a Slurm GPU cluster."
+    subcommands: dict[str, tuple[str, str]] = {
+        "sandbox": ("carme_hub.cli.sandbox.SandboxApp", "A real Slurm with virtual GPUs on this machine"),
+        "init": ("carme_hub.cli.init.InitApp", "Make the secrets and certificates that a configuration names"),
+        "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
+        "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
+        "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
+        "quotas": (
+            "carme_hub.cli.quotas.QuotasApp",
+            "GPU time: balances, grants, reports, and the ledger against Slurm",
+        ),
+        "session": ("carme_hub.cli.session.SessionApp", "Start, stop and list sessions through the hub's REST API"),
+        "doctor": ("carme_hub.cli.doctor.DoctorApp", "Name unsafe settings and how to mend them"),
+    }
+
+    def start(self) -> None:
+        """Run the subcommand, or print the help."""
+        if self.subapp is None:
+            self.print_help()
+            self.exit(1)
+        super().start()
+
+
+def main() -> None:
+    """Run the command line."""
+    CarmeHubApp.launch_instance()

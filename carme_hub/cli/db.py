@@ -1,0 +1,131 @@
+"""``carme-hub db``: upgrade Carme Hub's own database to this release's schema, copy it, look whether it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from traitlets import TraitError, Unicode
+
+from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.errors import CarmeError
+from carme_hub.store.backup import copy_sqlite, database_file, dump_command, is_sqlite
+from carme_hub.store.check import check
+from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine
+
+from .configured import YES, ConfiguredApp, Parent, UsageError, table
+
+
+class UpgradeApp(ConfiguredApp):
+    """Upgrade the database that a configuration names."""
+
+    name = "carme-hub db upgrade"
+    description = """Upgrade Carme Hub's own database to this release. Stop the hub before. A copy of an SQLite file is
+    kept beside it; for PostgreSQL the command that makes one is said first. An upgrade that is broken off has done
+    nothing: run it again."""
+    examples = "carme-hub db upgrade --config /etc/jupyterhub/jupyterhub_config.py"
+
+    flags = YES
+
+    def start(self) -> None:
+        """Upgrade, and say to which schema."""
+        try:
+            store = CarmeStore(config=self.configuration())
+            self._ask(store.url)
+            store.upgrade = True
+            before = set(self._copies(store.url))
+            engine = store.open()
+        except (CarmeError, TraitError, OSError) as error:
+            self.exit(f"carme-hub db upgrade: {error}")
+        for copy in sorted(set(self._copies(store.url)) - before):
+            print(f"the database as it was is kept in {copy}")
+        print(f"the database has schema {current_revision(engine)}")
+        engine.dispose()
+
+    def _ask(self, url: str) -> None:
+        """Let nobody upgrade a PostgreSQL database of an older schema without a thought for a backup."""
+        if is_sqlite(url):
+            return
+        engine = make_engine(url)
+        try:
+            have = current_revision(engine)
+        finally:
+            engine.dispose()
+        if have not in (None, head_revision()):
+            print(f"back it up first: {shlex.join(dump_command(url))}")
+            self.confirm("Is there a backup, and is the hub stopped?")
+
+    @staticmethod
+    def _copies(url: str) -> list[Path]:
+        file = database_file(url)
+        return list(file.parent.glob(f"{file.name}.2*")) if file else []
+
+
+class BackupApp(ConfiguredApp):
+    """Copy the database."""
+
+    name = "carme-hub db backup"
+    description = """Copy Carme Hub's own database (SQLite) as it is at this moment, while the hub runs or not; the copy
+    has mode 0600. To restore it, stop the hub, move the copy to the database's place, and remove the files that end in
+    -wal and -shm. For PostgreSQL it says which command to run."""
+    examples = "carme-hub db backup --to /var/backups/carme-hub.sqlite"
+
+    to = Unicode("", help="The file to write. The default is beside the database, with the time in its name.").tag(
+        config=True
+    )
+    aliases = {**ConfiguredApp.aliases, "to": "BackupApp.to"}
+
+    async def work(self) -> int:
+        """Copy it, and say where the copy is."""
+        url, target = CarmeStore(config=self.configuration()).url, Path(self.to) if self.to else None
+        if not is_sqlite(url):
+            argv = dump_command(url, target)
+            message = "PostgreSQL is backed up by its own command, run as who may read the database"
+            self.give({"argv": argv}) if self.as_json else print(f"{message}:\n  {shlex.join(argv)}")
+            return 0
+        file = database_file(url)
+        if file is None or not file.is_file():
+            raise UsageError(f"there is no database {file} yet; the hub makes it at its first start")
+        copy = await self.waiting("copying the database", asyncio.to_thread(copy_sqlite, file, target))
+        self.give({"file": str(copy), "bytes": copy.stat().st_size}) if self.as_json else print(copy)
+        return 0
+
+
+class CheckApp(ConfiguredApp):
+    """Look whether the database is whole."""
+
+    name = "carme-hub db check"
+    description = """Look whether Carme Hub's own database is whole; nothing is written. Exits with 0 when it is, with 1
+    when something is wrong, with 2 when it cannot be read. The hub may run meanwhile."""
+    examples = "carme-hub db check --json"
+
+    async def work(self) -> int:
+        """Look, and say what was seen."""
+        url = CarmeStore(config=self.configuration()).url
+        found = await self.waiting("reading the database", asyncio.to_thread(check, url))
+        if self.as_json:
+            looked, sums = [asdict(each) for each in found.looked], [asdict(each) for each in found.sums]
+            self.give({"good": found.good, "looked": looked, "sums": sums})
+            return 0 if found.good else 1
+        rows: list[tuple[object, ...]]
+        rows = [("ok" if one.good else "WRONG", one.name, one.says) for one in found.looked]
+        print(table(("", "looked at", "seen"), rows))
+        if found.sums:
+            rows = [(s.cluster, s.kind, s.entries, f"{s.amount / GPU_HOUR:.3f}") for s in found.sums]
+            print("\n" + table(("cluster", "kind", "entries", "GPU-hours"), rows, "entries GPU-hours"))
+        return 0 if found.good else 1
+
+
+class DbApp(Parent):
+    """What can be done with the database."""
+
+    name = "carme-hub db"
+    description = "Carme Hub's own database: sessions and the ledger. The hub's own is JupyterHub's matter."
+    subcommands: Any = {
+        "upgrade": (UpgradeApp, "Bring it to this release's schema"),
+        "backup": (BackupApp, "Copy it, while the hub runs or not"),
+        "check": (CheckApp, "Look whether it is whole"),
+    }

@@ -1,0 +1,160 @@
+"""The hub's REST API as one of its users asks it: one address, one token, and answers in the hub's own words."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from carme_hub.errors import CarmeError, Refused
+
+#: Seconds for one answer. The hub waits up to ten before it says that a start goes on, longer under load.
+ANSWER = 120.0
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class HubUnreachable(CarmeError):
+    """No answer, or one that is not the hub's; it proves nothing about any session."""
+
+
+class HubClient:
+    """Asks one hub with one token. It is an asynchronous context manager.
+
+    Args:
+        address: the hub as a browser opens it, such as ``https://hub.example.org``, or its API's address.
+        token: of the user, or of a service that may act for users.
+        ca: file with the certificates that are trusted; "" = those of the system.
+
+    Raises:
+        CarmeError: the token would go over a network that everybody can read, or the file is no certificate.
+    """
+
+    def __init__(self, address: str, token: str, ca: str = "") -> None:
+        self.api = api_address(address)
+        self._token = token
+        self._ca = ca
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> HubClient:
+        trusted: ssl.SSLContext | bool = True
+        if self.api.startswith("https:"):
+            try:
+                trusted = ssl.create_default_context(cafile=self._ca or None)
+            except (OSError, ssl.SSLError) as error:
+                raise CarmeError(f"{self._ca} cannot be used to trust the hub: {error}") from error
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=trusted),
+            headers={"Authorization": f"token {self._token}"},
+        )
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def user(self) -> str:
+        """Return whose token it is."""
+        try:
+            _, found = await self.ask("GET", "/user")
+        except Refused as error:
+            raise CarmeError(f"{self.api} does not take the token: {error.message}") from error
+        if not isinstance(found, dict) or found.get("kind") != "user":
+            raise CarmeError("The token is not a user's. Say for whom with --user.")
+        return str(found["name"])
+
+    async def servers(self, user: str) -> list[dict[str, Any]]:
+        """Return the user's servers that run, start or stop, as the hub describes them, by name."""
+        _, found = await self.ask("GET", f"/users/{quote(user, safe='')}")
+        servers = found.get("servers") if isinstance(found, dict) else None
+        if servers is None:
+            raise HubUnreachable(f"{self.api} does not say which sessions {user} has; the token may not know.")
+        return [dict(servers[name]) for name in sorted(servers)]
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Return status and body of an answer; the body is text where it is not JSON.
+
+        Raises:
+            Refused: the hub's answer is no; the message is the hub's.
+            HubUnreachable: no answer, a failure of the hub, or something else than a hub.
+        """
+        async with self._sent(method, path, body, aiohttp.ClientTimeout(total=ANSWER)) as answer:
+            text = await answer.text("utf-8", "replace")
+        return answer.status, _judged(answer.status, text, self.api)
+
+    async def events(self, path: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield the events of a start as they come, until the hub has no more."""
+        # A start may wait in Slurm's queue for hours; the hub sends an empty line every few seconds meanwhile.
+        patience = aiohttp.ClientTimeout(total=None, sock_read=ANSWER)
+        async with self._sent("GET", path, None, patience) as answer:
+            if answer.status != 200:
+                _judged(answer.status, await answer.text("utf-8", "replace"), self.api)
+            async for line in answer.content:
+                name, _, value = line.decode("utf-8", "replace").partition(":")
+                if name == "data" and isinstance(event := _parsed(value), dict):
+                    yield event
+
+    @asynccontextmanager
+    async def _sent(
+        self, method: str, path: str, body: object, limit: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        assert self._session is not None, "the client is a context manager"  # noqa: S101
+        try:
+            # A redirect would carry the token to wherever it leads.
+            sent = self._session.request(method, self.api + path, json=body, timeout=limit, allow_redirects=False)
+            async with sent as answer:
+                yield answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._silent(error) from error
+
+    def _silent(self, error: BaseException) -> HubUnreachable:
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            why = f"its certificate is not trusted ({error.certificate_error}); --ca names the file of its authority"
+        else:
+            why = str(error) or type(error).__name__
+        return HubUnreachable(f"{self.api} does not answer: {why}")
+
+
+def api_address(address: str) -> str:
+    """Return the address of a hub's API, without a slash at the end.
+
+    Raises:
+        CarmeError: it is no address, or everybody on the way could read the token.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CarmeError(f"{address!r} is not a hub's address; write it as in a browser: https://hub.example.org")
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise CarmeError(f"Over {address} everybody on the way could read the token. Give the hub's https address.")
+    base = address.rstrip("/")
+    if base.endswith("/hub/api"):
+        return base
+    return base + ("/api" if base.endswith("/hub") else "/hub/api")
+
+
+def server_path(user: str, name: str, rest: str = "") -> str:
+    """Return the path of a user's server in the API; the name "" is the default server."""
+    server = f"servers/{quote(name, safe='')}" if name else "server"
+    return f"/users/{quote(user, safe='')}/{server}{rest}"
+
+
+def _judged(status: int, text: str, api: str) -> Any:
+    """Return the body of a good answer; raise what a bad one means."""
+    found = _parsed(text)
+    if 200 <= status < 300:
+        return text if found is None else found
+    said = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
+    if 400 <= status < 500 and isinstance(found, dict):
+        raise Refused(said or f"The hub says {status}.", reason="refused")
+    raise HubUnreachable(f"{api} answers {status}" + (f": {said}" if said else "; is it the hub's address?"))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,90 @@
+"""``carme-hub image``: add an image to the site's store, or build the default one, hardened either way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Unicode
+from traitlets.config import Application
+
+from carme_hub.containers.store import add_image
+from carme_hub.errors import CarmeError
+from carme_hub.sandbox.image import build_default_image, build_full_image, image_cache
+
+
+class _ImageTask(Application):
+    """What the tasks have in common: they say what they do, and print the image's path last."""
+
+    def start(self) -> None:
+        """Do the task."""
+        try:
+            print(self.make())
+        except CarmeError as error:
+            self.exit(f"{self.name}: {error}")
+
+    def make(self) -> Path:
+        """Return the image's folder."""
+        raise NotImplementedError
+
+    def progress(self, line: str) -> None:
+        """Say what is being done."""
+        print(line, flush=True)
+
+
+class AddApp(_ImageTask):
+    """Add an image."""
+
+    name = "carme-hub image add"
+    description = "Add a folder, a tar archive or a squashfs file to the store: carme-hub image add NAME SOURCE"
+    examples = "podman export $(podman create IMAGE) > lab.tar && sudo carme-hub image add lab-2026 lab.tar"
+
+    store = Unicode(
+        "/var/lib/carme-hub-images", help="The folder of the site's images. The default is the one of this machine."
+    ).tag(config=True)
+    text = Unicode("", help="One line that people see beside the image's name. Empty by default.").tag(config=True)
+    aliases: Any = {"store": "AddApp.store", "description": "AddApp.text"}
+
+    def make(self) -> Path:
+        """Add the image that the arguments name."""
+        if len(self.extra_args) != 2:
+            self.exit("carme-hub image add NAME SOURCE")
+        name, source = self.extra_args
+        return add_image(Path(source), Path(self.store), name, self.text, self.progress)
+
+
+class BuildApp(_ImageTask):
+    """Build the default image."""
+
+    name = "carme-hub image build"
+    description = "Build the default image (Python 3, JupyterLab, TensorBoard) from PyPI, or find it built already."
+
+    full = Bool(
+        False, help="With a whole system, for Charliecloud, Apptainer and Enroot. The default takes the node's /usr."
+    ).tag(config=True)
+    store = Unicode("", help="Where images are kept. Empty: this machine's cache.").tag(config=True)
+    aliases: Any = {"store": "BuildApp.store"}
+    flags: Any = {"full": ({"BuildApp": {"full": True}}, "with a whole system, for any runtime")}
+
+    def make(self) -> Path:
+        """Build it."""
+        build = build_full_image if self.full else build_default_image
+        return build(Path(self.store) if self.store else image_cache(), self.progress)
+
+
+class ImageApp(Application):
+    """Container images."""
+
+    name = "carme-hub image"
+    description = "Add an image to the site's store, or build the default one. Both are hardened."
+    subcommands: Any = {
+        "add": (AddApp, "Add a folder, a tar archive or a squashfs file"),
+        "build": (BuildApp, "Build the default image"),
+    }
+
+    def start(self) -> None:
+        """Run the task, or print the help."""
+        if self.subapp is None:
+            self.print_help()
+            self.exit(1)
+        super().start()

@@ -1,0 +1,173 @@
+"""`carme-hub sandbox …`: bring the one-machine cluster up and down, look at it, and run the demo on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Integer, Unicode
+from traitlets.config import Application
+
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox import Sandbox
+
+CRASHED = 3
+
+
+class _SandboxCommand(Application):
+    """What all subcommands share: the state folder, and errors said in one line."""
+
+    state = Unicode(
+        "",
+        help="""The state folder, below which everything of the sandbox lies.
+        Default: /var/lib/carme-hub-sandbox for root, $XDG_STATE_HOME/carme-hub/sandbox for others.""",
+    ).tag(config=True)
+
+    aliases = {"state": "_SandboxCommand.state", "log-level": "Application.log_level"}
+    flags: dict[str, Any] = {}
+
+    def folder(self) -> Path | None:
+        """Return the state folder that was named, or None."""
+        return Path(self.state) if self.state else None
+
+    def say(self, line: str) -> None:
+        """Print one line of progress at once."""
+        print(f"[sandbox] {line}", flush=True)
+
+    def start(self) -> None:
+        """Do the work; what cannot be done is said on stderr, exit status 1."""
+        super().start()
+        try:
+            code = self.work()
+        except SandboxError as error:
+            print(f"carme-hub sandbox: {error}", file=sys.stderr)
+            code = 1
+        except KeyboardInterrupt:
+            code = 130
+        self.exit(code)
+
+    def work(self) -> int:
+        """Do the work and return the exit status."""
+        raise NotImplementedError
+
+
+class UpApp(_SandboxCommand):
+    """Bring the sandbox up; run it again to repair what has crashed."""
+
+    name = "carme-hub-sandbox-up"
+    description = __doc__
+    examples = "carme-hub sandbox up --nodes 10"
+
+    nodes = Integer(0, help="Number of virtual nodes, 1 to 64. 0: as many as it has, or 4.").tag(config=True)
+    slurm = Unicode("", help="Prefix of another Slurm than the machine's own, as `build-slurm` prints it.").tag(
+        config=True
+    )
+    aliases = {**_SandboxCommand.aliases, "nodes": "UpApp.nodes", "slurm": "UpApp.slurm"}
+
+    def work(self) -> int:
+        prefix = Path(self.slurm) if self.slurm else None
+        Sandbox(self.folder(), self.nodes or None, prefix).up(self.say)
+        return 0
+
+
+class DemoApp(UpApp):
+    """Bring up the sandbox, an image, the proxy and the hub, and say what to try; run it again to repair."""
+
+    name = "carme-hub-sandbox-demo"
+    description = __doc__
+    examples = "carme-hub sandbox demo"
+
+    def work(self) -> int:
+        # Only the demo needs what builds images and speaks HTTP.
+        from carme_hub.sandbox.demo import run_demo, what_to_try
+
+        prefix = Path(self.slurm) if self.slurm else None
+        print(what_to_try(run_demo(Sandbox(self.folder(), self.nodes or None, prefix), self.say)))
+        return 0
+
+
+class DownApp(_SandboxCommand):
+    """End everything that the sandbox started, the demo included; keep its data."""
+
+    name = "carme-hub-sandbox-down"
+    description = __doc__
+
+    def work(self) -> int:
+        Sandbox(self.folder()).down(self.say)
+        return 0
+
+
+class StatusApp(_SandboxCommand):
+    """Show what runs, what has crashed (exit status 3), and the virtual nodes."""
+
+    name = "carme-hub-sandbox-status"
+    description = __doc__
+
+    as_json = Bool(False, help="Print one JSON document instead of text.").tag(config=True)
+    flags = {"json": ({"StatusApp": {"as_json": True}}, "Print one JSON document.")}
+
+    def work(self) -> int:
+        status = Sandbox(self.folder()).status()
+        print(json.dumps(status.document()) if self.as_json else status.text(), end="" if not self.as_json else "\n")
+        return CRASHED if status.crashed else 0
+
+
+class ResetApp(_SandboxCommand):
+    """Take the sandbox down and remove all of it: state folder, users, sudoers file."""
+
+    name = "carme-hub-sandbox-reset"
+    description = __doc__
+
+    yes = Bool(False, help="Do not ask.").tag(config=True)
+    flags = {"yes": ({"ResetApp": {"yes": True}}, "Do not ask."), "y": ({"ResetApp": {"yes": True}}, "Do not ask.")}
+
+    def work(self) -> int:
+        sandbox = Sandbox(self.folder())
+        if not self.yes:
+            print(f"This removes {sandbox.layout.state} and, with the last sandbox, the demo users and their homes.")
+            if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+                print("Nothing was removed.")
+                return 1
+        sandbox.reset(self.say)
+        return 0
+
+
+class BuildSlurmApp(_SandboxCommand):
+    """Build another Slurm release from Debian's source archive, for `up --slurm`."""
+
+    name = "carme-hub-sandbox-build-slurm"
+    description = __doc__
+    examples = "carme-hub sandbox build-slurm 24.11"
+
+    def work(self) -> int:
+        from carme_hub.sandbox.build import build
+
+        if len(self.extra_args) != 1:
+            raise SandboxError("Name the release: carme-hub sandbox build-slurm 24.11")
+        prefix = build(self.extra_args[0], self.say)
+        print(prefix)
+        return 0
+
+
+class SandboxApp(Application):
+    """A real Slurm with virtual nodes and virtual GPUs on this machine."""
+
+    name = "carme-hub-sandbox"
+    description = __doc__
+    subcommands = {
+        "up": (UpApp, "Bring it up; repeat to repair"),
+        "down": (DownApp, "End everything that it started"),
+        "status": (StatusApp, "What runs, what has crashed"),
+        "reset": (ResetApp, "Take it down and remove all of it"),
+        "build-slurm": (BuildSlurmApp, "Build another Slurm release"),
+        "demo": (DemoApp, "The whole of Carme Hub on the sandbox"),
+    }
+
+    def start(self) -> None:
+        """Run the subcommand, or print the help."""
+        if self.subapp is None:
+            self.print_help()
+            self.exit(1)
+        super().start()

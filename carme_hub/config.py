@@ -1,0 +1,250 @@
+"""A safe site in one line of ``jupyterhub_config.py``, every part of which can be set otherwise.
+
+``configure(c)`` fills in what the file has not set before, adds to lists instead of replacing them, and writes plain
+values, so that whatever the file sets after it counts. It reads at most the proxy's token and starts nothing, since
+every service of the hub reads the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from jupyterhub import orm
+from traitlets.config import Config, LazyConfigValue
+
+from carme_hub.auth.private import exposure, read_secret
+from carme_hub.domain.groups import ROLE_GROUP
+from carme_hub.errors import ConfigError
+from carme_hub.paths import share_folder
+from carme_hub.store.hub_database import wal
+
+#: Files of the state folder, by the trait that holds each.
+COOKIE_SECRET, HUB_DATABASE, OUR_DATABASE = "jupyterhub_cookie_secret", "jupyterhub.sqlite", "carme-hub.sqlite"
+AUDIT = "audit.jsonl"
+PROXY_TOKEN, CERTIFICATES = "proxy-token", "internal-ssl"
+#: JupyterHub's own default for ``db_url``.
+HUB_DEFAULT_URL = "sqlite:///jupyterhub.sqlite"
+
+#: The roles beside JupyterHub's own ``user`` and ``admin``. Who has them: ``CarmeAuthenticator.role_groups``.
+#: ``admin`` is given by JupyterHub's admin flag, since JupyterHub 6.1 cannot load that role for a group.
+ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "teacher",
+        "description": "Sees which groups there are, to prepare courses for them",
+        "scopes": ["list:groups", "read:groups:name"],
+        "groups": [ROLE_GROUP + "teacher"],
+    },
+    {
+        "name": "operator",
+        "description": "Sees everybody's servers and stops them; sees no content and acts for nobody",
+        "scopes": [
+            *("admin-ui", "list:users", "read:users", "read:servers", "delete:servers"),
+            *("list:groups", "read:groups", "list:services", "read:services", "read:roles", "read:hub", "read:metrics"),
+        ],
+        "groups": [ROLE_GROUP + "operator"],
+    },
+)
+
+#: The service's name, and its address below ``/services/``.
+QUOTAS = "quotas"
+#: What the quotas service asks for, beside being allowed to use it at all.
+QUOTA_SCOPES: dict[str, dict[str, Any]] = {
+    "custom:carme:quota:read:session": {
+        "description": "See how much time and budget one's own sessions have left, and nothing else"
+    },
+    "custom:carme:quota:read": {
+        "description": "See one's own GPU time: balances, statement, prices",
+        "subscopes": ["custom:carme:quota:read:session"],
+    },
+    "custom:carme:quota:read:group": {
+        "description": "See everybody's GPU time, reports and anomalies",
+        "subscopes": ["custom:carme:quota:read"],
+    },
+    "custom:carme:quota:manage": {
+        "description": "Ask for GPU time; give and move that of accounts which one coordinates in Slurm",
+        "subscopes": ["custom:carme:quota:read"],
+    },
+    "custom:carme:quota:grant": {
+        "description": "Give GPU time, decide requests, settle anomalies",
+        "subscopes": ["custom:carme:quota:read:group", "custom:carme:quota:manage"],
+    },
+    "custom:carme:quota:policy": {
+        "description": "Change the policy of GPU time, and try a new one on what was used",
+        "subscopes": ["custom:carme:quota:read:group"],
+    },
+}
+QUOTA_ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "gpu-time-admin",
+        "description": "Decides on everybody's GPU time",
+        "scopes": ["custom:carme:quota:grant", "custom:carme:quota:policy"],
+        "groups": [ROLE_GROUP + "admin"],
+    },
+    {
+        "name": "gpu-time-reader",
+        "description": "Sees everybody's GPU time",
+        "scopes": ["custom:carme:quota:read:group"],
+        "groups": [ROLE_GROUP + "operator"],
+    },
+)
+
+
+#: What a server's own token has besides what JupyterHub gives it: nothing that gives, asks for more, or reads others.
+QUOTA_SERVER_SCOPES = (f"access:services!service={QUOTAS}", "custom:carme:quota:read:session")
+
+#: What the service may ask of the hub with its own token: who is in which group.
+QUOTA_SERVICE_ROLE: dict[str, Any] = {
+    "name": "quotas-service",
+    "description": "Lets the quotas service know who is in which group",
+    "scopes": ["list:users", "read:users:name", "read:users:groups"],
+    "services": [QUOTAS],
+}
+
+
+#: What the service is given of the hub's environment.
+_PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD")
+
+
+def configure(
+    c: Config,
+    *,
+    state_folder: str | Path = "",
+    slurm: bool = True,
+    quotas: bool = False,
+    **settings: Mapping[str, Any],
+) -> None:
+    """Merge a safe site into ``c``.
+
+    Args:
+        c: the config object of ``jupyterhub_config.py``.
+        state_folder: absolute path of the folder (mode 0700) for databases, secrets and certificates; "" is the
+            hub's working folder, as with plain JupyterHub.
+        slurm: False for one box with a Docker engine and no Slurm.
+        quotas: keep a ledger of GPU time, check ``CarmeQuotas``' policy before a start, and run the quotas service.
+        settings: settings by class, which count more than what is in ``c`` already:
+            ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
+
+    Raises:
+        ConfigError: a file of secrets lies open to others; the message has the command that mends it.
+    """
+    if state_folder and not Path(state_folder).is_absolute():
+        raise ConfigError(f"configure: state_folder is {str(state_folder)!r}; give an absolute path")
+    for section, values in settings.items():
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"configure: {section} must be a mapping of settings, such as {section}={{…}}")
+        for name, value in values.items():
+            c[section][name] = value
+
+    hub = {
+        "spawner_class": "carme-slurm" if slurm else "carme-docker",
+        "authenticator_class": "carme",
+        "internal_ssl": slurm,
+        # A restart of the hub ends no session and drops no connection: the servers are jobs, and the proxy is a
+        # process of its own (docs/howto/proxy.md).
+        "cleanup_servers": False,
+        "cleanup_proxy": False,
+        "allow_named_servers": True,
+        "named_server_limit_per_user": 5,
+        "concurrent_spawn_limit": 100,
+        # A session that waits in the queue must not hold up the start of the hub, which looks on in the background.
+        "init_spawners_timeout": 2,
+    }
+    store = {}
+    if state_folder:
+        folder = Path(state_folder)
+        hub["cookie_secret_file"] = str(folder / COOKIE_SECRET)
+        hub["db_url"] = f"sqlite:///{folder / HUB_DATABASE}"
+        hub["internal_certs_location"] = str(folder / CERTIFICATES)
+        store["url"] = f"sqlite:///{folder / OUR_DATABASE}"
+    _fill(c, "JupyterHub", hub)
+    _fill(c, "JupyterHub", {"db_kwargs": wal(c.JupyterHub.get("db_url", HUB_DEFAULT_URL))})
+    _fill(c, "CarmeStore", store)
+    _fill(c, "CarmeAuthenticator", {"accounts_from_slurm": slurm})
+    _fill(c, "ConfigurableHTTPProxy", {"should_start": False})
+    _refuse_open_secrets(Path(state_folder))
+    _proxy_token(c, Path(state_folder))
+
+    if quotas:
+        if state_folder:
+            _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
+        _add_quotas(c, sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py"))
+    _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
+    theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
+    for ours in (*ROLES, *(QUOTA_ROLES if quotas else ())):
+        role = theirs.get(ours["name"])
+        if role is None:
+            _append(c, "JupyterHub", "load_roles", [deepcopy(ours)])
+        else:
+            # The site's own words for the role stay; that its group has it is what role_groups relies on.
+            role["groups"] = list(dict.fromkeys([*role.get("groups", ()), *ours["groups"]]))
+            role.setdefault("scopes", list(ours["scopes"]))
+
+
+def _add_quotas(c: Config, config_file: str) -> None:
+    """Switch the ledger on and let the hub run its service, which reads the same file."""
+    _fill(c, "CarmeQuotas", {"enabled": True})
+    scheme = "https" if c.JupyterHub.get("internal_ssl") else "http"
+    service = {
+        "name": QUOTAS,
+        "url": f"{scheme}://127.0.0.1:{c.CarmeQuotas.get('port', 10102)}",
+        "command": [sys.executable, "-m", "carme_hub.services.quotas", "--config", str(Path(config_file).absolute())],
+        "oauth_no_confirm": True,
+        "oauth_client_allowed_scopes": list(QUOTA_SCOPES),
+        "environment": {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+    }
+    if QUOTAS not in [each.get("name") for each in _list(c, "JupyterHub", "services")]:
+        _append(c, "JupyterHub", "services", [service])
+    scopes = {**QUOTA_SCOPES, **c.JupyterHub.get("custom_scopes", {})}
+    c.JupyterHub.custom_scopes = {name: dict(about) for name, about in scopes.items()}
+    _append(c, "JupyterHub", "load_roles", [deepcopy(QUOTA_SERVICE_ROLE)])
+    mine = {"custom:carme:quota:manage", f"access:services!service={QUOTAS}"}
+    c.JupyterHub.extra_user_scopes = {*c.JupyterHub.get("extra_user_scopes", ()), *mine}
+    _fill(c, "Spawner", {"server_token_scopes": server_token_scopes})
+
+
+def server_token_scopes(spawner: Any) -> list[str]:
+    """Return what a server's own token may: what the hub's ``server`` role says when it starts, and what is left."""
+    role = orm.Role.find(spawner.user.db, "server")
+    return [*(role.scopes if role is not None else ()), *QUOTA_SERVER_SCOPES]
+
+
+def _fill(c: Config, section: str, values: Mapping[str, Any]) -> None:
+    """Set what is not set yet."""
+    for name, value in values.items():
+        if name not in c[section]:
+            c[section][name] = value
+
+
+def _list(c: Config, section: str, name: str) -> list[Any]:
+    """Return a list setting as a plain list, whether it was set or only appended to."""
+    value = c[section].get(name, [])
+    return list(value.get_value([]) if isinstance(value, LazyConfigValue) else value)
+
+
+def _append(c: Config, section: str, name: str, values: list[Any]) -> None:
+    """Add to a list setting what is not in it yet, after what is."""
+    had = _list(c, section, name)
+    c[section][name] = had + [value for value in values if value not in had]
+
+
+def _refuse_open_secrets(folder: Path) -> None:
+    for name in (COOKIE_SECRET, HUB_DATABASE, OUR_DATABASE, PROXY_TOKEN):
+        path = folder / name
+        # A service reads this file as its own user; whose the files are is checked by the hub when it starts.
+        wrong = exposure(path, any_owner=True)
+        if wrong:
+            raise ConfigError(f"a secret of the hub lies open: {wrong}")
+
+
+def _proxy_token(c: Config, folder: Path) -> None:
+    """Give the hub the token of the proxy that runs beside it, where this process may read it."""
+    path = folder / PROXY_TOKEN
+    if os.environ.get("CONFIGPROXY_AUTH_TOKEN") or "auth_token" in c.ConfigurableHTTPProxy:
+        return
+    if path.exists() and os.access(path, os.R_OK):
+        c.ConfigurableHTTPProxy.auth_token = read_secret(path, "the proxy's token")

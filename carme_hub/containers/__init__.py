@@ -1,0 +1,1 @@
+"""From a typed request to the argv of a container runtime."""

@@ -1,0 +1,51 @@
+"""Apptainer: directories, squashfs and SIF, rootless; private pid and ipc namespaces, minimal /dev, private /tmp.
+
+The process gets a clean environment from the batch script, so ``--cleanenv`` is not used: it would drop
+CUDA_VISIBLE_DEVICES. Values travel as APPTAINERENV_*, which win over the image's own, and ``--no-eval`` keeps them
+from being run as shell code. ``root="layer"`` is ``--writable-tmpfs``: new files beside the image's, whose own folders
+stay read-only to everybody but their owner. /tmp is limited by ``sessiondir max size`` of apptainer.conf.
+"""
+
+from __future__ import annotations
+
+from carme_hub.errors import ContainerError
+
+from . import check, inside
+from .runtime import ContainerRequest, Format, Plan
+
+
+class Apptainer:
+    """Renders ``apptainer exec``."""
+
+    name = "apptainer"
+    formats: frozenset[Format] = frozenset({"dir", "sqfs", "sif"})
+
+    def __init__(self, program: str = "apptainer") -> None:
+        self.program = program
+
+    def render(self, request: ContainerRequest) -> Plan:
+        """Return the plan."""
+        check.check(request)
+        if request.image.format not in self.formats or request.image.base == "host":
+            raise ContainerError("Apptainer runs directories, squashfs and SIF files that hold a whole system")
+        argv = [self.program, "--silent", "exec", "--contain", "--pid", "--ipc", "--no-home", "--no-eval"]
+        if request.gpus:
+            argv.append("--nv")
+        if request.root == "layer":
+            argv.append("--writable-tmpfs")
+        for folder in inside.folders(request):
+            argv += ["--bind", f"{folder}:{folder}:rw"]
+        for bind in request.binds:
+            argv += ["--bind", f"{bind.source}:{bind.destination}:{bind.mode}"]
+        argv += ["--pwd", inside.workdir(request), request.image.path, *request.argv]
+        values = inside.environ(request)
+        outside = {name: values[name] for name in ("HOME", "USER", "LOGNAME", "LANG") if name in values}
+        return Plan(
+            argv=tuple(argv),
+            environ=outside
+            | {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+            | {f"APPTAINERENV_{name}": value for name, value in values.items() if name != "HOME"},
+            pass_env=inside.pass_env(request),
+            supervise="child",
+            preflight=(request.image.path,),
+        )

@@ -1,0 +1,60 @@
+"""Enroot: a squashfs file started as it is, or an unpacked directory; executes in place.
+
+Its folders are kept in the session folder, since batch steps have no XDG_RUNTIME_DIR. GPUs come by its NVIDIA hook,
+for which "all" means: all that the job's cgroup lets through. ``root="layer"`` is ``--rw`` on a squashfs file, whose
+overlay is thrown away at the end; a directory image stays read-only.
+"""
+
+from __future__ import annotations
+
+from carme_hub.errors import ContainerError
+
+from . import check, inside
+from .runtime import ContainerRequest, Format, Plan
+
+
+class Enroot:
+    """Renders ``enroot start``."""
+
+    name = "enroot"
+    formats: frozenset[Format] = frozenset({"dir", "sqfs"})
+
+    def render(self, request: ContainerRequest) -> Plan:
+        """Return the plan."""
+        check.check(request)
+        if request.image.format not in self.formats or request.image.base == "host":
+            raise ContainerError("Enroot runs squashfs files and directories that hold a whole system")
+        environ = inside.environ(request) | nvidia(request)
+        names = [*environ, *inside.pass_env(request)]
+        store, _, image = request.image.path.rpartition("/")
+        if request.image.format == "sqfs":
+            image = request.image.path
+        else:
+            environ["ENROOT_DATA_PATH"] = store
+        for purpose in ("RUNTIME", "CACHE", "TEMP"):
+            environ[f"ENROOT_{purpose}_PATH"] = f"{request.session_folder}/enroot"
+        argv = ["enroot", "start"]
+        if request.root == "layer" and request.image.format == "sqfs":
+            argv.append("--rw")
+        for name in dict.fromkeys(names):
+            argv += ["-e", name]
+        for folder in inside.folders(request):
+            argv += ["-m", f"{folder}:{folder}:none:x-create=dir,bind,rw"]
+        for bind in request.binds:
+            optional = ",nofail" if bind.optional else ""
+            argv += ["-m", f"{bind.source}:{bind.destination}:none:x-create=dir,bind,{bind.mode}{optional}"]
+        argv += [image, "env", f"--chdir={inside.workdir(request)}", *request.argv]
+        return Plan(
+            argv=tuple(argv),
+            environ=environ,
+            pass_env=inside.pass_env(request),
+            supervise="exec",
+            preflight=(request.image.path,),
+        )
+
+
+def nvidia(request: ContainerRequest) -> dict[str, str]:
+    """Return what the NVIDIA hook reads. Host numbers would be "unknown device" inside a confined job."""
+    if not request.gpus:
+        return {"NVIDIA_VISIBLE_DEVICES": "void"}
+    return {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}

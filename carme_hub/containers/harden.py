@@ -1,0 +1,141 @@
+"""An image tree is made harmless before anybody runs it: to those inside, and to those who reach the store by its path.
+
+A setuid file in a folder that users can read is root on the node, whatever the container runtime does about it
+(measured); a device node opens under several runtimes. So: no setuid, no setgid, no file capabilities, no devices,
+no pipes, no sockets, everything root's and writable by root only, and no name that leads out of the image.
+An absolute link is harmless inside, but followed from outside by a runtime that binds the image folder by folder: one
+whose target is in the image is made relative, one at the top of the tree that leads nowhere in it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from carme_hub.errors import ContainerError
+
+#: What a runtime mounts over; made where an image has none, since a read-only root cannot be given any later.
+MOUNT_FOLDERS = ("dev", "home", "layer", "mnt", "proc", "project", "run", "scratch", "sys", "tmp", "var/tmp", "data")
+MOUNT_FILES = ("etc/group", "etc/hosts", "etc/passwd", "etc/resolv.conf")
+LONGEST_EXAMPLES = 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found and mended: a count of each finding, and the first paths of it."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, finding: str, path: str) -> None:
+        """Note one finding."""
+        self.counts[finding] += 1
+        if self.counts[finding] <= LONGEST_EXAMPLES:
+            self.examples.setdefault(finding, []).append(path)
+
+    def __str__(self) -> str:
+        if not self.counts:
+            return "nothing to mend"
+        return ", ".join(f"{count} {finding}" for finding, count in sorted(self.counts.items()))
+
+
+def harden(tree: Path, *, owner: int = 0) -> Report:
+    """Make an image tree harmless, in place, and return what was mended.
+
+    Args:
+        tree: the image's root folder, which must be ours alone while this runs: build beside the store, then rename.
+        owner: who owns everything afterwards; root, but for tests.
+
+    Raises:
+        ContainerError: a name leads out of the image.
+    """
+    if tree.is_symlink() or not tree.is_dir():
+        raise ContainerError(f"{tree} is not a folder")
+    report = Report()
+    escapes: list[str] = []
+    # From the bottom: a folder is made read-only after what is in it.
+    for folder, folders, files, fd in os.fwalk(tree, topdown=False, follow_symlinks=False):
+        inside = PurePosixPath("/", Path(folder).relative_to(tree).as_posix())
+        for name in (*files, *folders):
+            _mend(fd, name, inside / name, tree, owner, report, escapes)
+    for entry in tree.iterdir():
+        # The runtime follows these from outside, through however many links.
+        if not entry.resolve().is_relative_to(tree.resolve()):
+            escapes.append(f"/{entry.name} -> {entry.resolve()}")
+    if escapes:
+        raise ContainerError(f"these names lead out of the image: {', '.join(escapes[:LONGEST_EXAMPLES])}")
+    os.lchown(tree, owner, owner)
+    tree.chmod(0o755)
+    return report
+
+
+def _mend(fd: int, name: str, path: PurePosixPath, tree: Path, owner: int, report: Report, escapes: list[str]) -> None:
+    """Mend one name of an opened folder."""
+    state = os.lstat(name, dir_fd=fd)
+    kind = stat.S_IFMT(state.st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+        os.unlink(name, dir_fd=fd)
+        report.add("device, pipe or socket removed", str(path))
+        return
+    if kind == stat.S_IFLNK:
+        _mend_link(fd, name, path, tree, report, escapes)
+    if (state.st_uid, state.st_gid) != (owner, owner):
+        os.chown(name, owner, owner, dir_fd=fd, follow_symlinks=False)
+        report.add("owner changed", str(path))
+    if kind == stat.S_IFLNK:
+        return
+    mode = stat.S_IMODE(state.st_mode)
+    if mode & (stat.S_ISUID | stat.S_ISGID):
+        report.add("setuid or setgid taken away", str(path))
+    if mode & 0o022:
+        report.add("write permission taken away", str(path))
+    os.chmod(name, mode & 0o755, dir_fd=fd)
+    if kind == stat.S_IFREG:
+        _strip_attributes(fd, name, path, report)
+
+
+def _strip_attributes(fd: int, name: str, path: PurePosixPath, report: Report) -> None:
+    """Remove file capabilities and every other extended attribute."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=fd)
+    try:
+        for attribute in os.listxattr(file):
+            os.removexattr(file, attribute)
+            report.add("capability or attribute taken away", str(path))
+    finally:
+        os.close(file)
+
+
+def _mend_link(fd: int, name: str, path: PurePosixPath, tree: Path, report: Report, escapes: list[str]) -> None:
+    """Make an absolute link relative; note one that climbs out, or that the top of the tree should not have."""
+    target = os.readlink(name, dir_fd=fd)
+    if target.startswith("/"):
+        if path.parent == PurePosixPath("/") and not os.path.lexists(tree / target.lstrip("/")):
+            escapes.append(f"{path} -> {target}")
+            return
+        new = os.path.relpath(target, path.parent)
+        os.unlink(name, dir_fd=fd)
+        os.symlink(new, name, dir_fd=fd)
+        report.add("absolute link made relative", str(path))
+        return
+    if os.path.normpath(f"./{path.parent}/{target}").startswith(".."):
+        escapes.append(f"{path} -> {target}")
+
+
+def add_mount_points(tree: Path) -> None:
+    """Make what runtimes mount over, where the image has none; a link in its place is refused."""
+    for name in MOUNT_FOLDERS:
+        folder = tree / name
+        if folder.resolve() != tree.resolve() / name:
+            raise ContainerError(f"/{name} of the image is a link; a bind there would land elsewhere")
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in MOUNT_FILES:
+        file = tree / name
+        if file.parent.resolve() != tree.resolve() / "etc":
+            raise ContainerError("/etc of the image is a link; a bind there would land elsewhere")
+        if file.is_symlink():
+            file.unlink()  # /etc/resolv.conf often leads to a file of the system it was made on
+        file.parent.mkdir(exist_ok=True)
+        file.touch()

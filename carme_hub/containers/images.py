@@ -1,0 +1,40 @@
+"""An image folder says what it is in its own ``image.json``, written when it was built or added."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from carme_hub.errors import ContainerError
+
+from .check import check_image
+from .runtime import Image
+
+FORMATS = ("dir", "sqfs", "sif", "ref")
+BASES = ("own", "host")
+
+
+def write_image(folder: Path, *, name: str, description: str, base: str, more: Mapping[str, object]) -> None:
+    """Write the description of a directory image, with whatever else its maker wants to remember."""
+    text = json.dumps({"name": name, "description": description, "format": "dir", "base": base, **more}, indent=2)
+    (folder / "image.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read_image(folder: Path) -> Image:
+    """Return the image that a folder holds; ``ContainerError`` when it is none of ours."""
+    try:
+        data = json.loads((folder / "image.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ContainerError(f"{folder} holds no image: its image.json cannot be read ({error})") from error
+    if not isinstance(data, dict) or data.get("format") not in FORMATS or data.get("base", "own") not in BASES:
+        raise ContainerError(f"{folder}/image.json is not a description of an image")
+    image = Image(
+        name=str(data.get("name") or folder.name),
+        path=str(folder),
+        format=data["format"],
+        description=str(data.get("description", "")),
+        base=data.get("base", "own"),
+    )
+    check_image(image)
+    return image

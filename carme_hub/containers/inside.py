@@ -1,0 +1,72 @@
+"""What every container of a session looks like from the inside, whichever runtime makes it."""
+
+from __future__ import annotations
+
+from .runtime import ContainerRequest
+
+#: Where programs are looked for inside: the default image's, conda's, then the system's.
+PATH = "/opt/venv/bin:/opt/conda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: The writable layer of a session; pip of the default image installs into it.
+LAYER = "/layer"
+#: What Slurm sets for a job's GPUs, and what their drivers read. Set by Slurm, so never invented here.
+GPU_NAMES = (
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "GPU_DEVICE_ORDINAL",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+)
+#: Device nodes of GPUs and fast networks, where there are any. Which of them open is the job's cgroup's say.
+GPU_DEVICES = (
+    *(f"/dev/nvidia{number}" for number in range(16)),
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-caps",
+    "/dev/dri",
+    "/dev/kfd",
+    "/dev/infiniband",
+)
+#: The driver's own libraries, which must be those of the node's kernel module.
+DRIVER_LIBRARIES = (
+    "libcuda.so.1",
+    "libcudadebugger.so.1",
+    "libnvcuvid.so.1",
+    "libnvidia-encode.so.1",
+    "libnvidia-gpucomp.so",
+    "libnvidia-ml.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-opticalflow.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+)
+LIBRARY_FOLDERS = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
+
+
+def environ(request: ContainerRequest) -> dict[str, str]:
+    """Return the variables with values that the inside sees."""
+    own = {"HOME": request.home, "PATH": PATH, "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
+    if request.user:
+        own |= {"USER": request.user, "LOGNAME": request.user}
+    if not request.gpus:
+        own["CUDA_VISIBLE_DEVICES"] = ""  # on a node without device confinement, none is not all
+    return own | dict(request.environ)
+
+
+def pass_env(request: ContainerRequest) -> tuple[str, ...]:
+    """Return the names of the job's variables that are handed in where they are set."""
+    return tuple(dict.fromkeys((*request.pass_env, *(GPU_NAMES if request.gpus else ()))))
+
+
+def workdir(request: ContainerRequest) -> str:
+    """Return where the command starts."""
+    return request.workdir or request.home
+
+
+def folders(request: ContainerRequest) -> tuple[str, ...]:
+    """Return the user's own folders, read-write at the same path: home, and the session folder if it is elsewhere."""
+    inside_home = request.session_folder.startswith(request.home.rstrip("/") + "/")
+    return (request.home,) if inside_home else (request.home, request.session_folder)

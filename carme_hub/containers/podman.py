@@ -1,0 +1,132 @@
+"""Podman, rootless: an image folder of the site, or an image of the user's own store; never a pull.
+
+A folder is run as an overlay, so that nothing is copied for a user; what Podman notes down about it lies in a folder on
+the node that is the session's own (a home may be on NFS, where Podman's storage breaks, and Podman remembers for ever
+the first place it was given) and is removed afterwards. The image's files belong to nobody inside, so nothing can be
+made in its folders: a mount point that it lacks lies in a tmpfs on the first folder of the path.
+
+The payload is a child of Podman's monitor, and with Slurm's TERM the monitor dies and the client ends: so the batch
+script finds the payload itself (``supervise="podman"``), and output goes to the log without passing the monitor. The
+user's further groups are kept with crun only; Podman cannot do it with runc.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from carme_hub.errors import ContainerError
+
+from . import check, inside
+from .runtime import ContainerRequest, Format, Plan
+
+#: What a tmpfs would hide is the image's own: a mount point below these must be in the image.
+FULL_FOLDERS = frozenset({"boot", "opt", "root", "srv", "var"})
+#: These are a tmpfs of their own already.
+TMPFS = frozenset({"layer", "run", "tmp"})
+
+
+class Podman:
+    """Renders ``podman run``.
+
+    Args:
+        engine: "crun" (cgroup v2, or v1 alone) or "runc" (which also takes a hybrid of both).
+        device: CDI name of the devices that a session with GPUs gets; "" gives none.
+    """
+
+    name = "podman"
+    formats: frozenset[Format] = frozenset({"dir", "ref"})
+
+    def __init__(self, engine: str = "crun", device: str = "nvidia.com/gpu=all") -> None:
+        self.engine = engine
+        self.device = device
+
+    def render(self, request: ContainerRequest) -> Plan:
+        """Return the plan."""
+        check.check(request)
+        if request.image.format not in self.formats or request.image.base == "host":
+            raise ContainerError(
+                "Podman runs folders that hold a whole system, and images of the user's own store, given as a "
+                "reference such as localhost/lab:1"
+            )
+        podman = ["podman", "--log-level=error", "--cgroup-manager=cgroupfs", "--runtime", self.engine]
+        return self._folder(request, podman) if request.image.format == "dir" else self._reference(request, podman)
+
+    def _folder(self, request: ContainerRequest, podman: list[str]) -> Plan:
+        """Return the plan for an image folder, which others own and all sessions share."""
+        image = request.image.path
+        # Podman takes no runroot of more than 50 characters.
+        own = f"/tmp/carme-{PurePosixPath(request.session_folder).name.replace('-', '')}"  # noqa: S108
+        podman += ["--storage-driver=overlay", "--events-backend=none", "--network-config-dir", f"{own}/net"]
+        podman += ["--root", f"{own}/root", "--runroot", f"{own}/run", "--tmpdir", f"{own}/tmp"]  # noqa: S108
+        tmpfs, needed = mount_points(request)
+        # runc gives a tmpfs the mode of the image's folder: U makes it the user's.
+        size = f",size={request.tmp_mib}m" if request.tmp_mib else ""
+        argv = ["--read-only", f"--tmpfs=/tmp:rw,U,mode=1777{size}", "--tmpfs=/var/tmp:rw,U,mode=1777"]
+        if request.root == "layer":
+            argv.append(f"--tmpfs={inside.LAYER}:rw,U,mode=755")
+        argv += [f"--tmpfs={folder}:rw,mode=755,notmpcopyup" for folder in tmpfs]
+        argv.append(f"--volume={image}/etc:/etc:O")  # here Podman mounts hosts, passwd and the like
+        return Plan(
+            argv=(*podman, *self._run(request), *argv, "--rootfs", f"{image}:O", *request.argv),
+            environ=inside.environ(request) | {"XDG_RUNTIME_DIR": own},
+            pass_env=inside.pass_env(request),
+            supervise="podman",
+            node_folder=own,
+            preflight=(image, *(image + point for point in needed)),
+            cleanup=(
+                (*podman, "rm", "--all", "--force", "--time=0"),
+                # What a failed removal leaves belongs to ids that only the user's own namespace has.
+                (*podman, "unshare", "rm", "-rf", "--one-file-system", f"{own}/root/overlay-containers"),
+                ("rm", "-rf", "--one-file-system", own),
+            ),
+        )
+
+    def _reference(self, request: ContainerRequest, podman: list[str]) -> Plan:
+        """Return the plan for an image of the user's store."""
+        cid = f"{request.session_folder}/podman.cid"
+        argv = [f"--cidfile={cid}"]
+        if request.root == "ro":
+            argv.append("--read-only")
+        if request.tmp_mib:
+            argv.append(f"--tmpfs=/tmp:rw,mode=1777,size={request.tmp_mib}m")
+        return Plan(
+            argv=(*podman, *self._run(request), *argv, request.image.path, *request.argv),
+            environ=inside.environ(request) | {"XDG_RUNTIME_DIR": request.session_folder},  # a batch step has none
+            pass_env=inside.pass_env(request),
+            supervise="podman",
+            cleanup=((*podman, "rm", "--force", "--ignore", "--time=0", "--cidfile", cid),),
+        )
+
+    def _run(self, request: ContainerRequest) -> list[str]:
+        """Return ``run`` and what is said of every container."""
+        # runc knows no container without a cgroup of its own; the monitor stays in the job's either way.
+        crun = ["--cgroups=disabled", "--group-add=keep-groups"]
+        argv = ["run", "--rm", "--init", *(crun if self.engine == "crun" else ["--cgroups=no-conmon"])]
+        argv += ["--pull=never", "--network=host", "--uts=host", "--shm-size=0", "--userns=keep-id", "--cap-drop=all"]
+        argv += ["--security-opt=no-new-privileges", "--entrypoint=", "--log-driver=passthrough"]
+        if request.gpus and self.device:
+            argv += [f"--device={self.device}", "--security-opt=label=disable"]
+        for folder in inside.folders(request):
+            argv.append(f"--volume={folder}:{folder}:rw")
+        for bind in request.binds:
+            if bind.optional:
+                raise ContainerError(f"Podman cannot bind {bind.source} only where it is there")
+            argv.append(f"--volume={bind.source}:{bind.destination}:{bind.mode}")
+        for name in dict.fromkeys((*inside.environ(request), *inside.pass_env(request))):
+            argv.append(f"--env={name}")
+        return [*argv, f"--workdir={inside.workdir(request)}"]
+
+
+def mount_points(request: ContainerRequest) -> tuple[list[str], list[str]]:
+    """Return the folders that need a tmpfs for mount points in them, and the mount points that the image must have."""
+    points = [*inside.folders(request), *(bind.destination for bind in request.binds)]
+    tmpfs, needed = [], []
+    for point in points:
+        first, *rest = PurePosixPath(point).parts[1:]
+        if not rest or first in TMPFS or f"/{first}" in points:
+            continue  # Podman makes it itself
+        if first in FULL_FOLDERS:
+            needed.append(point)
+        elif f"/{first}" not in tmpfs:
+            tmpfs.append(f"/{first}")
+    return tmpfs, needed

@@ -1,0 +1,104 @@
+"""A typed request for a container, and the plan that a runtime renders from it. Rendering is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Mode = Literal["ro", "rw"]
+Format = Literal["dir", "sqfs", "sif", "ref"]
+Base = Literal["own", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """One bind mount: absolute host path, absolute path in the container, read-only unless said."""
+
+    source: str
+    destination: str
+    mode: Mode = "ro"
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One container image of the site.
+
+    Attributes:
+        name: what people pick. path: absolute path on the compute node, or a registry reference (format "ref").
+        format: how it is stored: a directory, squashfs, SIF, or a reference.
+        base: "own": a whole system; "host": /opt only, and the node's /usr (read-only) under it; bubblewrap only.
+    """
+
+    name: str
+    path: str
+    format: Format = "dir"
+    description: str = ""
+    base: Base = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What is to run in which container. No secret is in here: secrets travel in files of the session folder.
+
+    Attributes:
+        argv: the command inside. workdir: absolute path inside.
+        environ: variables with their values, for the inside. Never a secret.
+        pass_env: names of variables of the job (Slurm's own) to hand in where they are set.
+        gpus: whether devices and driver libraries are handed in; which ones is Slurm's say.
+        session_folder: the session's folder, bound read-write at the same path.
+        root: "ro" read-only root; "layer" a writable layer for this session, gone with it.
+        tmp_mib: size of the private /tmp, 0 = the runtime's own default.
+    """
+
+    image: Image
+    argv: tuple[str, ...]
+    home: str
+    session_folder: str
+    user: str = ""
+    uid: int = 0
+    gid: int = 0
+    binds: tuple[Bind, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    workdir: str = ""
+    gpus: bool = False
+    root: Literal["ro", "layer"] = "layer"
+    tmp_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the batch script runs; becomes the ``plan`` of the data document as it is.
+
+    Attributes:
+        argv: the runtime's command line, without secrets.
+        environ: environment of the runtime process itself (it is started with nothing else but ``pass_env``).
+        supervise: "bwrap": read ``--info-fd`` and signal the payload; "exec": signals reach the payload by
+            themselves; "child": the runtime forwards, its process group is killed after the grace time; "podman":
+            signal the first process of the container's pid namespace, which may outlive the runtime's client.
+        preflight: paths that must exist on the node.
+        cleanup: argv lists run after the end, however it came.
+        node_folder: folder that is made for the session (0700) and must not be there yet: its name can be foreseen.
+    """
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    supervise: Literal["bwrap", "exec", "child", "podman"] = "child"
+    preflight: tuple[str, ...] = ()
+    cleanup: tuple[tuple[str, ...], ...] = ()
+    node_folder: str = ""
+    grace: int = 10
+
+
+class Runtime(Protocol):
+    """One container runtime: what it takes, and how its command line is written."""
+
+    name: str
+    formats: frozenset[Format]
+
+    def render(self, request: ContainerRequest) -> Plan:
+        """Return the plan; ``ContainerError`` says what this runtime cannot do and what can."""
+        ...

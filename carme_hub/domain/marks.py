@@ -1,0 +1,34 @@
+"""The end mark: what a job's own supervisor writes last into the job's log, once nothing of the session is left.
+
+It stands in for accounting where that does not answer. A user can write such a line too: it proves an end only of a job
+that the controller no longer shows as live, and only to the session whose log it is in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_MARK = re.compile(r"\[carme\] ended with exit status (\d{1,3}) \(job (\d{1,10})\)")
+
+
+@dataclass(frozen=True, slots=True)
+class EndMark:
+    """How a job ended, by its own word. ``status`` is an exit status, 128 + n for signal n."""
+
+    status: int
+    job_id: int
+
+    @property
+    def signal(self) -> int:
+        """Return the signal that ended it, 0 for none."""
+        return max(0, self.status - 128)
+
+
+def end_mark(log: str, job_id: int) -> EndMark | None:
+    """Return the end mark of a job if it is the last line of its session's log."""
+    lines = log.rstrip().splitlines()
+    found = _MARK.fullmatch(lines[-1].strip()) if lines else None
+    if found is None or int(found[2]) != job_id:
+        return None
+    return EndMark(int(found[1]), job_id)

@@ -1,0 +1,145 @@
+"""A reservation: GPUs on nodes for some people, from one moment to another, and what may become of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from carme_hub.errors import Refused
+
+from .capacity import Need, Place, Taken
+from .periods import Period
+from .slurm_reservations import PREFIX, SlurmReservation
+
+
+class State(Enum):
+    """Where a reservation stands; the last three are final."""
+
+    DRAFT = "draft"  # being put together; takes nothing from anybody
+    PENDING = "pending"  # waits for an approval, and keeps its place meanwhile
+    CONFIRMED = "confirmed"  # will be, and Slurm knows of it or is being told
+    ACTIVE = "active"  # its time is now
+    ENDED = "ended"  # its time is over
+    CANCELLED = "cancelled"  # somebody took it back, or did not approve it
+    RELEASED = "released"  # given back in its time: unused, or not needed any more
+
+
+#: States in which it takes its GPUs from others.
+HOLDING = frozenset({State.PENDING, State.CONFIRMED, State.ACTIVE})
+#: States in which Slurm is to have it.
+PROMISED = frozenset({State.CONFIRMED, State.ACTIVE})
+_NEXT = {
+    State.DRAFT: {State.PENDING, State.CONFIRMED, State.CANCELLED},
+    State.PENDING: {State.CONFIRMED, State.CANCELLED},
+    State.CONFIRMED: {State.ACTIVE, State.ENDED, State.CANCELLED},
+    State.ACTIVE: {State.ENDED, State.RELEASED},
+}
+
+
+class NotPossible(Refused):
+    """What is asked cannot be done with the reservation as it stands."""
+
+    reason = "not-possible"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One period of one booking; of a booking that comes again there are several. Times are UTC epoch seconds.
+
+    Attributes:
+        owner: who booked it. account: who pays; jobs in it are charged to that.
+        users, group: for whom it is, besides the owner; a hub group's members are those of the moment. everybody: for
+            all users of the account.
+        profile: with which its seats are started, "" for any. zone: IANA zone in which it was booked, for its words.
+        series, occurrence: what it comes from and which time of that it is, "" for what comes once.
+        version: one more with each change; a change of an older version is refused.
+        reason, actor: of the last change of state. used: when the first job in it was seen, 0 = none yet.
+        ended: when it was over before its time, 0 otherwise.
+    """
+
+    id: str
+    cluster: str
+    owner: str
+    account: str
+    title: str
+    need: Need
+    period: Period
+    places: tuple[Place, ...]
+    state: State
+    created: float
+    users: frozenset[str] = frozenset()
+    group: str = ""
+    everybody: bool = False
+    profile: str = ""
+    zone: str = "UTC"
+    series: str = ""
+    occurrence: str = ""
+    version: int = 1
+    changed: float = 0.0
+    reason: str = ""
+    actor: str = ""
+    used: float = 0.0
+    ended: float = 0.0
+
+    def but(self, **changes: Any) -> Reservation:
+        """Return the same with changes."""
+        return replace(self, **changes)
+
+    def to(self, state: State, now: float, *, actor: str, reason: str = "") -> Reservation:
+        """Return it in another state.
+
+        Raises:
+            NotPossible: what it is cannot become that.
+        """
+        if state not in _NEXT.get(self.state, ()):
+            raise NotPossible(f"“{self.title}” is {self.state.value}, and cannot be {state.value} any more.")
+        over = now if state in (State.CANCELLED, State.RELEASED) else 0.0
+        return self.but(state=state, changed=now, actor=actor, reason=reason, ended=over, version=self.version + 1)
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs it takes."""
+        return sum(place.count for place in self.places)
+
+    @property
+    def gpu_seconds(self) -> int:
+        """Return GPUs × seconds of its whole period."""
+        return self.gpus * self.period.length
+
+    def taken(self) -> tuple[Taken, ...]:
+        """Return what it takes from others: nothing in states in which it holds nothing."""
+        return tuple(place.taken(self.period) for place in self.places) if self.state in HOLDING else ()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that its reservations in Slurm have, also those that it had before it was over."""
+        one = f"{PREFIX}{self.id.replace('-', '')[:16]}"
+        return tuple(f"{one}-{number}" for number, _ in enumerate(self._parts()))
+
+    def in_slurm(self, members: Collection[str] = ()) -> tuple[SlurmReservation, ...]:
+        """Return what Slurm is to have: nothing where nothing is promised.
+
+        Args:
+            members: who is in its group now.
+        """
+        if self.state not in PROMISED:
+            return ()
+        users = frozenset() if self.everybody else frozenset({self.owner, *self.users, *members})
+        return tuple(
+            SlurmReservation(
+                name,
+                self.period,
+                frozenset(place.node for place in part),
+                {} if part[0].whole else {place.type: place.count for place in part},
+                0 if part[0].whole else sum(place.cpus for place in part),
+                users,
+                frozenset({self.account}),
+            )
+            for name, part in zip(self.names(), self._parts(), strict=True)
+        )
+
+    def _parts(self) -> tuple[tuple[Place, ...], ...]:
+        """Return the places that are one reservation in Slurm: all whole nodes, but each node with single GPUs."""
+        whole = tuple(place for place in self.places if place.whole)
+        return (*((whole,) if whole else ()), *((place,) for place in self.places if not place.whole))

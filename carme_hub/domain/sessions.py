@@ -1,0 +1,88 @@
+"""A session: one server of one user, from the click to the end of its job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from .resources import NO_GPUS, Gpus
+
+#: Every job of ours is named by this prefix and the session's UUID.
+JOB_NAME_PREFIX = "carme-"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """User options after validation: what a session asks of the cluster.
+
+    Attributes:
+        profile: slug of the administrator's offer it was made from.
+        image: name of the container image, a key of the site's image list.
+        cpus: CPUs on the node. memory_mib: MiB on the node. time_limit: minutes.
+        account, partition, qos, reservation: as Slurm's manual pages use them; empty = Slurm's default.
+        working_folder: where the notebook starts; empty = the user's home.
+        nice: by how much Slurm lowers the job's priority (sbatch's ``--nice``).
+    """
+
+    profile: str
+    image: str
+    gpus: Gpus = NO_GPUS
+    cpus: int = 1
+    memory_mib: int = 1024
+    time_limit: int = 60
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    reservation: str = ""
+    working_folder: str = ""
+    nice: int = 0
+
+
+class SessionState(Enum):
+    """Where a session stands. ``ENDED`` is final."""
+
+    INTENDED = "intended"  # the row is written; whether a job exists is not known yet
+    SUBMITTED = "submitted"  # Slurm gave a job id
+    RUNNING = "running"  # the job runs and its server has proved itself
+    ENDED = "ended"  # the job was seen terminal, or was proved never to have existed
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One row of the session table. Times are UTC epoch seconds; 0 and "" mean not yet.
+
+    A job is known by cluster, job name (which carries the UUID), user and submit time;
+    ``job_id`` alone is never trusted, since Slurm gives ids twice after a crash.
+    ``saved`` is when the job was first known to be in the controller's saved state: from then on no crash forgets it.
+    ``certificate`` is the fingerprint of the certificate issued for its server; "" without ``internal_ssl``.
+    """
+
+    id: str
+    cluster: str
+    user: str
+    server_name: str
+    request: Request
+    state: SessionState
+    created: float
+    nonce_hash: str = ""
+    port: int = 0
+    node: str = ""
+    job_id: int = 0
+    submitted: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    end_reason: str = ""
+    cancel_wanted: float = 0.0
+    cancel_reason: str = ""
+    token_id: int = 0
+    certificate: str = ""
+    saved: float = 0.0
+
+    @property
+    def job_name(self) -> str:
+        """The name under which Slurm knows the job."""
+        return JOB_NAME_PREFIX + self.id
+
+    def but(self, **changes: object) -> Session:
+        """Return a copy with changes."""
+        return replace(self, **changes)  # type: ignore[arg-type]

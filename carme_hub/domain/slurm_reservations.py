@@ -1,0 +1,143 @@
+"""Slurm's reservations against those that were booked: what is to be created, changed and deleted. Pure.
+
+A booking has one Slurm reservation for each node that its seats are on (a job names all of them, and starts in one
+that has room), or one for all its whole nodes. Each bears our id in its name. What Slurm cannot change is made anew:
+one of single GPUs keeps its nodes and GPUs (seen on 24.11: "Core-based reservation can not be updated"), and one that
+has begun keeps its start. Reservations that do not bear an id of ours are never touched; those made by hand take
+capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .periods import Period
+
+PREFIX = "carme-"
+#: Seconds by which times may differ; Slurm keeps them to the second.
+CLOSE = 1
+#: Flags that mean that nobody's ordinary jobs run there.
+MAINTENANCE = frozenset({"MAINT"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    """A reservation as Slurm shows it, or as it is to be.
+
+    Attributes:
+        gpus: by type; {} = whole nodes. cpus: of all its nodes together, 0 = whatever the nodes have.
+        users, accounts: who may use it; where both are given, a job must match both (scontrol(1)).
+        flags: as Slurm prints them, in upper case, without values.
+        state: ``ACTIVE`` or ``INACTIVE``; "" for one that is to be.
+    """
+
+    name: str
+    period: Period
+    nodes: frozenset[str]
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    cpus: int = 0
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
+    state: str = ""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it bears our prefix."""
+        return self.name.startswith(PREFIX)
+
+    @property
+    def maintenance(self) -> bool:
+        """Whether it is a maintenance window."""
+        return bool(self.flags & MAINTENANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make this one."""
+
+    wanted: SlurmReservation
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Give the one of this name these: None and empty are left as they are. Users and accounts are given whole."""
+
+    name: str
+    period: Period | None = None
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """End the one of this name. Slurm refuses while a job runs in it."""
+
+    name: str
+
+
+Step = Create | Change | Delete
+
+
+def plan(
+    wanted: Iterable[SlurmReservation], there: Iterable[SlurmReservation], *, gone: Collection[str], now: int
+) -> tuple[Step, ...]:
+    """Return the steps that make Slurm's reservations those that are wanted: deletions first, since they make room.
+
+    Args:
+        there: all of Slurm's. gone: names that we know and that are not wanted any more; other names are left alone.
+        now: epoch seconds; what is over is neither made nor changed.
+    """
+    known = {each.name: each for each in there}
+    deletions: list[Step] = [Delete(name) for name in sorted(gone) if name in known]
+    changes: list[Step] = []
+    for want in sorted(wanted, key=lambda each: (each.period, each.name)):
+        have = known.get(want.name)
+        if want.period.end <= now:
+            continue
+        if have is None:
+            changes.append(Create(_from(want, now)))
+        elif not _same_place(want, have) or have.period.start <= now < want.period.start - CLOSE:
+            deletions.append(Delete(want.name))
+            changes.append(Create(_from(want, now)))
+        elif (change := _change(want, have, now)) is not None:
+            changes.append(change)
+    return (*deletions, *changes)
+
+
+def _from(want: SlurmReservation, now: int) -> SlurmReservation:
+    """Return what is left of it: Slurm makes none that began in the past."""
+    if want.period.start >= now:
+        return want
+    return SlurmReservation(
+        want.name,
+        Period(now, want.period.end),
+        want.nodes,
+        want.gpus,
+        want.cpus,
+        want.users,
+        want.accounts,
+        want.flags,
+    )
+
+
+def _same_place(want: SlurmReservation, have: SlurmReservation) -> bool:
+    """Return whether nodes and GPUs are the same. Slurm may take a few CPUs more, for whole cores."""
+    return want.nodes == have.nodes and dict(want.gpus) == dict(have.gpus) and have.cpus >= want.cpus
+
+
+def _change(want: SlurmReservation, have: SlurmReservation, now: int) -> Change | None:
+    # When it began is past changing, and matters to nobody; Slurm lets none begin in the past.
+    began = have.period.start <= now and want.period.start <= now
+    start = have.period.start if began else max(now, want.period.start)
+    moved = abs(start - have.period.start) > CLOSE or abs(want.period.end - have.period.end) > CLOSE
+    who = (want.users, want.accounts) != (have.users, have.accounts)
+    if not moved and not who:
+        return None
+    return Change(
+        want.name,
+        Period(start, want.period.end) if moved else None,
+        want.users if who else frozenset(),
+        want.accounts if who else frozenset(),
+    )

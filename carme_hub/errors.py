@@ -1,0 +1,133 @@
+"""Every error this project raises on purpose, in one tree.
+
+::
+
+    CarmeError
+    ├── Refused                 said to the user: ``reason`` (a slug) and ``message`` (a sentence)
+    │   ├── ProfileNotAllowed   the choice is outside what an administrator offers
+    │   ├── QuotaExceeded       a rule on GPU time or on sessions does not allow it
+    │   ├── NoAccount           no Slurm account may be charged for this
+    │   └── SessionBusy         the server's last session has not ended yet
+    ├── SlurmError
+    │   ├── SlurmUnreachable    no answer, or one that cannot be understood: proves nothing
+    │   └── SlurmRejected       Slurm answered, and the answer is no
+    ├── EngineError             something went wrong between us and a Docker engine
+    │   ├── EngineUnreachable   no answer, or one that cannot be understood: proves nothing
+    │   └── EngineRejected      the engine answered, and the answer is no
+    ├── StoreError
+    │   └── SchemaMismatch      the database is not of this release
+    ├── ContainerError          an image or a runtime cannot be used
+    ├── SandboxError            the one-machine cluster could not do what was asked
+    └── ConfigError             a setting is wrong, and the message names it
+"""
+
+from __future__ import annotations
+
+
+class CarmeError(Exception):
+    """Base of all errors of Carme Hub."""
+
+
+class Refused(CarmeError):
+    """A request that a rule does not allow; its message is shown to the user as it is.
+
+    Args:
+        message: one or two plain sentences: what was refused, the limit, what to do.
+        reason: a slug for metrics, JSON answers and tests; the class has a default.
+    """
+
+    reason = "refused"
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if reason is not None:
+            self.reason = reason
+
+
+class ProfileNotAllowed(Refused):
+    """The profile is not offered to this user, or a value is outside its limits."""
+
+    reason = "profile-not-allowed"
+
+
+class QuotaExceeded(Refused):
+    """A quota does not allow the request; the message names the rule, when it will be possible, and what would be."""
+
+    reason = "quota-exceeded"
+
+
+class NoAccount(Refused):
+    """The user has no Slurm account that may be charged for the request."""
+
+    reason = "no-account"
+
+
+class SessionBusy(Refused):
+    """The last session of this server is still being ended."""
+
+    reason = "session-busy"
+
+
+class SlurmError(CarmeError):
+    """Something went wrong between us and Slurm."""
+
+
+class SlurmUnreachable(SlurmError):
+    """Slurm gave no answer, or one that cannot be understood. It proves nothing about any job."""
+
+
+class SlurmRejected(SlurmError):
+    """Slurm answered, and refused.
+
+    Args:
+        message: Slurm's own words.
+        code: Slurm's error number or the command's exit status, where there is one.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class EngineError(CarmeError):
+    """Something went wrong between us and a Docker engine."""
+
+
+class EngineUnreachable(EngineError):
+    """The engine gave no answer, or one that cannot be understood. It proves nothing about any container."""
+
+
+class EngineRejected(EngineError):
+    """The engine answered, and refused.
+
+    Args:
+        message: the engine's own words.
+        code: the HTTP status of its answer.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class StoreError(CarmeError):
+    """The database could not be used."""
+
+
+class SchemaMismatch(StoreError):
+    """The database has another schema than this release needs."""
+
+
+class ContainerError(CarmeError):
+    """An image or a container runtime cannot be used as asked."""
+
+
+class SandboxError(CarmeError):
+    """The sandbox could not do what was asked; the message says what to do."""
+
+
+class ConfigError(CarmeError):
+    """A setting is wrong; the message names it and says what it should be."""

@@ -1,0 +1,1 @@
+"""Use cases of a session: open, submit, adopt, cancel, close."""

@@ -1,0 +1,227 @@
+"""The only writer of session rows: what is in memory was committed first.
+
+A hub process owns the open sessions of its cluster. Rows are read once at start; every change is written by a thread
+and only then shown to the rest of the process, so that a crash at any point leaves the row at least as old as what
+anybody acted upon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from carme_hub.crash import crash_point
+from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.errors import Refused, StoreError
+from carme_hub.store.sessions import SessionStore
+from carme_hub.store.threads import in_store_thread
+
+Clock = Callable[[], float]
+
+#: Seconds for which pages say how the last session of a server ended.
+REMEMBERED = 7 * 24 * 3600.0
+
+
+class CallbackRefused(Refused):
+    """The start-up callback was not accepted; the message is for the job's log."""
+
+    reason = "callback-refused"
+
+
+def hash_nonce(nonce: str) -> str:
+    """Return what is stored of a nonce; the nonce itself is only in the session's data document."""
+    return hashlib.sha256(nonce.encode()).hexdigest()
+
+
+class SessionBook:
+    """Open sessions of one cluster, in memory and on disk.
+
+    Args:
+        store: the table. cluster: Slurm's cluster name. clock: UTC epoch seconds.
+    """
+
+    def __init__(self, store: SessionStore, cluster: str, clock: Clock = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self.cluster = cluster
+        self._open: dict[str, Session] = {}
+        self._ends: dict[tuple[str, str], Session] = {}
+        self._waiters: dict[str, asyncio.Event] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._listeners: list[Callable[[Session], None]] = []
+
+    async def load(self) -> None:
+        """Read the open rows; called once, before anything else."""
+        for session in await in_store_thread(self._store.open_sessions, self.cluster):
+            self._open[session.id] = session
+        for session in await in_store_thread(self._store.last_ends, self.cluster, self._clock() - REMEMBERED):
+            self._ends[session.user, session.server_name] = session
+
+    def last_end(self, user: str, server_name: str) -> Session | None:
+        """Return how the last session of a server ended, for pages; None when that is long ago or it never had one."""
+        session = self._ends.get((user, server_name))
+        return session if session is not None and session.ended > self._clock() - REMEMBERED else None
+
+    def open_sessions(self) -> tuple[Session, ...]:
+        """Return every session that has not ended, oldest first."""
+        return tuple(self._open.values())
+
+    def open_of(self, user: str, server_name: str) -> tuple[Session, ...]:
+        """Return the open sessions of one server: usually none or one, more while old ones are being cancelled."""
+        return tuple(s for s in self._open.values() if s.user == user and s.server_name == server_name)
+
+    def current(self, id: str) -> Session | None:
+        """Return an open session, None when it has ended or never was."""
+        return self._open.get(id)
+
+    async def get(self, id: str) -> Session | None:
+        """Return a session, open or ended."""
+        return self._open.get(id) or await in_store_thread(self._store.get, id)
+
+    async def last_of(self, user: str, server_name: str) -> Session | None:
+        """Return the newest session of a server, open or ended."""
+        return await in_store_thread(self._store.last_of, user, server_name)
+
+    def on_change(self, listener: Callable[[Session], None]) -> None:
+        """Call the listener after every committed change."""
+        self._listeners.append(listener)
+
+    async def intend(
+        self, id: str, user: str, server_name: str, request: Request, token_id: int = 0, certificate: str = ""
+    ) -> tuple[Session, str]:
+        """Write the intent to start a session; return it and its one-time nonce. Committed on return."""
+        nonce = secrets.token_urlsafe(32)
+        session = Session(
+            id=id,
+            cluster=self.cluster,
+            user=user,
+            server_name=server_name,
+            request=request,
+            state=SessionState.INTENDED,
+            created=self._clock(),
+            nonce_hash=hash_nonce(nonce),
+            token_id=token_id,
+            certificate=certificate,
+        )
+        await asyncio.shield(self._write_new(session))
+        crash_point("intended")
+        return session, nonce
+
+    async def submitted(self, id: str, job_id: int, submitted: float) -> Session:
+        """Note under which job id and submit time Slurm has the session's job."""
+
+        def change(session: Session) -> Session:
+            state = SessionState.SUBMITTED if session.state is SessionState.INTENDED else session.state
+            return session.but(state=state, job_id=job_id, submitted=submitted or session.submitted)
+
+        return await self._change(id, change)
+
+    async def prove(self, id: str, nonce: str, port: int, node: str) -> Session:
+        """Take the port of a starting server, one and no other; ``node`` is where Slurm has the job.
+
+        Raises:
+            CallbackRefused: not the nonce, not pending, or not the first time.
+        """
+
+        def change(session: Session) -> Session:
+            if not hmac.compare_digest(session.nonce_hash, hash_nonce(nonce)):
+                raise CallbackRefused("this is not the session's nonce")
+            if session.port == port:
+                return session  # the answer to the first call was lost, with the hub that gave it
+            if session.port:
+                raise CallbackRefused("a port was reported already")
+            if session.cancel_wanted:
+                raise CallbackRefused("the session is being ended")
+            if not 1024 <= port <= 65535:
+                raise CallbackRefused("a port is a number from 1024 to 65535")
+            return session.but(state=SessionState.RUNNING, port=port, node=node, started=self._clock())
+
+        if id not in self._open:
+            raise CallbackRefused("no such session is waiting for its server")
+        return await self._change(id, change)
+
+    async def saved(self, id: str) -> Session:
+        """Note that the controller has the session's job in its saved state."""
+        return await self._change(id, lambda session: session if session.saved else session.but(saved=self._clock()))
+
+    async def extended(self, id: str, minutes: int) -> Session:
+        """Note a longer time limit (minutes in all)."""
+        return await self._change(id, lambda session: session.but(request=replace(session.request, time_limit=minutes)))
+
+    async def want_cancel(self, id: str, reason: str) -> Session | None:
+        """Store that the session is to end; the keeper cancels until the job is seen terminal."""
+        if id not in self._open:
+            return None
+
+        def change(session: Session) -> Session:
+            if session.cancel_wanted:
+                return session
+            return session.but(cancel_wanted=self._clock(), cancel_reason=reason)
+
+        session = await self._change(id, change)
+        crash_point("cancel-wanted")
+        return session
+
+    async def close(self, id: str, reason: str, at: float = 0.0) -> Session | None:
+        """End a session for good: its job was seen terminal, or was proved never to have been."""
+        if id not in self._open:
+            return None
+
+        def change(session: Session) -> Session:
+            return session.but(state=SessionState.ENDED, ended=at or self._clock(), end_reason=reason, nonce_hash="")
+
+        return await self._change(id, change)
+
+    async def changed(self, id: str, limit: float) -> Session | None:
+        """Wait until the session changes, at most ``limit`` seconds; return it as it is then, None when ended."""
+        event = self._waiters.setdefault(id, asyncio.Event())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), limit)
+        return self._open.get(id)
+
+    async def _change(self, id: str, change: Callable[[Session], Session]) -> Session:
+        lock = self._locks.setdefault(id, asyncio.Lock())
+        async with lock:
+            before = self._open.get(id)
+            if before is None:
+                raise StoreError(f"Session {id} has ended")
+            after = change(before)
+            if after != before:
+                # Shielded: a cancelled request must not leave memory behind the disk.
+                await asyncio.shield(self._write(after))
+            return after
+
+    async def _write_new(self, session: Session) -> None:
+        await in_store_thread(self._store.add, session)
+        self._show(session)
+
+    async def _write(self, session: Session) -> None:
+        try:
+            await in_store_thread(self._store.save, session)
+        except StoreError:
+            # The answer to an earlier write may have been lost: what the table says has ended is open no more.
+            on_disk = await in_store_thread(self._store.get, session.id)
+            if on_disk is not None and on_disk.state is SessionState.ENDED:
+                self._show(on_disk)
+            raise
+        self._show(session)
+
+    def _show(self, session: Session) -> None:
+        if session.state is SessionState.ENDED:
+            self._open.pop(session.id, None)
+            self._ends[session.user, session.server_name] = session
+            self._locks.pop(session.id, None)
+        else:
+            self._open[session.id] = session
+            self._ends.pop((session.user, session.server_name), None)  # how the one before ended is past interest
+        event = self._waiters.pop(session.id, None)
+        if event is not None:
+            event.set()
+        for listener in self._listeners:
+            listener(session)

@@ -1,0 +1,1 @@
+"""Everything that speaks with Slurm, and nothing else does."""

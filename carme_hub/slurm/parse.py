@@ -1,0 +1,282 @@
+"""Answers of Slurm's commands as values, or ``SlurmUnreachable``: all rows are read or none, odd details are empty.
+
+Job names are their owners' choice and may hold any separator, line breaks included (seen: ``sbatch -J $'a\\n1|b|…'``
+forges a line of ``squeue -O``). So every query brings its own separator, a random word that no name can hold, and the
+answer is cut at that word alone. The header must be there word for word: Slurm's commands can exit with 0 and say
+nothing.
+
+What a user can write into a job, such as ``--gres='gpu:(:1'``, must not blind the hub for everybody. So a row must say
+which job it is (id, name, user, state, when it was submitted), and everything else that cannot be read is "nothing".
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from carme_hub.domain.jobs import Job, JobRecord
+from carme_hub.domain.resources import NO_GPUS, SHARD, Node
+from carme_hub.domain.tres import (
+    exit_of,
+    gpus_asked,
+    gpus_in_use,
+    gpus_of_gres,
+    gpus_of_tres,
+    hosts_of,
+    minutes_of,
+    phase_of,
+    time_of,
+)
+from carme_hub.errors import SlurmUnreachable
+
+from .client import Association
+
+_T = TypeVar("_T")
+
+#: squeue's name of a field (``-O``) and the word that it prints in the header.
+QUEUE_FIELDS = {
+    "JobID": "JOBID",
+    "UserName": "USER",
+    "State": "STATE",
+    "Reason": "REASON",
+    "NodeList": "NODELIST",
+    "Partition": "PARTITION",
+    "Account": "ACCOUNT",
+    "PriorityLong": "PRIORITY",
+    "SubmitTime": "SUBMIT_TIME",
+    "StartTime": "START_TIME",
+    "EndTime": "END_TIME",
+    "TimeLimit": "TIME_LIMIT",
+    "tres-alloc": "TRES_ALLOC",
+    "tres-per-node": "TRES_PER_NODE",
+    "tres-per-job": "TRES_PER_JOB",
+    "tres-per-task": "TRES_PER_TASK",
+    "NumNodes": "NODES",
+    "exit_code": "EXIT_CODE",
+    "RestartCnt": "RESTART_COUNT",
+    "Name": "NAME",
+}
+
+#: sacct's fields; it prints them in its header as they are.
+RECORD_FIELDS = (
+    "JobIDRaw",
+    "User",
+    "State",
+    "Submit",
+    "Start",
+    "End",
+    "Account",
+    "NodeList",
+    "AllocTRES",
+    "ExitCode",
+    "JobName",
+)
+
+ASSOCIATION_FIELDS = ("User", "Account", "Partition", "QOS", "DefaultAccount", "Coordinators")
+
+_USABLE = frozenset({"idle", "mixed", "allocated"})
+_UNUSABLE_FLAGS = frozenset(
+    {
+        "blocked",
+        "cloud_down",
+        "drain",
+        "drained",
+        "draining",
+        "fail",
+        "failing",
+        "invalid",
+        "invalid_reg",
+        "maint",
+        "maintenance",
+        "not_responding",
+        "no_respond",
+        "powering_down",
+        "reboot",
+        "reboot_issued",
+        "reboot_requested",
+        "reserved",
+    }
+)
+
+
+def separator() -> str:
+    """Return a word that nobody can have put into a name before the question."""
+    return "@" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12)) + "@"
+
+
+def queue_format(cut: str) -> str:
+    """Return the value of squeue's ``-O`` for that separator."""
+    return ",".join(f"{field}:{cut}" for field in QUEUE_FIELDS)
+
+
+def jobs(text: str, cut: str) -> tuple[Job, ...]:
+    """Read the answer of ``squeue -O`` with ``queue_format(cut)``.
+
+    Raises:
+        SlurmUnreachable: it cannot be understood, in whole or in part.
+    """
+    try:
+        return tuple(_job(row) for row in rows(text, cut, tuple(QUEUE_FIELDS.values()), "squeue"))
+    except (ValueError, KeyError) as error:
+        raise SlurmUnreachable(f"squeue: the answer cannot be understood: {error}") from error
+
+
+def records(text: str, cut: str, name: str, user: str) -> tuple[JobRecord, ...]:
+    """Read those of that name and user in the answer of ``sacct -p --delimiter=cut`` with RECORD_FIELDS."""
+    try:
+        found = rows(text, cut, RECORD_FIELDS, "sacct")
+        return tuple(_record(row) for row in found if row["JobName"] == name and row["User"] == user)
+    except (ValueError, KeyError) as error:
+        raise SlurmUnreachable(f"sacct: the answer cannot be understood: {error}") from error
+
+
+def nodes(text: str) -> tuple[Node, ...]:
+    """Read the answer of ``scontrol show node -d -o``: one line for each node."""
+    if not text.endswith("\n"):
+        raise SlurmUnreachable("scontrol: the answer ends in the middle of a line")
+    try:
+        return tuple(_node(line) for line in text.splitlines() if line.strip())
+    except (ValueError, KeyError) as error:
+        raise SlurmUnreachable(f"scontrol: the answer cannot be understood: {error}") from error
+
+
+def associations(text: str) -> tuple[Association, ...]:
+    """Read the answer of ``sacctmgr -P show user withassoc withcoord`` with ASSOCIATION_FIELDS.
+
+    The names in it are administrators' choice, and sacctmgr refuses its own separator in them. A line that is odd all
+    the same is left out, if there are others.
+    """
+    lines = text.split("\n")  # a name may hold what else Python takes for a line's end
+    if lines.pop() or not lines:
+        raise SlurmUnreachable("sacctmgr: the answer is empty or ends in the middle of a line")
+    header = [word.strip().lower() for word in lines[0].split("|")]
+    if header[:4] != ["user", "account", "partition", "qos"] or len(header) != len(ASSOCIATION_FIELDS):
+        raise SlurmUnreachable(f"sacctmgr: the header cannot be understood: {lines[0][:80]!r}")
+    found = []
+    rows = [line.split("|") for line in lines[1:]]
+    good = [words for words in rows if len(words) == len(header)]
+    if rows and not good:
+        raise SlurmUnreachable(f"sacctmgr: a line cannot be understood: {lines[1][:80]!r}")
+    for words in good:
+        user, account, partition, qos, default, coordinated = words
+        if user and account:
+            found.append(
+                Association(
+                    user=user,
+                    account=account,
+                    partition=partition,
+                    qos=tuple(q for q in qos.split(",") if q),
+                    default=account == default,
+                    coordinator=account in coordinated.split(","),
+                )
+            )
+    return tuple(found)
+
+
+def rows(text: str, cut: str, header: tuple[str, ...], command: str) -> Iterator[Mapping[str, str]]:
+    """Yield the rows after the header: each as many fields as the header, each row ended by cut and line break."""
+    pieces = text.split(cut)
+    width = len(header)
+    if pieces.pop() != "\n" or len(pieces) % width or tuple(pieces[:width]) != header:
+        raise SlurmUnreachable(f"{command}: the answer cannot be understood: {text[:80]!r}")
+    for at in range(width, len(pieces), width):
+        row = pieces[at : at + width]
+        if not row[0].startswith("\n"):
+            raise SlurmUnreachable(f"{command}: a line cannot be understood: {row[0][:80]!r}")
+        row[0] = row[0][1:]
+        yield dict(zip(header, row, strict=True))
+
+
+def _lenient(read: Callable[..., _T], nothing: _T, *args: object) -> _T:
+    """Return a detail of a job, or nothing where it cannot be read."""
+    try:
+        return read(*args)
+    except (ValueError, LookupError):
+        return nothing
+
+
+def _job(row: Mapping[str, str]) -> Job:
+    state = row["STATE"]
+    phase = phase_of(state)
+    asked = row["NODES"].partition("-")[0]
+    nodes_asked = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
+    ended = phase.name == "TERMINAL"
+    return Job(
+        id=int(row["JOBID"]),
+        name=row["NAME"],
+        user=row["USER"],
+        state=state,
+        phase=phase,
+        reason="" if row["REASON"] in ("None", "N/A", "(null)") else row["REASON"],
+        nodes=_lenient(hosts_of, (), row["NODELIST"]),
+        partition=row["PARTITION"],
+        account=row["ACCOUNT"],
+        priority=_lenient(int, 0, row["PRIORITY"]),
+        submitted=time_of(row["SUBMIT_TIME"]),
+        start=_lenient(time_of, 0.0, row["START_TIME"]),
+        end=_lenient(time_of, 0.0, row["END_TIME"]),
+        time_limit=_lenient(minutes_of, 0, row["TIME_LIMIT"]),
+        gpus=_lenient(
+            gpus_asked,
+            NO_GPUS,
+            row["TRES_ALLOC"],
+            row["TRES_PER_NODE"],
+            row["TRES_PER_JOB"],
+            row["TRES_PER_TASK"],
+            nodes_asked,
+        ),
+        exit_code=_lenient(exit_of, None, row["EXIT_CODE"]) if ended else None,
+        restarts=_lenient(int, 0, row["RESTART_COUNT"]),
+    )
+
+
+def _record(row: Mapping[str, str]) -> JobRecord:
+    return JobRecord(
+        id=int(row["JobIDRaw"]),
+        name=row["JobName"],
+        user=row["User"],
+        state=row["State"],
+        phase=phase_of(row["State"]),
+        submitted=time_of(row["Submit"]),
+        start=time_of(row["Start"]),
+        end=time_of(row["End"]),
+        nodes=() if row["NodeList"] == "None assigned" else _lenient(hosts_of, (), row["NodeList"]),
+        account=row["Account"],
+        gpus=_lenient(gpus_of_tres, NO_GPUS, row["AllocTRES"]),
+        exit_code=_lenient(exit_of, None, row["ExitCode"]),
+    )
+
+
+_NODE_WORDS = re.compile(
+    r"(?:^|\s)(NodeName|CPUAlloc|CPUEfctv|CPUTot|Gres|GresUsed|NodeAddr|RealMemory|AllocMem|State|Partitions)=(\S*)"
+)
+
+
+def _node(line: str) -> Node:
+    words: dict[str, str] = {}
+    for name, value in _NODE_WORDS.findall(line):
+        words.setdefault(name, value)  # free text (Reason, Comment) comes last
+    base, *flags = words["State"].lower().split("+")
+    # A mark after the state is a flag too: * not responding, $ maintenance, @ # ! ~ % and others power and boots.
+    marks = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
+    base = base.removesuffix(marks) if marks else base
+    named = frozenset(flag.rstrip("*") for flag in flags)
+    total = int(words.get("CPUEfctv") or words["CPUTot"])
+    return Node(
+        name=words["NodeName"],
+        state=base,
+        usable=base in _USABLE and not marks and not _UNUSABLE_FLAGS & named,
+        partitions=tuple(p for p in words.get("Partitions", "").split(",") if p),
+        cpus=total,
+        cpus_used=int(words["CPUAlloc"]),
+        memory_mib=int(words["RealMemory"]),
+        memory_used_mib=int(words["AllocMem"]),
+        gpus=gpus_of_gres(words.get("Gres", "")),
+        gpus_used=gpus_in_use(words.get("Gres", ""), words.get("GresUsed", "")),
+        address=words.get("NodeAddr", words["NodeName"]),
+        shards=gpus_of_gres(words.get("Gres", ""), SHARD),
+        flags=named,
+    )

@@ -1,0 +1,122 @@
+"""Slurm's reservations: what is there now, and the steps that an Operator may take (scontrol(1), RESERVATIONS).
+
+What scontrol says of a step is for people. Whether it was taken is seen at the next look, so a step that was broken off
+is simply planned again.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from carme_hub.domain.periods import Period
+from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
+from carme_hub.domain.tres import held_of_tres, hosts_of, time_of
+from carme_hub.errors import SlurmUnreachable
+
+from .command import Commands
+
+_NONE = "No reservations in the system"
+_WORD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
+_CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
+_EMPTY = frozenset({"", "(null)"})
+
+
+class ReservationsCli:
+    """Reads and writes reservations through scontrol, whose user is an Operator of Slurm or root."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+
+    async def show(self) -> tuple[SlurmReservation, ...]:
+        """Return all reservations.
+
+        Raises:
+            SlurmUnreachable: no answer, or one that cannot be understood in whole.
+        """
+        answer = await self._commands.query("scontrol", "show", "reservation", "--oneliner")
+        if answer.code != 0 or answer.complains:
+            raise SlurmUnreachable(f"scontrol: {answer.words}")
+        return read(answer.out)
+
+    async def take(self, step: Step) -> str:
+        """Take one step; return Slurm's words where it refused, "" otherwise.
+
+        Raises:
+            SlurmUnreachable: no answer; the step may have been taken.
+        """
+        answer = await self._commands.query("scontrol", *argv(step))
+        return "" if answer.code == 0 and not answer.complains else answer.words
+
+
+def argv(step: Step) -> list[str]:
+    """Return what scontrol is told. Times are UTC, as the command's own zone is."""
+    match step:
+        case Delete(name):
+            return ["delete", f"ReservationName={name}"]
+        case Change(name, period, users, accounts):
+            words = ["update", f"ReservationName={name}", *_times(period)]
+            if users or accounts:
+                words += [f"Users={_list(users)}", f"Accounts={_list(accounts)}"]
+            return words
+        case Create(wanted):
+            words = ["create", "reservation", f"ReservationName={wanted.name}", *_times(wanted.period)]
+            words.append(f"Nodes={_list(wanted.nodes)}")
+            if wanted.gpus:
+                gpus = [f"gres/gpu:{type}={count}" for type, count in sorted(wanted.gpus.items())]
+                words.append(f"TRES={','.join([f'cpu={wanted.cpus}', *gpus])}")
+            words += [f"Users={_list(wanted.users)}"] if wanted.users else []
+            words += [f"Accounts={_list(wanted.accounts)}"] if wanted.accounts else []
+            words += [f"Flags={_list(wanted.flags)}"] if wanted.flags else []
+            return words
+
+
+def _times(period: Period | None) -> list[str]:
+    if period is None:
+        return []
+    start, end = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in (period.start, period.end))
+    return [f"StartTime={start}", f"EndTime={end}"]
+
+
+def _list(names: frozenset[str]) -> str:
+    return ",".join(sorted(names))
+
+
+def read(text: str) -> tuple[SlurmReservation, ...]:
+    """Read the answer of ``scontrol show reservation --oneliner`` with times as epoch seconds.
+
+    Raises:
+        SlurmUnreachable: it cannot be understood, in whole or in part.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if [line.strip() for line in lines] == [_NONE]:
+        return ()
+    if not lines:
+        raise SlurmUnreachable("scontrol: an empty answer where reservations were asked for")
+    try:
+        return tuple(_reservation(line) for line in lines)
+    except (KeyError, ValueError) as error:
+        raise SlurmUnreachable(f"scontrol: a reservation cannot be understood: {error}") from error
+
+
+def _reservation(line: str) -> SlurmReservation:
+    words: dict[str, str] = {}
+    for name, value in _WORD.findall(line):
+        words.setdefault(name, value)
+    tres = words["TRES"]
+    cpus = _CPUS.search(tres)
+    return SlurmReservation(
+        name=words["ReservationName"],
+        period=Period(int(time_of(words["StartTime"])), int(time_of(words["EndTime"]))),
+        nodes=frozenset(hosts_of(words["Nodes"])),
+        gpus={gpus.type: gpus.count for gpus in held_of_tres(tres)},
+        cpus=int(cpus[1]) if cpus else 0,
+        users=_names(words["Users"]),
+        accounts=_names(words["Accounts"]),
+        flags=frozenset(flag.partition("=")[0] for flag in _names(words["Flags"])),
+        state=words["State"],
+    )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset() if text in _EMPTY else frozenset(text.split(","))

@@ -1,0 +1,1 @@
+"""SQLAlchemy lives here and nowhere else."""

@@ -1,0 +1,162 @@
+"""Reservations in the database, read and written in one transaction with the ledger.
+
+Synchronous: ``carme_hub.booking`` calls it in a thread. Whoever books has the cluster's calendar alone for that moment
+(``LedgerStore.transaction``), so what is seen to be free is free when it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import ColumnElement, insert, select, update
+
+from carme_hub.domain.capacity import Need, Place, Taken
+from carme_hub.domain.periods import Period
+from carme_hub.domain.reservations import HOLDING, Reservation, State
+from carme_hub.errors import Refused, StoreError
+
+from .ledger import LedgerStore, LedgerWrites
+from .ledger_reads import LedgerReads
+from .tables import reservation as table
+
+
+class Changed(Refused):
+    """Somebody else has changed the reservation meanwhile."""
+
+    reason = "changed-meanwhile"
+
+
+class ReservationReads:
+    """What can be read of a cluster's calendar, at the moment that the reads are of."""
+
+    def __init__(self, reads: LedgerReads) -> None:
+        self._reads = reads
+        self.cluster = reads.cluster
+
+    def get(self, id: str) -> Reservation | None:
+        """Return one reservation."""
+        return next(iter(self._of(table.c.id == id)), None)
+
+    def overlapping(self, period: Period, states: Collection[State] = HOLDING) -> list[Reservation]:
+        """Return the reservations in these states that share a second with a period, by start."""
+        return self._of(_in(states), *_during(period))
+
+    def taken(self, period: Period) -> list[Taken]:
+        """Return what reservations that hold GPUs take within a period, without all else that is known of them."""
+        query = select(table.c.start, table.c.end, table.c.places)
+        where = (table.c.cluster == self.cluster, *_during(period), _in(HOLDING))
+        found: list[Taken] = []
+        for start, end, places in self._reads.run(query.where(*where)):
+            there = Period(start, end)
+            found += [Place(**place).taken(there) for place in places]
+        return found
+
+    def in_states(self, states: Collection[State]) -> list[Reservation]:
+        """Return all reservations that are in these states, by start."""
+        return self._of(_in(states))
+
+    def changed_since(self, since: float) -> list[Reservation]:
+        """Return what was made or changed since a time, and what ends after it."""
+        return self._of((table.c.end > since) | (table.c.changed >= since))
+
+    def of_owner(self, owner: str, since: float) -> list[Reservation]:
+        """Return what a user has booked that ends after a time, by start."""
+        return self._of(table.c.owner == owner, table.c.end > since)
+
+    def of_series(self, series: str) -> list[Reservation]:
+        """Return all reservations of a booking that comes again, by start."""
+        return self._of(table.c.series == series)
+
+    def _of(self, *where: ColumnElement[bool]) -> list[Reservation]:
+        query = select(table).where(table.c.cluster == self.cluster, *where).order_by(table.c.start, table.c.id)
+        return [_from_row(dict(row._mapping)) for row in self._reads.run(query)]
+
+
+class ReservationWrites(ReservationReads):
+    """What can be written while the calendar is ours alone. ``ledger`` is of the same transaction."""
+
+    def __init__(self, ledger: LedgerWrites) -> None:
+        super().__init__(ledger)
+        self.ledger = ledger
+
+    def add(self, new: Iterable[Reservation]) -> None:
+        """Write new reservations."""
+        rows = [_to_row(each) for each in new]
+        if rows:
+            self.ledger.run(insert(table).values(rows))
+
+    def save(self, changed: Reservation) -> None:
+        """Write one again, whose version is one more than that which is there.
+
+        Raises:
+            Changed: it is not; nothing is written.
+        """
+        values = _to_row(changed)
+        where = (table.c.id == values.pop("id"), table.c.version == changed.version - 1)
+        if self.ledger.run(update(table).where(*where).values(**values)).rowcount != 1:
+            raise Changed("The reservation was changed meanwhile. Look at it again.")
+
+
+class ReservationStore:
+    """The reservation table. Every method may raise ``StoreError``; then nothing was written."""
+
+    def __init__(self, ledger: LedgerStore) -> None:
+        self._ledger = ledger
+
+    @contextmanager
+    def transaction(self, cluster: str) -> Iterator[ReservationWrites]:
+        """Have the cluster's calendar and ledger alone; committed at the end, undone by an exception."""
+        with self._ledger.transaction(cluster) as writes:
+            yield ReservationWrites(writes)
+
+    @contextmanager
+    def reading(self, cluster: str) -> Iterator[ReservationReads]:
+        """Read one moment of it, without waiting for who writes."""
+        with self._ledger.reading(cluster) as reads:
+            yield ReservationReads(reads)
+
+
+def _during(period: Period) -> tuple[ColumnElement[bool], ...]:
+    return table.c.end > period.start, table.c.start < period.end
+
+
+def _in(states: Collection[State]) -> ColumnElement[bool]:
+    return table.c.state.in_(sorted(state.value for state in states))
+
+
+def _to_row(reservation: Reservation) -> dict[str, Any]:
+    values = {name: getattr(reservation, name) for name in _PLAIN}
+    return {
+        **values,
+        "type": reservation.need.type,
+        "gpus": reservation.need.gpus,
+        "seats": reservation.need.seats,
+        "start": reservation.period.start,
+        "end": reservation.period.end,
+        "places": [asdict(place) for place in reservation.places],
+        "state": reservation.state.value,
+        "users": sorted(reservation.users),
+    }
+
+
+def _from_row(row: dict[str, Any]) -> Reservation:
+    try:
+        return Reservation(
+            need=Need(row.pop("type"), row.pop("gpus"), row.pop("seats")),
+            period=Period(row.pop("start"), row.pop("end")),
+            places=tuple(Place(**place) for place in row.pop("places")),
+            state=State(row.pop("state")),
+            users=frozenset(row.pop("users")),
+            **row,
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        raise StoreError(f"Reservation {row.get('id')} cannot be understood: {error}") from error
+
+
+_PLAIN = (
+    *("id", "cluster", "owner", "account", "title", "created", "group", "everybody", "profile", "zone", "series"),
+    *("occurrence", "version", "changed", "reason", "actor", "used", "ended"),
+)

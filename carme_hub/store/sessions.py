@@ -1,0 +1,95 @@
+"""Session rows. Synchronous: ``carme_hub.sessions`` calls it in a thread, so that the hub's loop never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.engine import Row
+from sqlalchemy.exc import SQLAlchemyError
+
+from carme_hub.domain.resources import Gpus
+from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.errors import StoreError
+
+from .engine import ONLY_READS, chunks
+from .tables import session as table
+
+
+class SessionStore:
+    """The session table.
+
+    Every method raises ``StoreError`` when the database does not take it; nothing is half-written.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, session: Session) -> None:
+        """Write a new row; committed on return."""
+        self._run(insert(table).values(**_to_row(session)))
+
+    def save(self, session: Session) -> None:
+        """Write the whole row again; an ended row is never reopened."""
+        values = _to_row(session)
+        where = table.c.id == values.pop("id")
+        statement = update(table).where(where, table.c.state != SessionState.ENDED.value).values(**values)
+        if self._run(statement) != 1:
+            raise StoreError(f"Session {session.id} has ended, or was never written")
+
+    def get(self, id: str) -> Session | None:
+        """Return one session."""
+        return next(iter(self._read(select(table).where(table.c.id == id))), None)
+
+    def get_all(self, ids: Collection[str]) -> list[Session]:
+        """Return those of these sessions that there are."""
+        return [found for some in chunks(ids) for found in self._read(select(table).where(table.c.id.in_(some)))]
+
+    def open_sessions(self, cluster: str) -> list[Session]:
+        """Return every session of a cluster that has not ended, oldest first."""
+        where = (table.c.cluster == cluster, table.c.state != SessionState.ENDED.value)
+        return self._read(select(table).where(*where).order_by(table.c.created))
+
+    def last_ends(self, cluster: str, since: float) -> list[Session]:
+        """Return the sessions of a cluster that ended after a time, oldest end first."""
+        where = (table.c.cluster == cluster, table.c.state == SessionState.ENDED.value, table.c.ended >= since)
+        return self._read(select(table).where(*where).order_by(table.c.ended))
+
+    def last_of(self, user: str, server_name: str) -> Session | None:
+        """Return the newest session of a server."""
+        where = (table.c.user == user, table.c.server_name == server_name)
+        found = self._read(select(table).where(*where).order_by(table.c.created.desc()).limit(1))
+        return found[0] if found else None
+
+    def _run(self, statement: Any) -> int:
+        try:
+            with self._engine.begin() as connection:
+                return int(connection.execute(statement).rowcount)
+        except SQLAlchemyError as error:
+            raise StoreError(f"The database did not take a session row: {error}") from error
+
+    def _read(self, statement: Any) -> list[Session]:
+        try:
+            with self._engine.connect().execution_options(**{ONLY_READS: True}) as connection:
+                return [_from_row(row) for row in connection.execute(statement)]
+        except SQLAlchemyError as error:
+            raise StoreError(f"The session table cannot be read: {error}") from error
+
+
+def _to_row(session: Session) -> dict[str, Any]:
+    values = asdict(session)
+    values["state"] = session.state.value
+    return values
+
+
+def _from_row(row: Row[Any]) -> Session:
+    values: dict[str, Any] = dict(row._mapping)
+    request: Mapping[str, Any] = values["request"]
+    try:
+        values["request"] = Request(**{**request, "gpus": Gpus(**request["gpus"])})
+        values["state"] = SessionState(values["state"])
+        return Session(**values)
+    except (TypeError, KeyError, ValueError) as error:
+        raise StoreError(f"Session row {values.get('id')} cannot be understood: {error}") from error

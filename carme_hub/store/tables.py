@@ -1,0 +1,208 @@
+"""The tables of Carme Hub's own database. Times are UTC epoch seconds; amounts are integers."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+session = Table(
+    "session",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("request", JSON, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("nonce_hash", String(64), nullable=False, default=""),
+    Column("port", Integer, nullable=False, default=0),
+    Column("node", String(255), nullable=False, default=""),
+    Column("job_id", BigInteger, nullable=False, default=0),
+    Column("submitted", Float, nullable=False, default=0.0),
+    Column("started", Float, nullable=False, default=0.0),
+    Column("ended", Float, nullable=False, default=0.0),
+    Column("end_reason", Text, nullable=False, default=""),
+    Column("cancel_wanted", Float, nullable=False, default=0.0),
+    Column("cancel_reason", Text, nullable=False, default=""),
+    Column("token_id", Integer, nullable=False, default=0),
+    Column("certificate", String(64), nullable=False, default=""),
+    Column("saved", Float, nullable=False, default=0.0),
+    Index("ix_session_state", "state"),
+    Index("ix_session_server", "user", "server_name", "created"),
+)
+
+#: A whole number of 64 bits that SQLite takes for its row id too.
+_ID = BigInteger().with_variant(Integer, "sqlite")
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("key", String(255), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("cluster", String(64), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("user", String(255), nullable=False, default=""),
+    Column("amount", BigInteger, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("session", String(36), nullable=False, default=""),
+    # NULL where the entry is about no job: NULLs are never equal, so only jobs are held to be unique.
+    Column("job_id", BigInteger),
+    Column("submitted", BigInteger),
+    Column("start", BigInteger, nullable=False, default=0),
+    Column("end", BigInteger, nullable=False, default=0),
+    Column("gpus", String(255), nullable=False, default=""),
+    Column("factor", Integer, nullable=False, default=1000),
+    Column("partition", String(255), nullable=False, default=""),
+    Column("qos", String(255), nullable=False, default=""),
+    Column("nodes", Text, nullable=False, default=""),
+    Column("reason", Text, nullable=False, default=""),
+    Column("actor", String(255), nullable=False),
+    Column("expires", BigInteger, nullable=False, default=0),
+    UniqueConstraint("key", name="uq_ledger_key"),
+    UniqueConstraint("cluster", "job_id", "submitted", "kind", name="uq_ledger_job"),
+    # Sums over one account or one user read the index alone.
+    Index("ix_ledger_account", "cluster", "account", "kind", "end", "start", "amount"),
+    Index("ix_ledger_user", "cluster", "user", "kind", "end", "start", "amount"),
+    Index("ix_ledger_session", "session"),
+    # Few entries have an expiry, and they are looked for each minute.
+    Index(
+        *("ix_ledger_expires", "cluster", "expires"),
+        sqlite_where=text("expires > 0"),
+        postgresql_where=text("expires > 0"),
+    ),
+)
+
+#: Which holds no release has closed. A trigger on the ledger keeps it, so that code cannot make the two disagree;
+#: without it, each admission would read every hold that ever was.
+open_hold = Table(
+    "open_hold",
+    metadata,
+    Column("entry", _ID, primary_key=True, autoincrement=False),
+    Column("cluster", String(64), nullable=False),
+    Column("session", String(36), nullable=False),
+    Index("ix_open_hold_cluster", "cluster"),
+    Index("ix_open_hold_session", "session"),
+)
+
+anomaly = Table(
+    "anomaly",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("key", String(255), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("cluster", String(64), nullable=False),
+    Column("job_id", BigInteger, nullable=False, default=0),
+    Column("submitted", BigInteger, nullable=False, default=0),
+    Column("account", String(255), nullable=False, default=""),
+    Column("user", String(255), nullable=False, default=""),
+    Column("found", Float, nullable=False),
+    Column("seen", JSON, nullable=False),
+    Column("settled", Float, nullable=False, default=0.0),
+    Column("settled_by", String(255), nullable=False, default=""),
+    Column("decision", Text, nullable=False, default=""),
+    UniqueConstraint("key", name="uq_anomaly_key"),
+    Index("ix_anomaly_open", "cluster", "settled"),
+)
+
+#: What the reconciler last did, and the policy's history: small facts by name, each version kept.
+note = Table(
+    "note",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(64), nullable=False),
+    Column("name", String(64), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("actor", String(255), nullable=False, default=""),
+    Column("value", JSON, nullable=False),
+    Index("ix_note_name", "cluster", "name", "id"),
+)
+
+#: Writes that are done once for each key of who asks: claimed before the work, answered after it. The primary key is
+#: what makes two claims at one moment impossible.
+claim = Table(
+    "claim",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("token", String(32), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("answer", Text),
+    Index("ix_claim_at", "at"),
+)
+
+#: What people were told, each thing once; ``about`` is the digest of what it is about.
+notice = Table(
+    "notice",
+    metadata,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(64), nullable=False),
+    Column("about", String(64), nullable=False),
+    Column("user", String(255), nullable=False),
+    Column("level", String(16), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    UniqueConstraint("cluster", "about", name="uq_notice_about"),
+    Index("ix_notice_at", "cluster", "at"),
+)
+
+#: Reservations of GPUs; those of one booking that comes again have the same series.
+reservation = Table(
+    "reservation",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("cluster", String(64), nullable=False),
+    Column("owner", String(255), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("title", String(255), nullable=False),
+    Column("type", String(64), nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("seats", Integer, nullable=False),
+    Column("start", BigInteger, nullable=False),
+    Column("end", BigInteger, nullable=False),
+    Column("places", JSON, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created", Float, nullable=False),
+    Column("users", JSON, nullable=False),
+    Column("group", String(255), nullable=False, default=""),
+    Column("everybody", Boolean, nullable=False, default=False),
+    Column("profile", String(64), nullable=False, default=""),
+    Column("zone", String(64), nullable=False, default="UTC"),
+    Column("series", String(36), nullable=False, default=""),
+    Column("occurrence", String(32), nullable=False, default=""),
+    Column("version", Integer, nullable=False, default=1),
+    Column("changed", Float, nullable=False, default=0.0),
+    Column("reason", Text, nullable=False, default=""),
+    Column("actor", String(255), nullable=False, default=""),
+    Column("used", Float, nullable=False, default=0.0),
+    Column("ended", Float, nullable=False, default=0.0),
+    CheckConstraint('"end" > "start"', name="ck_reservation_period"),
+    # What overlaps a period ends after its start; most of what there ever was has ended before.
+    Index("ix_reservation_end", "cluster", "end", "start"),
+    Index("ix_reservation_owner", "cluster", "owner", "end"),
+    Index("ix_reservation_series", "cluster", "series"),
+)

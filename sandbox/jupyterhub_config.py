@@ -1,0 +1,120 @@
+"""The sandbox's hub: what a real site's file looks like, with the paths of one sandbox.
+
+``carme-hub sandbox demo`` runs the hub with this file; CARME_SANDBOX_HUB names the facts that it reads.
+"""
+
+# ruff: noqa: F821  get_config is given by traitlets
+import json
+import os
+import sys
+from pathlib import Path
+
+import carme_hub
+from carme_hub.sandbox import disk_usage
+
+c = get_config()  # type: ignore[name-defined]
+facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf-8"))
+
+# A safe site in one line; everything below is what differs from site to site. The quotas service reads this file too.
+c.CarmeQuotas.port = facts["ports"]["quotas"]
+carme_hub.configure(c, state_folder=facts["folder"], quotas=True)
+for service in c.JupyterHub.services:
+    service["environment"]["CARME_SANDBOX_HUB"] = os.environ["CARME_SANDBOX_HUB"]
+
+# -- a sandbox follows the code it is made from; a real site stops the hub and runs the upgrades by hand --------------
+c.JupyterHub.upgrade_db = True
+c.CarmeStore.upgrade = True
+
+# -- where the hub listens: everything on loopback ------------------------------------------------------------------
+c.JupyterHub.bind_url = f"http://127.0.0.1:{facts['ports']['public']}"
+c.JupyterHub.hub_bind_url = f"https://127.0.0.1:{facts['ports']['hub']}"
+c.ConfigurableHTTPProxy.api_url = f"https://127.0.0.1:{facts['ports']['proxy_api']}"
+c.ConfigurableHTTPProxy.auth_token = os.environ.get("CONFIGPROXY_AUTH_TOKEN", "")  # the service has no need of it
+
+# -- Slurm: no key and no root for the hub --------------------------------------------------------------------------
+c.CarmeSlurm.cluster = facts["cluster"]
+c.CarmeSlurm.slurm_prefix = facts["slurm_prefix"]
+c.CarmeSlurm.slurm_conf = facts["slurm_conf"]
+c.CarmeSlurm.submit_via = facts["submit_via"]
+c.CarmeSlurm.rest_url = facts["rest_url"]
+c.CarmeSlurm.token_command = facts["token_command"]
+c.CarmeSlurm.tail_command = facts["tail_command"]
+
+# -- GPU time: Slurm's accounting is looked at often, so that people see what they try ---------------------------------
+c.CarmeQuotas.policy_file = facts["policy"]
+c.CarmeQuotas.interval = 10
+c.CarmeQuotas.price_of_gpu_hour = "0.50"
+c.CarmeQuotas.disk_usage_command = [sys.executable, "-I", disk_usage.__file__]
+
+# -- who may log in -------------------------------------------------------------------------------------------------
+c.CarmeAuthenticator.authenticator_class = facts["login"]
+c.CarmeAuthenticator.allowed_groups = {facts["group"]}
+c.CarmeAuthenticator.role_groups = {"teacher": ["carme-teachers"], "admin": ["carme-admins"]}
+c.PAMAuthenticator.open_sessions = False  # the hub is not root
+c.PAMAuthenticator.service = "login"
+if facts["login"] == "dummy":
+    c.DummyAuthenticator.password = os.environ.get("CARME_SANDBOX_PASSWORD", "")
+
+# -- what is offered ------------------------------------------------------------------------------------------------
+spawner = c.SlurmContainerSpawner
+spawner.virtual = True
+spawner.ip = "127.0.0.1"
+spawner.stop_grace = 2  # below the sandbox's KillWait, so that the batch script can tidy up
+spawner.images = facts["images"]
+spawner.profile_list = [
+    {
+        "slug": "cpu",
+        "display_name": "CPU notebook",
+        "description": "For reading, writing and small computations. Starts at once.",
+        "default": True,
+        "partition": "interactive",
+        "cpus": {"min": 1, "max": 8, "default": 2},
+        "memory_gib": {"min": 1, "max": 32, "default": 2},
+        "time_minutes": {"min": 5, "max": 720, "default": 120},
+    },
+    {
+        "slug": "a100",
+        "display_name": "A100",
+        "description": "One to four A100 on one node, for training.",
+        "partition": "interactive",
+        "gpus": {"types": ["a100"], "min": 1, "max": 4, "default": 1},
+        "cpus": {"min": 1, "max": 32, "default": 4},
+        "memory_gib": {"min": 2, "max": 60, "default": 8},
+        "time_minutes": {"min": 5, "max": 480, "default": 120},
+    },
+    {
+        "slug": "mig",
+        "display_name": "Part of an H100 (MIG)",
+        "description": "A slice of an H100 for development and courses.",
+        "partition": "interactive",
+        "gpus": {"types": ["1g.10gb", "3g.40gb"], "min": 1, "max": 1, "default": 1},
+        "cpus": {"min": 1, "max": 8, "default": 2},
+        "memory_gib": {"min": 1, "max": 16, "default": 4},
+        "time_minutes": {"min": 5, "max": 480, "default": 120},
+    },
+    {
+        "slug": "h100",
+        "display_name": "H100",
+        "description": "Up to four H100, for large models.",
+        "partition": "interactive",
+        "gpus": {"types": ["h100"], "min": 1, "max": 4, "default": 1},
+        "cpus": {"min": 1, "max": 32, "default": 8},
+        "memory_gib": {"min": 4, "max": 60, "default": 16},
+        "time_minutes": {"min": 5, "max": 240, "default": 60},
+    },
+]
+
+# -- a token for `make demo-check` and the tests, where one was made ------------------------------------------------
+if "CARME_SANDBOX_CHECK_TOKEN" in os.environ:
+    c.JupyterHub.services = [
+        *c.JupyterHub.services,
+        {"name": "sandbox-check", "api_token": os.environ["CARME_SANDBOX_CHECK_TOKEN"]},
+    ]
+    c.JupyterHub.load_roles = [
+        *c.JupyterHub.load_roles,
+        {
+            "name": "sandbox-check",
+            "scopes": ["admin:users", "admin:servers", "access:servers", "tokens", "read:hub", "read:metrics", "proxy"],
+            "services": ["sandbox-check"],
+        },
+    ]

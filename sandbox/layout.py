@@ -1,0 +1,123 @@
+"""Where everything of a sandbox lies: all of it below one state folder, and nothing outside but users and sudoers."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from carme_hub.errors import SandboxError
+
+# Paths end up in slurm.conf, in sudoers and in socket addresses, which all have their own ideas of quoting.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
+_LONGEST = 72  # a unix socket's path has at most 107 characters
+
+SYSTEM_STATE = Path("/var/lib/carme-hub-sandbox")
+
+
+def default_state() -> Path:
+    """Return the state folder that is used when none is named."""
+    if os.geteuid() == 0:
+        return SYSTEM_STATE
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    return Path(base) / "carme-hub/sandbox"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The names of the files and folders of one sandbox."""
+
+    state: Path
+
+    @classmethod
+    def at(cls, state: Path) -> Layout:
+        """Return the layout for a state folder, after a look at whether such a path can be used."""
+        path = Path(os.path.abspath(state))  # noqa: PTH100 - resolve() would follow links
+        if not _PLAIN_PATH.fullmatch(str(path)) or ".." in path.parts:
+            raise SandboxError(f"The state folder {path} may have letters, digits, and the signs _ . - only")
+        if len(str(path)) > _LONGEST:
+            raise SandboxError(f"The state folder {path} is too long for unix sockets: at most {_LONGEST} characters")
+        if path.parent == Path("/"):
+            raise SandboxError(f"The state folder {path} must not be at the top of the file system")
+        return cls(path)
+
+    @property
+    def mark(self) -> str:
+        """A short name of this sandbox, different for every state folder."""
+        return sha256(str(self.state).encode()).hexdigest()[:10]
+
+    @property
+    def etc(self) -> Path:
+        return self.state / "etc"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.etc / "slurm.conf"
+
+    @property
+    def hub_slurm_conf(self) -> Path:
+        return self.etc / "hub/slurm.conf"
+
+    @property
+    def jwt_key(self) -> Path:
+        return self.etc / "jwt_hs256.key"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "log"
+
+    @property
+    def run(self) -> Path:
+        return self.state / "run"
+
+    @property
+    def spool(self) -> Path:
+        return self.state / "spool"
+
+    @property
+    def dev(self) -> Path:
+        return self.state / "dev"
+
+    @property
+    def libexec(self) -> Path:
+        return self.state / "libexec"
+
+    @property
+    def database(self) -> Path:
+        return self.state / "db"
+
+    @property
+    def munge(self) -> Path:
+        """Key, seed and lock of munged; private to it."""
+        return self.state / "munge"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.state / "run-munge/munge.sock"
+
+    @property
+    def rest_socket(self) -> Path:
+        return self.state / "run-rest/slurmrestd.sock"
+
+    @property
+    def processes(self) -> Path:
+        return self.state / "processes"
+
+    @property
+    def passwords(self) -> Path:
+        return self.state / "passwords.json"
+
+    @property
+    def facts(self) -> Path:
+        """What this sandbox was made with: release, nodes, ports."""
+        return self.state / "sandbox.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.state / "lock"
+
+    @property
+    def sudoers(self) -> Path:
+        return Path("/etc/sudoers.d") / f"carme-hub-sandbox-{self.mark}"

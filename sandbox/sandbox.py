@@ -1,0 +1,345 @@
+"""A sandbox goes up, down, and away; up can be repeated and repairs, down ends only what was started here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox import people, privilege
+from carme_hub.sandbox.associations import write_books
+from carme_hub.sandbox.cluster import Cluster, as_document, passwords_in
+from carme_hub.sandbox.daemons import PACKAGED, ROOTLESS, Daemon, daemons, log_of, node_states
+from carme_hub.sandbox.files import Writer
+from carme_hub.sandbox.hardware import VirtualNode, make_devices, virtual_nodes
+from carme_hub.sandbox.jobs import end_jobs, end_processes
+from carme_hub.sandbox.layout import Layout, default_state
+from carme_hub.sandbox.ports import Ports, free_block, is_free
+from carme_hub.sandbox.processes import Processes
+from carme_hub.sandbox.settings import HUB_MESSAGE_TIMEOUT, Settings
+from carme_hub.sandbox.status import NodeStatus, ProcessStatus, Status
+
+Progress = Callable[[str], None]
+
+_GOOD_NODE = re.compile(r"(idle|mixed|allocated|completing|reserved|maint|planned)[+#~-]*", re.ASCII)
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+class Sandbox:
+    """One sandbox, known by its state folder.
+
+    Args:
+        state: the state folder; None: the default one of this user.
+        nodes: number of virtual nodes; None: as many as it has, or 4.
+        slurm_prefix: another Slurm than the machine's own, such as one that ``build-slurm`` made.
+    """
+
+    def __init__(self, state: Path | None = None, nodes: int | None = None, slurm_prefix: Path | None = None) -> None:
+        self.layout = Layout.at(state or default_state())
+        self._wanted_nodes = nodes
+        self._wanted_prefix = slurm_prefix
+        self.processes = Processes(self.layout.processes)
+
+    # -- what others call ----------------------------------------------------------------------------------------
+
+    def up(self, progress: Progress = _silent) -> Cluster:
+        """Bring everything up that is not, and return what is true of the sandbox."""
+        started = time.monotonic()
+        with self._lock(make=True):
+            prefix, nodes = self._choices()
+            if self._rootless() is False:
+                privilege.check_parents(self.layout.state)
+            cluster = self._prepare(prefix, nodes, progress)
+            self._start_missing(cluster, progress)
+            self._heal_nodes(cluster)
+            progress(f"up: {len(nodes)} virtual nodes after {time.monotonic() - started:.1f} s")
+            return cluster
+
+    def down(self, progress: Progress = _silent) -> None:
+        """End what was started here and nothing else: jobs, then daemons in the reverse order."""
+        if not self._is_ours():
+            return
+        with self._lock(make=False):
+            self._may_change()
+            names = self.processes.names()
+            for name in names:
+                if self.processes.alive(name):
+                    self.processes.signal(name, signal.SIGCONT)  # a frozen one neither answers nor ends
+            with contextlib.suppress(SandboxError):
+                others = [n for n in names if n not in self._daemons(self.facts())]
+                for name in reversed(others):  # the demo's hub and proxy go before the jobs that they watch
+                    progress(f"{name} {self.processes.stop(name)}")
+                asks = all(self.processes.alive(name) for name in ("munged", "slurmctld"))
+                ended = end_jobs(self.facts(), alive=asks)
+                if ended:
+                    progress(f"{ended} processes of jobs ended")
+            for name in reversed(self.processes.names()):
+                progress(f"{name} {self.processes.stop(name, within=20)}")
+            end_processes(self.layout.state)  # a slurmd on its way out may have started an epilog
+            if not self._rootless() and privilege.remove_sudoers(self.layout):
+                progress(f"{self.layout.sudoers} removed")
+            for path in (self.layout.munge_socket, self.layout.rest_socket, self.layout.database / "mysqld.sock"):
+                path.unlink(missing_ok=True)
+
+    def reset(self, progress: Progress = _silent) -> None:
+        """Take it down, remove its state folder, and the users when no other sandbox needs them."""
+        ours = self._is_ours()
+        self.down(progress)
+        if ours:
+            # The lock says that the folder is ours: last, so that an interrupted reset can be done again.
+            for entry in self.layout.state.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                elif entry != self.layout.lock:
+                    entry.unlink()
+            shutil.rmtree(self.layout.state)
+            progress(f"{self.layout.state} removed")
+        if os.geteuid() == 0:
+            removed = people.release(self.layout.state)
+            if removed:
+                progress(f"users removed: {', '.join(removed)}")
+
+    def status(self) -> Status:
+        """Look at every process and node."""
+        try:
+            cluster = self.facts()
+        except SandboxError:
+            return Status(str(self.layout.state), "", os.geteuid() != 0)
+        known = list(self._daemons(cluster))
+        names = [*known, *(n for n in self.processes.names() if n not in known)]
+        rows = []
+        for name in names:
+            record, state = self.processes.record(name), self.processes.state(name)
+            alive = record if record is not None and state == "running" else None
+            rows.append(ProcessStatus(name, state, alive.pid if alive else 0, alive.since if alive else 0.0))
+        answers = all(self.processes.alive(name) for name in ("munged", "slurmctld"))  # else sinfo waits long
+        states = node_states(cluster) if answers else {}
+        nodes = tuple(
+            NodeStatus(n.name, states.get(n.name, "unknown"), n.gpus) for n in virtual_nodes(len(cluster.node_ports))
+        )
+        crashed = tuple(row.name for row in rows if row.state == "crashed")
+        return Status(str(self.layout.state), cluster.release, cluster.rootless, tuple(rows), nodes, crashed)
+
+    def restart(self, name: str) -> None:
+        """Restart one daemon and wait until it answers."""
+        with self._lock(make=False):
+            cluster = self.facts()
+            daemon = self._daemons(cluster).get(name)
+            if daemon is None:
+                raise SandboxError(f"The sandbox has no {name}")
+            self.processes.stop(name, within=60)  # a killed slurmctld forgets jobs of the last five seconds
+            self._start(daemon)
+
+    def facts(self) -> Cluster:
+        """Return what is true of the sandbox; ``SandboxError`` when it was never up."""
+        try:
+            document = json.loads(self.layout.facts.read_text())
+        except FileNotFoundError:
+            raise SandboxError(f"There is no sandbox in {self.layout.state}: `carme-hub sandbox up`") from None
+        ports = Ports(**document["ports"])
+        prefix, rootless = Path(document["prefix"]), bool(document["rootless"])
+        nodes = virtual_nodes(int(document["nodes"]))
+        return Cluster(
+            layout=self.layout,
+            bin=prefix / "bin",
+            sbin=prefix / "sbin",
+            release=document["release"],
+            rootless=rootless,
+            ports=ports,
+            node_ports={node.name: ports.node(node) for node in nodes},
+            passwords=passwords_in(self.layout),
+            hub_user=pwd.getpwuid(self.layout.facts.stat().st_uid).pw_name if rootless else people.HUB_USER,
+        )
+
+    # -- preparation ---------------------------------------------------------------------------------------------
+
+    def _choices(self) -> tuple[Path, tuple[VirtualNode, ...]]:
+        """Settle release and number of nodes, and refuse what would break a sandbox that exists."""
+        try:
+            old = self.facts()
+        except SandboxError:
+            prefix, count = self._wanted_prefix or Path("/usr"), self._wanted_nodes or 4
+            return prefix, virtual_nodes(count)
+        self._may_change()
+        prefix = self._wanted_prefix or old.bin.parent
+        count = self._wanted_nodes or len(old.node_ports)
+        if prefix != old.bin.parent:
+            raise SandboxError(
+                f"This sandbox was made with the Slurm in {old.bin.parent}: `reset` it first, or use another --state"
+            )
+        if count != len(old.node_ports) and self.processes.names():
+            raise SandboxError(f"The sandbox is up with {len(old.node_ports)} nodes: `down` first to have {count}")
+        return prefix, virtual_nodes(count)
+
+    def _prepare(self, prefix: Path, nodes: tuple[VirtualNode, ...], progress: Progress) -> Cluster:
+        begun = time.monotonic()
+        layout, rootless = self.layout, self._rootless()
+        who = ROOTLESS if rootless else PACKAGED
+        for account in (who.slurm, who.munge, who.database):
+            if account is not None:
+                try:
+                    pwd.getpwnam(account)
+                except KeyError:
+                    raise SandboxError(f"There is no system user {account}: is Debian's package installed?") from None
+        release = _release(prefix)
+        writer = Writer(layout, who)
+        passwords = {} if rootless else people.claim(layout.state)
+        writer.folders()
+        writer.passwords(passwords)
+        kinds = {make_devices(layout.dev, node) for node in nodes}
+        ports = self._ports(len(nodes))
+        me = pwd.getpwuid(os.geteuid()).pw_name
+        settings = Settings(layout, ports, nodes, who.slurm or me, "root" if not rootless else me, writer.secret())
+        writer.settings(settings, HUB_MESSAGE_TIMEOUT)
+        document = as_document(layout, prefix=prefix, release=release, nodes=len(nodes), ports=ports, rootless=rootless)
+        writer.public(layout.facts, document)
+        writer.database()
+        cluster = self.facts()
+        if not rootless:
+            privilege.install_helpers(cluster)
+            privilege.install_sudoers(layout)
+        what = "device nodes" if kinds == {"device"} else "links to /dev/null"
+        progress(f"settings written, virtual GPUs are {what} ({time.monotonic() - begun:.1f} s)")
+        return cluster
+
+    def _ports(self, nodes: int) -> Ports:
+        """Keep the ports of last time; choose others when somebody took one of them while we were down."""
+        try:
+            ports = self.facts().ports
+        except SandboxError:
+            return free_block(self.layout.state, nodes)
+        if self.processes.names() or all(is_free(port) for port in ports.all(nodes)):
+            return ports
+        return free_block(self.layout.state, nodes)
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def _daemons(self, cluster: Cluster) -> dict[str, Daemon]:
+        return daemons(cluster, ROOTLESS if cluster.rootless else PACKAGED)
+
+    def _start_missing(self, cluster: Cluster, progress: Progress) -> None:
+        wanted = self._daemons(cluster)
+        slurmds = [daemon for name, daemon in wanted.items() if name.startswith("slurmd-")]
+        for name, daemon in wanted.items():
+            if daemon in slurmds:
+                continue
+            if not self.processes.alive(name):
+                again = "crashed, started again" if self.processes.record(name) else "started"
+                progress(f"{name} {again} ({self._start(daemon):.1f} s)")
+            if name == "slurmctld":  # from then on accounting knows which TRES there are
+                self._books(cluster, progress)
+        missing = [daemon for daemon in slurmds if not self.processes.alive(daemon.name)]
+        begun = time.monotonic()
+        for daemon in missing:  # all at once: they do not need one another
+            self._launch(daemon)
+        for daemon in missing:
+            self._await(daemon, begun)
+        if missing:
+            progress(f"{len(missing)} slurmd started ({time.monotonic() - begun:.1f} s)")
+
+    def _books(self, cluster: Cluster, progress: Progress) -> None:
+        done = self.layout.state / "books-written"
+        if done.exists():
+            return
+        begun = time.monotonic()
+        write_books(cluster, person=cluster.hub_user if cluster.rootless else None)
+        done.touch()
+        progress(f"accounts, associations and QOS written ({time.monotonic() - begun:.1f} s)")
+
+    def _start(self, daemon: Daemon) -> float:
+        begun = time.monotonic()
+        self._launch(daemon)
+        self._await(daemon, begun)
+        return time.monotonic() - begun
+
+    def _launch(self, daemon: Daemon) -> None:
+        for path in daemon.sockets:
+            path.unlink(missing_ok=True)
+        log = log_of(self.layout, daemon.name)
+        self.processes.start(daemon.name, daemon.argv, log=log, env=daemon.env, user=daemon.user, umask=daemon.umask)
+
+    def _await(self, daemon: Daemon, begun: float) -> None:
+        while not daemon.ready():
+            gone = not self.processes.alive(daemon.name)
+            if gone or time.monotonic() > begun + daemon.within:
+                tail = log_of(self.layout, daemon.name).read_text(errors="replace").strip().splitlines()[-5:]
+                what = "ended at once" if gone else f"does not answer after {daemon.within:.0f} s"
+                raise SandboxError("\n".join([f"{daemon.name} {what}; its last lines:", *tail]))
+            time.sleep(0.02)
+
+    def _heal_nodes(self, cluster: Cluster) -> None:
+        """Wait until Slurm takes jobs on every node; bring those back that it had given up."""
+        end = time.monotonic() + 60
+        nudged = 0.0
+        while True:
+            states = node_states(cluster)
+            bad = {name: state for name, state in states.items() if not _GOOD_NODE.fullmatch(state)}
+            if states and not bad:
+                return
+            if time.monotonic() > end:
+                raise SandboxError(f"Nodes are not usable: {bad or 'slurmctld does not answer'}")
+            broken = [name for name, state in bad.items() if re.match("down|drain|inval|fail|error", state)]
+            if broken and time.monotonic() > nudged + 2:
+                nudged = time.monotonic()
+                cluster.run("scontrol", "update", f"nodename={','.join(broken)}", "state=resume", check=False)
+            time.sleep(0.05)
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _rootless(self) -> bool:
+        return os.geteuid() != 0
+
+    def _is_ours(self) -> bool:
+        """Return whether the state folder was made by a sandbox, be it half a one."""
+        return self.layout.facts.exists() or self.layout.lock.exists()
+
+    def _may_change(self) -> None:
+        """Refuse to touch a sandbox that somebody else made."""
+        if not self.layout.facts.exists():
+            return
+        owner = self.layout.facts.stat().st_uid
+        if owner != os.geteuid():
+            raise SandboxError(f"This sandbox belongs to {pwd.getpwuid(owner).pw_name}, who alone can change it")
+
+    @contextlib.contextmanager
+    def _lock(self, *, make: bool) -> Iterator[None]:
+        """Let one command at a time change a sandbox."""
+        if make and not self.layout.state.exists():
+            self.layout.state.mkdir(parents=True)
+            self.layout.state.chmod(0o755)
+        elif make and not self._is_ours() and any(self.layout.state.iterdir()):
+            raise SandboxError(f"{self.layout.state} is not empty and not a sandbox's: choose another --state")
+        try:
+            descriptor = os.open(self.layout.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise SandboxError(f"{self.layout.state} belongs to another user") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _release(prefix: Path) -> str:
+    """Return the version of the Slurm under a prefix."""
+    program = prefix / "sbin/slurmctld"
+    if not program.exists():
+        raise SandboxError(f"There is no Slurm under {prefix}: install slurm-wlm, or name another with --slurm")
+    done = subprocess.run([str(program), "-V"], capture_output=True, text=True, check=False)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    if found is None:
+        raise SandboxError(f"{program} -V says nothing that is understood: {done.stdout or done.stderr}")
+    return found.group()

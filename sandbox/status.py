@@ -1,0 +1,76 @@
+"""What of a sandbox runs, what has crashed, and what Slurm says of its nodes: read only, any user may ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from carme_hub.sandbox.processes import State
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """One process of the sandbox. ``pid`` is 0 when it does not run."""
+
+    name: str
+    state: State
+    pid: int = 0
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One virtual node in Slurm's words; ``gpus`` are virtual GPUs, type and count."""
+
+    name: str
+    state: str
+    gpus: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at a sandbox.
+
+    Attributes:
+        up: at least one daemon was started and not stopped.
+        crashed: names of what was started and is gone.
+    """
+
+    state_folder: str
+    release: str
+    rootless: bool
+    processes: tuple[ProcessStatus, ...] = ()
+    nodes: tuple[NodeStatus, ...] = ()
+    crashed: tuple[str, ...] = field(default=())
+
+    @property
+    def up(self) -> bool:
+        return any(process.state != "not started" for process in self.processes)
+
+    def document(self) -> dict[str, object]:
+        """Return it for ``--json``."""
+        return {
+            "state_folder": self.state_folder,
+            "slurm": self.release,
+            "rootless": self.rootless,
+            "up": self.up,
+            "crashed": list(self.crashed),
+            "processes": [
+                {"name": p.name, "state": p.state, "pid": p.pid, "since": int(p.since)} for p in self.processes
+            ],
+            "nodes": [{"name": n.name, "state": n.state, "virtual_gpus": dict(n.gpus)} for n in self.nodes],
+        }
+
+    def text(self) -> str:
+        """Return it for people."""
+        lines = [f"Sandbox in {self.state_folder}, Slurm {self.release or 'unknown'}"]
+        if not self.up:
+            return lines[0] + ": down\n"
+        for process in self.processes:
+            pid = str(process.pid) if process.pid else "-"
+            lines.append(f"  {process.name:<16} {pid:>8}  {process.state}")
+        for node in self.nodes:
+            gpus = ", ".join(f"{count} × {kind}" for kind, count in node.gpus)
+            lines.append(f"  {node.name:<16} {node.state:<10} {gpus} (virtual GPUs)")
+        if self.crashed:
+            lines.append(f"Crashed: {', '.join(self.crashed)}. `carme-hub sandbox up` starts them again.")
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Hub-managed services. The first one comes with the ledger."""

@@ -1,0 +1,190 @@
+"""What every service of ours is: a tornado server that the hub starts, in the hub's look, with the hub's logins.
+
+A managed service that ends while it starts takes the hub down with it, so a service listens first, gets ready beside
+that, and answers 503 with a sentence until it is; it tries again for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader
+from jupyterhub._data import DATA_FILES_PATH
+from jupyterhub.services.auth import HubOAuthCallbackHandler
+from jupyterhub.utils import make_ssl_context
+from tornado.httpserver import HTTPServer
+from tornado.web import Application as WebApplication
+from tornado.web import StaticFileHandler
+from traitlets import Float, Unicode
+from traitlets.config import Application
+
+from carme_hub.errors import CarmeError, ConfigError
+from carme_hub.paths import share_folder
+
+HUB_DATA = Path(DATA_FILES_PATH)
+#: Seconds for which a port that is taken is waited for.
+_PORT_WAIT = 10.0
+
+
+class CarmeService(Application):
+    """A service that the hub starts with ``--config jupyterhub_config.py``."""
+
+    config_path = Unicode(
+        "jupyterhub_config.py", help="The hub's configuration file; the service reads its own settings from it."
+    ).tag(config=True)
+    retry = Float(5.0, min=0.1, help="Seconds between two tries to get ready, while the database is away.").tag(
+        config=True
+    )
+    aliases = {"config": "CarmeService.config_path", "f": "CarmeService.config_path"}
+
+    #: Why the service cannot answer yet; "" when it can.
+    not_ready = "The service is starting."
+    _ended: asyncio.Event
+
+    def initialize(self, argv: Any = None) -> None:
+        """Read the command line and the hub's file; the command line counts more."""
+        self.parse_command_line(argv)
+        line = self.cli_config
+        file = Path(self.config_path)
+        if not file.is_file():
+            raise ConfigError(f"{file}: there is no such file; name it with --config")
+        self.load_config_file(file.name, str(file.resolve().parent))
+        self.update_config(line)
+
+    # -- what a service fills in --------------------------------------------------------------------------------------
+
+    def handlers(self) -> list[Any]:
+        """Return (path below the prefix, handler[, arguments])."""
+        raise NotImplementedError
+
+    async def get_ready(self) -> None:
+        """Open what the handlers need; raises ``CarmeError`` when it is to be tried again."""
+
+    async def finish(self) -> None:
+        """Close it again."""
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def prefix(self) -> str:
+        """Where the service lies below the proxy; begins and ends with a slash."""
+        return os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/")
+
+    def start(self) -> None:
+        """Serve until the hub says that it is enough."""
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ended.set)
+        server = HTTPServer(self.web(), ssl_options=tls_context(), xheaders=False, max_body_size=1 << 20)
+        tasks = [asyncio.create_task(self._end_with_the_hub())]
+        await self._listen(server)
+        tasks.append(asyncio.create_task(self._become_ready()))
+        await self._ended.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        server.stop()
+        await self.finish()
+        await server.close_all_connections()
+
+    async def _listen(self, server: HTTPServer) -> None:
+        """Listen; the service of a hub that was killed a moment ago may hold the port for that moment."""
+        address = urlsplit(os.environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
+        deadline = time.monotonic() + _PORT_WAIT
+        while not self._ended.is_set():
+            try:
+                return server.listen(address.port or 0, address.hostname or "127.0.0.1")
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def _end_with_the_hub(self) -> None:
+        """End when the hub is gone, however it went: the next one starts its own service on the same port."""
+        hub = os.getppid()
+        if "JUPYTERHUB_SERVICE_NAME" not in os.environ:
+            return
+        while os.getppid() == hub:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await self._ended.wait()
+                return
+        self.log.warning("The hub is gone, so its service ends too")
+        self._ended.set()
+
+    async def _become_ready(self) -> None:
+        while True:
+            try:
+                await self.get_ready()
+            except CarmeError as error:
+                self.not_ready = str(error)
+                self.log.error("Not ready, it is tried again: %s", error)
+                await asyncio.sleep(self.retry)
+            except Exception as error:
+                self.not_ready = "The service cannot start; its log says why."
+                self.log.exception("Not ready, it is tried again: %s", error)
+                await asyncio.sleep(self.retry)
+            else:
+                self.not_ready = ""
+                return
+
+    def web(self) -> WebApplication:
+        """Return the tornado application."""
+        own = [(self.prefix + path.lstrip("/"), *rest) for path, *rest in self.handlers()]
+        static = {"path": str(share_folder() / "static")}
+        return WebApplication(
+            [
+                *own,
+                (self.prefix + "oauth_callback", HubOAuthCallbackHandler),
+                (self.prefix + r"static/(.*)", StaticFileHandler, static),
+            ],
+            service=self,
+            pages=page_environment(),
+            cookie_secret=os.urandom(32),
+            autoreload=False,
+            default_handler_class=self.not_found_class(),
+        )
+
+    def not_found_class(self) -> Any:
+        """Return the handler of addresses that are not there."""
+        from carme_hub.services.handlers import NotFoundHandler
+
+        return NotFoundHandler
+
+
+def tls_context() -> ssl.SSLContext | None:
+    """Return the TLS that the hub wants from its services, None without ``internal_ssl``."""
+    key = os.environ.get("JUPYTERHUB_SSL_KEYFILE", "")
+    if not key:
+        return None
+    names = ("JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA")
+    certificate, authority = (os.environ.get(name, "") for name in names)
+    context: ssl.SSLContext = make_ssl_context(
+        key, certificate, cafile=authority or None, purpose=ssl.Purpose.CLIENT_AUTH
+    )
+    return context
+
+
+def page_environment() -> Environment:
+    """Return Jinja with our pages on top of the hub's, which are found as ``templates/NAME`` too."""
+    hub = FileSystemLoader(str(HUB_DATA / "templates"))
+    ours = FileSystemLoader(str(share_folder() / "templates"))
+    return Environment(
+        loader=ChoiceLoader([PrefixLoader({"templates": hub}, "/"), ours, hub]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

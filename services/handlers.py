@@ -1,0 +1,204 @@
+"""Handlers in the hub's look: who asks, what they may, pages, JSON, errors.
+
+A cookie from a login through the hub or an API token in the header; scopes are looked at on each request. What changes
+something needs POST, and with a cookie the hub's token against forged requests.
+"""
+
+from __future__ import annotations
+
+import json
+from http.client import responses
+from typing import Any
+from urllib.parse import urlencode
+
+from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
+from jupyterhub.utils import url_path_join
+from tornado.web import HTTPError, RequestHandler
+
+from carme_hub.domain.groups import accounts_in, person_in
+from carme_hub.errors import CarmeError, Refused, StoreError
+
+
+class Visitor:
+    """Who asks: a user or a service of the hub, with what the hub says of it.
+
+    A service may have the name of a user, and is never taken for that user.
+
+    Attributes:
+        actor: the name under which it writes, "service:NAME" for a service; no user has a colon in their name.
+        person, accounts: who it is to the policy, and what it may charge; a service may charge nothing.
+    """
+
+    def __init__(self, model: dict[str, Any]) -> None:
+        self.name = str(model["name"])
+        self.kind = str(model.get("kind", "user"))
+        self.is_user = self.kind == "user"
+        self.actor = self.name if self.is_user else f"{self.kind}:{self.name}"
+        self.scopes = frozenset(model.get("scopes", ()))
+        groups = [str(group) for group in model.get("groups") or ()] if self.is_user else []
+        self.accounts = accounts_in(groups)
+        self.person = person_in(self.actor, groups, admin=self.is_user and bool(model.get("admin")))
+
+    @property
+    def json_escaped_name(self) -> str:
+        """The name as the hub's page puts it between quotation marks of a script."""
+        return json.dumps(self.name)[1:-1].replace("<", "\\u003c")
+
+
+class Handler(HubOAuthenticated, RequestHandler):
+    """The base of all handlers: security headers, scopes, errors."""
+
+    wants_json = False
+    _not_allowed = False
+
+    @property
+    def service(self) -> Any:
+        """The application that the hub started."""
+        return self.settings["service"]
+
+    @property
+    def visitor(self) -> Visitor:
+        """Who asks; only after ``need``."""
+        if not hasattr(self, "_visitor"):
+            self._visitor = Visitor(self.current_user)
+        return self._visitor
+
+    def set_default_headers(self) -> None:
+        """Keep answers out of frames and caches; scripts come from ourselves and the hub alone."""
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.set_header("Cache-Control", "no-store")
+
+    async def prepare(self) -> None:
+        """Say why the service cannot answer yet; find out who asks."""
+        if self.service.not_ready:
+            self.set_header("Retry-After", "5")
+            raise HTTPError(503, reason="Not ready", log_message=self.service.not_ready)
+        await self.find_out_who()
+
+    async def find_out_who(self) -> None:
+        """Ask the hub who this is, without holding up everybody else: its own way blocks the loop."""
+        model = await self.hub_auth.get_user(self, sync=False)
+        try:
+            self.current_user = self.check_hub_user(model) if model else None
+        except UserNotAllowed:
+            self.current_user = None
+            self._not_allowed = True
+
+    def get_current_user(self) -> None:
+        """Know nobody before ``find_out_who``."""
+
+    def get_login_url(self) -> str:
+        """Return where to log in; who is known and may not use this is told so instead of being sent around."""
+        if self._not_allowed:
+            raise HTTPError(403, log_message="You may not use this service. Ask an administrator of the hub.")
+        return str(super().get_login_url())
+
+    def need(self, *scopes: str) -> Visitor:
+        """Return the visitor, who has one of the scopes; otherwise leads to the login, or answers 403."""
+        if self.current_user is None:
+            raise HTTPError(403, log_message="Log in, or send a token in the Authorization header.")
+        if scopes and not self.may(*scopes):
+            raise HTTPError(403, log_message=f"This needs the scope {' or '.join(scopes)}.")
+        return self.visitor
+
+    def may(self, *scopes: str) -> bool:
+        """Return whether the visitor has one of the scopes."""
+        return any(self.hub_auth.check_scopes([scope], self.current_user) for scope in scopes)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer with a slug and a sentence, as JSON or as a page; nothing of the inside is shown."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        reason, message = explain(error, status_code, self.service.not_ready)
+        if isinstance(error, (Refused, StoreError)):
+            self.set_status(status_code := 409 if isinstance(error, Refused) else 503)
+        if self.wants_json:
+            self.set_header("Content-Type", "application/json")
+            self.finish(json.dumps({"error": reason, "message": message}))
+        else:
+            self.finish(self.page("quotas/error.html", status=status_code, title=responses.get(status_code, "Error"),
+                                  message=message))  # fmt: skip
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Log what is not an answer of ours."""
+        if not isinstance(value, Refused):
+            super().log_exception(typ, value, tb)
+
+    def page(self, template: str, **more: Any) -> str:
+        """Return a page in the hub's look."""
+        auth = self.hub_auth
+        hub = auth.hub_prefix
+        user = self.visitor if self.current_user else None
+        return str(
+            self.settings["pages"]
+            .get_template(template)
+            .render(
+                base_url=hub,
+                prefix=auth.base_url,
+                user=user,
+                login_url=url_path_join(hub, "login") + "?" + urlencode({"next": self.request.uri or ""}),
+                logout_url=url_path_join(hub, "logout"),
+                static_url=lambda path, **_more: url_path_join(hub, "static", path),
+                own_static=lambda path: self.service.prefix + "static/" + path,
+                own_prefix=self.service.prefix,
+                parsed_scopes={},
+                services=[{"href": self.service.prefix, "name": self.service.title}],
+                xsrf_token=self.xsrf_token.decode() if self.current_user else "",
+                no_spawner_check=True,
+                **more,
+            )
+        )
+
+
+class ApiHandler(Handler):
+    """Answers JSON; never leads to a login page."""
+
+    wants_json = True
+
+    def get_login_url(self) -> str:
+        """Answer 403 in place of leading to a login."""
+        raise HTTPError(403, log_message="Log in, or send a token in the Authorization header.")
+
+    def answer(self, body: Any, status: int = 200) -> None:
+        """Send a JSON document."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(body))
+
+    def body_json(self) -> dict[str, Any]:
+        """Return the object in the body."""
+        if not (self.request.headers.get("Content-Type") or "").startswith("application/json"):
+            raise HTTPError(415, log_message="Send the body as application/json.")
+        try:
+            body = json.loads(self.request.body)
+        except (ValueError, RecursionError) as error:
+            raise HTTPError(400, log_message="The body is not JSON.") from error
+        if not isinstance(body, dict):
+            raise HTTPError(400, log_message="The body is an object.")
+        return body
+
+
+class NotFoundHandler(Handler):
+    """Any other address."""
+
+    async def prepare(self) -> None:
+        """Answer 404, whoever asks."""
+        self.wants_json = "/api/" in self.request.path
+        if not self.wants_json and not self.service.not_ready:
+            await self.find_out_who()
+        raise HTTPError(404, log_message="There is no such page here.")
+
+
+def explain(error: BaseException | None, status: int, not_ready: str) -> tuple[str, str]:
+    """Return a slug and a sentence for people."""
+    if isinstance(error, Refused):
+        return error.reason, error.message
+    if isinstance(error, StoreError):
+        return "database", "The database does not answer. Nothing was changed; try again in a moment."
+    if isinstance(error, CarmeError):
+        return "error", str(error)
+    if status == 503 and not_ready:
+        return "not-ready", f"{not_ready} It is tried again by itself."
+    words = str(getattr(error, "log_message", "") or "") if isinstance(error, HTTPError) else ""
+    slug = responses.get(status, "error").lower().replace(" ", "-")
+    return slug, words or ("Something went wrong here; the service's log says what." if status >= 500 else slug)

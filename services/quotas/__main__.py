@@ -1,0 +1,6 @@
+"""``python -m carme_hub.services.quotas --config jupyterhub_config.py``: what the hub starts."""
+
+from carme_hub.services.quotas.app import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""REST below ``api/v1/``: one table of operations, from which addresses and the OpenAPI document are made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from carme_hub.services.openapi import Operation, document
+from carme_hub.services.quotas import api_admin, api_drift, api_read, api_write, models, models_replay, queries
+from carme_hub.services.quotas.api_base import ROOT, Call, RestHandler, Route
+from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
+from carme_hub.services.quotas.models_drift import DriftOut
+
+#: Of the interface: the first number changes when something is taken away.
+VERSION = "1.0"
+_CSV = "text/csv; charset=utf-8"
+_REQUEST = {"id": {"type": "string", "pattern": "^[0-9a-f]{16}$"}}
+_ANOMALY = {"id": {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}}
+#: Whoever sees more sees this too: a token may have the wider scope alone.
+_READ = (READ, READ_ALL, MANAGE, GRANT, POLICY)
+#: Writing needs more than a token that was given to somebody for reading.
+_MANAGE = (MANAGE, GRANT)
+
+
+async def openapi(_call: Call) -> dict[str, Any]:
+    """Return this document."""
+    return openapi_document(_call.service.prefix)
+
+
+def _get(path: str, summary: str, *rest: Any, **more: Any) -> Operation:
+    return Operation("GET", ROOT + path, summary, *rest, **more)
+
+
+def _write(method: str, path: str, summary: str, *rest: Any, **more: Any) -> Operation:
+    return replace(Operation(method, ROOT + path, summary, *rest, **more), idempotent=True)
+
+
+m, q = models, queries
+ROUTES: tuple[Route, ...] = (
+    Route(_get("standing", "Balances and windows of my accounts", _READ, m.StandingOut), api_read.standing),
+    Route(
+        _get("statement", "Entries, newest first", _READ, m.StatementOut, query=q.StatementQuery), api_read.statement
+    ),
+    Route(
+        _get("statement.csv", "All entries as CSV", _READ, media=_CSV, query=q.StatementCsvQuery),
+        api_read.statement_file,
+    ),
+    Route(
+        _get("accounts", "The accounts that I own, or all", _READ, m.AccountsOut, query=q.AccountsQuery),
+        api_read.accounts,
+    ),
+    Route(_write("POST", "grants", "Give GPU time", (GRANT,), m.WrittenOut, m.GrantIn, errors=(404,)), api_write.grant),
+    Route(
+        _write("POST", "transfers", "Move GPU time", _MANAGE, m.WrittenOut, m.TransferIn, errors=(404,)),
+        api_write.transfer,
+    ),
+    Route(
+        _write("POST", "corrections", "Put a mistake right", (GRANT,), m.WrittenOut, m.CorrectionIn, errors=(404,)),
+        api_write.correct,
+    ),
+    Route(_get("requests", "Requests for GPU time", _READ, m.RequestsOut, query=q.RequestsQuery), api_read.requests),
+    Route(_write("POST", "requests", "Ask for more GPU time", _MANAGE, m.RequestOut, m.RequestIn), api_write.ask),
+    Route(
+        _write(
+            "POST",
+            "requests/{id}/decision",
+            "Approve or deny a request",
+            _MANAGE,
+            m.RequestOut,
+            m.DecisionIn,
+            parts=_REQUEST,
+            errors=(404,),
+        ),
+        api_write.answer,
+    ),
+    Route(
+        Operation("POST", ROOT + "price", "What a choice costs; nothing is written", _READ, m.PriceOut, m.AskIn),
+        api_read.price,
+    ),
+    Route(
+        _get("remaining", "Time left of a session", (READ_SESSION, *_READ), m.RemainingOut, query=q.RemainingQuery),
+        api_read.remaining,
+    ),
+    Route(_get("report", "Use of a month", _READ, m.ReportOut, query=q.ReportQuery), api_read.report),
+    Route(_get("report.csv", "Use of a month as CSV", _READ, media=_CSV, query=q.ReportQuery), api_read.report_file),
+    Route(
+        _get("anomalies", "What waits for a person", (READ_ALL, GRANT), m.AnomaliesOut, query=q.AnomaliesQuery),
+        api_admin.anomalies,
+    ),
+    Route(
+        _write(
+            "POST",
+            "anomalies/{id}/decision",
+            "Charge for an anomaly, or not",
+            (GRANT,),
+            m.AnomalyOut,
+            m.SettleIn,
+            parts=_ANOMALY,
+            errors=(404,),
+        ),
+        api_admin.decide,
+    ),
+    Route(
+        _get("reconciliation", "The last comparison with Slurm", (READ_ALL, GRANT, POLICY), m.ReconciliationOut),
+        api_admin.reconciliation,
+    ),
+    Route(
+        _write("POST", "reconciliation", "Compare with Slurm now", (GRANT,), m.ReconciliationOut, m.ReconcileIn),
+        api_admin.reconcile,
+    ),
+    Route(_write("POST", "settle", "Settle now", (GRANT,), m.SettledOut, m.SettleNowIn), api_admin.settle),
+    Route(
+        _get("mirror", "Slurm's own limits against the policy", (READ_ALL, GRANT, POLICY), DriftOut), api_drift.mirror
+    ),
+    Route(_get("policy", "The policy in force", (POLICY, READ_ALL, GRANT), m.PolicyOut), api_admin.policy),
+    Route(_write("PUT", "policy", "Switch a policy on", (POLICY,), m.PolicyOut, m.PolicyIn), api_admin.set_policy),
+    Route(
+        Operation(
+            "POST",
+            ROOT + "replay",
+            "Try a policy on what was used",
+            (POLICY,),
+            models_replay.ReplayOut,
+            models_replay.ReplayIn,
+        ),
+        api_admin.replay,
+    ),
+    Route(
+        _get("metrics", "Metrics for Prometheus", (READ_ALL,), media="text/plain; version=0.0.4; charset=utf-8"),
+        api_admin.prometheus,
+    ),
+    Route(_get("health", "Whether the service settles", gives=m.HealthOut, public=True), api_admin.health),
+    Route(_get("openapi.json", "This document", public=True, media="application/json"), openapi),
+)
+
+
+def openapi_document(prefix: str) -> dict[str, Any]:
+    """Return the OpenAPI document of the service."""
+    return document("GPU time", VERSION, prefix, [route.operation for route in ROUTES], models.Error)
+
+
+def _addresses() -> list[Any]:
+    found: dict[str, dict[str, Route]] = {}
+    for route in ROUTES:
+        found.setdefault(route.pattern, {})[route.operation.method] = route
+    return [(pattern, RestHandler, {"routes": routes}) for pattern, routes in found.items()]
+
+
+API: list[Any] = _addresses()

@@ -1,0 +1,155 @@
+"""The quotas service: opens the ledger, settles it against Slurm's accounting, and answers pages and REST."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from jupyter_events import EventLogger
+from traitlets.config import Application
+
+from carme_hub.accounting.ledger import Ledger
+from carme_hub.accounting.price_list import PriceList
+from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
+from carme_hub.accounting.settle import Settled
+from carme_hub.errors import CarmeError
+from carme_hub.services.base import CarmeService
+from carme_hub.services.handlers import Visitor
+from carme_hub.services.quotas import policies
+from carme_hub.services.quotas.audit import Audit
+from carme_hub.services.quotas.disk import DiskReader
+from carme_hub.services.quotas.notices import Notices
+from carme_hub.services.quotas.roster import Roster
+from carme_hub.services.quotas.settling import Settling
+from carme_hub.services.quotas.trials import Trials
+from carme_hub.sessions.associations import AssociationBook
+from carme_hub.slurm.settings import CarmeSlurm
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.sessions import SessionStore
+from carme_hub.store.threads import in_store_thread
+
+READ, READ_ALL = "custom:carme:quota:read", "custom:carme:quota:read:group"
+#: What a session's own token has: what is left of its user's sessions, and no more.
+READ_SESSION = "custom:carme:quota:read:session"
+MANAGE, GRANT, POLICY = "custom:carme:quota:manage", "custom:carme:quota:grant", "custom:carme:quota:policy"
+
+
+class QuotasService(CarmeService):
+    """GPU time: balances, statements, grants, requests, policies, reports."""
+
+    name = "carme-hub-quotas"
+    title = "GPU time"
+    classes = [CarmeQuotas, CarmeSlurm, CarmeStore, EventLogger]
+
+    settings: CarmeQuotas
+    slurm: CarmeSlurm
+    policy: PolicyInForce
+    prices: PriceList
+    ledger: Ledger
+    book: AssociationBook
+    settling: Settling
+    roster: Roster
+    notices: Notices
+    sessions: SessionStore
+    disk: DiskReader
+    virtual = False
+    _engine: Any = None
+    _loop: asyncio.Task[None] | None = None
+    _trials: Trials | None = None
+
+    def handlers(self) -> list[Any]:
+        """Return pages and REST."""
+        from carme_hub.services.quotas.api import API
+        from carme_hub.services.quotas.pages import PAGES
+
+        return [*API, *PAGES]
+
+    async def get_ready(self) -> None:
+        """Open the database and begin to settle."""
+        self.settings = CarmeQuotas(parent=self)
+        self.slurm = CarmeSlurm(parent=self)
+        self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
+        self.policy = PolicyInForce(self.settings)
+        self.prices = prices = PriceList(self.settings)
+        if self._engine is None:
+            self._engine = await in_store_thread(CarmeStore(parent=self).open)
+        client = self.slurm.client()
+        self.book = AssociationBook(client, log=self.log)
+        self.sessions = SessionStore(self._engine)
+        self.ledger = Ledger(
+            LedgerStore(self._engine, self.told()),
+            self.slurm.cluster,
+            policy=self.policy,
+            factor=prices.factor,
+            clock=time.time,
+            running=lambda: self.settling.running,
+            members=lambda who, name: self.roster.members(who, name),
+        )
+        self.disk = DiskReader(self.settings, self.log)
+        commands = self.slurm.commands()
+        self.roster = Roster(self.log)
+        self.notices = Notices(self.settings, self.ledger, self.book, self.roster, self.log)
+        self.settling = Settling(self.settings, commands, client, self.ledger, self.sessions, prices, self.log)
+        self.settling.after = self._tell
+        self._loop = asyncio.create_task(self.settling.run(), name="carme-settling")
+
+    async def _tell(self, done: Settled) -> None:
+        """Tell people what a run of settling means for them."""
+        await self.roster.refresh()
+        await self.book.refresh()
+        changed = {entry.user for entries in (done.charged, done.released, done.expired) for entry in entries}
+        await policies.notice_edits(self)
+        await self.notices.round(changed)
+
+    async def tell_of_requests(self) -> None:
+        """Tell people at once of a request or an answer that was written; if it fails, the loop does it later."""
+        try:
+            await self.notices.look(())
+        except CarmeError as error:
+            self.log.warning("Nobody was told of a request yet, it is tried again: %s", error)
+
+    @property
+    def trials(self) -> Trials:
+        """Return the policies that are being tried."""
+        if self._trials is None:
+            self._trials = Trials(self.log)
+        return self._trials
+
+    async def finish(self) -> None:
+        """End the loop; what it began is finished in the database or not at all."""
+        await self.trials.stop()
+        if self._loop is not None:
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def told(self) -> Audit:
+        """Return what tells who changed what, for whom, and why; the ledger's transactions call it."""
+        return Audit(self.config, self.settings, self.log, "service")
+
+    # -- who is who ---------------------------------------------------------------------------------------------------
+
+    async def accounts(self, visitor: Visitor) -> tuple[str, ...]:
+        """Return the accounts that a visitor may charge, the default one first; a service may charge none."""
+        if not visitor.is_user:
+            return ()
+        await self.book.refresh()
+        found = self.book.accounts_of(visitor.name)
+        return found or visitor.accounts  # Slurm is silent: what the hub knew at the login
+
+    async def owned(self, visitor: Visitor) -> tuple[str, ...]:
+        """Return the accounts that a visitor coordinates in Slurm: whose GPU time is theirs to see and to give."""
+        if not visitor.is_user:
+            return ()
+        await self.book.refresh()
+        return self.book.coordinates(visitor.name)
+
+
+def main() -> None:
+    """Run the service."""
+    app: Application = QuotasService.instance()
+    app.initialize()
+    app.start()

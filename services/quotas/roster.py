@@ -1,0 +1,82 @@
+"""Who is who, as the hub knows it: groups and roles of everybody, asked of the hub with the service's own token."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import ssl
+import time
+from collections.abc import Collection
+from typing import Any
+
+from jupyterhub.utils import make_ssl_context, url_path_join
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+
+from carme_hub.domain.groups import person_in
+from carme_hub.domain.quotas import Person, Who
+
+_PAGE = 200
+#: Seconds for which an answer is fresh enough: where nobody looks at it, and where somebody does.
+FRESH, LOOKED_AT = 300.0, 10.0
+#: What is said where groups are asked for and the hub has named nobody yet.
+SILENT = "The hub does not say who is in which group. Try again in a moment."
+
+
+class Roster:
+    """Everybody's groups and roles; what was last known stays while the hub is silent."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._asked = float("-inf")
+        self.people: dict[str, Person] = {}
+
+    def members(self, who: Who, name: str) -> Collection[str]:
+        """Return the users of a group or role."""
+        if who is Who.GROUP:
+            return [person.user for person in self.people.values() if name in person.groups]
+        return [person.user for person in self.people.values() if name in person.roles]
+
+    def person(self, user: str) -> Person:
+        """Return a user's groups and roles; nobody's where the hub does not know the user."""
+        return self.people.get(user, Person(user))
+
+    async def refresh(self, max_age: float = FRESH) -> None:
+        """Ask the hub when the last answer is older than ``max_age`` seconds; whatever goes wrong changes nothing."""
+        # Of a hub that knew nobody yet the answer is old at once: somebody has logged in to look.
+        if self.people and time.monotonic() - self._asked < max_age:
+            return
+        try:
+            self.people = await self._ask()
+            self._asked = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - a hub that restarts; who is in which group is not worth a failure
+            self._log.warning("The hub does not say who is in which group; what was last known stays: %s", error)
+
+    async def _ask(self) -> dict[str, Person]:
+        people: dict[str, Person] = {}
+        offset: int | None = 0
+        while offset is not None:
+            answer = await self._page(offset)
+            for model in answer["items"]:
+                one = person_in(model["name"], model.get("groups") or (), admin=bool(model.get("admin")))
+                people[one.user] = one
+            following = answer["_pagination"]["next"]
+            offset = int(following["offset"]) if following else None
+        return people
+
+    async def _page(self, offset: int) -> dict[str, Any]:
+        url = url_path_join(os.environ["JUPYTERHUB_API_URL"], "users") + f"?limit={_PAGE}&offset={offset}"
+        headers = {
+            "Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}",
+            "Accept": "application/jupyterhub-pagination+json",
+        }
+        request = HTTPRequest(url, headers=headers, ssl_options=_client_tls(), request_timeout=20)
+        answer = await AsyncHTTPClient(force_instance=True).fetch(request)
+        return dict(json.loads(answer.body))
+
+
+def _client_tls() -> ssl.SSLContext | None:
+    names = ("JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA")
+    key, certificate, authority = (os.environ.get(name, "") for name in names)
+    context: ssl.SSLContext | None = make_ssl_context(key, certificate, cafile=authority) if key else None
+    return context

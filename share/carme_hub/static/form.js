@@ -1,0 +1,217 @@
+// The options form with JavaScript: sentences follow what is chosen, suggestions are filled in on the spot.
+// Without it the form works all the same; every rule is the server's.
+const form = document.getElementById("spawn_form");
+const part = document.getElementById("carme-form");
+const liveUrl = part?.dataset.liveUrl;
+const PAUSE = 300; // ms after the last change
+const EVERY = 20000; // ms between looks while the page is in front
+
+const cards = () => [...part.querySelectorAll(".carme-profile")];
+const chosen = () => cards().find((card) => card.querySelector('input[name="profile"]').checked);
+
+function optionsOf(card) {
+  const options = new URLSearchParams({ profile: card.dataset.profile });
+  for (const control of card.querySelectorAll("[data-option]")) {
+    if (!control.disabled && control.value !== "") options.set(control.dataset.option, control.value);
+  }
+  return options;
+}
+
+function say(element, text) {
+  // Only a change is written, so that a screen reader does not repeat what it said.
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function showProspect(card, prospect) {
+  const free = card.querySelector(".carme-free");
+  free.dataset.state = prospect.state;
+  say(free.querySelector(".carme-sentence"), prospect.sentence);
+  if (card !== chosen()) return;
+  const suggestion = card.querySelector(".carme-suggestion");
+  suggestion.classList.toggle("d-none", !prospect.suggestion);
+  if (!prospect.suggestion) return;
+  say(suggestion.querySelector(".carme-smaller"), prospect.suggestion.what);
+  const link = optionsOf(card);
+  for (const [key, value] of Object.entries(prospect.suggestion.options)) link.set(key, value);
+  const query = new URLSearchParams([...link].map(([key, value]) => [`opt-${key}`, value]));
+  const button = suggestion.querySelector("a");
+  button.href = `${window.location.pathname}?${query}`;
+  button.dataset.options = JSON.stringify(prospect.suggestion.options);
+}
+
+// What the choice costs; where it cannot be, the largest one that can, filled in on the spot.
+function showCost(card, cost) {
+  const place = card.querySelector(".carme-cost");
+  if (!place) return;
+  place.dataset.state = cost?.state ?? "ok";
+  say(place.querySelector(".carme-cost-sentence"), cost?.sentence ?? "");
+  const button = place.querySelector("a");
+  button.classList.toggle("d-none", !cost?.suggestion);
+  if (!cost?.suggestion) return;
+  say(button.querySelector(".carme-largest"), cost.suggestion.what);
+  const link = optionsOf(card);
+  for (const [key, value] of Object.entries(cost.suggestion.options)) link.set(key, value);
+  button.href = `${window.location.pathname}?${new URLSearchParams([...link].map(([key, value]) => [`opt-${key}`, value]))}`;
+  button.dataset.options = JSON.stringify(cost.suggestion.options);
+}
+
+// What is left of each account, on its line of the list; where GPU time is not kept there is nothing to say.
+function showAccounts(accounts) {
+  for (const option of part.querySelectorAll('[data-option="account"] option')) {
+    const account = accounts?.[option.value];
+    if (account) say(option, `${option.value}: ${account.said}`);
+  }
+}
+
+function showProblems(card, problems) {
+  for (const control of card.querySelectorAll("[data-option]")) {
+    const problem = problems.find((p) => p.field === control.dataset.option);
+    const id = `${control.id}-error`;
+    let message = document.getElementById(id);
+    control.classList.toggle("is-invalid", Boolean(problem));
+    if (!problem) {
+      control.removeAttribute("aria-invalid");
+      message?.remove();
+      continue;
+    }
+    if (!message) {
+      message = document.createElement("div");
+      message.id = id;
+      message.className = "invalid-feedback d-block";
+      control.closest("[class^=col]").append(message);
+      control.setAttribute("aria-describedby", `${id} ${control.getAttribute("aria-describedby") ?? ""}`.trim());
+    }
+    control.setAttribute("aria-invalid", "true");
+    say(message, problem.message);
+  }
+}
+
+let asked = 0;
+let changed = false;
+async function refresh() {
+  const card = chosen();
+  if (!card || !liveUrl) return;
+  const mine = ++asked;
+  let answer;
+  try {
+    const response = await fetch(`${liveUrl}?${optionsOf(card)}`, {
+      headers: { Accept: "application/json", "X-XSRFToken": window.jhdata?.xsrf_token ?? "" },
+      credentials: "same-origin",
+    });
+    if (!response.ok) return; // what is shown stays; the check at Start is the one that counts
+    answer = await response.json();
+  } catch {
+    return;
+  }
+  if (mine !== asked) return; // a later question is on its way
+  for (const other of cards()) {
+    const prospect = answer.profiles[other.dataset.profile];
+    if (prospect) showProspect(other, prospect);
+  }
+  showProblems(card, answer.problems);
+  showCost(card, answer.cost);
+  showAccounts(answer.accounts);
+  // What was wrong with what was sent is put right.
+  const right = !answer.problems.length && answer.cost?.state !== "refused";
+  if (changed && right) document.getElementById("carme-problems")?.remove();
+  document.getElementById("carme-silent").classList.toggle("d-none", !answer.silent_since);
+  say(document.getElementById("carme-silent-since"), answer.silent);
+}
+
+let timer;
+function soon() {
+  clearTimeout(timer);
+  timer = setTimeout(refresh, PAUSE);
+}
+
+// "1 hour 30 minutes", as the server writes it.
+function duration(minutes) {
+  const parts = [];
+  for (const [size, unit] of [[1440, "day"], [60, "hour"], [1, "minute"]]) {
+    const count = Math.floor(minutes / size);
+    if (count) parts.push(`${count} ${unit}${count === 1 ? "" : "s"}`);
+    minutes %= size;
+  }
+  return parts.join(" ");
+}
+
+// Fills in a suggestion. It may be a time between those on the list, which is added then.
+function fill(control, value) {
+  control.value = value;
+  if (control.value === value || control.dataset.option !== "time_minutes") return;
+  const longer = [...control.options].find((option) => Number(option.value) > Number(value));
+  control.add(new Option(duration(Number(value)), value), longer ?? null);
+  control.value = value;
+}
+
+// A type of which fewer may be had takes the larger counts off the list.
+function limitCounts(card) {
+  const type = card.querySelector('[data-option="gpu_type"]');
+  const count = card.querySelector('select[data-option="gpus"]');
+  const most = Number(type?.selectedOptions[0]?.dataset.most);
+  if (!count || !most) return;
+  for (const option of count.options) option.disabled = Number(option.value) > most;
+  if (count.selectedOptions[0]?.disabled) count.value = String(most);
+}
+
+// "Other…" shows its text field only while it is chosen.
+function showUnlisted(card) {
+  for (const field of card.querySelectorAll("[data-only-with]")) {
+    const name = field.dataset.onlyWith;
+    const select = card.querySelector(`[data-option="${name}"]`);
+    const input = field.querySelector("input");
+    const on = !select || select.value === `${name}--unlisted-choice`;
+    field.classList.toggle("d-none", !on);
+    input.disabled = !on;
+  }
+}
+
+function settle() {
+  for (const card of cards()) {
+    limitCounts(card);
+    showUnlisted(card);
+    const free = card.querySelector(".carme-free");
+    if (card === chosen()) free.setAttribute("aria-live", "polite");
+    else free.removeAttribute("aria-live");
+  }
+}
+
+if (form && part && cards().length) {
+  settle();
+  part.addEventListener("input", () => {
+    changed = true;
+    settle();
+    soon();
+  });
+  part.addEventListener("click", (event) => {
+    const button = event.target.closest(".carme-suggestion a, .carme-affordable");
+    if (!button?.dataset.options) return; // without a fresh answer the link itself does it
+    const card = button.closest(".carme-profile");
+    event.preventDefault();
+    for (const [key, value] of Object.entries(JSON.parse(button.dataset.options))) {
+      const control = card.querySelector(`[data-option="${key}"]`);
+      if (control) fill(control, String(value));
+    }
+    changed = true;
+    settle();
+    refresh();
+    card.querySelector('[data-option="gpus"]')?.focus();
+  });
+  setInterval(() => document.visibilityState === "visible" && refresh(), EVERY);
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && refresh());
+  document.getElementById("carme-problems")?.focus();
+  refresh();
+}
+form?.addEventListener("submit", () => {
+  const button = form.querySelector('button[type="submit"]');
+  button.textContent = "Starting…";
+  setTimeout(() => (button.disabled = true)); // after the browser has taken the form
+});
+// Coming back with the browser's Back button must find a form that can be sent.
+window.addEventListener("pageshow", (event) => {
+  const button = form?.querySelector('button[type="submit"]');
+  if (!event.persisted || !button) return;
+  button.disabled = false;
+  button.textContent = "Start";
+});
+window._jupyterhub_page_loaded = true; // the hub's own tests wait for it

@@ -1,0 +1,39 @@
+// More time for a running server: asks the hub, and says below the time what came of it.
+for (const line of document.querySelectorAll(".carme-time")) {
+  const time = line.querySelector("time");
+  const answered = line.querySelector('[role="status"]');
+  const buttons = [...line.querySelectorAll("button")];
+  line.addEventListener("click", async (event) => {
+    const button = event.target.closest("button");
+    const minutes = Number(button?.dataset.minutes);
+    if (!minutes) return;
+    for (const each of buttons) each.disabled = true;
+    answered.textContent = "";
+    let done = false;
+    try {
+      const response = await fetch(line.dataset.url, {
+        method: "POST",
+        headers: { "Content-Type": "application/json", "X-XSRFToken": window.jhdata?.xsrf_token ?? "" },
+        credentials: "same-origin",
+        body: JSON.stringify({ minutes }),
+      });
+      const answer = await response.json().catch(() => ({}));
+      done = response.ok;
+      if (done) {
+        time.dateTime = new Date(answer.ends * 1000).toISOString();
+        time.textContent = answer.said; // in the hub's zone, as it was before
+        const given = `It was given ${button.textContent.replace("+", "").trim()} more.`;
+        answered.textContent = [given, ...(answer.warnings ?? [])].join(" ");
+      } else {
+        answered.textContent = answer.message ?? "The hub does not answer. Nothing was changed as far as is known.";
+      }
+    } catch {
+      answered.textContent = "The hub does not answer. Whether there is more time is not known.";
+    } finally {
+      line.classList.toggle("alert-warning", !done);
+      line.classList.toggle("alert-secondary", done);
+      for (const each of buttons) each.disabled = false;
+      button.focus();
+    }
+  });
+}

@@ -1,0 +1,82 @@
+// What happens while a server starts: each event is a line of a list that a screen reader follows, and Stop stops.
+const page = document.getElementById("carme-pending");
+const list = document.getElementById("progress-log");
+const bar = document.getElementById("progress-bar");
+const stop = document.getElementById("stop-server-btn");
+const status = document.getElementById("stop-server-status");
+const said = [];
+
+function show(event) {
+  if (Number.isFinite(event.progress)) {
+    const percent = Math.max(0, Math.min(100, Math.round(event.progress)));
+    bar.parentElement.setAttribute("aria-valuenow", String(percent));
+    bar.style.width = `${percent}%`;
+  }
+  let message = event.message ?? (event.html_message ? plain(event.html_message) : "");
+  if (event.failed) {
+    // JupyterHub 6.1 puts its own words before those of a SpawnException.
+    message = message.replace(/^Spawn failed:? ?(\d{3} SpawnException\(reason=[^)]*\): )?/, "") || "The hub could not say why.";
+  }
+  if (!message || said.at(-1) === message) return;
+  said.push(message);
+  const line = document.createElement("li");
+  line.className = `progress-log-event${event.failed ? " failed" : ""}${event.ready ? " ready" : ""}`;
+  const text = document.createElement("span");
+  text.className = "carme-said";
+  text.textContent = message;
+  const time = document.createElement("time");
+  const now = new Date();
+  time.dateTime = now.toISOString();
+  time.textContent = now.toLocaleTimeString();
+  line.append(text, time);
+  list.append(line);
+}
+
+function plain(html) {
+  return new DOMParser().parseFromString(html, "text/html").body.textContent.trim();
+}
+
+function failed() {
+  bar.classList.add("bg-danger");
+  document.getElementById("carme-heading").textContent = "The server did not start";
+  document.getElementById("carme-retry").classList.remove("d-none");
+  document.getElementById("carme-intro").classList.add("d-none");
+  stop.classList.add("d-none");
+  page.setAttribute("aria-busy", "false");
+}
+
+const events = new EventSource(page.dataset.progressUrl);
+events.onmessage = (message) => {
+  const event = JSON.parse(message.data);
+  show(event);
+  if (event.ready) {
+    events.close();
+    window.location.reload(); // the hub leads to the server
+  } else if (event.failed) {
+    events.close();
+    failed();
+  }
+};
+events.onerror = () => {
+  // The browser tries again by itself unless the hub refused; then a reload says how things stand.
+  if (events.readyState === EventSource.CLOSED) setTimeout(() => window.location.reload(), 3000);
+};
+
+stop.addEventListener("click", async () => {
+  stop.disabled = true;
+  status.textContent = "Stopping…";
+  try {
+    const response = await fetch(page.dataset.stopUrl, {
+      method: "DELETE",
+      headers: { "X-XSRFToken": window.jhdata?.xsrf_token ?? "" },
+      credentials: "same-origin",
+    });
+    if (!response.ok) throw new Error((await response.json().catch(() => ({}))).message ?? `error ${response.status}`);
+    status.textContent = response.status === 204 ? "Stopped." : "Stopping; this page follows.";
+    setTimeout(() => window.location.reload(), 1500);
+  } catch (error) {
+    status.textContent = `It could not be stopped: ${error.message}. Try again, or ask your administrator.`;
+    stop.disabled = false;
+  }
+});
+window._jupyterhub_page_loaded = true; // the hub's own tests wait for it

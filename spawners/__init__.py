@@ -1,0 +1,1 @@
+"""How a click becomes a server: spawners, their form and their progress."""

@@ -1,0 +1,199 @@
+"""From a request to a job: the constant batch script, and the data document that says what differs.
+
+Pure but for reading the two program texts once. Nothing secret is in the plan or the environment of the job: tokens
+and keys are in the data document alone (docs/explanation/architecture.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
+from carme_hub.domain.jobs import JobSpec
+from carme_hub.domain.sessions import JOB_NAME_PREFIX, Request
+
+#: The batch script: the same bytes for every session of every user.
+LAUNCH = (Path(__file__).parent / "launch.py").read_text(encoding="utf-8")
+#: What becomes the server inside the container; travels in the data document.
+SINGLEUSER = (Path(__file__).parent / "singleuser.py").read_text(encoding="utf-8")
+
+#: What Slurm says of a job that its user's programs may want to know.
+PASS_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_END_TIME",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_QOS",
+    "SLURM_JOB_START_TIME",
+    "SLURM_MEM_PER_NODE",
+    "SLURMD_NODENAME",
+    "TZ",
+)
+PATH = "/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin"
+TLS_FILES = {"keyfile": "tls.key", "certfile": "tls.crt", "cafile": "tls.ca"}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The system user whom a session belongs to."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    shell: str = "/bin/bash"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What the single-user server is started with. ``environ`` and ``nonce`` are secret.
+
+    Attributes:
+        callback: address that takes the port. ports: lowest and highest port to use. bind: address to listen on.
+        tls: texts of key, certificate and authority, by JupyterHub's names for them; empty = plain HTTP.
+    """
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    callback: str
+    nonce: str
+    bind: str = "0.0.0.0"  # noqa: S104  the hub connects from another machine; internal_ssl guards the port
+    ports: tuple[int, int] = (32768, 60999)
+    tls: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What an administrator has set for every session's container.
+
+    Attributes:
+        bind_roots: folders inside which the source of a bind must lie once resolved on the node.
+        environ: variables for the inside of every container; not secret.
+        grace: seconds between TERM and the end of everything.
+    """
+
+    runtime: Runtime
+    binds: tuple[Bind, ...] = ()
+    bind_roots: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+    root: str = "layer"
+    tmp_mib: int = 0
+    grace: int = 10
+
+
+def session_folder(owner: Owner, session: str) -> str:
+    """Return the folder of a session on the compute node."""
+    return f"{owner.home}/.carme/sessions/{session}"
+
+
+def working_folder(owner: Owner, request: Request) -> str:
+    """Return where the notebook starts; a relative folder is below the user's home."""
+    return str(PurePosixPath(owner.home) / request.working_folder)
+
+
+def tls_paths(folder: str) -> dict[str, str]:
+    """Return where the server finds its key, certificate and authority."""
+    return {name: f"{folder}/{file}" for name, file in TLS_FILES.items()}
+
+
+def render(session: str, owner: Owner, request: Request, image: Image, server: Server, site: Site) -> JobSpec:
+    """Return the job of a session.
+
+    Raises:
+        ContainerError: the runtime cannot do what the request needs.
+    """
+    folder = session_folder(owner, session)
+    workdir = working_folder(owner, request)
+    plan = site.runtime.render(
+        ContainerRequest(
+            image=image,
+            argv=(f"{folder}/carme-singleuser", folder),
+            home=owner.home,
+            session_folder=folder,
+            user=owner.name,
+            uid=owner.uid,
+            gid=owner.gid,
+            binds=site.binds,
+            environ={
+                "HOME": owner.home,
+                "USER": owner.name,
+                "LOGNAME": owner.name,
+                "SHELL": owner.shell,
+                "PATH": PATH,
+                "LANG": "C.UTF-8",
+                "CARME_SESSION": session,
+                "CARME_SESSION_FOLDER": folder,
+                **site.environ,
+            },
+            pass_env=PASS_ENV,
+            workdir=workdir,
+            gpus=bool(request.gpus),
+            root="ro" if site.root == "ro" else "layer",
+            tmp_mib=site.tmp_mib,
+        )
+    )
+    extra, nice = dict(site.extra), request.nice
+    if nice and "nice" in extra:  # it comes on top of what the site gives all sessions; a bare --nice is 100
+        nice += int(extra.pop("nice") or 100)
+    return JobSpec(
+        name=JOB_NAME_PREFIX + session,
+        user=owner.name,
+        script=LAUNCH,
+        data=_document(session, owner, folder, plan, server, site),
+        session_folder=folder,
+        gpus=request.gpus,
+        cpus=request.cpus,
+        memory_mib=request.memory_mib,
+        time_limit=request.time_limit,
+        account=request.account,
+        partition=request.partition,
+        qos=request.qos,
+        reservation=request.reservation,
+        working_folder=owner.home,
+        environment={"CARME_SESSION": session, "CARME_SESSION_FOLDER": folder},
+        extra=extra,
+        nice=nice,
+    )
+
+
+def _document(session: str, owner: Owner, folder: str, plan: Plan, server: Server, site: Site) -> bytes:
+    """Return the data document; its format is in docs/explanation/architecture.md."""
+    files: dict[str, dict[str, object]] = {"carme-singleuser": {"mode": 0o700, "text": SINGLEUSER}}
+    for name, text in server.tls.items():
+        files[TLS_FILES[name]] = {"mode": 0o600, "text": text}
+    document = {
+        "version": 1,
+        "session": session,
+        "user": owner.name,
+        "session_folder": folder,
+        "plan": {**asdict(plan), "grace": site.grace},
+        "files": files,
+        "binds": [[b.source, b.destination, b.mode] for b in site.binds],
+        "bind_roots": list(site.bind_roots),
+        "singleuser": {
+            "callback": server.callback,
+            "nonce": server.nonce,
+            "ports": list(server.ports),
+            "bind": server.bind,
+            "argv": list(server.argv),
+            "environ": dict(server.environ),
+        },
+    }
+    return json.dumps(document, separators=(",", ":")).encode()

@@ -1,0 +1,67 @@
+"""What pages say of a server's session beyond "active": how the last one ended, and what is not known of this one."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.verdict import Standing
+from carme_hub.spawners.form import clock
+from carme_hub.spawners.shared import ready
+
+#: Why a session ended that a person, an administrator or the culler stopped.
+STOPPED = "Stopped."
+
+
+class SessionTruth:
+    """Sentences for pages, read from memory; "" where there is nothing to say."""
+
+    user: Any
+    name: str
+    _abandoned: bool
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server can be used: one that was stopped while the hub was still starting is not routed again."""
+        return bool(super().ready) and not self._abandoned  # type: ignore[misc]
+
+    @property
+    def last_end(self) -> str:
+        """How this server's last session ended."""
+        part = ready()
+        session = part.book.last_end(self.user.name, self.name) if part is not None else None
+        if session is None or session.end_reason == STOPPED:
+            return ""
+        when = datetime.fromtimestamp(session.ended).astimezone()
+        return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}"
+
+    @property
+    def running_out(self) -> dict[str, Any] | None:
+        """The running session's UUID and when its time ends (for machines and for people); None where unknown."""
+        part = ready()
+        snapshot = part.watcher.latest if part is not None else None
+        for session in part.book.open_of(self.user.name, self.name) if part is not None else ():
+            jobs = snapshot.named(session.job_name, session.user) if snapshot is not None else ()
+            for job in jobs:
+                if session.state is SessionState.RUNNING and job.start and job.time_limit:
+                    ends = job.start + 60 * job.time_limit
+                    return {"session": session.id, "iso": iso(ends), "said": clock(ends, time.time())}
+        return None
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not known whether this server's session still runs."""
+        part = ready()
+        for session in part.book.open_of(self.user.name, self.name) if part is not None else ():
+            verdict = part.keeper.verdict(session.id) if part is not None else None
+            if session.state is SessionState.RUNNING and verdict is not None and verdict.standing is Standing.UNKNOWN:
+                whose = f"server “{self.name}”" if self.name else "server"
+                return f"Whether your {whose} still runs is not known at the moment. {verdict.reason}"
+        return ""
+
+
+def iso(at: float) -> str:
+    """Return a moment for the ``datetime`` attribute."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

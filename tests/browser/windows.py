@@ -1,0 +1,54 @@
+"""Windows of people in a real browser, and pictures of what they see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page
+from rig.hub import Hub
+
+SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
+DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+
+
+def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
+    """Log in by the form; ``then`` is the page of the hub to which that leads."""
+    page.goto(f"{hub.demo.url}/hub/login" + (f"?next=%2Fhub%2F{then}" if then else ""))
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(hub.cluster.passwords[user])
+    page.get_by_role("button", name="Sign in").click()
+    if then:
+        page.wait_for_url(f"**/hub/{then}")
+
+
+def ready(page: Page) -> None:
+    """Wait until the hub's own script has bound its buttons; a click before that is lost."""
+    page.wait_for_function("window._jupyterhub_page_loaded")
+
+
+def fits(page: Page) -> None:
+    """Nothing is wider than the window."""
+    wide, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide <= window + 1, f"{page.url} at {window}: {wide}"
+
+
+def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
+    """Keep a picture of the page on a desk and on a phone; nothing is wider than the window.
+
+    Args:
+        at: what is to be in view; without it the whole page is in the picture.
+    """
+    SCREENSHOTS.mkdir(exist_ok=True)
+    for size in (DESK, PHONE):
+        page.set_viewport_size(size)
+        page.wait_for_timeout(150)
+        if at is not None:
+            at.evaluate("element => element.scrollIntoView({ block: 'center', behavior: 'instant' })")
+        page.screenshot(path=SCREENSHOTS / f"{name}-{size['width']}.png", full_page=at is None)
+        fits(page)
+    page.set_viewport_size(DESK)
+    if dark:
+        page.evaluate("document.documentElement.dataset.bsTheme = 'dark'")
+        page.wait_for_timeout(200)
+        page.screenshot(path=SCREENSHOTS / f"{name}-dark.png", full_page=True)
+        page.evaluate("document.documentElement.dataset.bsTheme = 'light'")

@@ -1,0 +1,140 @@
+"""A client of the hub's own user on the sandbox, one session's job, and a judge, for the tests beside this file."""
+
+from __future__ import annotations
+
+import asyncio
+import pwd
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+from carme_hub.domain.jobs import Job, JobSpec
+from carme_hub.domain.resources import Gpus
+from carme_hub.domain.verdict import Accounting, History, Observation, Standing, Verdict, judge
+from carme_hub.errors import SlurmUnreachable
+from carme_hub.sandbox import Cluster
+from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.command import Answer, Commands
+from carme_hub.slurm.rest import RestSubmitter
+from carme_hub.slurm.submit import DirectSubmitter, Submitter, SudoSubmitter
+
+WAYS = ("rest", "sudo", "direct")
+SECRET = b'{"token": "c2VjcmV0LXRva2Vu"}'
+#: What a session's script does first: keep the data, and say what it was started with.
+SCRIPT = """#!/bin/sh
+cd "$CARME_SESSION_FOLDER" 2>/dev/null || { mkdir -p "$CARME_SESSION_FOLDER"; cd "$CARME_SESSION_FOLDER"; }
+env > environment.txt
+exec sleep 300
+"""
+
+
+class CommandsOfTheHub(Commands):
+    """Runs everything as the hub's own user, which is no more than an Operator."""
+
+    def __init__(self, cluster: Cluster, timeout: float = 10.0) -> None:
+        super().__init__(prefix=str(cluster.bin.parent), conf=str(cluster.hub_slurm_conf), timeout=timeout)
+        self._hub = cluster.hub_user
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        environ: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str = "",
+    ) -> Answer:
+        return await super().run(argv, stdin=stdin, environ=environ, timeout=timeout, user=user or self._hub)
+
+
+def submitter(cluster: Cluster, way: str, commands: Commands) -> Submitter:
+    if way == "rest":
+        return RestSubmitter(
+            f"unix://{cluster.rest_socket}", token_command=cluster.token_argv, token_lifetime=300, commands=commands
+        )
+    if way == "sudo":
+        return SudoSubmitter((str(cluster.submit_helper),), commands)
+    return DirectSubmitter(commands)
+
+
+def hub_client(cluster: Cluster, timeout: float = 10.0) -> SlurmCli:
+    commands = CommandsOfTheHub(cluster, timeout)
+    return SlurmCli(cluster=cluster.name, commands=commands, submitter=submitter(cluster, "direct", commands))
+
+
+def spec(user: str = "alice", **changes: object) -> JobSpec:
+    session = str(uuid.uuid4())
+    folder = f"{pwd.getpwnam(user).pw_dir}/.carme/sessions/{session}"
+    plain: dict[str, object] = {
+        "name": f"carme-{session}",
+        "user": user,
+        "script": SCRIPT,
+        "data": SECRET,
+        "session_folder": folder,
+        "gpus": Gpus("a100", 1),
+        "memory_mib": 100,
+        "environment": {"CARME_SESSION": session, "CARME_SESSION_FOLDER": folder},
+    }
+    return JobSpec(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+async def until(client: SlurmCli, job: JobSpec, *states: str, within: float = 20.0) -> Job:
+    end = time.monotonic() + within
+    while True:
+        found = await client.find(job.name, job.user)
+        if found and found[-1].state in states:
+            return found[-1]
+        assert time.monotonic() < end, found
+        await asyncio.sleep(0.1)
+
+
+async def recorded(client: SlurmCli, job: JobSpec, within: float = 30.0) -> None:
+    """Wait until accounting knows the start of the job."""
+    end = time.monotonic() + within
+    while not any(record.start for record in await client.records(job.name, job.user, time.time() - 600)):
+        assert time.monotonic() < end, "accounting does not know the job"
+        await asyncio.sleep(0.2)
+
+
+async def look(client: SlurmCli, job: JobSpec) -> Observation:
+    asked = time.monotonic()
+    try:
+        return Observation.of(await client.snapshot(), job.name, job.user)
+    except SlurmUnreachable as error:
+        return Observation.failed(asked, time.monotonic(), str(error))
+
+
+async def settled(client: SlurmCli, job: JobSpec, number: int, within: float = 20.0) -> Verdict:
+    """Look and judge until the job is gone."""
+    history, end = History(), time.monotonic() + within
+    while True:
+        history = history.add(await look(client, job))
+        asked = time.monotonic()
+        accounting = Accounting(asked, await client.records(job.name, job.user, time.time() - 600))
+        verdict = judge(history, now=time.monotonic(), job_id=number, accounting=accounting)
+        if verdict.standing is Standing.GONE:
+            return verdict
+        assert time.monotonic() < end, verdict
+        await asyncio.sleep(0.2)
+
+
+def starts(cluster: Cluster, job: int) -> int:
+    """Return how many incarnations of a job accounting has seen start."""
+    lines = cluster.run("sacct", "-nDXP", "-j", str(job), "-o", "Start").stdout.split()
+    return sum(line not in ("Unknown", "None") for line in lines)
+
+
+def requeue(cluster: Cluster, job: int, user: str, incarnation: int) -> None:
+    """Put a running job back into the queue, and wait until it runs again; ``incarnation`` counts from 1.
+
+    On a busy machine a start that accounting has not heard of yet can be lost with the requeue, and what slurmctld sent
+    while the job waited can still come after it and take the start away again.
+    """
+    for _ in range(2):
+        cluster.wait_for(lambda: starts(cluster, job) == incarnation)
+        time.sleep(1.2)
+    cluster.run("scontrol", "requeue", str(job), user=user)
+    cluster.wait_job(job, "PENDING")
+    time.sleep(1.2)  # in the same second slurmd would take it for the one that was ended: "Job credential revoked"
+    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    cluster.wait_job(job, "RUNNING")

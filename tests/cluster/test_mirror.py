@@ -1,0 +1,178 @@
+"""The second fence on a real Slurm: it is written once, it stops people by itself, and it keeps what others set."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from slurm_parts import CommandsOfTheHub
+
+from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.mirror import Entity, Fence, Needs, Plan, plan
+from carme_hub.domain.quotas import Quota, Who
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox import Cluster
+from carme_hub.slurm.billing import BillingReader
+from carme_hub.slurm.limits import LimitsWriter, script
+
+WAIT = "#!/bin/sh\nsleep 100\n"
+POLICY = (
+    Quota(id="each", who=Who.USER, concurrent_gpus=3, sessions=2, time_limit=7200, session_gpus=2),
+    Quota(id="bob", who=Who.USER, name="bob", concurrent_gpus=1),
+    Quota(id="no-h100", who=Who.ACCOUNT, name="teaching", gpu_types=("a100", "1g.10gb", "3g.40gb")),
+    Quota(id="all", who=Who.ACCOUNT, concurrent_gpus=6),
+)
+
+
+@pytest.fixture
+def books(quiet: Cluster) -> Iterator[Cluster]:
+    """Slurm's books, put back to what they were."""
+    yield quiet
+    quiet.cancel_all()
+    every = "GrpTRES=gres/gpu=-1,gres/gpu:h100=-1,cpu=-1", "MaxTRES=gres/gpu=-1", "MaxWall=-1", "MaxJobs=-1"
+    for account in ("physics", "teaching"):
+        usual = ("QOS=normal,short,small,typed", "DefaultQOS=normal")
+        quiet.run("sacctmgr", "-i", "modify", "account", account, "set", *every, *usual, check=False)
+        quiet.run("sacctmgr", "-i", "modify", "user", "where", f"account={account}", "set", *every, check=False)
+    quiet.run("sacctmgr", "-i", "delete", "qos", "carme-physics,sessions", check=False)
+
+
+async def run(
+    cluster: Cluster, last: dict[str, str], *, as_administrator: bool = False, **options: Any
+) -> tuple[Plan, dict[str, str]]:
+    """Mirror once, as the hub does; an administrator runs the script that is printed."""
+    writer = LimitsWriter(CommandsOfTheHub(cluster), cluster.name)
+    found = plan(options.pop("policy", POLICY), await writer.state(), now=time.time(), last=last, **options)
+    applied = list(await writer.apply(found.changes))
+    if as_administrator:
+        for line in script(found.changes, cluster.name).splitlines():
+            cluster.run(*shlex.split(line))
+        applied = list(found.changes)
+    return found, found.written(last, applied)
+
+
+async def test_the_second_run_changes_nothing(books: Cluster) -> None:
+    first, last = await run(books, {})
+    assert {c.name for c in first.changes} == {
+        *("physics", "physics/ada", "physics/alice", "physics/bob"),
+        *("teaching", "teaching/ada", "teaching/alice", "teaching/tina"),
+    }
+    assert not first.drift
+    assert {c.needs for c in first.changes} == {Needs.OPERATOR}
+    assert any("cannot tell a session" in left.why for left in first.left_out)
+    again, after = await run(books, last)
+    assert (again.changes, again.drift, after) == ((), (), last)
+    unknown, _ = await run(books, {})  # what was last written is lost: what is as wanted is no drift
+    assert (unknown.changes, unknown.drift) == ((), ())
+    gone, last = await run(books, last, policy=())
+    assert {c.want for c in gone.changes} == {""}
+    state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+    left = {key for (kind, _), limits in state.limits.items() if kind is not Entity.QOS for key in limits}
+    assert left == {"QOS", "DefaultQOS"}
+    assert last == {}
+
+
+async def test_slurm_holds_jobs_back_without_any_check_of_ours(books: Cluster) -> None:
+    await run(books, {})
+    first = books.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
+    books.wait_job(first, "RUNNING")
+    second = books.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
+    untyped = books.sbatch("--mem=50", "--gpus=1", user="bob", script=WAIT)
+    banned = books.sbatch("--mem=50", "-A", "teaching", "--gres=gpu:h100:1", user="alice", script=WAIT)
+    for job in (second, untyped, banned):
+        books.wait_for(
+            lambda job=job: [r for r in books.squeue() if r["id"] == str(job) and "AssocGrpGRES" in r["reason"]]
+        )
+    books.run("scancel", str(first))
+    books.wait_job(second, "RUNNING")
+
+
+async def test_every_job_may_be_limited_as_sessions_are(books: Cluster) -> None:
+    await run(books, {}, fence=Fence(every_job=True))
+    jobs = [books.sbatch("--mem=50", "--gres=gpu:a100:1", user="alice", script=WAIT) for _ in range(3)]
+    long = books.sbatch("--mem=50", "--gres=gpu:a100:1", "-t", "130", user="ada", script=WAIT)
+    books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(jobs[2]) and "MaxJobs" in r["reason"]])
+    books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(long) and "MaxWall" in r["reason"]])
+
+
+async def test_a_budget_is_kept_by_a_qos_that_an_administrator_makes(books: Cluster) -> None:
+    budgets = {"physics": GPU_HOUR // 10}  # six GPU-minutes
+    first, last = await run(books, {}, policy=(), budgets=budgets)
+    assert {c.needs for c in first.changes} == {Needs.ADMINISTRATOR}
+    assert [(c.key, c.have) for c in first.drift] == [("DefaultQOS", "normal"), ("QOS", "normal,short,small,typed")]
+    _, last = await run(books, last, policy=(), budgets=budgets, force=True, as_administrator=True)
+    again, _ = await run(books, last, policy=(), budgets=budgets)
+    assert (again.changes, again.drift) == ((), ())
+    with pytest.raises(SandboxError, match="Invalid qos"):
+        books.sbatch("--mem=50", "-q", "normal", "--gres=gpu:a100:1", user="alice", script=WAIT)
+    within = books.sbatch("--mem=50", "-t", "3", "--gres=gpu:a100:1", user="alice", script=WAIT)
+    books.wait_job(within, "RUNNING")
+    beyond = books.sbatch("--mem=50", "-t", "2", "--gres=gpu:a100:2", user="bob", script=WAIT)
+    books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(beyond) and r["reason"] == "QOSGrpGRESMinutes"])
+    _, last = await run(books, last, policy=(), budgets={"physics": GPU_HOUR}, as_administrator=True)
+    books.wait_job(beyond, "RUNNING")
+
+
+async def test_what_sacctmgr_says_it_did_but_did_not_is_seen(books: Cluster) -> None:
+    alice = ("sacctmgr", "-i", "modify", "user", "alice", "where", "account=physics", "set")
+    books.run("sacctmgr", "-i", "add", "qos", "carme-physics")
+    books.run(*alice, "QOS=normal,short", "DefaultQOS=short")
+    try:
+        found, last = await run(books, {}, policy=(), budgets={"physics": GPU_HOUR}, force=True)
+        assert {c.key for c in found.changes if c.needs is Needs.OPERATOR} == {"QOS", "DefaultQOS"}
+        assert "physics/alice has QOS of its own (normal, short)" in found.left_out[0].why
+        state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+        have = state.limits[Entity.ACCOUNT, "physics"]["QOS"]
+        assert ("account physics QOS" in last) is (have == "carme-physics")  # 22.05 leaves it as it was, with status 0
+    finally:
+        books.run(*alice, "DefaultQOS=-1", "QOS=")
+
+
+async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(books: Cluster) -> None:
+    fence = Fence(session_qos="sessions")
+    _, last = await run(books, {}, fence=fence, as_administrator=True)
+    again, _ = await run(books, last, fence=fence)
+    assert (again.changes, again.drift, again.left_out) == ((), (), ())
+    state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+    assert state.limits[Entity.QOS, "sessions"] == {
+        "Name": "yes",
+        "MaxTRES/gres/gpu": "2",
+        "MaxTRESPerUser/gres/gpu": "3",
+        "MaxJobsPerUser": "2",
+        "MaxWall": "120",
+    }
+
+
+async def test_what_somebody_set_by_hand_is_reported_and_kept_unless_forced(books: Cluster) -> None:
+    _, last = await run(books, {})
+    books.run("sacctmgr", "-i", "modify", "user", "bob", "where", "account=physics", "set", "GrpTRES=gres/gpu=5,cpu=9")
+    found, last = await run(books, last)
+    assert found.changes == ()
+    assert [(c.name, c.key, c.have, c.want) for c in found.drift] == [("physics/bob", "GrpTRES/gres/gpu", "5", "1")]
+    found, last = await run(books, last)
+    assert len(found.drift) == 1
+    found, last = await run(books, last, force=True)
+    assert [c.argv[-1] for c in found.changes] == ["GrpTRES=gres/gpu=1"]
+    found, last = await run(books, last)
+    assert (found.changes, found.drift) == ((), ())
+    state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+    assert state.limits[Entity.USER, "physics/bob"] == {"GrpTRES/gres/gpu": "1", "GrpTRES/cpu": "9"}
+
+
+async def test_prices_are_those_that_slurm_bills(books: Cluster) -> None:
+    weights = "TRESBillingWeights=CPU=0,GRES/gpu=1.5,GRES/gpu:a100=2.25"
+    books.run("scontrol", "update", "partitionname=batch", weights)
+    try:
+        prices = await BillingReader(CommandsOfTheHub(books)).prices(["a100", "h100"])
+        job = books.sbatch("-p", "batch", "--mem=50", "--gres=gpu:a100:4", user="alice", script=WAIT)
+        books.wait_job(job, "RUNNING")
+        billed = books.run("squeue", "-h", "-j", str(job), "-O", "tres-alloc:200").stdout
+    finally:
+        books.run("scontrol", "update", "partitionname=batch", "TRESBillingWeights=")
+    assert "billing=15," in billed
+    assert 4 * prices.factor("a100", "batch", "normal") == 15_000
+    assert prices.factor("h100", "batch") == 1500
+    assert prices.factor("a100", "interactive") == 1000

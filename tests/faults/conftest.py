@@ -1,0 +1,35 @@
+"""Every fault test is watched by the oracle; a broken promise fails the test that broke it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from rig.books import disagreements
+from rig.hub import Hub, wait_for
+from rig.oracle import Oracle
+from rig.truth import Truth
+
+
+@pytest.fixture(scope="session")
+def books(demo_hub: Hub) -> Iterator[None]:
+    """After all faults of this run the ledger and ``sacct -D`` agree to the second, in two minutes (S4)."""
+    yield
+    demo_hub.recover()
+    demo_hub.stop_all()
+    demo_hub.cluster.repair()
+    wait_for(lambda: not disagreements(demo_hub), 150, "the ledger to agree: " + "; ".join(disagreements(demo_hub)[:5]))
+
+
+@pytest.fixture
+def oracle(books: None, hub: Hub) -> Iterator[Oracle]:
+    """Look at everything every 2 s; at the end wait until nothing is in doubt, and fail on a broken promise."""
+    with Oracle(Truth(hub)) as watching:
+        yield watching
+        watching.settle()
+
+
+@pytest.fixture
+def truth(oracle: Oracle) -> Truth:
+    """Questions whose answers do not come from the hub."""
+    return oracle.truth

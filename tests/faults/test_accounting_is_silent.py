@@ -1,0 +1,34 @@
+"""S1, S9: slurmdbd is down. Sessions go on; those that end are told from the job's own last word, or as unknown."""
+
+from __future__ import annotations
+
+from rig.faults import daemon_down, server_process
+from rig.hub import Hub, wait_for
+from rig.oracle import Oracle
+from rig.truth import Truth
+
+
+def test_ends_are_told_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+    for user in ("alice", "bob", "tina"):
+        hub.start_server(user)
+    rows = {user: truth.row(user) for user in ("alice", "bob", "tina")}
+    person = hub.login("tina")
+    # A job that slurmdbd had not yet written down when it was killed is in no accounting ever after (seen).
+    wait_for(
+        lambda: all(any(r.start for r in truth.records(row.id) or []) for row in rows.values()),
+        30,
+        "accounting to know the jobs",
+    )
+    with oracle.fault(), daemon_down(hub.cluster, "slurmdbd"):
+        hub.cluster.run("scancel", str(rows["alice"].job_id), user="alice")
+        hub.cluster.run("/bin/kill", "-9", str(server_process(rows["bob"].id)))
+        for user, words in (("alice", "was cancelled"), ("bob", "The server ended with exit code 137")):
+            wait_for(lambda user=user: hub.server(user) is None, 60, f"the hub to say that {user}'s session ended")
+            assert words in truth.session(rows[user].id).end_reason
+        assert (hub.server("tina") or {}).get("ready")
+        # Killed with its supervisor, a job leaves no last word: then nobody knows, and the page says so.
+        hub.cluster.run("scancel", "--full", "--signal=KILL", str(rows["tina"].job_id))
+        wait_for(lambda: "is not known" in str(person.get("/hub/home").body), 60, "the page to say what is not known")
+        assert hub.server("tina") is not None
+    wait_for(lambda: hub.server("tina") is None, 60, "the end to be told once accounting answers")
+    assert "is not known" not in str(person.get("/hub/home").body)

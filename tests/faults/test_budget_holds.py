@@ -1,0 +1,87 @@
+"""S5 while things break: a budget for two sessions is never exceeded, and none of it is lost. The oracle looks on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from rig.hub import Hub, wait_for
+from rig.oracle import Oracle
+from rig.truth import Truth
+
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox.demo import WIDE
+
+MINUTES, SESSIONS = 15, 2
+NAMES = ("", "s1", "s2", "s3", "s4")
+RULE = "rule two, user alice"
+
+
+@pytest.fixture
+def room_for_two(hub: Hub, oracle: Oracle, truth: Truth) -> Iterator[int]:
+    """Let alice have two sessions more than she used, and a little; yield her budget in milli-GPU-seconds."""
+    wait_for(lambda: _taken(truth)[1] == 0, 120, "what other tests held to be settled")
+    minutes = -(-_taken(truth)[0] // 60_000) + SESSIONS * MINUTES + 5  # what ends early has cost a few seconds
+    rule = {"id": "two", "user": "alice", "gpu_time": f"{minutes} min", "window": "month"}
+    hub.demo.set_policy({"quotas": [rule]})
+    yield minutes * 60_000
+    hub.stop_all()
+    hub.demo.set_policy(WIDE)
+
+
+def _taken(truth: Truth) -> tuple[int, int]:
+    """Return what alice has used this month and what is held for her, as the oracle sees it."""
+    books = truth.budgets()
+    assert books is not None
+    mine = [each for each in books.budgets if each.about.endswith("user alice")]
+    return (mine[0].used, mine[0].held) if mine else (0, 0)
+
+
+def _click(hub: Hub, name: str) -> int:
+    """Ask for a server; 0 where the hub died before it answered."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return hub.begin("alice", name, profile="mig", time_minutes=MINUTES).status
+    return 0
+
+
+def _click_all(hub: Hub) -> list[int]:
+    with ThreadPoolExecutor(len(NAMES)) as pool:
+        return list(pool.map(lambda name: _click(hub, name), NAMES))
+
+
+def test_a_hub_that_dies_while_five_ask_at_once_grants_two_of_them_and_loses_no_room(
+    hub: Hub, oracle: Oracle, truth: Truth, room_for_two: int
+) -> None:
+    hub.ensure_user("alice")
+    with oracle.fault():
+        for label in ("accepted", "submitting"):
+            hub.kill()
+            # It dies at the first who gets that far; nobody does while what an earlier crash left holds all there is.
+            with contextlib.suppress(SandboxError, AssertionError):
+                hub.start(CARME_CRASH_AT=label)
+                _click_all(hub)
+                hub.wait_dead(15)
+            hub.kill()
+        hub.start()
+
+    # What never got a job gives its room back, so that two run in the end, however the hub died before.
+    def two_run() -> bool:
+        running = [row.id for row in truth.rows() or [] if row.user == "alice" and truth.live_jobs(row.id)]
+        if len(running) < SESSIONS:
+            _click_all(hub)
+            time.sleep(2)
+        return len(running) == SESSIONS
+
+    wait_for(two_run, 240, "two sessions to run")
+    used, held = _taken(truth)
+    assert held == SESSIONS * MINUTES * 60_000
+    assert used + held <= room_for_two
+    refused = [hub.begin("alice", name, profile="mig", time_minutes=MINUTES) for name in NAMES]
+    said = [answer.body["message"] for answer in refused if "GPU-hours a calendar month" in str(answer.body)]
+    assert len(said) == len(NAMES) - SESSIONS, refused
+    assert len([job for job in truth.queue() or [] if job.live]) == SESSIONS
+    assert RULE in {each.about for each in getattr(truth.budgets(), "budgets", ())}, "the oracle did not look at it"

@@ -1,0 +1,60 @@
+"""The databases on which the ledger is tested: SQLite in a file, and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.ledger import LedgerStore
+
+from .postgres import Postgres, PostgresMissing, postgres
+
+
+class OnePostgres:
+    """The server of this process, started by the first test that asks for it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._server: Postgres | None = None
+
+    def server(self) -> Postgres:
+        if self._server is None:
+            try:
+                self._server = self._stack.enter_context(postgres())
+            except PostgresMissing as error:
+                pytest.fail(str(error), pytrace=False)
+        return self._server
+
+
+@pytest.fixture(scope="session")
+def one_postgres() -> Iterator[OnePostgres]:
+    one = OnePostgres()
+    with one._stack:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, one_postgres: OnePostgres, tmp_path: Path) -> Iterator[str]:
+    """The address of an empty database with our schema, of each kind in turn."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'carme.sqlite'}"
+        return
+    with one_postgres.server().database() as url:
+        yield url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = CarmeStore(url=database_url).open()
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def store(engine: Engine) -> LedgerStore:
+    return LedgerStore(engine)

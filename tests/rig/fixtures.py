@@ -1,0 +1,119 @@
+"""One real Slurm for all tests of a run: brought up once, kept warm, taken down at the end however it comes.
+
+Each run of pytest takes the first state folder that no other run holds, so runs do not disturb each other. A sandbox
+that was up before the run is used and left up: ``carme-hub sandbox up --state /var/lib/carme-hub-test-1``.
+``CARME_TEST_SLURM=PREFIX`` runs the tests on another Slurm, such as one that ``sandbox build-slurm`` made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox import Cluster, Sandbox
+from carme_hub.sandbox.demo import Demo
+
+from .hub import Hub
+
+_MARK = "made-by-tests"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A sandbox that is up: four virtual nodes, demo users, slurmrestd, the token helper."""
+    old = signal.signal(signal.SIGTERM, _interrupt)
+    state, lock = _free_state()
+    warm = state.exists() and not (state / _MARK).exists()
+    prefix = os.environ.get("CARME_TEST_SLURM")
+    sandbox = Sandbox(state, slurm_prefix=Path(prefix) if prefix else None)
+    try:
+        try:
+            if not warm:
+                sandbox.reset()  # what a run that was killed left
+            found = sandbox.up(print)
+            if not warm:
+                (state / _MARK).touch()
+            yield found
+        finally:
+            if warm:
+                sandbox.up()
+            else:
+                sandbox.reset()
+    finally:
+        os.close(lock)
+        signal.signal(signal.SIGTERM, old)
+
+
+@pytest.fixture
+def quiet(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster with every daemon up and no job, before the test and after it."""
+    _calm(cluster)
+    yield cluster
+    _calm(cluster)
+
+
+def _calm(cluster: Cluster) -> None:
+    for name in cluster.processes.names():
+        if cluster.processes.alive(name):
+            cluster.thaw(name)
+    cluster.repair()
+    cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
+    running = [row["id"] for row in cluster.squeue("-t", "PD,R,S,CF")]
+    if running:
+        cluster.run("scancel", *running, check=False)
+    try:
+        cluster.wait_for(lambda: not cluster.squeue("-t", "PD,R,S,CG,CF"), within=15)
+    except SandboxError:
+        # After a fault Slurm may wait minutes for a node to say that a job's end is complete; this makes it believe.
+        nodes = ",".join({row["nodes"] for row in cluster.squeue("-t", "CG") if row["nodes"]})
+        if nodes:
+            cluster.run("scontrol", "update", f"nodename={nodes}", "state=down", "reason=test", check=False)
+        cluster.repair()
+        cluster.cancel_all()
+
+
+def _free_state() -> tuple[Path, int]:
+    """Return a state folder that no other run uses, and the lock on it."""
+    base = os.environ.get("CARME_TEST_STATE", "/var/lib/carme-hub-test")
+    for number in range(1, 10):
+        state = Path(f"{base}-{number}")
+        descriptor = os.open(f"/run/lock/{state.name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        return state, descriptor
+    raise RuntimeError("Nine test runs are going on already")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="session")
+def demo_hub(cluster: Cluster) -> Iterator[Hub]:
+    """A hub in front of the cluster, its proxy beside it; use ``hub``, which leaves no server behind."""
+    hub = Hub(Demo.prepare(Sandbox(cluster.state), print))
+    hub.start()
+    try:
+        yield hub
+    finally:
+        hub.stop()
+
+
+@pytest.fixture
+def hub(demo_hub: Hub, quiet: Cluster) -> Iterator[Hub]:
+    """The hub, running, with no server and no job, before the test and after it."""
+    demo_hub.recover()
+    demo_hub.stop_all()
+    yield demo_hub
+    demo_hub.recover()
+    demo_hub.stop_all()

@@ -1,0 +1,261 @@
+"""The oracle looks every 2 s, during every fault test, whether the invariants of RELIABILITY hold.
+
+What it compares: squeue and ``sacct -D`` of the real Slurm, the hub's API, the proxy's routes and both databases. What
+did not answer says nothing, and starts the clock of what depends on it again. A suspicion becomes a violation when it
+stands longer than the promise allows; the clocks do not run while a test says that a fault is on (``fault``).
+
+1. A session said to be running has exactly one live job bearing its id.         60 s (truth), two at once: never
+2. A live job bearing our prefix has exactly one session.                         120 s after the fault heals
+3. Holds plus used never exceed the budget;                                       never
+   a live job with GPUs is held for.                                              60 s
+6. A route points at the server that proved itself for that session.              60 s
+7. A valid server token belongs to a session that has not ended.                  60 s
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from .budgets import Books
+from .truth import QueuedJob, Record, Row, Truth
+
+EVERY = 2.0
+TRUTH, ORPHAN, NEVER = 60.0, 120.0, 0.0
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Something that must not last: which invariant, about what, and for how long it may stand."""
+
+    invariant: int
+    about: str
+    text: str
+    allowed: float
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A promise that was broken; ``at`` and ``stood`` in seconds since the oracle began, and of standing."""
+
+    at: float
+    stood: float
+    suspicion: Suspicion
+
+    def __str__(self) -> str:
+        what = self.suspicion
+        return f"{self.at:6.1f} s: invariant {what.invariant} ({what.about}) for {self.stood:.0f} s: {what.text}"
+
+
+class Oracle:
+    """Watches one hub from its own thread; ``with Oracle(Truth(hub)) as oracle: …``."""
+
+    def __init__(self, truth: Truth, clock: Callable[[], float] = time.monotonic) -> None:
+        self.truth = truth
+        self._clock = clock
+        self.violations: list[Violation] = []
+        self.looks = 0
+        self.blind: dict[str, int] = {}
+        self._known_before: set[str] = set()
+        self._standing: dict[tuple[int, str], tuple[float, Suspicion]] = {}
+        self._begun = self._clock()
+        self._faults = 0
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="oracle", daemon=True)
+
+    def __enter__(self) -> Oracle:
+        # What earlier tests left in the databases is theirs.
+        self._known_before = {row.id for row in self.truth.rows() or []}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(30)
+
+    @contextlib.contextmanager
+    def fault(self) -> Iterator[None]:
+        """Say that a fault is on: what may take a while to be true again has time from its healing on."""
+        with self._lock:
+            self._faults += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._faults -= 1
+                now = self._clock()
+                self._standing = {key: (now, s) for key, (_, s) in self._standing.items()}
+
+    def settle(self, within: float = ORPHAN + TRUTH) -> None:
+        """Wait until nothing is suspicious any more, then compare with accounting; fail on any violation."""
+        deadline = self._clock() + within
+        calm_since = self.looks
+        while self._clock() < deadline and not self.violations:
+            with self._lock:
+                if self._standing:
+                    calm_since = self.looks
+                elif self.looks >= calm_since + 2:
+                    break
+            time.sleep(0.2)
+        self._compare_with_accounting()
+        assert not self.violations, "Broken promises:\n" + "\n".join(str(v) for v in self.violations)
+        assert not self._standing, f"Not settled within {within:.0f} s: {[s for _, s in self._standing.values()]}"
+        assert self.looks > sum(self.blind.values()) / 4, f"The oracle saw too little: {self.blind}"
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._end.is_set():
+            begun = self._clock()
+            self.look()
+            self._end.wait(max(0.1, begun + EVERY - self._clock()))
+
+    def look(self) -> None:
+        """Look once."""
+        truth = self.truth
+        # The order matters: what is claimed is asked before and after what is so would show a change in between
+        # as a lie; every suspicion but one has its time to go away again.
+        sources: dict[str, Any] = {
+            "hub": truth.servers(),
+            "routes": truth.routes(),
+            "tokens": truth.tokens(),
+            "queue": truth.queue(),
+            "rows": truth.rows(),
+            "books": truth.budgets(),
+        }
+        found: list[Suspicion] = []
+        judged: set[int] = set()
+        for invariant, needs, check in (
+            (1, ("hub", "queue", "rows"), self._running),
+            (2, ("queue", "rows"), self._jobs),
+            (3, ("queue", "books"), self._budgets),
+            (6, ("routes", "rows"), self._routes),
+            (7, ("tokens", "rows"), self._tokens),
+        ):
+            if all(sources[name] is not None for name in needs):
+                judged.add(invariant)
+                found += check(*(sources[name] for name in needs))
+        now = self._clock()
+        with self._lock:
+            self.looks += 1
+            for name, value in sources.items():
+                self.blind[name] = self.blind.get(name, 0) + (value is None)
+            self._judge(now, found)
+
+    def _judge(self, now: float, found: list[Suspicion]) -> None:
+        before, self._standing = self._standing, {}
+        for suspicion in found:
+            key = (suspicion.invariant, suspicion.about)
+            since = before.get(key, (now, suspicion))[0]
+            if suspicion.allowed > NEVER and self._faults:
+                since = now
+            said = any(v.suspicion.about == suspicion.about for v in self.violations)
+            if now - since >= suspicion.allowed and not said:
+                self.violations.append(Violation(now - self._begun, now - since, suspicion))
+            self._standing[key] = (since, suspicion)
+
+    # -- the invariants -----------------------------------------------------------------------------------------------
+
+    def _running(
+        self, servers: dict[tuple[str, str], Any], queue: list[QueuedJob], rows: list[Row]
+    ) -> Iterator[Suspicion]:
+        """1, and the truth of S9: what the hub says of each server is so."""
+        live = _live_by_session(queue)
+        for id, jobs in live.items():
+            if len(jobs) > 1:
+                yield Suspicion(1, id, f"has {len(jobs)} live jobs: {[j.id for j in jobs]}", NEVER)
+        for (user, name), model in servers.items():
+            row = _newest(rows, user, name)
+            if row is None:
+                if model["ready"]:
+                    yield Suspicion(1, f"{user}/{name}", "is said to be ready and never had a session", TRUTH)
+            elif model["ready"] and not live.get(row.id):
+                yield Suspicion(1, row.id, f"{user}/{name} is said to be ready; no live job ({row.state})", TRUTH)
+        for row in rows:
+            if row.state == "running" and not row.cancel_wanted and not live.get(row.id):
+                yield Suspicion(1, f"row {row.id}", "is running in our database and has no live job", TRUTH)
+            lives = row.open and not row.cancel_wanted and live.get(row.id)
+            if lives and (row.user, row.server_name) not in servers:
+                yield Suspicion(1, f"hidden {row.id}", f"of {row.user} lives and the hub says there is none", TRUTH)
+
+    def _jobs(self, queue: list[QueuedJob], rows: list[Row]) -> Iterator[Suspicion]:
+        """2: a live job of ours has exactly one session, which has not ended; and one server has one at most."""
+        sessions = {row.id: row for row in rows}
+        servers: dict[tuple[str, str], list[str]] = {}
+        for id, jobs in _live_by_session(queue).items():
+            row = sessions.get(id)
+            if row is None:
+                yield Suspicion(2, id, f"job {jobs[0].id} of {jobs[0].user} has no session", ORPHAN)
+            elif not row.open or row.user != jobs[0].user:
+                yield Suspicion(2, id, f"job {jobs[0].id} lives, its session has ended: {row.end_reason}", ORPHAN)
+            else:
+                servers.setdefault((row.user, row.server_name), []).append(id)
+        for (user, name), ids in servers.items():
+            if len(ids) > 1:
+                yield Suspicion(2, f"{user}/{name}", f"has live jobs of {len(ids)} sessions", ORPHAN)
+
+    def _budgets(self, queue: list[QueuedJob], books: Books) -> Iterator[Suspicion]:
+        """3: no budget is exceeded by what is used and held, and nothing runs past it without a hold."""
+        for budget in books.budgets:
+            if budget.exceeded:
+                yield Suspicion(3, budget.about, str(budget), NEVER)
+        for id, jobs in _live_by_session(queue).items():
+            if id in books.unheld:
+                yield Suspicion(
+                    3, f"hold {id}", f"job {jobs[0].id} of {jobs[0].user} has GPUs that nobody holds", TRUTH
+                )
+
+    def _routes(self, routes: dict[tuple[str, str], str], rows: list[Row]) -> Iterator[Suspicion]:
+        """6: routes lead to the port on which the server of that session proved itself."""
+        for (user, name), target in routes.items():
+            row = _newest(rows, user, name)
+            if row is None or not row.open:
+                yield Suspicion(6, f"{user}/{name}", f"has a route to {target} and no session", TRUTH)
+            elif row.port != urlsplit(target).port:
+                yield Suspicion(6, f"{user}/{name}", f"has a route to {target}; port {row.port} was proved", TRUTH)
+
+    def _tokens(self, tokens: list[Any], rows: list[Row]) -> Iterator[Suspicion]:
+        """7: a server's token belongs to a session that is open and not to end."""
+        wanted = {(row.user, row.token_id) for row in rows if row.open and not row.cancel_wanted}
+        for token in tokens:
+            if (token.user, token.id) not in wanted:
+                yield Suspicion(7, f"token {token.id}", f"of {token.user} ({token.note}) has no open session", TRUTH)
+
+    def _compare_with_accounting(self) -> None:
+        """Two jobs that ran for one session at the same moment, however short, are in ``sacct -D``."""
+        records = self.truth.records()
+        queue = self.truth.queue()
+        if records is None or queue is None:
+            return
+        living = {job.id for job in queue if job.live}
+        by_session: dict[str, list[Record]] = {}
+        for record in records:
+            ran = record.start and (record.end or record.id in living)
+            if ran and record.name.removeprefix("carme-") not in self._known_before:
+                by_session.setdefault(record.name, []).append(record)
+        for name, mine in by_session.items():
+            mine.sort(key=lambda r: r.start)
+            for one, next_one in itertools.pairwise(mine):
+                if one.id != next_one.id and next_one.start < (one.end or float("inf")):
+                    text = f"jobs {one.id} and {next_one.id} ran at the same time"
+                    self.violations.append(Violation(self._clock() - self._begun, 0, Suspicion(1, name, text, 0)))
+
+
+def _live_by_session(queue: list[QueuedJob]) -> dict[str, list[QueuedJob]]:
+    found: dict[str, list[QueuedJob]] = {}
+    for job in queue:
+        if job.live:
+            found.setdefault(job.session, []).append(job)
+    return found
+
+
+def _newest(rows: list[Row], user: str, name: str) -> Row | None:
+    mine = [row for row in rows if (row.user, row.server_name) == (user, name)]
+    return mine[-1] if mine else None

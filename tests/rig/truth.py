@@ -1,0 +1,219 @@
+"""What is really so, asked without the hub's help: Slurm's queue and accounting, both databases, the proxy's routes.
+
+Every question returns None when there was no answer: that is not the same as "nothing".
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sqlite3
+import ssl
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .budgets import Books, budgets
+from .hub import Hub
+
+PREFIX = "carme-"
+OVER = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"}
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """One job of ours as squeue shows it."""
+
+    id: int
+    name: str
+    user: str
+    state: str
+    node: str
+
+    @property
+    def session(self) -> str:
+        """The session's id in its name."""
+        return self.name.removeprefix(PREFIX)
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits or runs; COMPLETING is an end that is decided."""
+        return self.state not in OVER and self.state != "COMPLETING"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One incarnation of a job in accounting. Times are epoch seconds; 0 = not yet."""
+
+    id: int
+    name: str
+    user: str
+    state: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of our session table."""
+
+    id: str
+    user: str
+    server_name: str
+    state: str
+    created: float
+    job_id: int
+    port: int
+    node: str
+    cancel_wanted: float
+    cancel_reason: str
+    ended: float
+    end_reason: str
+    token_id: int
+
+    @property
+    def open(self) -> bool:
+        """Whether the session has not ended."""
+        return self.state != "ended"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A valid API token of a user's server in the hub's database."""
+
+    id: int
+    user: str
+    note: str
+
+
+class Truth:
+    """Questions about one sandbox and its hub that the hub has no part in."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.folder: Path = hub.demo.folder
+
+    # -- Slurm --------------------------------------------------------------------------------------------------------
+
+    def queue(self) -> list[QueuedJob] | None:
+        """Return our jobs, ended ones too; None when the controller does not answer."""
+        text = self._slurm("squeue", "-h", "-a", "-t", "all", "-o", "%A|%j|%u|%T|%N")
+        if text is None:
+            return None
+        rows = (line.split("|") for line in text.splitlines())
+        return [QueuedJob(int(r[0]), r[1], r[2], r[3], r[4]) for r in rows if r[1].startswith(PREFIX)]
+
+    def live_jobs(self, session: str) -> list[QueuedJob]:
+        """Return the live jobs of a session; fails when Slurm does not answer."""
+        queue = self.queue()
+        assert queue is not None, "Slurm does not answer"
+        return [job for job in queue if job.session == session and job.live]
+
+    def records(self, session: str = "") -> list[Record] | None:
+        """Return what ``sacct -D`` says of our jobs, or of one session's."""
+        words = ["sacct", "-D", "-X", "-a", "-n", "-P", "-S", "now-1day", "-o", "JobIDRaw,JobName,User,State,Start,End"]
+        text = self._slurm(*words, *(["--name", PREFIX + session] if session else []))
+        if text is None:
+            return None
+        rows = (line.split("|") for line in text.splitlines())
+        return [
+            Record(int(r[0]), r[1], r[2], r[3].split()[0], _time(r[4]), _time(r[5]))
+            for r in rows
+            if r[1].startswith(PREFIX)
+        ]
+
+    def _slurm(self, command: str, *words: str) -> str | None:
+        cluster = self.hub.cluster
+        environment = {**cluster.environment(hub=True), "SLURM_TIME_FORMAT": "%s"}
+        try:
+            done = subprocess.run(
+                [cluster.command(command), *words], env=environment, capture_output=True, text=True, timeout=8, cwd="/"
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        return done.stdout if done.returncode == 0 and "error" not in done.stderr else None
+
+    # -- databases ----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[Row] | None:
+        """Return our session rows, oldest first."""
+        names = ", ".join(f'"{name}"' for name in Row.__dataclass_fields__)
+        found = self._read("carme-hub.sqlite", f"SELECT {names} FROM session ORDER BY created")
+        return None if found is None else [Row(*values) for values in found]
+
+    def row(self, user: str, server_name: str = "") -> Row:
+        """Return the newest session of a server."""
+        mine = [r for r in self.rows() or [] if (r.user, r.server_name) == (user, server_name)]
+        assert mine, f"{user}/{server_name} never had a session"
+        return mine[-1]
+
+    def session(self, id: str) -> Row:
+        """Return one session."""
+        found = [r for r in self.rows() or [] if r.id == id]
+        assert found, f"there is no session {id}"
+        return found[0]
+
+    def budgets(self) -> Books | None:
+        """Return what our database says of the policy's budgets."""
+        return budgets(self.folder, datetime.now(UTC))
+
+    def tokens(self) -> list[Token] | None:
+        """Return the tokens of servers that the hub would accept now."""
+        found = self._read(
+            "jupyterhub.sqlite",
+            "SELECT t.id, u.name, t.note FROM api_tokens t JOIN users u ON u.id = t.user_id "
+            "WHERE t.note LIKE 'Server at %' AND (t.expires_at IS NULL OR t.expires_at > datetime('now'))",
+        )
+        return None if found is None else [Token(*values) for values in found]
+
+    def _read(self, file: str, question: str) -> list[tuple[Any, ...]] | None:
+        try:
+            connection = sqlite3.connect(f"file:{self.folder / file}?mode=ro", uri=True, timeout=2)
+            try:
+                return connection.execute(question).fetchall()
+            finally:
+                connection.close()
+        except sqlite3.Error:
+            return None
+
+    # -- hub and proxy ------------------------------------------------------------------------------------------------
+
+    def servers(self) -> dict[tuple[str, str], Mapping[str, Any]] | None:
+        """Return the hub's models of all servers by user and server name; None when the hub does not answer."""
+        try:
+            answer = self.hub.api("GET", "/users", timeout=5)
+        except (OSError, http.client.HTTPException):
+            return None
+        if answer.status != 200 or not isinstance(answer.body, list):
+            return None
+        return {(u["name"], name): model for u in answer.body for name, model in (u.get("servers") or {}).items()}
+
+    def routes(self) -> dict[tuple[str, str], str] | None:
+        """Return where the proxy sends requests for servers, by user and server name."""
+        certs = self.folder / "internal-ssl"
+        try:
+            context = ssl.create_default_context(cafile=str(certs / "hub-ca_trust.crt"))
+            context.load_cert_chain(certs / "hub-internal/hub-internal.crt", certs / "hub-internal/hub-internal.key")
+        except OSError:
+            return None  # a hub that starts is just writing them
+        port = self.hub.demo.ports["proxy_api"]
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=context)
+        try:
+            token = self.hub.demo.secrets()["CONFIGPROXY_AUTH_TOKEN"]
+            connection.request("GET", "/api/routes", headers={"Authorization": f"token {token}"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                return None
+            found = json.loads(answer.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+        return {(r["user"], r["server_name"]): r["target"] for r in found.values() if "server_name" in r}
+
+
+def _time(text: str) -> float:
+    return float(text) if text.isdigit() else 0.0

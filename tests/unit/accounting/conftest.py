@@ -1,0 +1,14 @@
+"""Tests here run on SQLite and on PostgreSQL."""
+
+import pytest
+from forged_site import Site
+from rig.databases import database_url, engine, one_postgres, store
+
+from carme_hub.store.ledger import LedgerStore
+
+__all__ = ["database_url", "engine", "one_postgres", "store"]
+
+
+@pytest.fixture
+def site(store: LedgerStore) -> Site:
+    return Site(store)

@@ -1,0 +1,144 @@
+"""The book of associations: one question for everybody, and silence changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from auth_hub import SlurmThatCanFallSilent
+
+from carme_hub.sessions.associations import AssociationBook, book_of
+from carme_hub.slurm.client import Association
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def slurm() -> SlurmThatCanFallSilent:
+    return SlurmThatCanFallSilent()
+
+
+@pytest.fixture
+def book(slurm: SlurmThatCanFallSilent, clock: Clock) -> AssociationBook:
+    return AssociationBook(slurm, clock=clock, time_limit=30)  # type: ignore[arg-type]
+
+
+async def test_the_default_account_comes_first(book: AssociationBook) -> None:
+    assert book.accounts_of("alice") == ()
+    assert not book.known
+    assert await book.refresh()
+    assert book.accounts_of("alice") == ("physics", "chem")
+    assert book.accounts_of("mallory") == ()
+
+
+async def test_many_at_once_ask_once(book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock) -> None:
+    await asyncio.gather(*(book.refresh() for _ in range(50)))
+    await book.refresh()
+    assert slurm.asked == 1
+    clock.now = 61
+    await book.refresh()
+    assert slurm.asked == 2
+
+
+async def test_silence_keeps_what_was_known_and_is_not_asked_again_at_once(
+    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
+) -> None:
+    await book.refresh()
+    slurm.silent = True
+    clock.now = 100
+    assert not await book.refresh()
+    assert not await book.refresh()
+    assert slurm.asked == 2
+    assert book.accounts_of("bob") == ("chem",)
+    slurm.silent = False
+    clock.now = 111
+    assert await book.refresh()
+
+
+async def test_a_slow_answer_is_none(
+    book: AssociationBook, slurm: SlurmThatCanFallSilent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never() -> tuple[Association, ...]:
+        await asyncio.sleep(60)
+        return ()
+
+    monkeypatch.setattr(slurm, "associations", never)
+    book.time_limit = 0.05
+    assert not await book.refresh()
+    assert not book.known
+
+
+async def test_a_user_who_lost_an_account_has_it_no_more(
+    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
+) -> None:
+    await book.refresh()
+    slurm.rows = [row for row in slurm.rows if row.user != "bob"]
+    clock.now = 100
+    await book.refresh()
+    assert book.accounts_of("bob") == ()
+
+
+async def test_an_answer_without_anybody_is_not_believed(
+    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
+) -> None:
+    await book.refresh()
+    slurm.rows = []
+    clock.now = 100
+    assert not await book.refresh()
+    assert book.accounts_of("bob") == ("chem",)
+
+
+async def test_whoever_gives_up_takes_the_answer_from_nobody(
+    book: AssociationBook, slurm: SlurmThatCanFallSilent
+) -> None:
+    first = asyncio.create_task(book.refresh())
+    await asyncio.sleep(0)
+    second = asyncio.create_task(book.refresh())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second
+    assert slurm.asked == 1
+
+
+async def test_a_hub_has_one_book_whoever_holds_a_client() -> None:
+    one, two = SlurmThatCanFallSilent(), SlurmThatCanFallSilent()
+    one.cluster = two.cluster = "the same"
+    assert book_of(one) is book_of(two)  # type: ignore[arg-type]
+    two.cluster = "another"
+    assert book_of(one) is not book_of(two)  # type: ignore[arg-type]
+
+
+class BookThatCounts(AssociationBook):
+    """Notes how often it was asked about a user."""
+
+    looked = 0
+
+    def associations_of(self, user: str) -> tuple[Association, ...]:
+        self.looked += 1
+        return super().associations_of(user)
+
+
+async def test_who_coordinates_an_account_is_known_without_going_through_everybody(
+    slurm: SlurmThatCanFallSilent, clock: Clock
+) -> None:
+    slurm.rows = [Association(f"user{n}", "bio", coordinator=n in (7, 3)) for n in range(50)]
+    slurm.rows += [Association("user3", "bio", partition="gpu", coordinator=True), Association("user9", "chem")]
+    book = BookThatCounts(slurm, clock=clock)  # type: ignore[arg-type]
+    assert book.coordinators_of("bio") == ()
+    await book.refresh()
+    assert [book.coordinators_of(account) for account in ("bio", "chem", "art")] == [("user3", "user7"), (), ()]
+    assert book.looked == 0
+    slurm.rows = [Association("user4", "bio", coordinator=True)]
+    clock.now = 100
+    await book.refresh()
+    assert book.coordinators_of("bio") == ("user4",)

@@ -1,0 +1,57 @@
+"""What every unit test may rely on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+
+import pytest
+from hypothesis import HealthCheck, settings
+from traitlets.config import Application
+
+# How fast examples come is the machine's matter, not the code's.
+settings.register_profile("unit", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("unit")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_application_left() -> Iterator[None]:
+    """Let no module find the application of another: traitlets keeps one per process."""
+    _clear(Application)
+    yield
+    _clear(Application)
+
+
+@pytest.fixture(autouse=True)
+def _no_log_to_what_is_closed() -> None:
+    """Take away handlers that an application of an earlier test left on a stream which pytest has closed since."""
+    every = [logging.root, *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
+    for logger in every:
+        for handler in list(logger.handlers):
+            if getattr(getattr(handler, "stream", None), "closed", False):
+                logger.removeHandler(handler)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A temporary folder whose path leaves room for unix sockets in it."""
+    with TemporaryDirectory(prefix="c") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def open_path(tmp_path: Path) -> Path:
+    """A temporary folder that an account without rights can reach, as a site's image store is."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == Path(gettempdir()):
+            break
+        folder.chmod(0o755)
+    return tmp_path
+
+
+def _clear(application: type[Application]) -> None:
+    application.clear_instance()
+    for each in application.__subclasses__():
+        _clear(each)

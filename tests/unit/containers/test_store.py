@@ -1,0 +1,103 @@
+"""An image that is added to a store is unpacked without rights, hardened, and there under its name or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from carme_hub.containers.images import read_image
+from carme_hub.containers.store import add_image
+from carme_hub.errors import ContainerError
+
+
+@pytest.fixture
+def store(open_path: Path) -> Path:
+    made = open_path / "store"
+    made.mkdir(mode=0o755)
+    return made
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    tree = tmp_path / "system"
+    (tree / "usr/bin").mkdir(parents=True)
+    (tree / "usr/bin/su").write_text("su")
+    (tree / "usr/bin/su").chmod(0o4755)
+    (tree / "bin").symlink_to("/usr/bin")
+    (tree / "etc").mkdir()
+    return tree
+
+
+def packed(system: Path, kind: str) -> Path:
+    archive = system.with_name(f"system.{kind}")
+    if kind == "sqfs":
+        subprocess.run(["mksquashfs", str(system), str(archive), "-quiet", "-no-progress"], check=True)
+    else:
+        with tarfile.open(archive, "w:gz" if kind == "tar.gz" else "w") as file:
+            file.add(system, ".")
+    archive.chmod(0o600)
+    return archive
+
+
+@pytest.mark.parametrize("kind", ["dir", "tar", "tar.gz", "sqfs"])
+def test_added_images_are_hardened_and_say_what_they_are(store: Path, system: Path, kind: str) -> None:
+    source = system if kind == "dir" else packed(system, kind)
+    image = add_image(source, store, "lab-1", "For labs")
+    assert read_image(image).name == "lab-1"
+    assert read_image(image).base == "own"
+    assert stat.S_IMODE((image / "usr/bin/su").stat().st_mode) == 0o755
+    assert (image / "bin").readlink() == Path("usr/bin")
+    assert (image / "layer").is_dir()
+    assert {path.lstat().st_uid for path in (image, *image.rglob("*"))} == {os.getuid()}
+    assert [path.name for path in store.iterdir()] == ["lab-1"]
+
+
+def test_the_source_is_not_changed(store: Path, system: Path) -> None:
+    add_image(system, store, "lab")
+    assert (system / "bin").readlink() == Path("/usr/bin")
+    assert stat.S_IMODE((system / "usr/bin/su").stat().st_mode) == 0o4755
+
+
+def test_an_image_that_leads_out_leaves_nothing_in_the_store(store: Path, system: Path) -> None:
+    (system / "opt").symlink_to("/root")
+    with pytest.raises(ContainerError, match="lead out"):
+        add_image(system, store, "lab")
+    assert list(store.iterdir()) == []
+
+
+def test_an_archive_cannot_write_beside_the_image(store: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as file:
+        file.addfile(tarfile.TarInfo("usr/bin/x"))
+        file.addfile(tarfile.TarInfo("../../escaped"))
+        file.addfile(tarfile.TarInfo("/escaped-too"))
+    with pytest.raises(ContainerError):
+        add_image(tmp_path / "evil.tar", store, "evil")
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_names_and_stores_that_cannot_be(store: Path, system: Path) -> None:
+    for name in ("", "../x", "a/b", ".hidden", "Big", "a b", "-x"):
+        with pytest.raises(ContainerError, match="name"):
+            add_image(system, store, name)
+    add_image(system, store, "lab")
+    with pytest.raises(ContainerError, match="there already"):
+        add_image(system, store, "lab")
+    store.chmod(0o777)
+    with pytest.raises(ContainerError, match="nobody else can write"):
+        add_image(system, store, "other")
+
+
+@pytest.mark.parametrize("name", ["empty", "picture.png", "missing"])
+def test_sources_that_are_no_images(store: Path, tmp_path: Path, name: str) -> None:
+    if name == "empty":
+        (tmp_path / name).mkdir()
+    elif name != "missing":
+        (tmp_path / name).write_text("x")
+    with pytest.raises(ContainerError):
+        add_image(tmp_path / name, store, "lab")
+    assert list(store.iterdir()) == []

@@ -1,0 +1,74 @@
+"""What becomes of a reservation, and what Slurm is to have of it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from carme_hub.domain.capacity import Need, Place
+from carme_hub.domain.periods import Period
+from carme_hub.domain.reservations import HOLDING, PROMISED, NotPossible, Reservation, State
+
+BOOKED = Reservation(
+    id="0f8fad5b-d9cb-469f-a165-70867728950e",
+    cluster="lab",
+    owner="tina",
+    account="teaching",
+    title="Deep learning",
+    need=Need("a100", 1, 5),
+    period=Period(1000, 4600),
+    places=(Place("n1", "a100", 1, 1, cpus=8), Place("n2", "a100", 4, 4, cpus=32)),
+    state=State.CONFIRMED,
+    created=500.0,
+    users=frozenset({"bob"}),
+    group="course",
+)
+
+
+def test_each_node_is_a_reservation_in_slurm_and_jobs_in_it_are_charged_to_who_pays() -> None:
+    one, two = BOOKED.in_slurm(["alice"])
+    assert (one.name, two.name) == BOOKED.names() == ("carme-0f8fad5bd9cb469f-0", "carme-0f8fad5bd9cb469f-1")
+    assert (one.nodes, one.gpus, one.cpus) == ({"n1"}, {"a100": 1}, 8)
+    assert (two.nodes, two.gpus, two.cpus) == ({"n2"}, {"a100": 4}, 32)
+    for each in (one, two):
+        assert (each.users, each.accounts) == ({"tina", "bob", "alice"}, {"teaching"})
+        assert each.period == BOOKED.period
+
+
+def test_whole_nodes_are_one_reservation_for_jobs_on_several_nodes() -> None:
+    places = tuple(Place(node, "a100", 4, 1, whole=True, cpus=32) for node in ("n1", "n2"))
+    (one,) = BOOKED.but(places=places, everybody=True).in_slurm()
+    assert (one.nodes, dict(one.gpus), one.cpus) == ({"n1", "n2"}, {}, 0)
+    assert (one.users, one.accounts) == (frozenset(), {"teaching"})
+
+
+def test_what_is_not_promised_is_not_in_slurm_and_what_is_over_takes_nothing() -> None:
+    for state in State:
+        each = BOOKED.but(state=state)
+        assert bool(each.in_slurm()) is (state in PROMISED), state
+        assert bool(each.taken()) is (state in HOLDING), state
+        assert each.names() == BOOKED.names(), "its name is known when it is to be deleted"
+
+
+def test_what_is_over_stays_over() -> None:
+    for before, after in product((State.ENDED, State.CANCELLED, State.RELEASED), State):
+        with pytest.raises(NotPossible, match=r"“Deep learning” is .* any more"):
+            BOOKED.but(state=before).to(after, 2000.0, actor="tina")
+
+
+def test_a_change_of_state_says_who_and_why_and_counts_the_version() -> None:
+    over = BOOKED.to(State.ACTIVE, 1000.0, actor="carme-hub").to(State.RELEASED, 1900.0, actor="tina", reason="done")
+    assert (over.state, over.ended, over.actor, over.reason, over.version) == (
+        State.RELEASED,
+        1900.0,
+        "tina",
+        "done",
+        3,
+    )
+    with pytest.raises(NotPossible):
+        BOOKED.to(State.PENDING, 1000.0, actor="tina")
+
+
+def test_its_gpu_time_is_that_of_all_its_seats() -> None:
+    assert (BOOKED.gpus, BOOKED.gpu_seconds) == (5, 5 * 3600)

@@ -1,0 +1,59 @@
+"""A session that runs, and the waits for what becomes of it, for the tests beside this file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from slurm_as_told import ForgedSlurm
+
+from carme_hub.domain.sessions import Request, Session
+from carme_hub.domain.verdict import Patience, Standing
+from carme_hub.sessions.book import SessionBook
+from carme_hub.sessions.keeper import SessionKeeper
+
+REQUEST = Request(profile="cpu", image="default")
+#: How far a clock is put forward for what the keeper waits for; a slow machine takes less than any of these differ by.
+SAVED, FORGOTTEN, SETTLED = (
+    seconds + 5 for seconds in (Patience().save_delay, Patience().forget_after, Patience().settle_after)
+)
+
+
+async def running(book: SessionBook, slurm: ForgedSlurm, id: str = "s1") -> Session:
+    _, nonce = await book.intend(id, "alice", "", REQUEST)
+    slurm.run(1, f"carme-{id}")
+    await book.submitted(id, 1, 1000.0)
+    return await book.prove(id, nonce, 5000, "node1")
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that comes soon; the limit is for what never comes."""
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def until_ended(book: SessionBook, id: str = "s1") -> Session:
+    await until(lambda: book.current(id) is None)
+    session = await book.get(id)
+    assert session is not None
+    return session
+
+
+async def shown(keeper: SessionKeeper, id: str = "s1") -> None:
+    """Wait until the keeper has seen the session's job."""
+    await until(lambda: keeper.verdict(id).standing is Standing.ALIVE)
+
+
+async def saved(keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm) -> None:
+    """Let the job be shown for so long that the controller cannot forget it, and wait until that is noted."""
+    await shown(keeper)
+    slurm.clock.ahead += SAVED
+    await until(lambda: (session := book.current("s1")) is not None and session.saved > 0)
+
+
+async def looked_at(slurm: ForgedSlurm, *, questions: int = 0) -> None:
+    """Wait for some more looks at the queue and questions to accounting, and for what the keeper makes of them."""
+    looks, asked = slurm.looks, slurm.questions
+    await until(lambda: slurm.looks >= looks + 4 and slurm.questions >= asked + questions)
+    await asyncio.sleep(0.1)

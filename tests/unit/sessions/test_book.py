@@ -1,0 +1,130 @@
+"""What the book shows was committed first; a nonce opens a session once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.errors import StoreError
+from carme_hub.sessions.book import CallbackRefused, SessionBook
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.sessions import SessionStore
+
+REQUEST = Request(profile="cpu", image="default")
+
+
+class StoreThatRefuses(SessionStore):
+    """A session table on a full disk."""
+
+    def __init__(self) -> None:
+        self.refusing = True
+
+    def add(self, session: Session) -> None:
+        raise StoreError("disk full")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SessionStore:
+    return SessionStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open())
+
+
+@pytest.fixture
+def book(store: SessionStore) -> SessionBook:
+    return SessionBook(store, "lab", clock=lambda: 1000.0)
+
+
+async def test_an_intent_is_on_disk_when_it_returns(book: SessionBook, store: SessionStore) -> None:
+    session, nonce = await book.intend("s1", "alice", "", REQUEST)
+    assert store.get("s1") == session
+    assert nonce
+    assert nonce not in repr(session)
+
+
+async def test_nothing_is_shown_that_was_not_written() -> None:
+    book = SessionBook(StoreThatRefuses(), "lab")
+    with pytest.raises(StoreError):
+        await book.intend("s1", "alice", "", REQUEST)
+    assert book.open_sessions() == ()
+
+
+async def test_a_port_is_taken_once_and_only_with_the_nonce(book: SessionBook) -> None:
+    _, nonce = await book.intend("s1", "alice", "", REQUEST)
+    with pytest.raises(CallbackRefused, match="nonce"):
+        await book.prove("s1", "guess", 5000, "node1")
+    with pytest.raises(CallbackRefused, match="1024"):
+        await book.prove("s1", nonce, 80, "node1")
+    session = await book.prove("s1", nonce, 5000, "node1")
+    assert (session.state, session.port, session.node) == (SessionState.RUNNING, 5000, "node1")
+    with pytest.raises(CallbackRefused):
+        await book.prove("s1", nonce, 5001, "node1")
+    current = book.current("s1")
+    assert current is not None
+    assert current.port == 5000
+
+
+async def test_a_call_repeated_because_its_answer_was_lost_is_answered_again(book: SessionBook) -> None:
+    _, nonce = await book.intend("s1", "alice", "", REQUEST)
+    first = await book.prove("s1", nonce, 5000, "node1")
+    assert await book.prove("s1", nonce, 5000, "node1") == first
+
+
+async def test_two_callbacks_at_once_give_one_port(book: SessionBook) -> None:
+    _, nonce = await book.intend("s1", "alice", "", REQUEST)
+    answers = await asyncio.gather(
+        *(book.prove("s1", nonce, 5000 + n, "node1") for n in range(10)), return_exceptions=True
+    )
+    assert sum(isinstance(a, Session) for a in answers) == 1
+
+
+async def test_a_session_being_ended_takes_no_port(book: SessionBook) -> None:
+    _, nonce = await book.intend("s1", "alice", "", REQUEST)
+    await book.want_cancel("s1", "stopped")
+    with pytest.raises(CallbackRefused, match="being ended"):
+        await book.prove("s1", nonce, 5000, "node1")
+
+
+async def test_a_wanted_cancel_survives_a_restart(book: SessionBook, store: SessionStore) -> None:
+    await book.intend("s1", "alice", "", REQUEST)
+    await book.want_cancel("s1", "stopped by alice")
+    again = SessionBook(store, "lab")
+    await again.load()
+    (session,) = again.open_sessions()
+    assert session.cancel_wanted == 1000.0
+    assert session.cancel_reason == "stopped by alice"
+
+
+async def test_the_first_reason_of_a_cancel_stays(book: SessionBook) -> None:
+    await book.intend("s1", "alice", "", REQUEST)
+    await book.want_cancel("s1", "stopped by alice")
+    session = await book.want_cancel("s1", "start time limit")
+    assert session is not None
+    assert session.cancel_reason == "stopped by alice"
+
+
+async def test_waiting_for_a_change_ends_with_the_session(book: SessionBook) -> None:
+    await book.intend("s1", "alice", "", REQUEST)
+    waiting = asyncio.create_task(book.changed("s1", 5.0))
+    await asyncio.sleep(0)
+    await book.close("s1", "time limit reached")
+    assert await waiting is None
+    last = await book.last_of("alice", "")
+    assert last is not None
+    assert last.end_reason == "time limit reached"
+    assert await book.close("s1", "again") is None
+
+
+async def test_how_the_last_session_ended_is_known_after_a_restart(book: SessionBook, store: SessionStore) -> None:
+    await book.intend("s1", "alice", "", REQUEST)
+    await book.close("s1", "time limit reached")
+    again = SessionBook(store, "lab", clock=lambda: 2000.0)
+    await again.load()
+    for each in (book, again):
+        last = each.last_end("alice", "")
+        assert last is not None
+        assert last.end_reason == "time limit reached"
+    assert again.last_end("bob", "") is None
+    await again.intend("s2", "alice", "", REQUEST)
+    assert again.last_end("alice", "") is None

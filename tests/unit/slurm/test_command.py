@@ -1,0 +1,120 @@
+"""A command has a time limit for its whole group, a bounded answer and nothing of the hub's environment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.slurm.command import Commands
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+async def _gone(pid: int) -> bool:
+    for _ in range(1500):
+        if not _alive(pid):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_on_expiry_the_whole_group_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 60 & echo $! $$ > {pids}; trap '' TERM; wait"
+    began = time.monotonic()
+    with pytest.raises(SlurmUnreachable, match="no answer in 2 s"):
+        await Commands(timeout=2).run(["/bin/sh", "-c", script])
+    assert time.monotonic() - began < 30
+    for pid in pids.read_text().split():
+        assert await _gone(int(pid))
+
+
+async def test_a_caller_that_gives_up_leaves_no_process_behind(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    task = asyncio.create_task(Commands().run(["/bin/sh", "-c", f"echo $$ > {pids}; exec sleep 60"]))
+    while not (pids.exists() and pids.read_text().strip()):
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await _gone(int(pids.read_text()))
+
+
+async def test_a_child_that_holds_the_pipe_does_not_hold_us() -> None:
+    began = time.monotonic()
+    with pytest.raises(SlurmUnreachable):
+        await Commands(timeout=0.3).run(["/bin/sh", "-c", "sleep 60 & exit 0"])
+    assert time.monotonic() - began < 30
+
+
+async def test_an_endless_answer_is_cut_off_before_its_time_is_over() -> None:
+    with pytest.raises(SlurmUnreachable, match="longer than 100000 bytes"):
+        await Commands(max_bytes=100_000, timeout=60).run(["/usr/bin/yes"])
+
+
+async def test_the_environment_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONFIGPROXY_AUTH_TOKEN", "secret")
+    monkeypatch.setenv("SLURM_JWT", "secret")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/other.conf")
+    answer = await Commands(prefix="/usr").query("env")
+    names = {line.partition("=")[0] for line in answer.out.splitlines()}
+    assert names - {"PWD", "_", "SHLVL"} == {"PATH", "LANG", "LC_ALL", "SLURM_CONF", "TZ", "SLURM_TIME_FORMAT"}
+    assert "SLURM_CONF=/etc/slurm/other.conf" in answer.out
+
+
+async def test_a_command_that_is_not_there_is_no_answer() -> None:
+    with pytest.raises(SlurmUnreachable, match="cannot be started"):
+        await Commands(prefix="/nowhere").query("squeue")
+
+
+async def test_what_it_reads_need_not_be_read() -> None:
+    answer = await Commands().run(["/bin/true"], stdin=b"x" * 5_000_000)
+    assert answer.code == 0
+
+
+async def test_exit_status_and_words_come_through() -> None:
+    answer = await Commands().run(["/bin/sh", "-c", "cat; echo 'sq: error: no' >&2; exit 3"], stdin=b"in")
+    assert (answer.code, answer.out, answer.words, answer.complains) == (3, "in", "sq: error: no", True)
+
+
+async def test_the_loop_is_not_blocked_while_a_command_runs() -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0.01)
+
+    task = asyncio.create_task(tick())
+    await Commands().run(["/bin/sleep", "0.5"])
+    task.cancel()
+    assert ticks >= 3
+
+
+async def test_an_unknown_user_is_refused() -> None:
+    with pytest.raises(SlurmRejected, match="no user"):
+        await Commands().run(["/bin/true"], user="nobody-of-that-name")
+
+
+async def test_no_descriptors_are_lost() -> None:
+    commands = Commands(timeout=0.2)
+    for _ in range(3):
+        with pytest.raises(SlurmUnreachable):
+            await commands.run(["/bin/sleep", "60"])
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(SlurmUnreachable):
+            await commands.run(["/bin/sleep", "60"])
+        await commands.run(["/bin/true"], timeout=60)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2

@@ -1,0 +1,109 @@
+"""Reservations as Slurm 22.05 and 24.11 print them, and what scontrol is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from carme_hub.domain.periods import Period
+from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
+from carme_hub.errors import SlurmUnreachable
+from carme_hub.slurm.reservations import argv, read
+
+#: Recorded on Slurm 22.05.8.
+OLD = """\
+ReservationName=t1 StartTime=1795308165 EndTime=1795311765 Duration=01:00:00 Nodes=node2 NodeCnt=1 CoreCnt=32 \
+Features=(null) PartitionName=(null) Flags=SPEC_NODES,PURGE_COMP=00:05:00 TRES=cpu=32 Users=alice,bob Groups=(null) \
+Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
+ReservationName=t2 StartTime=1795428000 EndTime=1795431600 Duration=01:00:00 Nodes=node[1,4] NodeCnt=2 CoreCnt=64 \
+Features=(null) PartitionName=(null) Flags=SPEC_NODES TRES=cpu=64 Users=alice Groups=(null) Accounts=physics \
+Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
+"""
+#: Recorded on Slurm 24.11.5.
+NEW = """\
+ReservationName=m1 StartTime=1795306141 EndTime=1795309741 Duration=01:00:00 Nodes=node[1-2] NodeCnt=2 CoreCnt=6 \
+Features=(null) PartitionName=interactive Flags=SPEC_NODES   NodeName=node1 CoreIDs=0-1,16-17   NodeName=node2 \
+CoreIDs=0,16 TRES=cpu=6,gres/gpu:a100=5,gres/gpu=5 Users=(null) Groups=(null) Accounts=physics Licenses=(null) \
+State=ACTIVE BurstBuffer=(null) MaxStartDelay=(null)
+ReservationName=mnt StartTime=1795306145 EndTime=1795309745 Duration=01:00:00 Nodes=node4 NodeCnt=1 CoreCnt=32 \
+Features=(null) PartitionName=interactive Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root Groups=(null) \
+Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) MaxStartDelay=(null)
+"""
+
+
+def names(*words: str) -> frozenset[str]:
+    return frozenset(words)
+
+
+def test_whole_nodes_on_22_05() -> None:
+    purged = names("SPEC_NODES", "PURGE_COMP")
+    assert read(OLD) == (
+        SlurmReservation(
+            "t1",
+            Period(1795308165, 1795311765),
+            names("node2"),
+            {},
+            32,
+            names("alice", "bob"),
+            names(),
+            purged,
+            "INACTIVE",
+        ),
+        SlurmReservation(
+            *("t2", Period(1795428000, 1795431600), names("node1", "node4"), {}, 64, names("alice"), names("physics")),
+            names("SPEC_NODES"),
+            "INACTIVE",
+        ),
+    )
+
+
+def test_single_gpus_and_maintenance_on_24_11() -> None:
+    gpus, maintenance = read(NEW)
+    assert (gpus.gpus, gpus.cpus, gpus.nodes, gpus.state) == ({"a100": 5}, 6, names("node1", "node2"), "ACTIVE")
+    assert (gpus.users, gpus.accounts, gpus.maintenance) == (names(), names("physics"), False)
+    assert (maintenance.maintenance, maintenance.gpus, maintenance.ours) == (True, {}, False)
+
+
+def test_no_reservation_is_an_answer_and_silence_is_none() -> None:
+    assert read("No reservations in the system\n") == ()
+    for text in ("", "\n", "slurm_load_reservations error", OLD.replace("StartTime", "Start"), OLD[:40]):
+        with pytest.raises(SlurmUnreachable):
+            read(text)
+    with pytest.raises(SlurmUnreachable, match="cannot be understood"):
+        read(OLD + NEW.replace("EndTime=1795309741", "EndTime=1"))
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Delete("carme-1"), ["delete", "ReservationName=carme-1"]),
+        (
+            Create(
+                SlurmReservation(
+                    *("carme-1", Period(1795428000, 1795431600), names("node2", "node1")),
+                    *({}, 0, names("bob", "alice"), names("physics"), names("MAINT", "IGNORE_JOBS")),
+                )
+            ),
+            [
+                *("create", "reservation", "ReservationName=carme-1"),
+                *("StartTime=2026-11-23T10:00:00", "EndTime=2026-11-23T11:00:00", "Nodes=node1,node2"),
+                *("Users=alice,bob", "Accounts=physics", "Flags=IGNORE_JOBS,MAINT"),
+            ],
+        ),
+        (
+            Create(
+                SlurmReservation("c", Period(1795428000, 1795431600), names("n"), {"a100": 2}, 8, names(), names("a"))
+            ),
+            [
+                *("create", "reservation", "ReservationName=c", "StartTime=2026-11-23T10:00:00"),
+                *("EndTime=2026-11-23T11:00:00", "Nodes=n", "TRES=cpu=8,gres/gpu:a100=2", "Accounts=a"),
+            ],
+        ),
+        (Change("c", None, names("bob"), names()), ["update", "ReservationName=c", "Users=bob", "Accounts="]),
+        (
+            Change("c", Period(1795428000, 1795431600)),
+            ["update", "ReservationName=c", "StartTime=2026-11-23T10:00:00", "EndTime=2026-11-23T11:00:00"],
+        ),
+    ],
+)
+def test_what_scontrol_is_told(step: Step, words: list[str]) -> None:
+    assert argv(step) == words

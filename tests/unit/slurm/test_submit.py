@@ -1,0 +1,216 @@
+"""Sudo and direct: one document on stdin, one answer; refused for certain is told from "nobody knows"."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from forged_slurm import ForgedSlurm
+
+from carme_hub.domain.jobs import JobSpec
+from carme_hub.domain.resources import Gpus
+from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.slurm import deliver
+from carme_hub.slurm.command import Answer, Commands
+from carme_hub.slurm.refusals import refused_by_number
+from carme_hub.slurm.submit import DirectSubmitter, SudoSubmitter, document, job_id
+
+SPEC = JobSpec(
+    name="carme-0f9a",
+    user=getpass.getuser(),
+    script="#!/bin/sh\necho it's $ok\n",
+    data=b'{"secret": "token"}\x00\xff',
+    session_folder="/nowhere",
+    gpus=Gpus("a100", 2),
+    cpus=4,
+    memory_mib=2048,
+    time_limit=90,
+    account="science",
+    partition="main",
+    reservation="course",
+    environment={"CARME_SESSION": "0f9a"},
+    extra={"constraint": "fast&big", "exclusive": ""},
+)
+
+
+def test_the_document_holds_everything_but_never_the_data_in_clear() -> None:
+    read = json.loads(document(SPEC))
+    assert set(read) == {"spec", "data"}
+    assert base64.b64decode(read["data"]) == SPEC.data
+    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice"}
+    assert json.loads(document(replace(SPEC, nice=60)))["spec"]["nice"] == 60
+    assert read["spec"]["gpus"] == {"type": "a100", "count": 2}
+
+
+def test_the_options_of_sbatch() -> None:
+    options = deliver.sbatch_options(json.loads(document(SPEC))["spec"], "/home/alice")
+    assert options[:2] == ["--constraint=fast&big", "--exclusive"]
+    for wanted in (
+        "--no-requeue",
+        "--gres=gpu:a100:2",
+        "--time=90",
+        "--mem=2048M",
+        "--cpus-per-task=4",
+        "--account=science",
+        "--partition=main",
+        "--reservation=course",
+        "--output=/dev/null",
+        "--chdir=/home/alice",
+    ):
+        assert wanted in options
+    assert not any("qos" in option or "nice" in option for option in options)
+    nice = deliver.sbatch_options(json.loads(document(replace(SPEC, nice=60)))["spec"], "/home/alice")
+    assert nice == [*options, "--nice=60"]
+    plain = replace(SPEC, gpus=Gpus(), extra={"job-name": "other"})
+    options = deliver.sbatch_options(json.loads(document(plain))["spec"], "/home/alice")
+    assert not any("gres" in option for option in options)
+    assert options.index("--job-name=other") < options.index("--job-name=carme-0f9a")
+
+
+def test_the_data_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "carme" / "sessions" / "0f9a"
+    old = os.umask(0)
+    try:
+        deliver.write_data(str(folder), b"one")
+        deliver.write_data(str(folder), b"two")
+    finally:
+        os.umask(old)
+    assert (folder / "data.json").read_bytes() == b"two"
+    assert stat.S_IMODE((folder / "data.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_link_in_the_place_of_the_data_file_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "data.json").symlink_to(victim)
+    deliver.write_data(str(tmp_path), b"new")
+    assert victim.read_text() == "mine"
+
+
+_FAILED = "sbatch: error: Batch job submission failed: "
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(2, "", json.dumps({"error": _FAILED + "Socket timed out on send/recv operation"})), SlurmUnreachable),
+        (Answer(2, "", json.dumps({"error": _FAILED + "Unable to contact slurm controller"})), SlurmUnreachable),
+        (Answer(2, "", json.dumps({"error": _FAILED + "Words nobody has seen"})), SlurmUnreachable),
+        (Answer(2, "", json.dumps({"error": _FAILED + "Invalid qos specification"})), SlurmRejected),
+        (
+            Answer(
+                2,
+                "",
+                json.dumps(
+                    {
+                        "error": "sbatch: error: QOSMaxGRESPerJob\n" + _FAILED + "Job violates accounting/QOS policy "
+                        "(job submit limit, user's size and/or time limits)"
+                    }
+                ),
+            ),
+            SlurmRejected,
+        ),
+        (Answer(1, "", json.dumps({"error": "the session folder cannot be written"})), SlurmRejected),
+        (Answer(1, "", "Traceback (most recent call last): …"), SlurmUnreachable),
+        (Answer(-9, "", ""), SlurmUnreachable),
+        (Answer(1, "", "sudo: a password is required"), SlurmRejected),
+        (Answer(1, "", "sudo: unable to resolve host hub: …\nsudo: a password is required"), SlurmRejected),
+        (
+            Answer(
+                2,
+                "",
+                "sudo: unable to resolve host hub: …\n"
+                + json.dumps({"error": _FAILED + "Socket timed out on send/recv operation"}),
+            ),
+            SlurmUnreachable,
+        ),
+        (Answer(1, "", "sudo: unable to resolve host hub: …\nTraceback (most recent call last): …"), SlurmUnreachable),
+        (Answer(-9, "", "sudo: unable to resolve host hub: …"), SlurmUnreachable),
+        (Answer(2, "", "sudo: unable to resolve host hub: …"), SlurmUnreachable),
+        (Answer(0, "", ""), SlurmUnreachable),
+        (Answer(0, "Submitted", ""), SlurmUnreachable),
+        (Answer(0, "0", ""), SlurmUnreachable),
+    ],
+)
+def test_only_a_certain_refusal_is_a_refusal(answer: Answer, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        job_id(answer)
+    if isinstance(caught.value, SlurmRejected) and "QOSMax" in answer.err:
+        assert "QOSMaxGRESPerJob" in caught.value.message
+
+
+def test_a_job_id_with_and_without_the_clusters_name() -> None:
+    assert job_id(Answer(0, "42\n", "")) == 42
+    assert job_id(Answer(0, "42;lab\n", "sbatch: a warning")) == 42
+
+
+@pytest.mark.parametrize(("code", "refused"), [(2045, True), (2000, True), (1800, False), (5005, False), (-1, False)])
+def test_error_numbers(code: int, refused: bool) -> None:
+    assert refused_by_number(code) is refused
+
+
+async def test_sudo_gets_fixed_words_and_the_document_on_stdin(forged: ForgedSlurm, tmp_path: Path) -> None:
+    forged.say("sudo", "17\n", before=f"cat > {tmp_path}/stdin")
+    commands = Commands()
+    commands.environment = lambda: {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}  # type: ignore[method-assign]
+    submitter = SudoSubmitter((str(tmp_path / "carme-submit"),), commands)
+    os.environ["PATH"], old = f"{tmp_path}/bin:{os.environ['PATH']}", os.environ["PATH"]
+    try:
+        assert await submitter.submit(SPEC) == 17
+    finally:
+        os.environ["PATH"] = old
+    assert forged.calls("sudo") == [f"-n -u {SPEC.user} {tmp_path}/carme-submit"]
+    assert (tmp_path / "stdin").read_bytes() == document(SPEC)
+
+
+@pytest.fixture
+def ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the hub ran as the user who runs the tests, and that were an ordinary one."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4001)
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_direct_writes_the_file_and_submits_with_a_clean_environment(
+    forged: ForgedSlurm, commands: Commands, tmp_path: Path
+) -> None:
+    forged.say("sbatch", "42\n", before=f"cat > {tmp_path}/stdin; env > {tmp_path}/env")
+    folder = tmp_path / "sessions" / "0f9a"
+    assert await DirectSubmitter(commands).submit(replace(SPEC, session_folder=str(folder))) == 42
+    assert (folder / "data.json").read_bytes() == SPEC.data
+    assert (tmp_path / "stdin").read_text() == SPEC.script
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert seen["CARME_SESSION"] == "0f9a"
+    assert seen["PATH"] == deliver.JOB_PATH
+    allowed = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "SLURM_CONF", "CARME_SESSION", "PWD", "_", "SHLVL"}
+    assert set(seen) <= allowed | {"LC_CTYPE"}
+    assert "token" not in " ".join(forged.calls("sbatch"))
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_direct_says_when_nobody_knows(forged: ForgedSlurm, commands: Commands, tmp_path: Path) -> None:
+    spec = replace(SPEC, session_folder=str(tmp_path / "s"))
+    forged.say("sbatch", err=_FAILED + "Socket timed out on send/recv operation", code=1)
+    with pytest.raises(SlurmUnreachable, match="Socket timed out"):
+        await DirectSubmitter(commands).submit(spec)
+    forged.say("sbatch", err=_FAILED + "Invalid partition name specified", code=1)
+    with pytest.raises(SlurmRejected, match="Invalid partition name"):
+        await DirectSubmitter(commands).submit(spec)
+
+
+@pytest.mark.usefixtures("ordinary")
+async def test_direct_is_for_this_user_only(commands: Commands) -> None:
+    with pytest.raises(SlurmRejected, match="submit_via"):
+        await DirectSubmitter(commands).submit(replace(SPEC, user="bob"))
+
+
+async def test_nothing_is_ever_submitted_as_root(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SlurmRejected, match="root"):
+        await DirectSubmitter(commands).submit(replace(SPEC, user="root"))
