@@ -26,6 +26,13 @@ class State(Enum):
     RELEASED = "released"  # given back in its time: unused, or not needed any more
 
 
+class Kind(Enum):
+    """What a reservation is for."""
+
+    BOOKING = "booking"  # somebody's work
+    MAINTENANCE = "maintenance"  # nobody's jobs run there; no account pays, and it may lie over bookings
+
+
 #: States in which it takes its GPUs from others.
 HOLDING = frozenset({State.PENDING, State.CONFIRMED, State.ACTIVE})
 #: States in which Slurm is to have it.
@@ -57,6 +64,8 @@ class Reservation:
         version: one more with each change; a change of an older version is refused.
         reason, actor: of the last change of state. used: when the first job in it was seen, 0 = none yet.
         ended: when it was over before its time, 0 otherwise.
+        waits: of a draft: it is on the waitlist, and is booked when its GPUs become free.
+        problem: why it cannot be kept as it was promised, for its owner; "" while it can.
     """
 
     id: str
@@ -82,6 +91,9 @@ class Reservation:
     actor: str = ""
     used: float = 0.0
     ended: float = 0.0
+    kind: Kind = Kind.BOOKING
+    waits: bool = False
+    problem: str = ""
 
     def but(self, **changes: Any) -> Reservation:
         """Return the same with changes."""

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, insert, select, update
 
 from carme_hub.domain.capacity import Need, Place, Taken
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import HOLDING, Reservation, State
+from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
 from carme_hub.errors import Refused, StoreError
 
 from .ledger import LedgerStore, LedgerWrites
@@ -138,6 +138,7 @@ def _to_row(reservation: Reservation) -> dict[str, Any]:
         "end": reservation.period.end,
         "places": [asdict(place) for place in reservation.places],
         "state": reservation.state.value,
+        "kind": reservation.kind.value,
         "users": sorted(reservation.users),
     }
 
@@ -149,6 +150,7 @@ def _from_row(row: dict[str, Any]) -> Reservation:
             period=Period(row.pop("start"), row.pop("end")),
             places=tuple(Place(**place) for place in row.pop("places")),
             state=State(row.pop("state")),
+            kind=Kind(row.pop("kind")),
             users=frozenset(row.pop("users")),
             **row,
         )
@@ -158,5 +160,5 @@ def _from_row(row: dict[str, Any]) -> Reservation:
 
 _PLAIN = (
     *("id", "cluster", "owner", "account", "title", "created", "group", "everybody", "profile", "zone", "series"),
-    *("occurrence", "version", "changed", "reason", "actor", "used", "ended"),
+    *("occurrence", "version", "changed", "reason", "actor", "used", "ended", "waits", "problem"),
 )

@@ -200,6 +200,9 @@ reservation = Table(
     Column("actor", String(255), nullable=False, default=""),
     Column("used", Float, nullable=False, default=0.0),
     Column("ended", Float, nullable=False, default=0.0),
+    Column("kind", String(16), nullable=False, default="booking"),
+    Column("waits", Boolean, nullable=False, default=False),
+    Column("problem", Text, nullable=False, default=""),
     CheckConstraint('"end" > "start"', name="ck_reservation_period"),
     # What overlaps a period ends after its start; most of what there ever was has ended before.
     Index("ix_reservation_end", "cluster", "end", "start"),

@@ -41,6 +41,9 @@ def upgrade() -> None:
         sa.Column("actor", sa.String(255), nullable=False),
         sa.Column("used", sa.Float, nullable=False),
         sa.Column("ended", sa.Float, nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("waits", sa.Boolean, nullable=False),
+        sa.Column("problem", sa.Text, nullable=False),
         sa.CheckConstraint('"end" > "start"', name="ck_reservation_period"),
     )
     op.create_index("ix_reservation_end", "reservation", ["cluster", "end", "start"])
