@@ -160,7 +160,8 @@ class RestSubmitter:
             raise _OddAnswer(f"slurmrestd answers HTTP {status} with something that is no JSON object")
         errors = [error for error in said.get("errors") or () if isinstance(error, dict)]
         message = str(said.get("job_submit_user_msg") or "")
-        if not errors and status == 200:
+        # What 22.05 says beside a job id is why the job waits: it is in the queue.
+        if status == 200 and (not errors or _given_id(said) > 0):
             return said
         words = [str(e.get("error") or e.get("description") or "") for e in errors]
         text = "; ".join(w for w in [message, *words] if w) or f"slurmrestd answers HTTP {status}"
@@ -281,11 +282,15 @@ def typed_body(spec: JobSpec, home: str) -> dict[str, Any]:
 
 
 def _job_id(said: Mapping[str, Any]) -> int:
-    result = said.get("result")
-    number = _number(said.get("job_id", result.get("job_id") if isinstance(result, dict) else None))
+    number = _given_id(said)
     if number <= 0:
         raise SlurmUnreachable("slurmrestd gave no job id")
     return number
+
+
+def _given_id(said: Mapping[str, Any]) -> int:
+    result = said.get("result")
+    return _number(said.get("job_id", result.get("job_id") if isinstance(result, dict) else None))
 
 
 def _number(value: object) -> int:

@@ -88,6 +88,23 @@ async def test_a_refusal_says_why_in_each_way(way: str, quiet: Cluster) -> None:
     await how.close()
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_job_whose_nodes_are_all_out_waits_for_them_in_each_way(
+    way: str, quiet: Cluster, client: SlurmCli
+) -> None:
+    how = submitter(quiet, way, CommandsOfTheHub(quiet))
+    quiet.run("scontrol", "update", "nodename=node1,node2", "state=down", "reason=test")
+    try:
+        job = spec(gpus=Gpus("a100", 1))
+        number = await how.submit(job)
+        found = await until(client, job, "PENDING")
+        assert (found.id, found.phase) == (number, Phase.WAITING)
+    finally:
+        quiet.run("scontrol", "update", "nodename=node1,node2", "state=resume")
+        await how.close()
+    await until(client, job, "RUNNING", within=60)
+
+
 async def test_the_way_with_tokens_serves_no_one_outside_its_group(quiet: Cluster) -> None:
     how = submitter(quiet, "rest", CommandsOfTheHub(quiet))
     for user in ("root", "daemon", quiet.hub_user):

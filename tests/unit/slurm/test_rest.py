@@ -170,6 +170,15 @@ async def test_a_failure_with_a_good_token_is_not_put_again(
     assert len(restd.bodies) == 2
 
 
+async def test_what_is_said_beside_a_job_id_is_why_it_waits_and_no_refusal(
+    rest: RestSubmitter, restd: ForgedRestd
+) -> None:
+    # As slurmrestd of 22.05 answers where all nodes that could do are down or reserved: the job is in the queue.
+    why = {"error_code": 2068, "error": "Required node not available (down, drained or reserved)"}
+    restd.answer = {"errors": [why], "job_id": 7, "step_id": "BATCH", "job_submit_user_msg": ""}
+    assert await rest.submit(SPEC) == 7
+
+
 @pytest.mark.parametrize(
     ("errors", "message", "error"),
     [
@@ -248,6 +257,12 @@ def test_a_lowered_priority_is_said_in_each_version_and_only_then() -> None:
     for body in (plain_body, typed_body):
         assert body(replace(SPEC, nice=60), "/")["job"]["nice"] == 60
         assert "nice" not in body(SPEC, "/")["job"]
+
+
+def test_a_booking_of_several_nodes_is_named_whole_in_each_version() -> None:
+    listed = "carme-0123456789abcdef-0,carme-0123456789abcdef-1"
+    for body in (plain_body, typed_body):
+        assert body(replace(SPEC, reservation=listed), "/")["job"]["reservation"] == listed
 
 
 def test_options_that_the_api_cannot_say_are_named() -> None:
