@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,53 @@ QUOTA_SERVICE_ROLE: dict[str, Any] = {
 }
 
 
-#: What the service is given of the hub's environment.
+#: The name of the service that keeps the calendar, and its address below ``/services/``.
+RESERVATIONS = "reservations"
+#: What the reservations service asks for, beside being allowed to use it at all.
+RESERVATION_SCOPES: dict[str, dict[str, Any]] = {
+    "custom:carme:reservation:read": {
+        "description": "See which GPUs are free and booked, and one's own bookings",
+    },
+    "custom:carme:reservation:read:all": {
+        "description": "See everybody's bookings, with title and owner",
+        "subscopes": ["custom:carme:reservation:read"],
+    },
+    "custom:carme:reservation:write": {
+        "description": "Book GPUs as far as the policy allows it; change and give back one's own bookings",
+        "subscopes": ["custom:carme:reservation:read"],
+    },
+    "custom:carme:reservation:admin": {
+        "description": "Approve bookings, change everybody's, set maintenance windows",
+        "subscopes": ["custom:carme:reservation:read:all", "custom:carme:reservation:write"],
+    },
+}
+RESERVATION_ROLES: tuple[dict[str, Any], ...] = (
+    {
+        "name": "calendar-admin",
+        "description": "Decides on everybody's bookings",
+        "scopes": ["custom:carme:reservation:admin"],
+        "groups": [ROLE_GROUP + "admin"],
+    },
+    {
+        "name": "calendar-reader",
+        "description": "Sees everybody's bookings",
+        "scopes": ["custom:carme:reservation:read:all"],
+        "groups": [ROLE_GROUP + "operator"],
+    },
+)
+
+#: What a server's own token has besides: it sees what its user has booked, and changes nothing.
+RESERVATION_SERVER_SCOPES = (f"access:services!service={RESERVATIONS}", "custom:carme:reservation:read")
+
+#: What the service may ask of the hub with its own token: who is in which group.
+RESERVATION_SERVICE_ROLE: dict[str, Any] = {
+    "name": "reservations-service",
+    "description": "Lets the reservations service know who is in which group",
+    "scopes": ["list:users", "read:users:name", "read:users:groups"],
+    "services": [RESERVATIONS],
+}
+
+#: What a service is given of the hub's environment.
 _PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD")
 
 
@@ -116,6 +162,7 @@ def configure(
     state_folder: str | Path = "",
     slurm: bool = True,
     quotas: bool = False,
+    reservations: bool = False,
     **settings: Mapping[str, Any],
 ) -> None:
     """Merge a safe site into ``c``.
@@ -126,6 +173,8 @@ def configure(
             hub's working folder, as with plain JupyterHub.
         slurm: False for one box with a Docker engine and no Slurm.
         quotas: keep a ledger of GPU time, check ``CarmeQuotas``' policy before a start, and run the quotas service.
+        reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
+            no ledger; where there is one, bookings are paid from it.
         settings: settings by class, which count more than what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
 
@@ -169,13 +218,20 @@ def configure(
     _refuse_open_secrets(Path(state_folder))
     _proxy_token(c, Path(state_folder))
 
+    if reservations and not slurm:
+        raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; leave slurm=False out")
+    if (quotas or reservations) and state_folder:
+        _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
+    config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
     if quotas:
-        if state_folder:
-            _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
-        _add_quotas(c, sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py"))
+        _add_quotas(c, config_file)
+    if reservations:
+        _add_reservations(c, config_file)
+    if quotas or reservations:
+        _fill(c, "Spawner", {"server_token_scopes": _token_scopes(quotas=quotas, reservations=reservations)})
     _append(c, "JupyterHub", "template_paths", [str(share_folder() / "templates")])
     theirs = {role.get("name"): role for role in _list(c, "JupyterHub", "load_roles")}
-    for ours in (*ROLES, *(QUOTA_ROLES if quotas else ())):
+    for ours in (*ROLES, *(QUOTA_ROLES if quotas else ()), *(RESERVATION_ROLES if reservations else ())):
         role = theirs.get(ours["name"])
         if role is None:
             _append(c, "JupyterHub", "load_roles", [deepcopy(ours)])
@@ -188,29 +244,51 @@ def configure(
 def _add_quotas(c: Config, config_file: str) -> None:
     """Switch the ledger on and let the hub run its service, which reads the same file."""
     _fill(c, "CarmeQuotas", {"enabled": True})
+    _add_service(c, config_file, QUOTAS, c.CarmeQuotas.get("port", 10102), QUOTA_SCOPES, QUOTA_SERVICE_ROLE)
+    _let_users(c, "custom:carme:quota:manage", f"access:services!service={QUOTAS}")
+
+
+def _add_reservations(c: Config, config_file: str) -> None:
+    """Switch the calendar on and let the hub run its service; which user may book is the policy's to say."""
+    _fill(c, "CarmeReservations", {"enabled": True})
+    port = c.CarmeReservations.get("port", 10103)
+    _add_service(c, config_file, RESERVATIONS, port, RESERVATION_SCOPES, RESERVATION_SERVICE_ROLE)
+    _let_users(c, "custom:carme:reservation:write", f"access:services!service={RESERVATIONS}")
+
+
+def _add_service(
+    c: Config, config_file: str, name: str, port: int, scopes: Mapping[str, dict[str, Any]], role: dict[str, Any]
+) -> None:
     scheme = "https" if c.JupyterHub.get("internal_ssl") else "http"
     service = {
-        "name": QUOTAS,
-        "url": f"{scheme}://127.0.0.1:{c.CarmeQuotas.get('port', 10102)}",
-        "command": [sys.executable, "-m", "carme_hub.services.quotas", "--config", str(Path(config_file).absolute())],
+        "name": name,
+        "url": f"{scheme}://127.0.0.1:{port}",
+        "command": [sys.executable, "-m", f"carme_hub.services.{name}", "--config", str(Path(config_file).absolute())],
         "oauth_no_confirm": True,
-        "oauth_client_allowed_scopes": list(QUOTA_SCOPES),
+        "oauth_client_allowed_scopes": list(scopes),
         "environment": {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
     }
-    if QUOTAS not in [each.get("name") for each in _list(c, "JupyterHub", "services")]:
+    if name not in [each.get("name") for each in _list(c, "JupyterHub", "services")]:
         _append(c, "JupyterHub", "services", [service])
-    scopes = {**QUOTA_SCOPES, **c.JupyterHub.get("custom_scopes", {})}
-    c.JupyterHub.custom_scopes = {name: dict(about) for name, about in scopes.items()}
-    _append(c, "JupyterHub", "load_roles", [deepcopy(QUOTA_SERVICE_ROLE)])
-    mine = {"custom:carme:quota:manage", f"access:services!service={QUOTAS}"}
-    c.JupyterHub.extra_user_scopes = {*c.JupyterHub.get("extra_user_scopes", ()), *mine}
-    _fill(c, "Spawner", {"server_token_scopes": server_token_scopes})
+    known = {**scopes, **c.JupyterHub.get("custom_scopes", {})}
+    c.JupyterHub.custom_scopes = {scope: dict(about) for scope, about in known.items()}
+    _append(c, "JupyterHub", "load_roles", [deepcopy(role)])
 
 
-def server_token_scopes(spawner: Any) -> list[str]:
-    """Return what a server's own token may: what the hub's ``server`` role says when it starts, and what is left."""
-    role = orm.Role.find(spawner.user.db, "server")
-    return [*(role.scopes if role is not None else ()), *QUOTA_SERVER_SCOPES]
+def _let_users(c: Config, *scopes: str) -> None:
+    c.JupyterHub.extra_user_scopes = {*c.JupyterHub.get("extra_user_scopes", ()), *scopes}
+
+
+def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], list[str]]:
+    """Return what says the scopes of a server's own token."""
+    ours = (QUOTA_SERVER_SCOPES if quotas else ()) + (RESERVATION_SERVER_SCOPES if reservations else ())
+
+    def server_token_scopes(spawner: Any) -> list[str]:
+        """Return what the hub's ``server`` role says when it starts, and what our services let a session ask."""
+        role = orm.Role.find(spawner.user.db, "server")
+        return [*(role.scopes if role is not None else ()), *ours]
+
+    return server_token_scopes
 
 
 def _fill(c: Config, section: str, values: Mapping[str, Any]) -> None:

@@ -15,9 +15,10 @@ from carme_hub.sandbox import disk_usage
 c = get_config()  # type: ignore[name-defined]
 facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf-8"))
 
-# A safe site in one line; everything below is what differs from site to site. The quotas service reads this file too.
+# A safe site in one line; everything below is what differs from site to site. The services read this file too.
 c.CarmeQuotas.port = facts["ports"]["quotas"]
-carme_hub.configure(c, state_folder=facts["folder"], quotas=True)
+c.CarmeReservations.port = facts["ports"]["reservations"]
+carme_hub.configure(c, state_folder=facts["folder"], quotas=True, reservations=True)
 for service in c.JupyterHub.services:
     service["environment"]["CARME_SANDBOX_HUB"] = os.environ["CARME_SANDBOX_HUB"]
 
@@ -45,6 +46,10 @@ c.CarmeQuotas.policy_file = facts["policy"]
 c.CarmeQuotas.interval = 10
 c.CarmeQuotas.price_of_gpu_hour = "0.50"
 c.CarmeQuotas.disk_usage_command = [sys.executable, "-I", disk_usage.__file__]
+
+# -- the calendar: two nodes of a kind leave no fifth to keep free, and people see what becomes of an unused booking ---
+c.CarmeReservations.share = 100
+c.CarmeReservations.no_show = 120
 
 # -- who may log in -------------------------------------------------------------------------------------------------
 c.CarmeAuthenticator.authenticator_class = facts["login"]

@@ -15,7 +15,7 @@ from carme_hub.errors import SandboxError
 from carme_hub.sandbox.hardware import VirtualNode
 
 _FIRST, _BLOCKS, _SIZE = 12000, 180, 100
-USUAL = {"public": 8000, "hub": 8081, "proxy_api": 8001, "quotas": 10102}
+USUAL = {"public": 8000, "hub": 8081, "proxy_api": 8001, "quotas": 10102, "reservations": 10103}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,13 @@ class Ports:
 
     @classmethod
     def block(cls, first: int) -> Ports:
-        """Return the ports of a block: the hub's are ``first + 4`` to ``first + 7``, the nodes' follow at 10."""
+        """Return the ports of a block: the hub's are ``first + 4`` to ``first + 8``, the nodes' follow at 10."""
         return cls(first, first + 1, first + 2, first + 10)
 
     @property
     def hub(self) -> dict[str, int]:
         """The hub's ports in this block, where the usual ones are taken."""
-        names = ("public", "hub", "proxy_api", "quotas")
-        return {name: self.controller + 4 + place for place, name in enumerate(names)}
+        return {name: self.controller + 4 + place for place, name in enumerate(USUAL)}
 
     def node(self, node: VirtualNode) -> int:
         """Return the port of a node's slurmd."""

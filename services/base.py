@@ -46,6 +46,9 @@ class CarmeService(Application):
     )
     aliases = {"config": "CarmeService.config_path", "f": "CarmeService.config_path"}
 
+    #: Where the service's own templates are: they begin with its ``layout.html``. ``title``: its name to people.
+    folder = ""
+    title = ""
     #: Why the service cannot answer yet; "" when it can.
     not_ready = "The service is starting."
     _ended: asyncio.Event

@@ -16,7 +16,7 @@ from jupyterhub.utils import url_path_join
 from tornado.web import HTTPError, RequestHandler
 
 from carme_hub.domain.groups import accounts_in, person_in
-from carme_hub.errors import CarmeError, Refused, StoreError
+from carme_hub.errors import CarmeError, Refused, SlurmError, StoreError
 
 
 class Visitor:
@@ -110,14 +110,14 @@ class Handler(HubOAuthenticated, RequestHandler):
         """Answer with a slug and a sentence, as JSON or as a page; nothing of the inside is shown."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         reason, message = explain(error, status_code, self.service.not_ready)
-        if isinstance(error, (Refused, StoreError)):
+        if isinstance(error, (Refused, StoreError, SlurmError)):
             self.set_status(status_code := 409 if isinstance(error, Refused) else 503)
         if self.wants_json:
             self.set_header("Content-Type", "application/json")
             self.finish(json.dumps({"error": reason, "message": message}))
         else:
-            self.finish(self.page("quotas/error.html", status=status_code, title=responses.get(status_code, "Error"),
-                                  message=message))  # fmt: skip
+            title = responses.get(status_code, "Error")
+            self.finish(self.page("service/error.html", status=status_code, title=title, message=message))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         """Log what is not an answer of ours."""
@@ -141,6 +141,8 @@ class Handler(HubOAuthenticated, RequestHandler):
                 static_url=lambda path, **_more: url_path_join(hub, "static", path),
                 own_static=lambda path: self.service.prefix + "static/" + path,
                 own_prefix=self.service.prefix,
+                own_layout=f"{self.service.folder}/layout.html",
+                own_title=self.service.title,
                 parsed_scopes={},
                 services=[{"href": self.service.prefix, "name": self.service.title}],
                 xsrf_token=self.xsrf_token.decode() if self.current_user else "",
@@ -195,6 +197,8 @@ def explain(error: BaseException | None, status: int, not_ready: str) -> tuple[s
         return error.reason, error.message
     if isinstance(error, StoreError):
         return "database", "The database does not answer. Nothing was changed; try again in a moment."
+    if isinstance(error, SlurmError):  # its words are for the log
+        return "slurm", "Slurm does not answer just now. Nothing was changed; try again in a moment."
     if isinstance(error, CarmeError):
         return "error", str(error)
     if status == 503 and not_ready:

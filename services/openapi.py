@@ -26,6 +26,7 @@ class Operation:
         scopes: the visitor has one of them. public: it needs no login.
         query, takes, gives: models of the query, of the body, and of the answer. media: of an answer in plain text.
         idempotent: takes an ``Idempotency-Key`` header, and needs it. errors: statuses beside the usual ones.
+        says: models of refusals that say more than the usual one, by status.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Operation:
     media: str = ""
     errors: tuple[int, ...] = ()
     parts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    says: Mapping[int, type[BaseModel]] = field(default_factory=dict)
 
 
 def document(
@@ -48,6 +50,7 @@ def document(
     """Return the whole document."""
     takes = {op.takes for op in operations if op.takes is not None}
     gives = {op.gives for op in operations if op.gives is not None} | {error}
+    gives |= {model for op in operations for model in op.says.values()}
     named = [(model, "validation") for model in takes] + [(model, "serialization") for model in gives]
     modes = sorted(named, key=lambda pair: pair[0].__name__)
     _, schemas = models_json_schema(modes, ref_template=_REF)  # type: ignore[arg-type]
@@ -94,10 +97,10 @@ def _operation(op: Operation, error: type[BaseModel]) -> dict[str, Any]:
     elif op.media:
         answer["content"] = {op.media: {"schema": {"type": "string"}}}
     answers: dict[str, Any] = {"200": answer}
-    own = {*_ALWAYS, *op.errors, *(() if op.public else (401, 403)), *((409, 415) if op.takes else ())}
+    own = {*_ALWAYS, *op.errors, *op.says, *(() if op.public else (401, 403)), *((409, 415) if op.takes else ())}
     own |= {422} if op.idempotent else set()
     for status in sorted(own):
-        answers[str(status)] = {"description": "Refused", "content": _json(error)}
+        answers[str(status)] = {"description": "Refused", "content": _json(op.says.get(status, error))}
     needs = f"Needs the scope {' or '.join(op.scopes)}." if op.scopes else "Needs a login."
     found: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{op.method.lower()}_{op.path.rpartition('v1/')[2]}").strip("_"),

@@ -28,7 +28,7 @@ from carme_hub.errors import CarmeError, NoAccount, QuotaExceeded, Refused
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners import refusals
-from carme_hub.spawners.cost import Cost, Left, cost_of, left_of, said
+from carme_hub.spawners.cost import Cost, Left, cost_of, in_booking, left_of, said
 from carme_hub.store.ledger import LedgerStore
 
 #: What a statement says of a hold that was placed while nobody looked at accounting.
@@ -119,8 +119,13 @@ class Admission:
             raise NoAccount("You have no Slurm account that could pay for this. Ask an administrator for one.")
         return Ask(account, request.gpus, request.time_limit * 60)
 
-    async def hold(self, user: Any, session: str, request: Request, say: Callable[[int, str], None]) -> Request:
+    async def hold(
+        self, user: Any, session: str, request: Request, say: Callable[[int, str], None], *, slot: str = ""
+    ) -> Request:
         """Hold what a session may use, and return the request with what a soft limit changes about it.
+
+        Args:
+            slot: id of the booking that it starts in, which holds GPU time for it already; "" = none.
 
         Raises:
             QuotaExceeded: a rule does not allow it; the message says which, until when, and what would be possible.
@@ -134,9 +139,9 @@ class Admission:
             raise
         await self._prices.load(self.ledger)
         person = self.person(user)
-        decision = await self.ledger.admit(
-            session, person, ask, partition=request.partition, qos=request.qos, reason=HELD if fresh else PROVISIONAL
-        )
+        where = {"partition": request.partition, "qos": request.qos, "slot": slot}
+        reason = HELD if fresh else PROVISIONAL
+        decision = await self.ledger.admit(session, person, ask, reason=reason, **where)
         if not decision.granted:
             refusals.count(decision.refusals[0], self.policy().quotas)
             raise QuotaExceeded(said(decision.message, person.user, virtual=self._virtual))
@@ -163,10 +168,11 @@ class Admission:
             "start; running ones go on. Try again in a few minutes, or tell an administrator."
         )
 
-    async def cost(self, user: Any, request: Request | None) -> tuple[Cost | None, dict[str, Left]]:
+    async def cost(self, user: Any, request: Request | None, *, slot: str = "") -> tuple[Cost | None, dict[str, Left]]:
         """Return what a choice would cost its account, and whether the policy allows it now; nothing is written.
 
         Beside it what is left of each account of the user's, by one look at the ledger; that alone where no choice is.
+        ``slot``: as for ``hold``.
         """
         person, accounts = self.person(user), self._book.accounts_of(user.name)
         ask = self.ask(user.name, request) if request is not None else None
@@ -175,9 +181,11 @@ class Admission:
         if ask is None or request is None:
             return None, left
         await self._prices.load(self.ledger)
-        [decision] = await self.ledger.preview(person, [ask], partition=request.partition, qos=request.qos)
+        where = {"partition": request.partition, "qos": request.qos, "slot": slot}
+        [decision] = await self.ledger.preview(person, [ask], **where)
         factor = self.ledger.books.factor(ask.gpus.type, request.partition, request.qos)
-        return cost_of(replace(ask, factor=factor), decision, standing, person.user, virtual=self._virtual), left
+        cost = cost_of(replace(ask, factor=factor), decision, standing, person.user, virtual=self._virtual)
+        return in_booking(cost) if slot else cost, left
 
     async def extend(self, user: Any, session: Session, minutes: int) -> tuple[str, ...]:
         """Hold more for a running session, and return what is to be said about soft limits and limits that are near.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carme_hub.accounting.admit import Standing
 from carme_hub.domain.quota_sentences import duration, gpu_hours, hours
@@ -110,3 +110,10 @@ def cost_of(ask: Ask, decision: Decision, standing: Standing, user: str, *, virt
         warnings = (said(warning, user, virtual=virtual) for warning in decision.warnings)
         return Cost(" ".join([*warnings, sentence]), "soft", ask.account, ask.amount, left)
     return Cost(sentence, "ok", ask.account, ask.amount, left)
+
+
+def in_booking(cost: Cost) -> Cost:
+    """Return the cost of a session in a booking: what it may use is held already, so nothing more goes."""
+    if cost.state != "ok":
+        return cost
+    return replace(cost, sentence=f"Its GPU time is held already, for the booking, of {cost.account}.", amount=0)

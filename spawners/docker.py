@@ -30,7 +30,7 @@ from carme_hub.spawners.docker_container import Arguments, Look, Wanted, Whose, 
 from carme_hub.spawners.docker_keeper import BoxKeeper
 from carme_hub.spawners.docker_settings import BoxSettings, check_profile, with_site
 from carme_hub.spawners.docker_shared import box_keeper, ready_keeper
-from carme_hub.spawners.form import Offer, duration
+from carme_hub.spawners.form import Offer
 from carme_hub.spawners.offers import OfferSettings, failure, refusal
 from carme_hub.spawners.pages import install_handlers
 from carme_hub.spawners.probe import answers
@@ -38,6 +38,7 @@ from carme_hub.spawners.progress import Progress
 from carme_hub.spawners.proxy_routes import add_route
 from carme_hub.spawners.script import Owner, working_folder
 from carme_hub.spawners.with_hub import start_with_hub
+from carme_hub.spawners.words import duration
 
 #: Seconds between two looks whether a starting server answers, and between two tries of an engine that is silent.
 LOOK, RETRY = 0.3, 2.0

@@ -18,8 +18,8 @@ from tornado import web
 
 from carme_hub.domain.sessions import Session, SessionState
 from carme_hub.errors import Refused, SlurmRejected, SlurmUnreachable, StoreError
-from carme_hub.spawners.form import clock
 from carme_hub.spawners.shared import Shared, ready
+from carme_hub.spawners.words import clock
 
 EXTEND = r"/api/carme/sessions/([0-9a-f-]{36})/time-limit"
 _LARGEST_BODY = 256
@@ -65,6 +65,8 @@ async def _extend(part: Shared, spawner: Any, session: Session, minutes: int) ->
         most = profile.time_minutes.max - job.time_limit
         more = f"it can have {most} minutes more" if most > 0 else "it has all of it"
         raise TimeFixed(f"“{profile.display_name}” runs {profile.time_minutes.max} minutes at most; {more}.")
+    if offer.bookings is not None and (why := offer.bookings.no_longer(job, session.request, total)):
+        raise TimeFixed(why)
     warnings: tuple[str, ...] = ()
     if part.admission is not None:
         warnings = await part.admission.extend(spawner.user, session, minutes)

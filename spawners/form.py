@@ -11,19 +11,21 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from carme_hub.domain.availability import Cluster, outlook, sentence, sooner
+from carme_hub.domain.availability import Cluster
 from carme_hub.domain.offers import UNLISTED, Limit, Profile
-from carme_hub.domain.profiles import Problem, default_profile, examine
+from carme_hub.domain.profiles import Problem, default_profile, examine, granted
 from carme_hub.domain.sessions import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.cost import Cost, Left
 from carme_hub.spawners.options import SEPARATOR
+from carme_hub.spawners.prospects import prospect
+from carme_hub.spawners.slots import BOOKING, OUTSIDE, Bookings, split
+from carme_hub.spawners.words import clock, duration
 
 #: What people find natural to choose from, in minutes.
 _NATURAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
@@ -43,6 +45,7 @@ class Offer:
         why_empty: said where no profile is offered, with what to do.
         source: who says what is free.
         left: of each account; none where GPU time is not kept.
+        bookings: the calendar for this user; None where nobody books.
     """
 
     profiles: tuple[Profile, ...]
@@ -54,16 +57,29 @@ class Offer:
     why_empty: str = ""
     source: str = "Slurm"
     left: Mapping[str, Left] = field(default_factory=dict)
+    bookings: Bookings | None = None
+
+    def choose(self, options: Mapping[str, object]) -> Request:
+        """Return the request these options come to.
+
+        Raises:
+            ProfileNotAllowed: something is wrong with them. NoAccount: only that no account may be charged.
+        """
+        return granted(*self.examine(options))
 
     def examine(self, options: Mapping[str, object]) -> tuple[Request | None, tuple[Problem, ...]]:
-        """Return the request these options come to, or None and what is wrong."""
-        return examine(
+        """Return the request these options come to, in the booking that it fits, or None and what is wrong."""
+        options, asked = split(options) if self.bookings is not None else (options, "")
+        request, problems = examine(
             self.profiles,
             options,
             accounts=self.accounts,
             images=tuple(self.images),
             reservations=self.reservations,
         )
+        if request is None or self.bookings is None:
+            return request, problems
+        return self.bookings.place(request, asked)
 
 
 def render_form(
@@ -106,7 +122,7 @@ def render_form(
         "cost": cost,
         "cost_link": _cost_link(cost, chosen, options, here_url),
     }
-    return _environment().get_template("carme_form.html").render(context)
+    return environment().get_template("carme_form.html").render(context)
 
 
 def request_shown(
@@ -143,29 +159,6 @@ def live_answer(offer: Offer, options: Mapping[str, object], now: float) -> dict
         "silent_since": cluster.silent_since or None,
         "silent": clock(cluster.silent_since, now) if cluster.silent_since else "",
     }
-
-
-def clock(moment: float, now: float) -> str:
-    """Return a time as people read it, in the hub's time zone: 14:05, tomorrow 09:10, Thu 26 Nov 09:10."""
-    when = datetime.fromtimestamp(moment).astimezone()
-    today = datetime.fromtimestamp(now).astimezone().date()
-    if when.date() == today:
-        return f"{when:%H:%M}"
-    if when.date() == today + timedelta(days=1):
-        return f"tomorrow {when:%H:%M}"
-    if when.date() == today - timedelta(days=1):
-        return f"yesterday {when:%H:%M}"
-    return f"{when:%a %-d %b %H:%M}"
-
-
-def duration(minutes: int) -> str:
-    """Return 90 as "1 hour 30 minutes"."""
-    parts = []
-    for size, unit in ((1440, "day"), (60, "hour"), (1, "minute")):
-        count, minutes = divmod(minutes, size)
-        if count:
-            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
-    return " ".join(parts) or "0 minutes"
 
 
 def _why_empty(offer: Offer) -> str:
@@ -226,8 +219,8 @@ def _card(
     here_url: str,
 ) -> dict[str, object]:
     request = offer.examine({**options, "profile": profile.slug})[0] if options else None
-    prospect = _prospect(offer, profile, request, now, suggest=True)
-    changes = prospect["suggestion"]
+    seen = _prospect(offer, profile, request, now, suggest=True)
+    changes = seen["suggestion"]
     link = ""
     if isinstance(changes, dict):
         new = {**options, "profile": profile.slug, **changes["options"]}
@@ -238,7 +231,7 @@ def _card(
         "name": profile.display_name,
         "description": profile.description,
         "gives": _gives(profile, offer.virtual),
-        "prospect": prospect,
+        "prospect": seen,
         "link": link,
         "controls": _controls(offer, profile, options, problems if options else ()),
     }
@@ -248,25 +241,11 @@ def _prospect(
     offer: Offer, profile: Profile, request: Request | None, now: float, *, suggest: bool
 ) -> dict[str, object]:
     """Return sentence, state and suggestion for a request, or for the profile's defaults where there is none."""
-    if request is None:
-        request = offer.examine({"profile": profile.slug})[0]
+    request = request or offer.examine({"profile": profile.slug})[0]
     if request is None:
         return {"sentence": "", "state": "unknown", "expected": None, "suggestion": None}
-    seen = outlook(offer.cluster, request, now)
-    state = "wait"
-    if not offer.cluster.known or offer.cluster.silent_since:
-        state = "unknown"
-    elif seen.starts_now:
-        state = "now"
-    elif not seen.possible:
-        state = "never"
-    smaller = sooner(offer.cluster, profile, request, virtual=offer.virtual) if suggest and state != "now" else None
-    return {
-        "sentence": sentence(offer.cluster, request, seen, lambda t: clock(t, now), virtual=offer.virtual),
-        "state": state,
-        "expected": int(seen.expected) or None,
-        "suggestion": {"options": dict(smaller.options), "what": smaller.what} if smaller else None,
-    }
+    more = {"virtual": offer.virtual, "suggest": suggest}
+    return prospect(offer.cluster, profile, request, now, bookings=offer.bookings, **more)
 
 
 def _gives(profile: Profile, virtual: bool) -> list[str]:
@@ -358,9 +337,7 @@ def _controls(
         names("image", "Image", [(i, f"{i} – {offer.images[i]}" if offer.images[i] else i) for i in images])
     mine = [a for a in offer.accounts or () if not profile.accounts or a in profile.accounts]
     names("account", "Account to charge", [(a, f"{a}: {offer.left[a].said}" if a in offer.left else a) for a in mine])
-    if not profile.reservation:
-        reserved = [*profile.reservations, *(r for r in offer.reservations if r not in profile.reservations)]
-        names("reservation", "Reservation", [("", "none"), *((r, r) for r in reserved)])
+    names("reservation", "Reservation", _reservations(offer, profile))
     if "working_folder" not in settled:
         add(
             "working_folder",
@@ -370,6 +347,21 @@ def _controls(
             hint="Empty: your home folder. Or a path below it, or one from /.",
         )
     return controls
+
+
+def _reservations(offer: Offer, profile: Profile) -> list[tuple[str, str]]:
+    """Return the values of the control for reservations: those of Slurm, and the user's bookings of these GPUs."""
+    if profile.reservation:
+        return []
+    reserved = [*profile.reservations, *(r for r in offer.reservations if r not in profile.reservations)]
+    types = profile.gpus.types if profile.gpus else ()
+    bookings = offer.bookings
+    booked = [each for each in bookings.mine if each.need.type in types] if bookings is not None else []
+    if bookings is None or not booked:
+        return [("", "none"), *((name, name) for name in reserved)]
+    ours = ((BOOKING + each.id, f"“{each.title}” until {bookings.until(each)}") for each in booked)
+    named = ((name, name) for name in reserved)
+    return [("", "my booking, where it fits"), *ours, (OUTSIDE, "none: outside my booking"), *named]
 
 
 def _times(limit: Limit, options: Mapping[str, object]) -> list[int]:
@@ -383,7 +375,8 @@ def _times(limit: Limit, options: Mapping[str, object]) -> list[int]:
 
 
 @functools.cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return what renders the hub's own parts of pages."""
     folder = Path(share_folder()) / "templates"
     return Environment(
         loader=FileSystemLoader(folder),

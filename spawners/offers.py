@@ -23,7 +23,6 @@ from carme_hub.containers.images import BASES, FORMATS
 from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.offers import Profile
 from carme_hub.domain.profile_list import parse_profiles
-from carme_hub.domain.profiles import choose
 from carme_hub.domain.sessions import Request
 from carme_hub.errors import ConfigError, Refused
 from carme_hub.spawners.form import Offer, render_form
@@ -203,13 +202,7 @@ class OfferSettings(LoggingConfigurable):
         self.new_session()
         try:
             offer = await self.offer()
-            self._request = choose(
-                offer.profiles,
-                checked_options(user_options),
-                accounts=offer.accounts,
-                images=tuple(offer.images),
-                reservations=offer.reservations,
-            )
+            self._request = offer.choose(checked_options(user_options))
             owner = self.owner()
             places = (owner.home, *(bind.destination for bind in self.site_binds()))
             check_folder(working_folder(owner, self._request), places)

@@ -38,6 +38,7 @@ from carme_hub.spawners.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.form import Offer, live_answer, render_form, request_shown, takeable
 from carme_hub.spawners.notices import CarmeHomeHandler, notices_for
 from carme_hub.spawners.options import options_from_form, options_from_query
+from carme_hub.spawners.slot_cards import slots_html
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +159,9 @@ class CarmeSpawnHandler(SpawnHandler):
         from_link: bool = False,
     ) -> str:
         here = self.request.path
+        names = ("next", "display_name")
+        kept = {name: value for name in names if (value := self.get_query_argument(name, ""))}
+        url, booked = url_concat(here, kept), None
         if _offers(spawner):
             offer: Offer = await spawner.offer()
             if from_link and options is not None:
@@ -174,22 +178,22 @@ class CarmeSpawnHandler(SpawnHandler):
                 live_url=url_path_join(self.hub.base_url, "api/carme/availability", user.escaped_name),
                 here_url=here,
             )
+            booked = slots_html(offer, url=url, xsrf=self.xsrf_token.decode()) if offer.bookings is not None else None
             message = ""
         else:
             form = await spawner.get_options_form() or ""
             message = " ".join(p.message for p in problems)
             if from_link:
                 message = "The options of this link cannot be filled in here. Nothing has been started."
-        names = ("next", "display_name")
-        kept = {name: value for name in names if (value := self.get_query_argument(name, ""))}
         html: str = await self.render_template(
             "spawn.html",
             for_user=user,
             auth_state=await user.get_auth_state(),
             spawner_options_form=form,
+            slots_html=booked,
             error_message=message,
             html_error_message="",
-            url=url_concat(here, kept),
+            url=url,
             spawner=spawner,
             server_name=server_name,
             nothing_offered=_offers(spawner) and not offer.profiles,
@@ -227,6 +231,8 @@ class AvailabilityHandler(APIHandler):
         cost, left = await cost_of(user.spawner, offer, options)
         answer["cost"] = cost.as_json() if cost is not None else None
         answer["accounts"] = {account: each.as_json() for account, each in left.items()}
+        if offer.bookings is not None:
+            answer["slots"] = slots_html(offer)
         self.finish(json.dumps(answer))
 
 

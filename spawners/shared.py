@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from typing import Any
 
@@ -20,7 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.sessions import Session
+from carme_hub.booking.settings import CarmeReservations
+from carme_hub.domain.sessions import Request, Session
 from carme_hub.errors import StoreError
 from carme_hub.sessions.associations import AssociationBook, book_of
 from carme_hub.sessions.book import SessionBook
@@ -30,6 +31,8 @@ from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners.admission import Admission
 from carme_hub.spawners.cluster import ClusterLook
+from carme_hub.spawners.cost import Cost, Left
+from carme_hub.spawners.slots import Slots
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import settle
 from carme_hub.store.sessions import SessionStore
@@ -52,7 +55,10 @@ class Shared:
         self.waiting: set[str] = set()
         #: Who asks the ledger before a start; None where GPU time is not kept.
         self.admission: Admission | None = None
+        #: The calendar as sessions meet it; None where nobody books.
+        self.slots: Slots | None = None
         self._quotas = CarmeQuotas(config=config, log=logger)
+        self._reservations = CarmeReservations(config=config, log=logger)
         self._virtual = bool(config.SlurmContainerSpawner.get("virtual", False))
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
@@ -71,6 +77,8 @@ class Shared:
             self.admission = Admission(
                 *(self._quotas, engine, cluster, self.associations, self.watcher, self.log), virtual=self._virtual
             )
+        if self._reservations.enabled:
+            self.slots = Slots(engine, self.settings.cluster, log=self.log)
         self._revoke_unborn()
         self.keeper = SessionKeeper(self.book, self.client, self.watcher, forget=self.revoke, log=self.log)
         self.book.on_change(self._tell_spawner)
@@ -81,6 +89,26 @@ class Shared:
         """End the background tasks; sessions go on."""
         await self.keeper.stop()
         await self.watcher.stop()
+        if self.slots is not None:
+            await self.slots.stop()
+
+    async def admitted(self, user: Any, session: str, request: Request, say: Callable[[int, str], None]) -> Request:
+        """Hold what a session may use, from its booking where it is in one, and return the request as it is started.
+
+        Raises:
+            Refused: a rule does not allow it, or its booking is over.
+        """
+        request, slot = self.slots.entered(request, say) if self.slots is not None else (request, "")
+        if self.admission is None:
+            return request
+        return await self.admission.hold(user, session, request, say, slot=slot)
+
+    async def cost(self, user: Any, request: Request | None) -> tuple[Cost | None, Mapping[str, Left]]:
+        """Return what a choice would cost, and what is left by account; None and {} where GPU time is not kept."""
+        if self.admission is None:
+            return None, {}
+        inside = self.slots.named(request.reservation) if self.slots is not None and request is not None else None
+        return await self.admission.cost(user, request, slot=inside.id if inside is not None else "")
 
     async def give_back(self, id: str) -> None:
         """Release what is held for a session that never got a job."""

@@ -107,18 +107,19 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         groups = [group.name for group in self.user.groups]
         # Until Slurm has said who may charge what, an offer to some accounts is an offer to nobody.
         profiles = [p for p in await self.profiles() if known or not p.accounts]
+        cluster = await part.look.cluster()
         return Offer(
             profiles=offered(profiles, groups, accounts),
             accounts=accounts,
             images={image.name: image.description for image in self.site_images()},
-            cluster=await part.look.cluster(),
+            cluster=cluster,
             virtual=self.virtual,
+            bookings=await part.slots.of(self.user.name, groups, accounts, cluster) if part.slots is not None else None,
         )
 
     async def cost(self, request: Request | None) -> tuple[Cost | None, Mapping[str, Left]]:
         """Return what a choice would cost, and what is left by account; None and {} where GPU time is not kept."""
-        part = await self.shared()
-        return await part.admission.cost(self.user, request) if part.admission is not None else (None, {})
+        return await (await self.shared()).cost(self.user, request)
 
     def new_session(self) -> None:
         """Begin a new session: what was known of the last one counts no more."""
@@ -199,8 +200,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         if request is None or told is None:
             raise Refused("Choose a profile first.")
         await self._end_earlier(part)
-        if part.admission is not None:
-            request = self._request = await part.admission.hold(self.user, self._session_id, request, told.say)
+        request = self._request = await part.admitted(self.user, self._session_id, request, told.say)
         told.say(5, "Request accepted.")
         session, nonce = await part.book.intend(
             self._session_id,

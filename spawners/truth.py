@@ -8,8 +8,8 @@ from typing import Any
 
 from carme_hub.domain.sessions import SessionState
 from carme_hub.domain.verdict import Standing
-from carme_hub.spawners.form import clock
 from carme_hub.spawners.shared import ready
+from carme_hub.spawners.words import clock
 
 #: Why a session ended that a person, an administrator or the culler stopped.
 STOPPED = "Stopped."

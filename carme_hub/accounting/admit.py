@@ -1,4 +1,8 @@
-"""Ask, and hold: every rule that applies is checked and the hold is written in one write transaction."""
+"""Ask, and hold: every rule that applies is checked and the hold is written in one write transaction.
+
+A session in a reservation takes over what that holds for its time, so nothing is held twice, and what was granted when
+the reservation was booked is not asked again.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from carme_hub.domain.ledger import Balance, Entry, Kind, hold_key, release_key
-from carme_hub.domain.quotas import Applied, Ask, Decision, Person, Who, applying, decide
+from carme_hub.domain.quotas import Applied, Ask, Decision, Facts, Person, Who, applying, decide
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import LedgerReads, LedgerWrites, OpenHold
+from carme_hub.store.ledger_slots import OpenSlot, open_slots
 
 from .books import Books, Unknown, covers, named_session
 from .credits import expire_due
-from .facts import Gathering, Taken
+from .facts import NOTHING_FREED, Freed, Gathering, Taken, about_time, moments
+from .slots import return_unused, slot_with, take_over
 
 #: What a statement says of a hold.
 HELD = "held until the session is over"
@@ -64,9 +70,21 @@ class Standing:
 
 
 def admit(
-    books: Books, session: str, person: Person, ask: Ask, partition: str, qos: str, reason: str = HELD
+    books: Books,
+    session: str,
+    person: Person,
+    ask: Ask,
+    partition: str,
+    qos: str,
+    reason: str = HELD,
+    *,
+    slot: str = "",
 ) -> Decision:
-    """Decide on a new session and hold what it may use; asked again for the same session, it is granted."""
+    """Decide on a new session and hold what it may use; asked again for the same session, it is granted.
+
+    Args:
+        slot: the reservation in which it is to start, "" for none; one of another account, or over, is none.
+    """
     if not session:
         raise ValueError("a session has an id")
     ask = _priced(books, ask, partition, qos)
@@ -75,7 +93,9 @@ def admit(
             return Decision(largest=ask)
         now = books.clock()
         expire_due(books, now_ours, now, ask.account)
-        decision = _decide(books, now_ours, person, ask, now)
+        asked = _Asked(books, now_ours, person, now, open_slots(now_ours, [slot]).get(slot) if slot else None)
+        start, end = int(now), int(now) + ask.seconds
+        decision = asked.decide(ask, start, end)
         if decision.granted:
             hold = Entry(
                 key=hold_key(session),
@@ -86,15 +106,15 @@ def admit(
                 at=now,
                 user=person.user,
                 session=session,
-                start=int(now),
-                end=int(now) + ask.seconds,
+                start=start,
+                end=end,
                 gpus=(ask.gpus,) if ask.gpus else (),
                 factor=ask.factor,
                 partition=partition,
                 qos=qos,
                 reason=reason,
             )
-            now_ours.append([hold])
+            now_ours.append([*asked.taken(session, ask, start, end), hold])
     return decision
 
 
@@ -110,7 +130,8 @@ def extend(books: Books, session: str, seconds: int, person: Person | None, exte
         if extension is not None and extension <= hold.extensions:
             return Decision(largest=ask)
         expire_due(books, now_ours, now, ask.account)
-        decision = _decide(books, now_ours, person or Person(first.user), ask, now)
+        asked = _Asked(books, now_ours, person or Person(first.user), now, slot_with(now_ours, session), session)
+        decision = asked.decide(ask, hold.end, hold.end + seconds)
         if decision.granted:
             more = first.but(
                 key=hold_key(session, hold.extensions + 1),
@@ -121,7 +142,7 @@ def extend(books: Books, session: str, seconds: int, person: Person | None, exte
                 reason="held for the session's longer time limit",
                 id=0,
             )
-            now_ours.append([more])
+            now_ours.append([*asked.taken(session, ask, hold.end, hold.end + seconds), more])
     return decision
 
 
@@ -142,6 +163,7 @@ def undo_extension(books: Books, session: str, reason: str) -> bool:
             key=hold_key(session, number), amount=-last.amount, at=books.clock(), end=last.start, reason=reason, id=0
         )
         now_ours.append([back])
+        _return_extension(now_ours, session, books.clock())
         return True
 
 
@@ -159,6 +181,7 @@ def release(books: Books, session: str, reason: str, actor: str) -> bool:
         if jobs:
             raise StillRunning(f"Job {jobs[0].shown_id} of this session has not ended. End it first.")
         now_ours.append([released(hold, books.clock(), reason, actor)])
+        return_unused(books, now_ours, [session], books.clock())
     return True
 
 
@@ -176,19 +199,15 @@ def released(hold: OpenHold, at: float, reason: str, actor: str = "carme-hub") -
     )
 
 
-def preview(books: Books, person: Person, asks: Sequence[Ask], partition: str, qos: str) -> list[Decision]:
+def preview(
+    books: Books, person: Person, asks: Sequence[Ask], partition: str, qos: str, *, slot: str = ""
+) -> list[Decision]:
     """Decide on several requests as if each were the only one; nothing is written."""
     with books.store.reading(books.cluster) as reads:
         now = books.clock()
-        gathering = Gathering(books, reads, person, now)
-        zone, quotas = books.policy().zone, books.policy().quotas
-        found, facts = [], {}
-        for ask in asks:
-            applied = applying(quotas, person, ask.account)
-            if ask.account not in facts:
-                facts[ask.account] = gathering.facts(applied, [ask.account])
-            found.append(decide(applied, _priced(books, ask, partition, qos), facts[ask.account], zone=zone))
-    return found
+        asked = _Asked(books, reads, person, now, open_slots(reads, [slot]).get(slot) if slot else None)
+        start = int(now)
+        return [asked.decide(_priced(books, ask, partition, qos), start, start + ask.seconds) for ask in asks]
 
 
 def standing(books: Books, person: Person, accounts: Iterable[str]) -> Standing:
@@ -205,11 +224,77 @@ def standing(books: Books, person: Person, accounts: Iterable[str]) -> Standing:
         return Standing(gathering.balances(names), tuple(rules.values()), tuple(limits))
 
 
-def _decide(books: Books, reads: LedgerReads, person: Person, ask: Ask, now: float) -> Decision:
-    policy = books.policy()
-    applied = applying(policy.quotas, person, ask.account)
-    facts = Gathering(books, reads, person, now).facts(applied, [ask.account])
-    return decide(applied, ask, facts, zone=policy.zone)
+class _Asked:
+    """Decides on what one person asks at one moment. What several requests need is read once.
+
+    Args:
+        slot: the reservation in which it is to be, None for none. extends: the session that asks for more.
+    """
+
+    def __init__(
+        self, books: Books, reads: LedgerReads, person: Person, now: float, slot: OpenSlot | None, extends: str = ""
+    ) -> None:
+        self._books, self._reads, self._person, self._now, self._slot = books, reads, person, now, slot
+        self._extends = extends
+        self._gathered: dict[tuple[Freed, float], Gathering] = {}
+        self._facts: dict[tuple[str, Freed], Facts] = {}
+
+    def decide(self, ask: Ask, start: float, end: float) -> Decision:
+        """Decide on GPUs from ``start`` to ``end``."""
+        policy, freed = self._books.policy(), self._freed(ask, start, end)
+        gathering = self._gathering(freed, self._now)
+        applied = applying(policy.quotas, self._person, ask.account)
+        if (key := (ask.account, freed)) not in self._facts:
+            self._facts[key] = gathering.facts(applied, [ask.account])
+        if self._slot is not None and freed.amount and freed.amount == ask.amount:
+            applied = tuple(self._promised(gathering, one, self._slot) for one in applied)
+        decision = decide(applied, ask, self._facts[key], zone=policy.zone)
+        lasting = about_time(one for one in applied if one.quota.in_force(self._now))
+        if not decision.granted or not gathering.fills_later(lasting):
+            return decision  # windows to come are empty, but for what counts in today's as well
+        for at in moments(lasting, self._now, end, policy.zone)[1:]:
+            facts = self._gathering(freed, at).facts(lasting, [ask.account])
+            later = decide(lasting, ask, facts, zone=policy.zone)
+            if not later.granted:
+                return later
+        return decision
+
+    def taken(self, session: str, ask: Ask, start: float, end: float) -> list[Entry]:
+        """Return the entry by which a session takes over what the slot holds for it, none where that is nothing."""
+        freed = self._freed(ask, start, end)
+        return [take_over(self._slot, session, freed.amount, self._now)] if self._slot and freed.amount else []
+
+    def _freed(self, ask: Ask, start: float, end: float) -> Freed:
+        """Return what the slot holds for a request: for the time within it, and no more than is there."""
+        slot = self._slot
+        if slot is None or slot.entry.account != ask.account:
+            return NOTHING_FREED
+        return Freed(slot.id, min(slot.amount, slot.within(ask.gpus, ask.factor, start, end)))
+
+    def _promised(self, gathering: Gathering, one: Applied, slot: OpenSlot) -> Applied:
+        """Return a rule without what was asked when the slot was booked: of those for whom that counts, GPU time."""
+        quota = replace(one.quota, needs_grant=False)
+        if not quota.soft and gathering.counts(one, slot.entry.account, slot.entry.user):
+            quota = replace(quota, gpu_time=None)
+        return replace(one, quota=quota)
+
+    def _gathering(self, freed: Freed, at: float) -> Gathering:
+        key = (freed, at)
+        if key not in self._gathered:
+            self._gathered[key] = Gathering(
+                self._books, self._reads, self._person, self._now, at=at, freed=freed, extends=self._extends
+            )
+        return self._gathered[key]
+
+
+def _return_extension(writes: LedgerWrites, session: str, now: float) -> None:
+    """Give a reservation back what a session took over for more time than it holds now."""
+    slot, hold = slot_with(writes, session), writes.open_holds([session]).get(session)
+    if slot is None or hold is None or not hold.entry.gpus:
+        return
+    needs = slot.within(hold.entry.gpus[0], hold.entry.factor, hold.entry.start, hold.end)
+    if (back := slot.back(session, needs)) > 0:
+        writes.append([slot.more(back, now, f"session {session} does not need it", session=session)])
 
 
 def _priced(books: Books, ask: Ask, partition: str, qos: str) -> Ask:

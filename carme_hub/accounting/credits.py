@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from carme_hub.domain.credits import expiry_key, left_of_credits
 from carme_hub.domain.ledger import Entry, Kind
+from carme_hub.domain.windows import FOREVER
 from carme_hub.store.ledger import LedgerReads, LedgerWrites
+from carme_hub.store.ledger_slots import open_slots
 
 from .books import Books
 
@@ -33,11 +35,17 @@ def expire_all(books: Books) -> list[Entry]:
     return written
 
 
-def live_credits(reads: LedgerReads, account: str, now: float) -> int:
-    """Return how much of an account's balance will expire; 0 for most."""
+def live_credits(reads: LedgerReads, account: str, now: float, until: float = FOREVER, without: str = "") -> int:
+    """Return how much of an account's balance will expire, up to a time; 0 for most.
+
+    Args:
+        without: a reservation of which the hold is looked at as if it were not there.
+    """
     entries = reads.grants(account)
-    live = {entry.key for entry in entries if entry.expires > now and entry.amount > 0}
-    return sum(rest for key, rest in _left(reads, account, entries, now).items() if key in live) if live else 0
+    live = {entry.key for entry in entries if now < entry.expires <= until and entry.amount > 0}
+    if not live:
+        return 0
+    return sum(rest for key, rest in _left(reads, account, entries, now, without).items() if key in live)
 
 
 def _expire(books: Books, writes: LedgerWrites, account: str, now: float) -> list[Entry]:
@@ -75,9 +83,12 @@ def _expire(books: Books, writes: LedgerWrites, account: str, now: float) -> lis
     return writes.append(new)
 
 
-def _left(reads: LedgerReads, account: str, entries: Sequence[Entry], now: float) -> dict[str, int]:
+def _left(reads: LedgerReads, account: str, entries: Sequence[Entry], now: float, without: str = "") -> dict[str, int]:
     holds = [hold for hold in reads.open_holds().values() if hold.entry.account == account]
     held = [(int(hold.entry.start), hold.amount) for hold in holds]
+    # A reservation may be used up to its end, so only what lasts until then pays for it.
+    slots = [slot for slot in open_slots(reads).values() if slot.entry.account == account and slot.id != without]
+    held += [(int(slot.entry.end), slot.amount) for slot in slots]
     return left_of_credits(entries, reads.draws(account) + held, now)
 
 

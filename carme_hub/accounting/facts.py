@@ -1,9 +1,14 @@
-"""What is known of use at one moment, as the rules need it."""
+"""What is known of use at one moment, as the rules need it.
+
+A session's hold counts in the windows that are open now. A reservation's counts, whole, in every window that its time
+lies in, and in no other; in a rolling window, which ends at any moment, also where its time comes within as many days.
+So no window can be overrun, wherever in its time a reservation is used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carme_hub.domain.ledger import Balance, charge_key
 from carme_hub.domain.quotas import DAY, Applied, Facts, Person, Use, Who, Window
@@ -25,28 +30,72 @@ class Taken:
     end: float
 
 
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """So much of what a reservation holds counts as nobody's: who asks would take it over."""
+
+    slot: str
+    amount: int
+
+
+NOTHING_FREED = Freed("", 0)
+
+
 class Gathering:
     """Reads facts within one transaction; what several rules need is read once.
 
     Args:
         person: whose own use stands in for a group of which the members are not known.
+        at: the moment whose windows count; the default is now. What runs is counted up to now.
+        extends: the session that would go on into those windows, and take what it holds with it.
     """
 
-    def __init__(self, books: Books, reads: LedgerReads, person: Person, now: float) -> None:
+    def __init__(
+        self,
+        books: Books,
+        reads: LedgerReads,
+        person: Person,
+        now: float,
+        *,
+        at: float | None = None,
+        freed: Freed = NOTHING_FREED,
+        extends: str = "",
+    ) -> None:
+        self._extends = extends
         self._books = books
         self._reads = reads
         self._person = person
         self._now = now
+        self._at = now if at is None else at
         self._zone = books.policy().zone
-        self._holds = reads.held()
+        held = reads.held()
+        self._holds = [hold for hold in held if not hold.is_slot]
+        self._slots = [
+            replace(hold, amount=hold.amount - freed.amount) if hold.session == freed.slot else hold
+            for hold in held
+            if hold.is_slot
+        ]
+        self._freed = {hold.account: freed.amount for hold in held if hold.is_slot and hold.session == freed.slot}
         self._outside: dict[Whose, list[tuple[Usage, int]]] = {}
         self._taken: dict[tuple[Whose, float, float], Taken] = {}
 
     def facts(self, applied: Sequence[Applied], accounts: Iterable[str]) -> Facts:
         """Return the facts for these rules and accounts."""
         use = {(one.quota.id, one.subject): self._use(one) for one in applied}
-        left = {name: balance.left - self._running(Whose(name)) for name, balance in self.balances(accounts).items()}
-        return Facts(self._now, use, left)
+        left = {
+            name: balance.left - self._running(Whose(name)) + self._freed.get(name, 0)
+            for name, balance in self.balances(accounts).items()
+        }
+        return Facts(self._at, use, left)
+
+    def fills_later(self, applied: Iterable[Applied]) -> bool:
+        """Return whether a reservation counts for these rules, so that their windows to come may not be empty."""
+        timed = (one for one in applied if one.quota.gpu_time is not None) if self._slots else ()
+        return any(self._of(self.whose(one), self._slots) for one in timed)
+
+    def counts(self, one: Applied, account: str, user: str) -> bool:
+        """Return whether what this user holds for this account counts for a rule."""
+        return _is_of(self.whose(one), account, user)
 
     def balances(self, accounts: Iterable[str]) -> dict[str, Balance]:
         """Return the balances as the ledger has them, without what runs outside the hub."""
@@ -63,14 +112,20 @@ class Gathering:
 
     def taken(self, one: Applied) -> Taken:
         """Return what was taken of a rule's GPU time."""
-        whose, (start, end) = self.whose(one), span(one.quota, self._now, self._zone)
+        whose, (start, end) = self.whose(one), span(one.quota, self._at, self._zone)
         key = (whose, start, end)
         if key not in self._taken:
             until = None if one.quota.window in (Window.TOTAL, Window.ROLLING) else end
             used = self._reads.used(whose, start, until).amount + self._running(whose, (start, end))
-            held = sum(hold.amount for hold in self._held(whose)) if end >= self._now else 0
-            self._taken[key] = Taken(used, held, start, end)
+            open_now = [hold for hold in self._held(whose) if self._lasts(hold, start)] if end >= self._now else []
+            reach = end + one.quota.days * DAY if one.quota.window is Window.ROLLING else end
+            booked = [slot for slot in self._of(whose, self._slots) if slot.start < reach and slot.end > start]
+            self._taken[key] = Taken(used, sum(hold.amount for hold in (*open_now, *booked)), start, end)
         return self._taken[key]
+
+    def _lasts(self, hold: Held, start: float) -> bool:
+        """Return whether a hold counts in a window that is open now, or begins then."""
+        return self._at <= self._now or hold.end > start or (bool(hold.session) and hold.session == self._extends)
 
     def _use(self, one: Applied) -> Use:
         quota, whose = one.quota, self.whose(one)
@@ -109,7 +164,11 @@ class Gathering:
         return (frees[0][0] if frees else 0.0), tuple(frees)
 
     def _held(self, whose: Whose) -> list[Held]:
-        return [hold for hold in self._holds if _is_of(whose, hold.account, hold.user)]
+        return self._of(whose, self._holds)
+
+    @staticmethod
+    def _of(whose: Whose, holds: Iterable[Held]) -> list[Held]:
+        return [hold for hold in holds if _is_of(whose, hold.account, hold.user)]
 
     def _running(self, whose: Whose, within: tuple[float, float] | None = None) -> int:
         """Return what open jobs without a hold have used by now, in a window."""
@@ -136,6 +195,43 @@ class Gathering:
                 if key not in charged
             ]
         return self._outside[whose]
+
+
+def about_time(applied: Iterable[Applied]) -> list[Applied]:
+    """Return the rules with what they say of GPU time, balance and GPU types alone: nothing of sessions and numbers."""
+    return [
+        replace(
+            one,
+            quota=replace(
+                one.quota,
+                concurrent_gpus=None,
+                session_gpus=None,
+                sessions=None,
+                sessions_per_day=None,
+                time_limit=None,
+                may_extend=None,
+            ),
+        )
+        for one in applied
+    ]
+
+
+def moments(applied: Iterable[Applied], start: float, end: float, zone: str) -> list[float]:
+    """Return moments in whose windows all GPU time from ``start`` to ``end`` lies: its start, and where windows begin.
+
+    A rolling window has no beginning: it is looked at once in its length, and at the end.
+    """
+    found = {start}
+    for quota in (one.quota for one in applied if one.quota.gpu_time is not None):
+        if quota.window is Window.TERM:
+            found |= {quota.start} if start < quota.start < end else set()
+        elif quota.window is Window.ROLLING:
+            found |= {*range(int(start) + quota.days * DAY, int(end), quota.days * DAY), max(start, end - 1)}
+        elif quota.window is not Window.TOTAL:
+            at = start
+            while (at := span(quota, at, zone)[1]) < end:
+                found.add(at)
+    return sorted(found)
 
 
 def _is_of(whose: Whose, account: str, user: str) -> bool:

@@ -61,15 +61,20 @@ class Ledger:
         partition: str = "",
         qos: str = "",
         reason: str = admit.HELD,
+        slot: str = "",
     ) -> Decision:
-        """Decide on a new session, and hold what it may use where it is granted; the price is looked up."""
-        return await in_thread(admit.admit, self.books, session, person, ask, partition, qos, reason)
+        """Decide on a new session, and hold what it may use where it is granted; the price is looked up.
+
+        Args:
+            slot: id of the reservation in which it is to start: it takes over what that holds for its time.
+        """
+        return await in_thread(admit.admit, self.books, session, person, ask, partition, qos, reason, slot=slot)
 
     async def preview(
-        self, person: Person, asks: Sequence[Ask], *, partition: str = "", qos: str = ""
+        self, person: Person, asks: Sequence[Ask], *, partition: str = "", qos: str = "", slot: str = ""
     ) -> list[Decision]:
-        """Decide on several requests as if each were the only one; nothing is written."""
-        return await in_thread(admit.preview, self.books, person, asks, partition, qos)
+        """Decide on several requests as if each were the only one; nothing is written. ``slot``: as for ``admit``."""
+        return await in_thread(admit.preview, self.books, person, asks, partition, qos, slot=slot)
 
     async def standing(self, person: Person, accounts: Iterable[str]) -> Standing:
         """Return balances, and what was used and held of every rule with GPU time; nothing is written."""

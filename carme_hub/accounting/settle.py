@@ -18,6 +18,7 @@ from . import odd
 from .admit import released
 from .books import SETTLING, Books, covers, named_session
 from .credits import expire_all
+from .slots import return_unused
 
 #: The note of when everything was last settled.
 SETTLED = "settled"
@@ -113,7 +114,7 @@ class _Settling:
         entries: list[Entry] = []
         for group in groups:
             entries += self._group(group, {int(each.submitted): each for each in charges.get(group[0].job_id, ())})
-        for entry in self._writes.append(entries):
+        for entry in self._append(entries):
             kept = {Kind.CHARGE: self._done.charged, Kind.RELEASE: self._done.released}
             kept.get(entry.kind, self._done.refunded).append(entry)
 
@@ -125,7 +126,14 @@ class _Settling:
                 continue
             why = self._why_no_job(session, hold, since)
             if why:
-                self._done.released += self._writes.append([released(hold, self._now, why)])
+                self._done.released += self._append([released(hold, self._now, why)])
+
+    def _append(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Write entries; what released sessions did not use of a reservation's hold goes back to that."""
+        written = self._writes.append(entries)
+        if over := [entry.session for entry in written if entry.kind is Kind.RELEASE]:
+            return_unused(self._books, self._writes, over, self._now)
+        return written
 
     def _group(self, group: Sequence[Usage], charges: Mapping[int, Entry]) -> list[Entry]:
         entries: list[Entry] = []

@@ -6,8 +6,9 @@ A booking is all of its times or none. Where one of them is taken, the answer na
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from carme_hub.domain.capacity import Capacity, Need, Place, Spot, Taken
 from carme_hub.domain.periods import Period
@@ -92,6 +93,30 @@ class NoSuchGpus(Refused):
     reason = "no-such-gpus"
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One time and what is needed then.
+
+    Attributes:
+        places: that are kept where they are free. fixed: and no others will do, since jobs run there.
+        sure: they are its own for all of that time.
+    """
+
+    time: Time
+    need: Need
+    places: tuple[Place, ...] = ()
+    fixed: bool = False
+    sure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where what was asked for can be, each time by its number, and what cannot be had."""
+
+    places: Mapping[int, tuple[Place, ...]]
+    conflicts: tuple[Conflict, ...]
+
+
 @dataclass
 class Calendar:
     """The calendar of one cluster. Every method may raise ``StoreError``; then nothing was written.
@@ -108,7 +133,7 @@ class Calendar:
     new_id: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
 
     async def book(self, wish: Wish, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
-        """Book all times of a wish.
+        """Book all times of a wish, by no rule and for no money: ``Desk`` is the door for people.
 
         Raises:
             SlotTaken: one of them is not free; nothing is booked.
@@ -121,76 +146,81 @@ class Calendar:
         return await in_store_thread(self._conflicts, wish)
 
     def _book(self, wish: Wish, state: State) -> tuple[Reservation, ...]:
-        supply = self._supply(wish)
+        supply = self.supply_for(wish.need)
         with self.store.transaction(self.cluster) as writes:
-            found, conflicts = self._placed(wish, state, writes, supply)
-            if conflicts:
-                raise SlotTaken(_words(conflicts), conflicts)
+            fit = self.fit(writes, supply, asked(wish))
+            if fit.conflicts:
+                raise taken(fit.conflicts)
+            found = self.made(wish, fit, state)
             writes.add(found)
-        return tuple(found)
+        return found
 
     def _conflicts(self, wish: Wish) -> tuple[Conflict, ...]:
-        supply = self._supply(wish)
+        supply = self.supply_for(wish.need)
         with self.store.reading(self.cluster) as reads:
-            return tuple(self._placed(wish, State.DRAFT, reads, supply)[1])
+            return self.fit(reads, supply, asked(wish)).conflicts
 
-    def _supply(self, wish: Wish) -> Supply:
-        """Return what there is; refuse what no time would make possible."""
+    # -- parts of a use case, within its transaction ------------------------------------------------------------------
+
+    def supply_for(self, need: Need, share: int = 100) -> Supply:
+        """Return what there is; refuse what no time would make possible.
+
+        Args:
+            share: the percent of each type that who asks lets be booked at one moment; the site's may be less.
+        """
         supply = self.supply()
+        supply = replace(supply, share=min(share, supply.share))
         empty = Capacity(supply.spots, (), by_node=supply.by_node, share=supply.share)
-        need = wish.need
         if empty.place(need, Period(0, 1)) is None:
             what = f"{need.seats} × {need.gpus or 'a whole node of'} {need.type}"
             known = ", ".join(f"{empty.total(type)} {type}" for type in empty.types) or "none"
             raise NoSuchGpus(f"{what} can never be booked here. GPUs that may be: {known}.")
         return supply
 
-    def _placed(
-        self, wish: Wish, state: State, reads: ReservationReads, supply: Supply
-    ) -> tuple[list[Reservation], list[Conflict]]:
-        """Return the reservations with their places, and the times for which there is none."""
-        now, series = self.clock(), self.new_id() if len(wish.times) > 1 else ""
-        found: list[Reservation] = []
-        taken_away: list[Time] = []
-        for time in sorted(wish.times, key=lambda each: each.period):
-            capacity = self._capacity(supply, reads, found, time.period)
-            places = capacity.place(wish.need, time.period)
-            if places is None:
-                taken_away.append(time)
-                continue
-            found.append(self._reservation(wish, time, places, state, now, series))
-        conflicts = [
-            self._explained(wish, time, supply, reads, found) if number < EXPLAINED else Conflict(time)
-            for number, time in enumerate(taken_away)
-        ]
-        return found, conflicts
-
-    def _capacity(
-        self, supply: Supply, reads: ReservationReads, more: Iterable[Reservation], within: Period
+    def capacity(
+        self, reads: ReservationReads, supply: Supply, within: Period, without: Collection[str] = ()
     ) -> Capacity:
-        """Return what is free within a period. ``more``: times of the same booking, which may overlap each other."""
-        known = [*supply.taken, *reads.taken(within)]
-        known += [place.taken(each.period) for each in more for place in each.places]
-        there = (each for each in known if each.period.overlaps(within))
-        return Capacity(supply.spots, there, by_node=supply.by_node, share=supply.share)
+        """Return what is free within a period. ``without``: ids of what is about to be somewhere else."""
+        return self._capacity(reads, supply, (), within, without)
 
-    def _explained(
-        self, wish: Wish, time: Time, supply: Supply, reads: ReservationReads, more: Iterable[Reservation]
-    ) -> Conflict:
-        start, end = time.period.start - AROUND, time.period.end + AROUND
-        within = Period(max(start, min(int(self.clock()), time.period.start)), end)
-        capacity = self._capacity(supply, reads, more, within)
-        fewer = capacity.fewer_seats(wish.need, time.period)
-        return Conflict(
-            time,
-            capacity.other_times(wish.need, time.period, within),
-            fewer.seats if fewer else 0,
-            tuple(other.type for other in capacity.other_types(wish.need, time.period)),
+    def fit(
+        self, reads: ReservationReads, supply: Supply, wanted: Sequence[Asked], without: Collection[str] = ()
+    ) -> Fit:
+        """Return where all that is asked for can be at once, and what cannot be had."""
+        found: dict[int, tuple[Place, ...]] = {}
+        missed: list[int] = []
+        more: list[Taken] = []
+        # What cannot be anywhere else comes first: others must not take its places.
+        order = sorted(
+            range(len(wanted)), key=lambda at: (not wanted[at].sure, not wanted[at].fixed, wanted[at].time.period)
         )
+        for at in order:
+            one = wanted[at]
+            places = one.places if one.sure else self._place(reads, supply, more, one, without)
+            if places is None:
+                missed.append(at)
+            else:
+                found[at] = places
+                more += [place.taken(one.time.period) for place in places]
+        conflicts = [
+            self._explained(reads, supply, more, wanted[at], without)
+            if number < EXPLAINED
+            else Conflict(wanted[at].time)
+            for number, at in enumerate(sorted(missed, key=lambda at: wanted[at].time.period))
+        ]
+        return Fit(found, tuple(conflicts))
 
-    def _reservation(
-        self, wish: Wish, time: Time, places: tuple[Place, ...], state: State, now: float, series: str
+    def made(self, wish: Wish, fit: Fit, state: State, *, actor: str = "") -> tuple[Reservation, ...]:
+        """Return the reservations of a wish all of whose times have places."""
+        series = self.new_id() if len(wish.times) > 1 else ""
+        times = sorted(enumerate(wish.times), key=lambda each: each[1].period)
+        return tuple(self.reservation(wish, time, fit.places[at], state, series, actor) for at, time in times)
+
+    def reservation(
+        self, wish: Wish, time: Time, places: tuple[Place, ...], state: State, series: str = "", actor: str = ""
     ) -> Reservation:
+        """Return a new reservation, which nobody has written yet."""
+        now = self.clock()
         return Reservation(
             id=self.new_id(),
             cluster=self.cluster,
@@ -210,11 +240,58 @@ class Calendar:
             series=series,
             occurrence=time.occurrence,
             changed=now,
-            actor=wish.owner,
+            actor=actor or wish.owner,
+        )
+
+    def _place(
+        self, reads: ReservationReads, supply: Supply, more: Sequence[Taken], one: Asked, without: Collection[str]
+    ) -> tuple[Place, ...] | None:
+        period = one.time.period
+        capacity = self._capacity(reads, supply, more, period, without)
+        if one.places and capacity.fits(one.places, period):
+            return one.places
+        return None if one.fixed else capacity.place(one.need, period)
+
+    def _capacity(
+        self, reads: ReservationReads, supply: Supply, more: Sequence[Taken], within: Period, without: Collection[str]
+    ) -> Capacity:
+        """``more``: what other times of the same booking take, which may overlap each other."""
+        known = (*supply.taken, *reads.taken(within, without), *more)
+        there = (each for each in known if each.period.overlaps(within))
+        return Capacity(supply.spots, there, by_node=supply.by_node, share=supply.share)
+
+    def _explained(
+        self, reads: ReservationReads, supply: Supply, more: Sequence[Taken], one: Asked, without: Collection[str]
+    ) -> Conflict:
+        time, need = one.time, one.need
+        start, end = time.period.start - AROUND, time.period.end + AROUND
+        within = Period(max(start, min(int(self.clock()), time.period.start)), end)
+        capacity = self._capacity(reads, supply, more, within, without)
+        if one.fixed:
+            return Conflict(time, _longest(capacity, one, within))
+        fewer = capacity.fewer_seats(need, time.period)
+        return Conflict(
+            time,
+            capacity.other_times(need, time.period, within),
+            fewer.seats if fewer else 0,
+            tuple(other.type for other in capacity.other_types(need, time.period)),
         )
 
 
-def _words(conflicts: Sequence[Conflict]) -> str:
-    if len(conflicts) == 1:
-        return "These GPUs are not free at that time. Nothing was booked."
-    return f"These GPUs are not free at {len(conflicts)} of the times. Nothing was booked."
+def asked(wish: Wish) -> tuple[Asked, ...]:
+    """Return a wish as its times."""
+    return tuple(Asked(time, wish.need) for time in wish.times)
+
+
+def taken(conflicts: Sequence[Conflict], done: str = "booked") -> SlotTaken:
+    """Return the refusal of what is not free; ``done``: what was not done with it."""
+    when = "that time" if len(conflicts) == 1 else f"{len(conflicts)} of the times"
+    return SlotTaken(f"These GPUs are not free at {when}. Nothing was {done}.", conflicts)
+
+
+def _longest(capacity: Capacity, one: Asked, within: Period) -> tuple[Period, ...]:
+    """Return until when it can keep its places, as the period from its start; () where not at all."""
+    start = one.time.period.start
+    ends = (part.start for part, _ in reversed(capacity.band(one.need.type, within)))
+    shorter = (Period(start, end) for end in ends if start < end < one.time.period.end)
+    return tuple(islice((each for each in shorter if capacity.fits(one.places, each)), 1))

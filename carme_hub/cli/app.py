@@ -24,6 +24,10 @@ class CarmeHubApp(Application):
             "GPU time: balances, grants, reports, and the ledger against Slurm",
         ),
         "session": ("carme_hub.cli.session.SessionApp", "Start, stop and list sessions through the hub's REST API"),
+        "reservations": (
+            "carme_hub.cli.reservations.ReservationsApp",
+            "Book GPUs, through the hub's REST API",
+        ),
         "doctor": ("carme_hub.cli.doctor.DoctorApp", "Name unsafe settings and how to mend them"),
     }
 

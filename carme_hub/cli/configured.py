@@ -12,6 +12,7 @@ import os
 import pwd
 import sys
 import time
+import uuid
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,6 +149,18 @@ def actor() -> str:
     except KeyError:
         return str(os.getuid())
     return f"user:{name}" if name == RULES else name
+
+
+def new_key(given: str) -> str:
+    """Return the idempotency key that was given, or a new one."""
+    return given or f"cli-{uuid.uuid4()}"
+
+
+def words(app: ConfiguredApp, *names: str) -> Sequence[str]:
+    """Return the words of the command line that are no options; ``UsageError`` where they are others than these."""
+    if len(app.extra_args) != len(names):
+        raise UsageError(f"write: {app.name} {' '.join(names)}".rstrip() + " [options]; --help says more")
+    return app.extra_args
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> str:

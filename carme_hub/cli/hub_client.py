@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,7 +19,16 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class HubUnreachable(CarmeError):
-    """No answer, or one that is not the hub's; it proves nothing about any session."""
+    """No answer, or one that is not the hub's; it proves nothing about any session or booking."""
+
+
+class HubRefused(Refused):
+    """The answer is no. ``answer``: all that was said with it."""
+
+    def __init__(self, message: str, status: int, answer: Mapping[str, Any]) -> None:
+        super().__init__(message, reason=str(answer.get("error") or "refused"))
+        self.status = status
+        self.answer = answer
 
 
 class HubClient:
@@ -29,13 +38,19 @@ class HubClient:
         address: the hub as a browser opens it, such as ``https://hub.example.org``, or its API's address.
         token: of the user, or of a service that may act for users.
         ca: file with the certificates that are trusted; "" = those of the system.
+        service: name of the hub's service whose REST API is asked in place of the hub's own.
 
     Raises:
         CarmeError: the token would go over a network that everybody can read, or the file is no certificate.
     """
 
-    def __init__(self, address: str, token: str, ca: str = "") -> None:
-        self.api = api_address(address)
+    def __init__(self, address: str, token: str, ca: str = "", *, service: str = "") -> None:
+        self.api = service_address(address, service) if service else api_address(address)
+        self._doubt = (
+            f"has the hub a service {service}, and is this its address in a browser"
+            if service
+            else "is it the hub's address"
+        )
         self._token = token
         self._ca = ca
         self._session: aiohttp.ClientSession | None = None
@@ -75,16 +90,18 @@ class HubClient:
             raise HubUnreachable(f"{self.api} does not say which sessions {user} has; the token may not know.")
         return [dict(servers[name]) for name in sorted(servers)]
 
-    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    async def ask(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
         """Return status and body of an answer; the body is text where it is not JSON.
 
         Raises:
-            Refused: the hub's answer is no; the message is the hub's.
+            HubRefused: the hub's answer is no; the message is the hub's.
             HubUnreachable: no answer, a failure of the hub, or something else than a hub.
         """
-        async with self._sent(method, path, body, aiohttp.ClientTimeout(total=ANSWER)) as answer:
+        async with self._sent(method, path, body, aiohttp.ClientTimeout(total=ANSWER), headers) as answer:
             text = await answer.text("utf-8", "replace")
-        return answer.status, _judged(answer.status, text, self.api)
+        return answer.status, self._judged(answer.status, text)
 
     async def events(self, path: str) -> AsyncIterator[dict[str, Any]]:
         """Yield the events of a start as they come, until the hub has no more."""
@@ -92,7 +109,7 @@ class HubClient:
         patience = aiohttp.ClientTimeout(total=None, sock_read=ANSWER)
         async with self._sent("GET", path, None, patience) as answer:
             if answer.status != 200:
-                _judged(answer.status, await answer.text("utf-8", "replace"), self.api)
+                self._judged(answer.status, await answer.text("utf-8", "replace"))
             async for line in answer.content:
                 name, _, value = line.decode("utf-8", "replace").partition(":")
                 if name == "data" and isinstance(event := _parsed(value), dict):
@@ -100,16 +117,32 @@ class HubClient:
 
     @asynccontextmanager
     async def _sent(
-        self, method: str, path: str, body: object, limit: aiohttp.ClientTimeout
+        self,
+        method: str,
+        path: str,
+        body: object,
+        limit: aiohttp.ClientTimeout,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None, "the client is a context manager"  # noqa: S101
         try:
             # A redirect would carry the token to wherever it leads.
-            sent = self._session.request(method, self.api + path, json=body, timeout=limit, allow_redirects=False)
-            async with sent as answer:
+            async with self._session.request(
+                method, self.api + path, json=body, timeout=limit, allow_redirects=False, headers=headers
+            ) as answer:
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._silent(error) from error
+
+    def _judged(self, status: int, text: str) -> Any:
+        """Return the body of a good answer; raise what a bad one means."""
+        found = _parsed(text)
+        if 200 <= status < 300:
+            return text if found is None else found
+        said = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
+        if 400 <= status < 500 and isinstance(found, dict):
+            raise HubRefused(said or f"The hub says {status}.", status, found)
+        raise HubUnreachable(f"{self.api} answers {status}" + (f": {said}" if said else f"; {self._doubt}?"))
 
     def _silent(self, error: BaseException) -> HubUnreachable:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -136,21 +169,15 @@ def api_address(address: str) -> str:
     return base + ("/api" if base.endswith("/hub") else "/hub/api")
 
 
+def service_address(address: str, service: str) -> str:
+    """Return the address of a service's REST API: beside the hub's, since the proxy is in front of both."""
+    return f"{api_address(address).removesuffix('/hub/api')}/services/{service}/api/v1"
+
+
 def server_path(user: str, name: str, rest: str = "") -> str:
     """Return the path of a user's server in the API; the name "" is the default server."""
     server = f"servers/{quote(name, safe='')}" if name else "server"
     return f"/users/{quote(user, safe='')}/{server}{rest}"
-
-
-def _judged(status: int, text: str, api: str) -> Any:
-    """Return the body of a good answer; raise what a bad one means."""
-    found = _parsed(text)
-    if 200 <= status < 300:
-        return text if found is None else found
-    said = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
-    if 400 <= status < 500 and isinstance(found, dict):
-        raise Refused(said or f"The hub says {status}.", reason="refused")
-    raise HubUnreachable(f"{api} answers {status}" + (f": {said}" if said else "; is it the hub's address?"))
 
 
 def _parsed(text: str) -> Any:

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -154,18 +153,6 @@ def read_time(text: str, zone: str, *, after: int = 0) -> float:
         return (when if when.tzinfo else when.replace(tzinfo=ZoneInfo(zone))).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is no time; write 2027-03-31, or 2027-03-31T18:00") from None
-
-
-def new_key(given: str) -> str:
-    """Return the idempotency key that was given, or a new one."""
-    return given or f"cli-{uuid.uuid4()}"
-
-
-def words(app: ConfiguredApp, *names: str) -> Sequence[str]:
-    """Return the words of the command line that are no options; ``UsageError`` where they are others than these."""
-    if len(app.extra_args) != len(names):
-        raise UsageError(f"write: {app.name} {' '.join(names)}".rstrip() + " [options]; --help says more")
-    return app.extra_args
 
 
 def _people(config: Config) -> dict[str, Person]:

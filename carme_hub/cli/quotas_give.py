@@ -12,8 +12,8 @@ from carme_hub.domain.ledger import Entry
 from carme_hub.domain.windows import moment_in
 from carme_hub.errors import SlurmError
 
-from .configured import ConfiguredApp, UsageError, actor
-from .quotas_desk import Desk, hours, new_key, opened, read_amount, read_time, words
+from .configured import ConfiguredApp, UsageError, actor, new_key, words
+from .quotas_desk import Desk, hours, opened, read_amount, read_time
 
 
 class _GivingApp(ConfiguredApp):

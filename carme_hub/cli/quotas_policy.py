@@ -18,8 +18,8 @@ from carme_hub.domain.policy import Policy
 from carme_hub.slurm.limits import LimitsWriter, script
 from carme_hub.slurm.usage import UsageReader
 
-from .configured import YES, ConfiguredApp, UsageError, actor, table
-from .quotas_desk import Desk, hours, opened, read_time, words
+from .configured import YES, ConfiguredApp, UsageError, actor, table, words
+from .quotas_desk import Desk, hours, opened, read_time
 
 
 class ReplayApp(ConfiguredApp):

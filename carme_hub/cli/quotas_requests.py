@@ -12,8 +12,8 @@ from carme_hub.accounting.requests import OPEN, Request, Requests
 from carme_hub.errors import SlurmError
 from carme_hub.store.ledger_requests import Wanted
 
-from .configured import YES, ConfiguredApp, UsageError, actor, table
-from .quotas_desk import Desk, hours, new_key, opened, read_amount, words
+from .configured import YES, ConfiguredApp, UsageError, actor, new_key, table, words
+from .quotas_desk import Desk, hours, opened, read_amount
 
 
 class RequestApp(ConfiguredApp):

@@ -18,8 +18,8 @@ from carme_hub.store.ledger import Filter
 from carme_hub.store.ledger_report import Sum, used_between
 from carme_hub.store.threads import in_store_thread
 
-from .configured import ConfiguredApp, UsageError, table
-from .quotas_desk import Desk, hours, opened, words
+from .configured import ConfiguredApp, UsageError, table, words
+from .quotas_desk import Desk, hours, opened
 
 
 class ShowApp(ConfiguredApp):

@@ -12,8 +12,8 @@ from carme_hub.domain.units import read_seconds
 from carme_hub.services.quotas.settling import as_note
 from carme_hub.store.ledger import Anomaly
 
-from .configured import YES, ConfiguredApp, UsageError, actor, table
-from .quotas_desk import Desk, hours, opened, words
+from .configured import YES, ConfiguredApp, UsageError, actor, table, words
+from .quotas_desk import Desk, hours, opened
 
 _DAY = 86_400
 _LISTS = ("missing", "extra", "changed", "waiting", "decided")

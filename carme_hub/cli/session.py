@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,10 +16,10 @@ from traitlets import Bool, Float, Unicode
 
 from carme_hub.errors import CarmeError, Refused
 
-from .configured import ConfiguredApp, Parent, UsageError, table
+from .configured import Parent, UsageError, table
 from .hub_client import HubClient, HubUnreachable, server_path
+from .hub_task import HubTask
 
-TOKEN, ADDRESS = "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL"
 #: Seconds for which the hub may be silent while a start is waited for, as when it is restarted; and between two looks.
 SILENCE, LOOK = 120.0, 1.0
 _LIST = "`carme-hub session list` says how it stands"
@@ -30,60 +28,22 @@ _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
 _OPTIONS = ("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder")
 
 
-class SessionTask(ConfiguredApp):
+class SessionTask(HubTask):
     """What the commands have in common: which hub, whose token, whose session."""
 
-    hub = Unicode(
-        "",
-        help="""The hub's address as in a browser: ``https://hub.example.org``. The default is the environment's
-        JUPYTERHUB_API_URL.""",
-    ).tag(config=True)
-    token_file = Unicode(
-        "",
-        help="""File (mode 0600) with a token from the hub's page ``/hub/token``. The default is the environment's
-        JUPYTERHUB_API_TOKEN; a token is never an argument, since everybody on the machine can see those.""",
-    ).tag(config=True)
-    ca = Unicode(
-        "",
-        help="File with the certificates to trust, for a site's own authority. The default is what the system trusts.",
-    ).tag(config=True)
     user = Unicode("", help="Whose sessions. The default is the token's owner.").tag(config=True)
-
-    aliases: Any = {
-        "hub": "SessionTask.hub",
-        "token-file": "SessionTask.token_file",
-        "ca": "SessionTask.ca",
-        "user": "SessionTask.user",
-    }
+    aliases: Any = {**HubTask.aliases, "user": "SessionTask.user"}
 
     async def work(self) -> int:
         """Open the hub and do the task."""
         if self.extra_args and not isinstance(self, StartApp):
             raise UsageError(f"{self.extra_args[0]!r} means nothing here; --help says more")
-        async with HubClient(self._address(), self._token(), self.ca) as hub:
+        async with HubClient(self.address(), self.token(), self.ca) as hub:
             return await self.task(hub, self.user or await hub.user())
 
     async def task(self, hub: HubClient, user: str) -> int:
         """Do it for this user and return the exit status."""
         raise NotImplementedError
-
-    def _address(self) -> str:
-        address = self.hub or os.environ.get(ADDRESS, "")
-        if not address:
-            raise UsageError(f"say which hub with --hub https://… or {ADDRESS}")
-        return address
-
-    def _token(self) -> str:
-        if not self.token_file:
-            token = os.environ.get(TOKEN, "").strip()
-            if not token:
-                raise UsageError(
-                    f"give a token of yours by --token-file or {TOKEN}; the hub's page /hub/token has them"
-                )
-            return token
-        from carme_hub.auth.private import read_secret  # here: it brings JupyterHub, and --help need not wait
-
-        return read_secret(Path(self.token_file).expanduser(), "--token-file")
 
 
 class _OneSession(SessionTask):

@@ -106,6 +106,8 @@ def refusal(
             return f"Nothing can be booked from {start} to {end}: {blackout.reason.rstrip('.')}."
     others = [each for each in mine if each.booking != booking]
     open_now = {each.booking for each in others if each.period.end > now}
+    if rule.at_once == 0:
+        return "You may have no bookings."
     if rule.at_once is not None and len(open_now) >= rule.at_once:
         have = f"{len(open_now)} booking{'' if len(open_now) == 1 else 's'}"
         return f"You have {have} that {'is' if len(open_now) == 1 else 'are'} not over, and may have {rule.at_once}."

@@ -18,12 +18,16 @@ from .periods import Period
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The GPUs of one type on one node, and the CPUs that go with each of them."""
+    """The GPUs of one type on one node, and the CPUs that go with each of them.
+
+    ``alone``: the node is booked whole, whoever books some of it.
+    """
 
     node: str
     type: str
     count: int
     cpus: int = 1
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +97,17 @@ class Capacity:
     def __init__(
         self, spots: Iterable[Spot], taken: Iterable[Taken], *, by_node: bool = False, share: int = 100
     ) -> None:
-        self._by_node = by_node
         self._spots: dict[str, dict[str, int]] = defaultdict(dict)
         self._nodes: dict[str, dict[str, int]] = defaultdict(dict)
         self._cpus: dict[tuple[str, str], int] = {}
+        self._alone: set[str] = set()
         for spot in spots:
             if spot.count > 0:
                 self._spots[spot.type][spot.node] = spot.count
                 self._nodes[spot.node][spot.type] = spot.count
                 self._cpus[spot.node, spot.type] = spot.cpus
+                if by_node or spot.alone:
+                    self._alone.add(spot.node)
         self._limit = {type: sum(nodes.values()) * share // 100 for type, nodes in self._spots.items()}
         self._on: dict[str, list[Taken]] = defaultdict(list)
         self._booked: dict[str, list[tuple[Period, int]]] = defaultdict(list)
@@ -128,6 +134,10 @@ class Capacity:
         """Return how many GPUs of a type the largest node has: no seat may have more."""
         return max(self._spots.get(type, {}).values(), default=0)
 
+    def free_on(self, node: str, type: str, period: Period) -> int:
+        """Return how many GPUs of a type a node has free at every moment of a period."""
+        return self._left(node, type, self._spots.get(type, {}).get(node, 0), period)
+
     # -- places -----------------------------------------------------------------------------------------------------
 
     def place(self, need: Need, period: Period) -> tuple[Place, ...] | None:
@@ -140,7 +150,7 @@ class Capacity:
         for number, (seats, _, node) in enumerate(offers):
             if -seats >= wanted:  # all of these have room for the rest
                 rest = (offer for offer in offers[number:] if -offer[0] >= wanted)
-                _, _, node = min(rest, key=lambda offer: offer[1:])
+                _, _, node = min(rest, key=lambda offer: (offer[2] in self._alone, *offer[1:]))
             mine = min(-seats, wanted)
             found.append(self._placed(need, node, mine))
             wanted -= mine
@@ -149,6 +159,15 @@ class Capacity:
         if wanted or not self._within_share(found, period):
             return None
         return tuple(sorted(found, key=lambda each: each.node))
+
+    def fits(self, places: Iterable[Place], period: Period) -> bool:
+        """Return whether these very places are free for the whole period."""
+        there = [*places]
+        return all(self._has(place, period) for place in there) and self._within_share(there, period)
+
+    def _has(self, place: Place, period: Period) -> bool:
+        count = self._spots.get(place.type, {}).get(place.node, 0)
+        return 0 < place.count <= self._left(place.node, place.type, count, period, alone=place.whole)
 
     def _offers(self, need: Need, period: Period) -> Iterator[tuple[int, int, str]]:
         """Yield, for each node with room, for how many seats (negative), the GPUs free there, and its name."""
@@ -163,12 +182,12 @@ class Capacity:
         there = [each for each in self._on.get(node, ()) if each.period.overlaps(period)]
         if not there:
             return count
-        if alone or self._by_node or any(not each.count for each in there):
+        if alone or node in self._alone or any(not each.count for each in there):
             return 0
         return max(0, count - _peak([(each.period, each.count) for each in there if each.type == type], period))
 
     def _placed(self, need: Need, node: str, seats: int) -> Place:
-        count, whole = self._spots[need.type][node], self._by_node or not need.gpus
+        count, whole = self._spots[need.type][node], node in self._alone or not need.gpus
         mine = count if whole else seats * need.gpus
         return Place(node, need.type, mine, seats, whole, mine * self._cpus[node, need.type])
 

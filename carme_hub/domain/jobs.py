@@ -60,6 +60,7 @@ class Job:
         state: Slurm's word in full (``RUNNING``). reason: Slurm's Reason code ("" when there is none).
         start: when it started; for a waiting job Slurm's estimate, 0 where Slurm has none.
         nodes: names of allocated nodes.
+        reservation: what it asked for or runs in; several with commas, also while it runs in one of them.
         exit_code: exit status of the batch script and signal, where Slurm knows them.
     """
 
@@ -80,6 +81,12 @@ class Job:
     gpus: Gpus = NO_GPUS
     exit_code: tuple[int, int] | None = None
     restarts: int = 0
+    reservation: str = ""
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """Return the names of the reservations that it may run in."""
+        return tuple(name for name in self.reservation.split(",") if name)
 
 
 @dataclass(frozen=True, slots=True)

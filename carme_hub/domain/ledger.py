@@ -15,6 +15,8 @@ from .resources import Gpus
 ONE = 1000
 #: Milli-GPU-seconds in one GPU-hour.
 GPU_HOUR = 3600 * ONE
+#: Begins the keys of what is held for reservations; the session of such an entry is the reservation's id.
+SLOT = "slot:"
 #: Who writes by the rules, and is no person.
 RULES = "carme-hub"
 
@@ -38,7 +40,7 @@ class Entry:
         amount: milli-GPU-seconds, signed: what it does to the balance.
         at: when it was written. start, end: the time that was used or is held; 0 where it is about no time.
         user: who used or was given it; "" for the account as a whole.
-        session: UUID of the session, "" for jobs from outside the hub.
+        session: UUID of the session, or of the reservation that it is about; "" for jobs from outside the hub.
         job_id, submitted: Slurm's job and its submit time; 0 where it is about no job.
         gpus: one value for each GPU type. factor: price factor in thousandths, 0 where the types differ in it.
         reason: one sentence for the statement. actor: who wrote it: a user's name, or ``RULES``.
@@ -107,14 +109,34 @@ def hold_key(session: str, extension: int = 0) -> str:
     return f"hold:{session}:{extension}" if extension else f"hold:{session}"
 
 
+def slot_key(reservation: str, number: int = 0, session: str = "") -> str:
+    """Return the key of a reservation's hold, or of the Nth change of it.
+
+    Args:
+        session: which took over what the change takes away, or gives it back.
+    """
+    parts = [reservation, *([str(number)] if number else []), *([session] if session else [])]
+    return SLOT + ":".join(parts)
+
+
+def slot_session(key: str, reservation: str) -> str:
+    """Return the session that a change of a reservation's hold is about, "" for none."""
+    return key.removeprefix(slot_key(reservation)).removeprefix(":").partition(":")[2]
+
+
 def release_key(session: str) -> str:
-    """Return the key of the entry that gives a session's holds back."""
+    """Return the key of the entry that gives a session's or a reservation's holds back."""
     return f"release:{session}"
 
 
 def charge_key(cluster: str, job_id: int, submitted: float) -> str:
     """Return the key of the charge for one incarnation of a job."""
     return f"charge:{cluster}:{job_id}:{submitted:.0f}"
+
+
+def slot_charge_key(reservation: str) -> str:
+    """Return the key of the charge for what a reservation had and did not use."""
+    return f"charge:{SLOT}{reservation}"
 
 
 def refund_key(cluster: str, job_id: int, submitted: float) -> str:

@@ -1,4 +1,4 @@
-"""A site's policy: its quotas, refunds and money, read from plain data and written back as such. Pure.
+"""A site's policy: its quotas, refunds, money and blackouts, read from plain data and written back as such. Pure.
 
 The data come from a YAML file, from a setting, or from the history of the administrator's page; they are lists, dicts,
 texts and numbers. Nothing is ignored: whatever is not understood is a ``ConfigError`` that begins with its place.
@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
-from fractions import Fraction
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from carme_hub.errors import ConfigError
-
-from .ledger import GPU_HOUR
+from . import policy_booking as booking
+from . import policy_values as values
+from .booking_rules import Blackout
+from .policy_values import wrong
 from .quotas import Applied, Quota, Who, Window
-from .units import MOST, read_seconds, write_seconds
-from .windows import midnight
 
 #: Why GPU time is given back without anybody asking.
 REFUNDS = ("node-failure", "preemption", "start-failed")
-_POLICY_KEYS = ("zone", "currency", "refunds", "quotas")
+_POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
 _WHO_KEYS = tuple(who.value for who in Who)
 _COUNTS = ("concurrent_gpus", "session_gpus", "sessions", "sessions_per_day")
 _MAY = ("may_extend", "may_book", "may_add_images")
-_LIMITS = ("gpu_time", *_COUNTS, "time_limit", "gpu_types", "needs_grant", *_MAY, "priority", "owners_approve")
+_OTHERS = ("time_limit", "gpu_types", "needs_grant", *_MAY, "booking", "priority", "owners_approve")
+_LIMITS = ("gpu_time", *_COUNTS, *_OTHERS)
 _WINDOW_KEYS = ("window", "days", "start", "end", "soft", "soft_qos")
 _QUOTA_KEYS = ("id", *_WHO_KEYS, "together", *_LIMITS, *_WINDOW_KEYS)
 _ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
@@ -37,7 +35,6 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SUBJECT = re.compile(r"\*|[^\s*][^\n]{0,254}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_MOST_COUNT = 999_999_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,7 @@ class Policy:
     Attributes:
         quotas: in the file's order. refunds: those of ``REFUNDS`` that it names, None where it says nothing of them.
         zone: IANA zone in which days, weeks and months begin. currency: ISO 4217 code for reports.
+        blackouts: the times in which nothing can be booked.
         otherwise: what is refunded where the policy says nothing; the site's settings, and so no part of the policy.
     """
 
@@ -54,6 +52,7 @@ class Policy:
     refunds: tuple[str, ...] | None = None
     zone: str = "UTC"
     currency: str = "EUR"
+    blackouts: tuple[Blackout, ...] = ()
     otherwise: tuple[str, ...] = field(default=REFUNDS, compare=False)
 
     @property
@@ -114,33 +113,37 @@ def parse_policy(document: Mapping[str, object]) -> Policy:
     Raises:
         ConfigError: a key is unknown, a value cannot be understood, or two things contradict each other.
     """
-    given = _dict(document, "policy", _POLICY_KEYS)
+    given = values.mapping(document, "policy", _POLICY_KEYS)
     zone = _zone(given.get("zone", "UTC"))
-    rules = _list(given.get("quotas", []), "quotas")
+    rules = values.items(given.get("quotas", []), "quotas")
     quotas = tuple(_quota(rule, f"quotas[{n}]", zone) for n, rule in enumerate(rules))
     seen: dict[str, int] = {}
     for n, quota in enumerate(quotas):
         if quota.id in seen:
-            raise _wrong(f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once")
+            raise wrong(f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once")
         seen[quota.id] = n
     currency = given.get("currency", "EUR")
     if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
-        raise _wrong("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
-    refunds = _list(given["refunds"], "refunds") if "refunds" in given else None
+        raise wrong("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
+    refunds = values.items(given["refunds"], "refunds") if "refunds" in given else None
     for n, name in enumerate(refunds or ()):
         if name not in REFUNDS:
-            raise _wrong(f"refunds[{n}]", f"{name!r} is no refund. {_near(name, REFUNDS)}")
+            raise wrong(f"refunds[{n}]", f"{name!r} is no refund. {values.near(name, REFUNDS)}")
     named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
-    return Policy(quotas, named, zone, currency)
+    blackouts = values.items(given.get("blackouts", []), "blackouts")
+    times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
+    return Policy(quotas, named, zone, currency, times)
 
 
 def dump_policy(policy: Policy) -> dict[str, object]:
     """Return the document that ``parse_policy`` reads as this policy; JSON and YAML can write it."""
+    times = [booking.write_blackout(each, policy.zone) for each in policy.blackouts]
     return {
         "zone": policy.zone,
         "currency": policy.currency,
         **({} if policy.refunds is None else {"refunds": list(policy.refunds)}),
         "quotas": [_dump_quota(quota, policy.zone) for quota in policy.quotas],
+        **({"blackouts": times} if times else {}),
     }
 
 
@@ -149,13 +152,13 @@ def _dump_quota(quota: Quota, zone: str) -> dict[str, object]:
     if quota.together:
         found["together"] = True
     if quota.gpu_time is not None:
-        found["gpu_time"] = _dump_gpu_time(quota.gpu_time)
+        found["gpu_time"] = values.write_gpu_time(quota.gpu_time)
     if quota.gpu_time is not None or quota.window is Window.TERM:
         found["window"] = quota.window.value
     if quota.window is Window.ROLLING:
         found["days"] = quota.days
     if quota.window is Window.TERM:
-        found |= {"start": _dump_time(quota.start, zone, 0), "end": _dump_time(quota.end, zone, 1)}
+        found |= {"start": values.write_moment(quota.start, zone, 0), "end": values.write_moment(quota.end, zone, 1)}
     if quota.soft:
         found["soft"] = True
         found |= {"soft_qos": quota.soft_qos} if quota.soft_qos else {}
@@ -163,51 +166,55 @@ def _dump_quota(quota: Quota, zone: str) -> dict[str, object]:
         if (value := getattr(quota, key)) is not None:
             found[key] = value
     if quota.time_limit is not None:
-        found["time_limit"] = write_seconds(quota.time_limit * 1000)
+        found["time_limit"] = values.write_duration(quota.time_limit)
     if quota.gpu_types is not None:
         found["gpu_types"] = list(quota.gpu_types)
     if quota.needs_grant:
         found["needs_grant"] = True
+    if quota.booking is not None:
+        found["booking"] = booking.write_rule(quota.booking)
     if quota.owners_approve is not None:
-        found["owners_approve"] = _dump_gpu_time(quota.owners_approve)
+        found["owners_approve"] = values.write_gpu_time(quota.owners_approve)
     return found
 
 
 def _quota(entry: object, where: str, zone: str) -> Quota:
-    given = _dict(entry, where, _QUOTA_KEYS)
+    given = values.mapping(entry, where, _QUOTA_KEYS)
 
     def place(key: str) -> str:
         return f"{where}.{key}"
 
     if not isinstance(given.get("id"), str) or not _ID.fullmatch(str(given["id"])):
-        raise _wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
+        raise wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
     subjects = [key for key in _WHO_KEYS if key in given]
     if len(subjects) != 1:
-        raise _wrong(where, f"say whom it is about with one of {', '.join(_WHO_KEYS)}, such as group: students")
+        raise wrong(where, f"say whom it is about with one of {', '.join(_WHO_KEYS)}, such as group: students")
     (who,) = subjects
     if not any(key in given for key in _LIMITS):
-        raise _wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
+        raise wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
     window, days, start, end = _window(given, where, zone)
-    soft = _flag(given, "soft", where)
+    soft = values.flag(given, "soft", where)
     if soft and "gpu_time" not in given:
-        raise _wrong(place("soft"), "only gpu_time can be soft, and this quota has none")
+        raise wrong(place("soft"), "only gpu_time can be soft, and this quota has none")
     if "soft_qos" in given and not soft:
-        raise _wrong(place("soft_qos"), "it is for soft limits; add soft: true")
-    together = _flag(given, "together", where)
+        raise wrong(place("soft_qos"), "it is for soft limits; add soft: true")
+    together = values.flag(given, "together", where)
     if together and who not in (Who.GROUP.value, Who.ROLE.value):
-        raise _wrong(place("together"), f"it is for groups and roles, and this quota is about {who}s")
+        raise wrong(place("together"), f"it is for groups and roles, and this quota is about {who}s")
     if "owners_approve" in given and who != Who.ACCOUNT.value:
-        raise _wrong(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
+        raise wrong(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
+    if together and "booking" in given:
+        raise wrong(place("together"), "limits on booking are each user's own; give booking a quota without together")
     types = [
-        _text(name, f"{where}.gpu_types[{n}]", _GPU_TYPE, "a GPU type as in gres.conf, such as a100")
-        for n, name in enumerate(_list(given.get("gpu_types", []), place("gpu_types")))
+        values.text(name, f"{where}.gpu_types[{n}]", _GPU_TYPE, "a GPU type as in gres.conf, such as a100")
+        for n, name in enumerate(values.items(given.get("gpu_types", []), place("gpu_types")))
     ]
-    numbers = {key: _count(given[key], place(key)) for key in (*_COUNTS, "priority") if key in given}
-    numbers |= {key: _gpu_time(given[key], place(key)) for key in ("gpu_time", "owners_approve") if key in given}
+    numbers = {key: values.count(given[key], place(key)) for key in (*_COUNTS, "priority") if key in given}
+    numbers |= {key: values.gpu_time(given[key], place(key)) for key in ("gpu_time", "owners_approve") if key in given}
     return Quota(
         id=str(given["id"]),
         who=Who(who),
-        name=_text(given[who], place(who), _SUBJECT, 'a name, or "*" for each'),
+        name=values.text(given[who], place(who), _SUBJECT, 'a name, or "*" for each'),
         together=together,
         window=window,
         days=days,
@@ -215,10 +222,11 @@ def _quota(entry: object, where: str, zone: str) -> Quota:
         end=end,
         soft=soft,
         soft_qos=_qos(given["soft_qos"], place("soft_qos")) if "soft_qos" in given else "",
-        time_limit=_time_limit(given["time_limit"], place("time_limit")) if "time_limit" in given else None,
+        time_limit=values.duration(given["time_limit"], place("time_limit")) if "time_limit" in given else None,
         gpu_types=tuple(dict.fromkeys(types)) if "gpu_types" in given else None,
-        needs_grant=_flag(given, "needs_grant", where),
-        **{key: _flag(given, key, where) for key in _MAY if key in given},
+        needs_grant=values.flag(given, "needs_grant", where),
+        booking=booking.read_rule(given["booking"], place("booking")) if "booking" in given else None,
+        **{key: values.flag(given, key, where) for key in _MAY if key in given},
         **numbers,  # type: ignore[arg-type]
     )
 
@@ -227,48 +235,31 @@ def _window(given: Mapping[str, object], where: str, zone: str) -> tuple[Window,
     names = [window.value for window in Window]
     if "window" not in given:
         if "gpu_time" in given:
-            raise _wrong(f"{where}.window", f"say over which time gpu_time is counted: {', '.join(names)}")
+            raise wrong(f"{where}.window", f"say over which time gpu_time is counted: {', '.join(names)}")
         word = Window.TOTAL.value
     else:
         word = str(given["window"])
         if word not in names:
-            raise _wrong(f"{where}.window", f"{given['window']!r} is no window. {_near(word, names)}")
+            raise wrong(f"{where}.window", f"{given['window']!r} is no window. {values.near(word, names)}")
         if "gpu_time" not in given and word != Window.TERM.value:
-            raise _wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
+            raise wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
     needed = {Window.ROLLING.value: ("days",), Window.TERM.value: ("start", "end")}.get(word, ())
     for key in ("days", "start", "end"):
         if (key in given) != (key in needed):
             does = "needs it" if key in needed else "does not take it"
-            raise _wrong(f"{where}.{key}", f"window: {word} {does}")
-    days = _count(given["days"], f"{where}.days") if "days" in needed else 0
+            raise wrong(f"{where}.{key}", f"window: {word} {does}")
+    days = values.count(given["days"], f"{where}.days") if "days" in needed else 0
     if "days" in needed and not 1 <= days <= 3660:
-        raise _wrong(f"{where}.days", "give a whole number of days from 1 to 3660")
+        raise wrong(f"{where}.days", "give a whole number of days from 1 to 3660")
     if "start" not in needed:
         return Window(word), days, 0.0, 0.0
-    start, end = _time(given["start"], f"{where}.start", zone, 0), _time(given["end"], f"{where}.end", zone, 1)
+    start, end = (
+        values.moment(given["start"], f"{where}.start", zone, 0),
+        values.moment(given["end"], f"{where}.end", zone, 1),
+    )
     if end <= start:
-        raise _wrong(f"{where}.end", "the term ends before it begins")
+        raise wrong(f"{where}.end", "the term ends before it begins")
     return Window(word), days, start, end
-
-
-def _time(value: object, where: str, zone: str, after: int) -> float:
-    """Return the moment of a date or a time; a date that ends a term (``after`` = 1) is within it."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = date.fromisoformat(value) if len(value) == 10 else datetime.fromisoformat(value)
-    with suppress(OverflowError, ValueError):  # years that no clock has
-        if isinstance(value, datetime):
-            return (value if value.tzinfo else value.replace(tzinfo=ZoneInfo(zone))).timestamp()
-        if isinstance(value, date):
-            return midnight(value + timedelta(days=after), zone)
-    raise _wrong(where, f"give a date such as 2026-10-01, or a time such as 2026-10-01T08:00, not {value!r}")
-
-
-def _dump_time(at: float, zone: str, after: int) -> str:
-    day = datetime.fromtimestamp(at, ZoneInfo(zone)).date()
-    if midnight(day, zone) == at:
-        return (day - timedelta(days=after)).isoformat()
-    return datetime.fromtimestamp(at, UTC).isoformat()
 
 
 def _zone(value: object) -> str:
@@ -277,81 +268,9 @@ def _zone(value: object) -> str:
             return ZoneInfo(value).key
     near = difflib.get_close_matches(str(value), sorted(available_timezones()), 1)
     hint = f"Did you mean {near[0]}?" if near else "Zones are named like Europe/Berlin."
-    raise _wrong("zone", f"{value!r} is no time zone. {hint}")
-
-
-def _gpu_time(value: object, where: str) -> int:
-    """Return milli-GPU-seconds: a number is GPU-hours, a text has its unit."""
-    hours = None
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST / 3600:
-        hours = Fraction(str(value))
-    elif isinstance(value, str) and (seconds := read_seconds(value)) is not None:
-        hours = seconds / 3600
-    if hours is None:
-        raise _wrong(where, f'give GPU-hours as a number, or a time with its unit such as "90 min", not {value!r}')
-    amount = hours * GPU_HOUR
-    if amount.denominator != 1:
-        raise _wrong(where, f"{value!r} is finer than a thousandth of a GPU-second")
-    return int(amount)
-
-
-def _dump_gpu_time(amount: int) -> int | str:
-    return amount // GPU_HOUR if amount % GPU_HOUR == 0 else write_seconds(amount)
-
-
-def _time_limit(value: object, where: str) -> int:
-    seconds = read_seconds(value) if isinstance(value, str) else None
-    if seconds is None or seconds.denominator != 1:
-        raise _wrong(where, f'give a time with its unit, such as "8h", "1d 12h" or "90 min", not {value!r}')
-    return int(seconds)
-
-
-def _dict(value: object, where: str, known: Sequence[str]) -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        raise _wrong(where, f"give keys with values, such as {known[0]}: …, not {value!r}")
-    for key, inner in value.items():
-        place = f"{where}.{key}" if where != "policy" else f"{key}"
-        if key not in known:
-            raise _wrong(place, f"unknown key. {_near(key, known)}")
-        if inner is None:
-            raise _wrong(place, "it has no value; give it one, or leave the key out")
-    return dict(value)
-
-
-def _list(value: object, where: str) -> list[object]:
-    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise _wrong(where, f"give a list, not {value!r}")
-    return list(value)
-
-
-def _flag(given: Mapping[str, object], key: str, where: str) -> bool:
-    value = given.get(key, False)
-    if not isinstance(value, bool):
-        raise _wrong(f"{where}.{key}", f"give true or false, not {value!r}")
-    return value
-
-
-def _count(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_COUNT:
-        raise _wrong(where, f"give a whole number from 0 on, not {value!r}")
-    return value
-
-
-def _text(value: object, where: str, pattern: re.Pattern[str], what: str) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise _wrong(where, f"give {what}, not {value!r}")
-    return value
+    raise wrong("zone", f"{value!r} is no time zone. {hint}")
 
 
 def _qos(value: object, where: str) -> str:
     """Return the name of a QOS as Slurm keeps it, in lower case: what Slurm has is compared with it."""
-    return _text(value, where, _NAME, "the name of a QOS").lower()
-
-
-def _near(word: object, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(str(word), known, 1, 0.5)
-    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}."
-
-
-def _wrong(where: str, what: str) -> ConfigError:
-    return ConfigError(f"{where}: {what}{'' if what.endswith(('.', '?')) else '.'}")
+    return values.text(value, where, _NAME, "the name of a QOS").lower()

@@ -19,7 +19,17 @@ from .profile_list import parse_profiles
 from .resources import NO_GPUS, Gpus
 from .sessions import Request
 
-__all__ = ["Problem", "Profile", "choose", "default_profile", "examine", "offered", "parse_profiles", "whole_number"]
+__all__ = [
+    "Problem",
+    "Profile",
+    "choose",
+    "default_profile",
+    "examine",
+    "granted",
+    "offered",
+    "parse_profiles",
+    "whole_number",
+]
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _FOLDER_MAX = 1024
@@ -91,7 +101,11 @@ def choose(
         NoAccount: the only problem is that no account may be charged.
         ProfileNotAllowed: anything else; the message names every problem with its limit.
     """
-    request, problems = examine(profiles, options, accounts=accounts, images=images, reservations=reservations)
+    return granted(*examine(profiles, options, accounts=accounts, images=images, reservations=reservations))
+
+
+def granted(request: Request | None, problems: Sequence[Problem]) -> Request:
+    """Return the request that an examination came to, or raise its problems as one refusal."""
     if request is None:
         message = " ".join(p.message for p in problems)
         raise NoAccount(message) if all(p.about_account for p in problems) else ProfileNotAllowed(message)

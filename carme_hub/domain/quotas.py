@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from . import quota_sentences as sentences
+from .booking_rules import BookingRule
 from .resources import NO_GPUS, Gpus
 
 #: The step and the least in which a smaller request is looked for, in seconds.
@@ -55,6 +56,7 @@ class Quota:
         time_limit: seconds of one session. gpu_types: the only types allowed.
         needs_grant: the account must have balance left (grants less use and holds).
         owners_approve: milli-GPU-seconds that an account's owners may approve in a calendar month out of nothing.
+        booking: limits on booking, of each user alone; nothing to sessions.
     """
 
     id: str
@@ -80,6 +82,7 @@ class Quota:
     may_add_images: bool | None = None
     priority: int | None = None
     owners_approve: int | None = None
+    booking: BookingRule | None = None
 
     def in_force(self, now: float) -> bool:
         """Return whether the rule counts at this moment: one with a term only within it, all others always."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from carme_hub.errors import Refused
 
 from .capacity import Need, Place, Taken
+from .jobs import Job, Phase
 from .periods import Period
-from .slurm_reservations import PREFIX, SlurmReservation
+from .sessions import JOB_NAME_PREFIX
+from .slurm_reservations import MAINTAIN, PREFIX, SlurmReservation
 
 
 class State(Enum):
@@ -43,6 +45,11 @@ _NEXT = {
     State.CONFIRMED: {State.ACTIVE, State.ENDED, State.CANCELLED},
     State.ACTIVE: {State.ENDED, State.RELEASED},
 }
+
+
+def stem_of_id(id: str) -> str:
+    """Return how all names in Slurm of a reservation begin."""
+    return f"{PREFIX}{id.replace('-', '')[:16]}"
 
 
 class NotPossible(Refused):
@@ -120,14 +127,28 @@ class Reservation:
         """Return GPUs × seconds of its whole period."""
         return self.gpus * self.period.length
 
+    def concerns(self, user: str, accounts: Collection[str], groups: Collection[str]) -> bool:
+        """Return whether it was booked by a user, or for them, their groups, or all users of an account of theirs."""
+        listed = user == self.owner or user in self.users or bool(self.group and self.group in groups)
+        return listed or (self.everybody and self.account in accounts)
+
     def taken(self) -> tuple[Taken, ...]:
         """Return what it takes from others: nothing in states in which it holds nothing."""
         return tuple(place.taken(self.period) for place in self.places) if self.state in HOLDING else ()
 
     def names(self) -> tuple[str, ...]:
         """Return the names that its reservations in Slurm have, also those that it had before it was over."""
-        one = f"{PREFIX}{self.id.replace('-', '')[:16]}"
-        return tuple(f"{one}-{number}" for number, _ in enumerate(self._parts()))
+        return tuple(f"{self.stem}-{number}" for number, _ in enumerate(self._parts()))
+
+    @property
+    def stem(self) -> str:
+        """Return how all its names in Slurm begin, also those of places that it does not have any more."""
+        return stem_of_id(self.id)
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Return the nodes that it is on."""
+        return frozenset(place.node for place in self.places)
 
     def in_slurm(self, members: Collection[str] = ()) -> tuple[SlurmReservation, ...]:
         """Return what Slurm is to have: nothing where nothing is promised.
@@ -135,8 +156,11 @@ class Reservation:
         Args:
             members: who is in its group now.
         """
-        if self.state not in PROMISED:
+        if self.state not in PROMISED or not self.places:
             return ()
+        if self.kind is Kind.MAINTENANCE:
+            root = frozenset({"root"})
+            return (SlurmReservation(self.names()[0], self.period, self.nodes, users=root, flags=MAINTAIN),)
         users = frozenset() if self.everybody else frozenset({self.owner, *self.users, *members})
         return tuple(
             SlurmReservation(
@@ -153,5 +177,23 @@ class Reservation:
 
     def _parts(self) -> tuple[tuple[Place, ...], ...]:
         """Return the places that are one reservation in Slurm: all whole nodes, but each node with single GPUs."""
+        if self.kind is Kind.MAINTENANCE:
+            return (self.places,) if self.places else ()
         whole = tuple(place for place in self.places if place.whole)
         return (*((whole,) if whole else ()), *((place,) for place in self.places if not place.whole))
+
+
+def in_the_way(reservation: Reservation, jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """Return the jobs of sessions that run on its nodes and may do so past its start, by their time limits.
+
+    Who has one of them is told before a maintenance: such a job ends with the node.
+    """
+    start = reservation.period.start
+    return tuple(
+        job
+        for job in jobs
+        if job.phase is Phase.ACTIVE
+        and job.name.startswith(JOB_NAME_PREFIX)
+        and (job.end > start or not job.end)
+        and not reservation.nodes.isdisjoint(job.nodes)
+    )

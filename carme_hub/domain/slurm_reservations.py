@@ -5,12 +5,21 @@ that has room), or one for all its whole nodes. Each bears our id in its name. W
 one of single GPUs keeps its nodes and GPUs (seen on 24.11: "Core-based reservation can not be updated"), and one that
 has begun keeps its start. Reservations that do not bear an id of ours are never touched; those made by hand take
 capacity.
+
+One that was given back while a job still runs in it can be neither deleted nor made shorter: Slurm refuses both
+("Requested reservation is in use"). Its deletion is planned again at each look, until that job has ended.
+
+Of Slurm's flags (scontrol(1)) a booking has none. PURGE_COMP deletes a reservation that is idle for a while: who pauses
+in his own time would lose it, and when it is idle for too long is for us to say (no-show), with the refund. FLEX lets
+its jobs run on after its end and on other nodes, which are somebody else's then. MAGNETIC pulls jobs into it that did
+not ask for it, so that one seat's owner takes another's. Maintenance has MAINT, which may lie over bookings, and
+IGNORE_JOBS, since those that run there now are told, and not asked. Slurm adds flags by itself (SPEC_NODES).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .periods import Period
 
@@ -19,6 +28,8 @@ PREFIX = "carme-"
 CLOSE = 1
 #: Flags that mean that nobody's ordinary jobs run there.
 MAINTENANCE = frozenset({"MAINT"})
+#: Flags of our own maintenance windows: they may lie over bookings and over jobs that run.
+MAINTAIN = MAINTENANCE | {"IGNORE_JOBS"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,16 @@ class SlurmReservation:
     def maintenance(self) -> bool:
         """Whether it is a maintenance window."""
         return bool(self.flags & MAINTENANCE)
+
+    @property
+    def stem(self) -> str:
+        """Return what the names of all reservations of one booking have in common."""
+        return stem_of(self.name)
+
+
+def stem_of(name: str) -> str:
+    """Return a name without the number at its end."""
+    return name.rpartition("-")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +119,7 @@ def plan(
             continue
         if have is None:
             changes.append(Create(_from(want, now)))
-        elif not _same_place(want, have) or have.period.start <= now < want.period.start - CLOSE:
+        elif not _same(want, have) or have.period.start <= now < want.period.start - CLOSE:
             deletions.append(Delete(want.name))
             changes.append(Create(_from(want, now)))
         elif (change := _change(want, have, now)) is not None:
@@ -110,21 +131,13 @@ def _from(want: SlurmReservation, now: int) -> SlurmReservation:
     """Return what is left of it: Slurm makes none that began in the past."""
     if want.period.start >= now:
         return want
-    return SlurmReservation(
-        want.name,
-        Period(now, want.period.end),
-        want.nodes,
-        want.gpus,
-        want.cpus,
-        want.users,
-        want.accounts,
-        want.flags,
-    )
+    return replace(want, period=Period(now, want.period.end))
 
 
-def _same_place(want: SlurmReservation, have: SlurmReservation) -> bool:
-    """Return whether nodes and GPUs are the same. Slurm may take a few CPUs more, for whole cores."""
-    return want.nodes == have.nodes and dict(want.gpus) == dict(have.gpus) and have.cpus >= want.cpus
+def _same(want: SlurmReservation, have: SlurmReservation) -> bool:
+    """Return whether nodes and GPUs are the same, and no flag is lacking. Slurm may add CPUs, for whole cores."""
+    same_place = want.nodes == have.nodes and dict(want.gpus) == dict(have.gpus) and have.cpus >= want.cpus
+    return same_place and want.flags <= have.flags
 
 
 def _change(want: SlurmReservation, have: SlurmReservation, now: int) -> Change | None:

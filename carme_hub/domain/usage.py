@@ -16,6 +16,7 @@ class Usage:
         job_id: the raw id (``JobIDRaw``): each array task and each heterogeneous component has its own.
         shown_id: the id as people know it (``17_3``, ``17+1``).
         gpus: one value for each GPU type that the job held.
+        reservation: Slurm's name of the reservation that it ran in, "" for none.
         time_limit: seconds, 0 = none. suspended: seconds of it all in which the job stood still; Slurm does not count
             them towards the time limit. Its GPUs stayed its own.
     """
@@ -37,6 +38,7 @@ class Usage:
     time_limit: int = 0
     exit_code: tuple[int, int] | None = None
     suspended: int = 0
+    reservation: str = ""
 
     def seconds(self, now: float) -> int:
         """Return how long the GPUs were held, up to ``now`` where it has not ended; negative when clocks stepped."""

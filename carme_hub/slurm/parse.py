@@ -57,6 +57,7 @@ QUEUE_FIELDS = {
     "NumNodes": "NODES",
     "exit_code": "EXIT_CODE",
     "RestartCnt": "RESTART_COUNT",
+    "Reservation": "RESERVATION",
     "Name": "NAME",
 }
 
@@ -77,6 +78,8 @@ RECORD_FIELDS = (
 
 ASSOCIATION_FIELDS = ("User", "Account", "Partition", "QOS", "DefaultAccount", "Coordinators")
 
+#: What squeue prints where there is no such word.
+_NO_NAME = frozenset({"", "None", "N/A", "(null)"})
 _USABLE = frozenset({"idle", "mixed", "allocated"})
 _UNUSABLE_FLAGS = frozenset(
     {
@@ -210,7 +213,7 @@ def _job(row: Mapping[str, str]) -> Job:
         user=row["USER"],
         state=state,
         phase=phase,
-        reason="" if row["REASON"] in ("None", "N/A", "(null)") else row["REASON"],
+        reason="" if row["REASON"] in _NO_NAME else row["REASON"],
         nodes=_lenient(hosts_of, (), row["NODELIST"]),
         partition=row["PARTITION"],
         account=row["ACCOUNT"],
@@ -230,6 +233,7 @@ def _job(row: Mapping[str, str]) -> Job:
         ),
         exit_code=_lenient(exit_of, None, row["EXIT_CODE"]) if ended else None,
         restarts=_lenient(int, 0, row["RESTART_COUNT"]),
+        reservation="" if row["RESERVATION"] in _NO_NAME else row["RESERVATION"],
     )
 
 
@@ -263,7 +267,7 @@ def _node(line: str) -> Node:
     # A mark after the state is a flag too: * not responding, $ maintenance, @ # ! ~ % and others power and boots.
     marks = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
     base = base.removesuffix(marks) if marks else base
-    named = frozenset(flag.rstrip("*") for flag in flags)
+    named = frozenset(flag.rstrip("*") for flag in flags) | ({"not_responding"} if "*" in marks else frozenset())
     total = int(words.get("CPUEfctv") or words["CPUTot"])
     return Node(
         name=words["NodeName"],

@@ -20,6 +20,25 @@ _NONE = "No reservations in the system"
 _WORD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
 _EMPTY = frozenset({"", "(null)"})
+_VERSION = re.compile(r"slurm\S* (\d+)\.(\d+)")
+#: The first release that was seen to reserve single GPUs; 22.05 was seen to refuse them.
+FIRST_WITH_GPUS = (24, 11)
+
+
+async def keeps_gpus(commands: Commands) -> bool:
+    """Return whether Slurm reserves single GPUs, and not only whole nodes.
+
+    By the release of scontrol: it is scontrol that reads ``TRES=gres/gpu``, and no controller need answer. A client of
+    another release than the controller is for the site's trait to set right.
+
+    Raises:
+        SlurmUnreachable: no answer, or none that can be understood.
+    """
+    answer = await commands.query("scontrol", "--version")
+    found = _VERSION.search(answer.out)
+    if answer.code != 0 or found is None:
+        raise SlurmUnreachable(f"scontrol --version: {answer.words}")
+    return (int(found[1]), int(found[2])) >= FIRST_WITH_GPUS
 
 
 class ReservationsCli:

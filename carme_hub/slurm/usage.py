@@ -46,6 +46,7 @@ FIELDS = (
     "TimelimitRaw",
     "Suspended",
     "ExitCode",
+    "Reservation",
     "JobName",
 )
 _DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
@@ -169,6 +170,7 @@ def _usage(row: Mapping[str, str]) -> Usage | None:
         time_limit=_seconds(row["TimelimitRaw"]),
         exit_code=exit_of(row["ExitCode"]),
         suspended=_duration(row["Suspended"]),
+        reservation=row["Reservation"],
     )
 
 

@@ -13,16 +13,21 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from carme_hub.domain.ledger import Kind
+from carme_hub.domain.ledger import SLOT, Kind
+from carme_hub.domain.reservations import HOLDING
 from carme_hub.errors import StoreError
 
 from .backup import database_file
 from .engine import current_revision, head_revision, patience
 from .tables import ledger, open_hold
+from .tables import reservation as reservations
 from .tables import session as sessions
 
 #: Seconds after which a hold without a session's row is odd: the hub writes the row right after the hold.
 _ROW_AFTER = 600
+#: Seconds after the change of its state for which a reservation that is over may still hold: it is settled when its
+#: sessions are, or ten minutes later.
+_SETTLED_AFTER = 1800
 _SQLITE_TRIGGERS = {"ledger_no_UPDATE", "ledger_no_DELETE", "ledger_hold", "ledger_release"}
 _POSTGRESQL_TRIGGERS = {"ledger_append_only", "ledger_holds"}
 #: How many names a sentence holds.
@@ -131,11 +136,22 @@ def _ledger(connection: Connection) -> Iterator[Looked]:
         select(open_hold.c.session)
         .join(ledger, ledger.c.id == open_hold.c.entry)
         .outerjoin(sessions, sessions.c.id == open_hold.c.session)
-        .where(sessions.c.id.is_(None), ledger.c.at < time.time() - _ROW_AFTER)
+        .where(sessions.c.id.is_(None), ledger.c.at < time.time() - _ROW_AFTER, ~ledger.c.key.startswith(SLOT))
         .distinct()
     )
     good = "every session that holds GPU time has its row"
     yield _none(connection, "sessions", alone, good, "sessions that hold GPU time without a row (settling releases it)")
+    stands = [state.value for state in HOLDING]
+    settled = and_(reservations.c.state.not_in(stands), reservations.c.changed < time.time() - _SETTLED_AFTER)
+    over = (
+        select(open_hold.c.session)
+        .join(ledger, ledger.c.id == open_hold.c.entry)
+        .outerjoin(reservations, reservations.c.id == open_hold.c.session)
+        .where(ledger.c.key.startswith(SLOT), or_(reservations.c.id.is_(None), settled))
+        .distinct()
+    )
+    good = "every reservation that holds GPU time will be, or is now"
+    yield _none(connection, "reservations", over, good, "reservations that are over or unknown and hold GPU time")
     missing = sorted(_triggers(connection))
     says = f"missing or switched off: {', '.join(missing)}" if missing else "the ledger can only be added to"
     yield Looked("triggers", not missing, says)

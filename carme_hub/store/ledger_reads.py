@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal, literal_column, or_, select
 
-from carme_hub.domain.ledger import Balance, Entry, Kind, hold_key
+from carme_hub.domain.ledger import SLOT, Balance, Entry, Kind, hold_key
 
 from .engine import chunks
 from .ledger_rows import Anomaly, Note, entry_of, gpus_of
@@ -71,8 +71,10 @@ class OpenHold:
 class Held:
     """What the rules need to know of an open hold or of one of its extensions, which is a line of its own here.
 
+    What is held for a reservation is one line, and ``session`` then the reservation's id.
+
     Attributes:
-        amount: a positive number. gpus: how many; 0 for an extension. job_id: as in ``OpenHold``.
+        amount: a positive number. gpus: how many; 0 for an extension or a reservation. job_id: as in ``OpenHold``.
     """
 
     account: str
@@ -83,6 +85,8 @@ class Held:
     gpus: int
     job_id: int | None
     is_first: bool
+    start: float = 0.0
+    is_slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +192,12 @@ class LedgerReads:
         return tuple(sorted(row.at for row in self.run(query.with_only_columns(ledger.c.at))))
 
     def open_holds(self, sessions_only: Collection[str] | None = None) -> dict[str, OpenHold]:
-        """Return the cluster's open holds by session, or those of these sessions."""
+        """Return the open holds of the cluster's sessions by their id, or those of these; no reservation's."""
         query = (
             select(ledger, sessions.c.job_id.label("session_job"))
             .select_from(open_hold.join(ledger, ledger.c.id == open_hold.c.entry))
             .outerjoin(sessions, sessions.c.id == open_hold.c.session)
-            .where(open_hold.c.cluster == self.cluster)
+            .where(open_hold.c.cluster == self.cluster, ~ledger.c.key.startswith(SLOT))
             .order_by(open_hold.c.entry)
         )
         if sessions_only is not None:
@@ -214,20 +218,26 @@ class LedgerReads:
         return found
 
     def held(self) -> list[Held]:
-        """Return all open holds of the cluster in brief: this is read at each admission."""
+        """Return all open holds of the cluster in brief, reservations' too: this is read at each admission."""
         columns = (ledger.c.account, ledger.c.user, ledger.c.session, ledger.c.amount, ledger.c.end, ledger.c.gpus)
         query = (
-            select(*columns, sessions.c.job_id, ledger.c.key)
+            select(*columns, sessions.c.job_id, ledger.c.key, ledger.c.start)
             .select_from(open_hold.join(ledger, ledger.c.id == open_hold.c.entry))
             .outerjoin(sessions, sessions.c.id == open_hold.c.session)
             .where(open_hold.c.cluster == self.cluster)
+            .order_by(open_hold.c.entry)
         )
-        found = []
-        for account, user, session, amount, end, gpus, job, key in self.run(query):
+        found: list[Held] = []
+        slots: dict[str, Held] = {}
+        for account, user, session, amount, end, gpus, job, key, start in self.run(query):
+            if key.startswith(SLOT):  # the newest entry tells its time
+                before = slots[session].amount if session in slots else 0
+                slots[session] = Held(account, user, session, before - amount, end, 0, None, False, start, True)
+                continue
             first = key == hold_key(session)
             count = sum(each.count for each in gpus_of(gpus)) if first else 0
-            found.append(Held(account, user, session, -amount, end, count, job, first))
-        return found
+            found.append(Held(account, user, session, -amount, end, count, job, first, start))
+        return [*found, *slots.values()]
 
     def charges(self, jobs: Collection[int]) -> list[Entry]:
         """Return the charges of these job ids, of every incarnation."""
@@ -235,9 +245,10 @@ class LedgerReads:
         return [each for some in chunks(jobs) for each in self._read(query.where(ledger.c.job_id.in_(some)))]
 
     def charges_ended(self, since: float, until: float, after: int = 0, most: int = 1000) -> list[Entry]:
-        """Return charges whose time ended from ``since`` to before ``until``, by id, after an id."""
+        """Return charges of jobs whose time ended from ``since`` to before ``until``, by id, after an id."""
+        of_jobs = ledger.c.job_id.is_not(None)  # what a reservation had and did not use is no job's
         where = (ledger.c.kind == Kind.CHARGE.value, ledger.c.end >= int(since), ledger.c.end < int(until))
-        query = self._all().where(*where, ledger.c.id > after).order_by(ledger.c.id).limit(most)
+        query = self._all().where(*where, of_jobs, ledger.c.id > after).order_by(ledger.c.id).limit(most)
         return self._read(query)
 
     def grants(self, account: str) -> list[Entry]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import and_, case, func, or_, select
 
-from carme_hub.domain.ledger import Kind
+from carme_hub.domain.ledger import SLOT, Kind
 from carme_hub.domain.resources import Gpus
 
 from .ledger_reads import LedgerReads
@@ -20,7 +20,8 @@ class Sum:
     """What one user used with one set of GPUs on one account. Amounts are milli-GPU-seconds, positive for use.
 
     Attributes:
-        jobs: incarnations that were charged. charged: for them. refunded: what corrections gave back of it.
+        jobs: incarnations that were charged. charged: for them, and for what was booked and not used.
+        refunded: what corrections gave back of it.
     """
 
     account: str
@@ -45,7 +46,7 @@ def used_between(reads: LedgerReads, since: float, until: float, accounts: Seque
             ledger.c.user,
             ledger.c.gpus,
             ledger.c.kind,
-            func.count(),
+            func.count(ledger.c.job_id),
             func.sum(case((inside, ledger.c.amount), else_=clipped)),
         )
         .where(
@@ -80,5 +81,7 @@ def by_account_and_kind(reads: LedgerReads) -> dict[tuple[str, str], int]:
 
 def holds_open(reads: LedgerReads) -> int:
     """Return how many sessions hold GPU time."""
-    query = select(func.count(func.distinct(open_hold.c.session))).where(open_hold.c.cluster == reads.cluster)
+    of_sessions = (open_hold.c.cluster == reads.cluster, ~ledger.c.key.startswith(SLOT))
+    joined = open_hold.join(ledger, ledger.c.id == open_hold.c.entry)
+    query = select(func.count(func.distinct(open_hold.c.session))).select_from(joined).where(*of_sessions)
     return int(reads.run(query).scalar_one())

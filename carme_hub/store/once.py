@@ -6,7 +6,7 @@ Synchronous, and within a transaction of ``LedgerStore``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +51,16 @@ def told_to(reads: LedgerReads, user: str, since: float) -> list[Told]:
     columns = (notices.c.about, notices.c.user, notices.c.level, notices.c.text, notices.c.at)
     where = (notices.c.cluster == reads.cluster, notices.c.at >= since, notices.c.user == user)
     return [Told(*row) for row in reads.run(select(*columns).where(*where).order_by(notices.c.id))]
+
+
+def were_told(reads: LedgerReads, abouts: Iterable[str]) -> set[str]:
+    """Return of which of these things anybody was told."""
+    named = {digest(about): about for about in abouts}
+    found: set[str] = set()
+    for some in chunks(named):
+        where = (notices.c.cluster == reads.cluster, notices.c.about.in_(some))
+        found.update(named[about] for (about,) in reads.run(select(notices.c.about).where(*where)))
+    return found
 
 
 class OnceWrites(LedgerReads):

@@ -6,21 +6,25 @@ Synchronous: ``carme_hub.booking`` calls it in a thread. Whoever books has the c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import ColumnElement, Text, and_, cast, insert, or_, select, update
 
 from carme_hub.domain.capacity import Need, Place, Taken
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
+from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State, stem_of_id
 from carme_hub.errors import Refused, StoreError
 
 from .ledger import LedgerStore, LedgerWrites
 from .ledger_reads import LedgerReads
 from .tables import reservation as table
+
+#: Rows in one INSERT: SQLite takes 32,766 values.
+_ROWS = 500
 
 
 class Changed(Refused):
@@ -44,14 +48,22 @@ class ReservationReads:
         """Return the reservations in these states that share a second with a period, by start."""
         return self._of(_in(states), *_during(period))
 
-    def taken(self, period: Period) -> list[Taken]:
-        """Return what reservations that hold GPUs take within a period, without all else that is known of them."""
-        query = select(table.c.start, table.c.end, table.c.places)
+    def taken(self, period: Period, without: Collection[str] = ()) -> list[Taken]:
+        """Return what reservations that hold GPUs take within a period, without all else that is known of them.
+
+        Args:
+            without: ids of reservations that are left out: they are about to be somewhere else.
+        """
+        query = select(table.c.start, table.c.end, table.c.places, table.c.kind, table.c.id)
         where = (table.c.cluster == self.cluster, *_during(period), _in(HOLDING))
         found: list[Taken] = []
-        for start, end, places in self._reads.run(query.where(*where)):
+        for start, end, places, kind, id in self._reads.run(query.where(*where)):
+            if id in without:
+                continue
             there = Period(start, end)
-            found += [Place(**place).taken(there) for place in places]
+            taken = [Place(**place).taken(there) for place in places]
+            # Maintenance is nobody's booking: it leaves the share that may be booked as it is.
+            found += taken if kind == Kind.BOOKING.value else [replace(each, booked=False) for each in taken]
         return found
 
     def in_states(self, states: Collection[State]) -> list[Reservation]:
@@ -62,9 +74,34 @@ class ReservationReads:
         """Return what was made or changed since a time, and what ends after it."""
         return self._of((table.c.end > since) | (table.c.changed >= since))
 
+    def stems(self, since: float) -> list[str]:
+        """Return what the names in Slurm of all that ends after a time, or was changed since, have in common."""
+        query = select(table.c.id).where(table.c.cluster == self.cluster)
+        ids = self._reads.run(query.where((table.c.end > since) | (table.c.changed >= since))).scalars()
+        return [stem_of_id(id) for id in ids]
+
     def of_owner(self, owner: str, since: float) -> list[Reservation]:
         """Return what a user has booked that ends after a time, by start."""
         return self._of(table.c.owner == owner, table.c.end > since)
+
+    def concerning(
+        self, user: str, accounts: Collection[str], groups: Collection[str], since: float
+    ) -> list[Reservation]:
+        """Return what ends after a time and concerns a user, by start; see ``Reservation.concerns``."""
+        listed = cast(table.c.users, Text).contains(json.dumps(user), autoescape=True)
+        theirs = or_(
+            table.c.owner == user,
+            and_(table.c.everybody, table.c.account.in_(sorted(accounts))),
+            table.c.group.in_(sorted(groups)),
+            listed,
+        )
+        found = self._of(table.c.end > since, theirs)
+        return [each for each in found if each.concerns(user, accounts, groups)]
+
+    def waiting(self) -> list[Reservation]:
+        """Return what is on the waitlist, who came first before the others."""
+        drafts = self._of(_in({State.DRAFT}), table.c.waits)
+        return sorted(drafts, key=lambda each: (each.created, each.id))
 
     def of_series(self, series: str) -> list[Reservation]:
         """Return all reservations of a booking that comes again, by start."""
@@ -81,12 +118,16 @@ class ReservationWrites(ReservationReads):
     def __init__(self, ledger: LedgerWrites) -> None:
         super().__init__(ledger)
         self.ledger = ledger
+        #: What was written so far.
+        self.written: list[Reservation] = []
 
     def add(self, new: Iterable[Reservation]) -> None:
         """Write new reservations."""
-        rows = [_to_row(each) for each in new]
-        if rows:
-            self.ledger.run(insert(table).values(rows))
+        found = [*new]
+        rows = [_to_row(each) for each in found]
+        for at in range(0, len(rows), _ROWS):
+            self.ledger.run(insert(table).values(rows[at : at + _ROWS]))
+        self.written += found
 
     def save(self, changed: Reservation) -> None:
         """Write one again, whose version is one more than that which is there.
@@ -98,19 +139,29 @@ class ReservationWrites(ReservationReads):
         where = (table.c.id == values.pop("id"), table.c.version == changed.version - 1)
         if self.ledger.run(update(table).where(*where).values(**values)).rowcount != 1:
             raise Changed("The reservation was changed meanwhile. Look at it again.")
+        self.written.append(changed)
 
 
 class ReservationStore:
-    """The reservation table. Every method may raise ``StoreError``; then nothing was written."""
+    """The reservation table. Every method may raise ``StoreError``; then nothing was written.
 
-    def __init__(self, ledger: LedgerStore) -> None:
+    Args:
+        after: is told, in the writer's thread, what each transaction has written, once that is committed; it raises
+            nothing.
+    """
+
+    def __init__(self, ledger: LedgerStore, after: Callable[[Sequence[Reservation]], None] | None = None) -> None:
         self._ledger = ledger
+        self._after = after
 
     @contextmanager
     def transaction(self, cluster: str) -> Iterator[ReservationWrites]:
         """Have the cluster's calendar and ledger alone; committed at the end, undone by an exception."""
         with self._ledger.transaction(cluster) as writes:
-            yield ReservationWrites(writes)
+            ours = ReservationWrites(writes)
+            yield ours
+        if self._after is not None and ours.written:
+            self._after(ours.written)
 
     @contextmanager
     def reading(self, cluster: str) -> Iterator[ReservationReads]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from carme_hub.services.fields import Error
 from carme_hub.services.openapi import Operation, document
 from carme_hub.services.quotas import api_admin, api_drift, api_read, api_write, models, models_replay, queries
 from carme_hub.services.quotas.api_base import ROOT, Call, RestHandler, Route
 from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
 from carme_hub.services.quotas.models_drift import DriftOut
+from carme_hub.services.rest import addresses
 
 #: Of the interface: the first number changes when something is taken away.
 VERSION = "1.0"
@@ -136,14 +138,7 @@ ROUTES: tuple[Route, ...] = (
 
 def openapi_document(prefix: str) -> dict[str, Any]:
     """Return the OpenAPI document of the service."""
-    return document("GPU time", VERSION, prefix, [route.operation for route in ROUTES], models.Error)
+    return document("GPU time", VERSION, prefix, [route.operation for route in ROUTES], Error)
 
 
-def _addresses() -> list[Any]:
-    found: dict[str, dict[str, Route]] = {}
-    for route in ROUTES:
-        found.setdefault(route.pattern, {})[route.operation.method] = route
-    return [(pattern, RestHandler, {"routes": routes}) for pattern, routes in found.items()]
-
-
-API: list[Any] = _addresses()
+API: list[Any] = addresses(ROUTES, RestHandler)

@@ -16,7 +16,7 @@ from carme_hub.domain.sessions import Session
 from carme_hub.errors import NoAccount
 from carme_hub.services.quotas import models, queries, reports
 from carme_hub.services.quotas.api_base import Call, NoSense, NotYours, Text
-from carme_hub.services.quotas.roster import LOOKED_AT, SILENT
+from carme_hub.services.roster import LOOKED_AT, SILENT
 from carme_hub.store.ledger import Filter, LedgerReads
 from carme_hub.store.ledger_accounts import accounts_in
 from carme_hub.store.ledger_report import used_between

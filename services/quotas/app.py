@@ -14,15 +14,16 @@ from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.accounting.settle import Settled
 from carme_hub.errors import CarmeError
+from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
 from carme_hub.services.quotas import policies
 from carme_hub.services.quotas.audit import Audit
 from carme_hub.services.quotas.disk import DiskReader
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
 from carme_hub.services.quotas.settling import Settling
 from carme_hub.services.quotas.trials import Trials
+from carme_hub.services.roster import Roster
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
@@ -40,7 +41,7 @@ class QuotasService(CarmeService):
     """GPU time: balances, statements, grants, requests, policies, reports."""
 
     name = "carme-hub-quotas"
-    title = "GPU time"
+    folder, title = "quotas", "GPU time"
     classes = [CarmeQuotas, CarmeSlurm, CarmeStore, EventLogger]
 
     settings: CarmeQuotas
@@ -134,11 +135,7 @@ class QuotasService(CarmeService):
 
     async def accounts(self, visitor: Visitor) -> tuple[str, ...]:
         """Return the accounts that a visitor may charge, the default one first; a service may charge none."""
-        if not visitor.is_user:
-            return ()
-        await self.book.refresh()
-        found = self.book.accounts_of(visitor.name)
-        return found or visitor.accounts  # Slurm is silent: what the hub knew at the login
+        return await accounts_of(self.book, visitor)
 
     async def owned(self, visitor: Visitor) -> tuple[str, ...]:
         """Return the accounts that a visitor coordinates in Slurm: whose GPU time is theirs to see and to give."""

@@ -17,7 +17,7 @@ from carme_hub.accounting.mirror import asks_who_is_who, compare
 from carme_hub.accounting.settings import CarmeMirror
 from carme_hub.domain.mirror import Change, LeftOut, Needs
 from carme_hub.domain.mirror_argv import Entity
-from carme_hub.services.quotas.roster import LOOKED_AT
+from carme_hub.services.roster import LOOKED_AT
 from carme_hub.slurm.limits import LimitsWriter, script
 
 #: Seconds for one question to Slurm's accounting: somebody waits for the page.

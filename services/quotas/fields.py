@@ -1,4 +1,4 @@
-"""The kinds of values in bodies: GPU-hours, names, times."""
+"""GPU-hours in bodies."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import re
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from carme_hub.domain.ledger import GPU_HOUR
 
 _DECIMAL = re.compile(r"(?=.*[1-9])[0-9]{1,7}(\.[0-9]{1,3})?", re.ASCII)
-
-
-def _whole(value: object) -> object:
-    """Take 5.0 for 5, as JSON Schema does."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _exact(value: object) -> Decimal:
@@ -29,7 +24,6 @@ def _exact(value: object) -> Decimal:
     raise ValueError('write GPU-hours like 4 or "2.5", with at most three decimals')
 
 
-Whole = BeforeValidator(_whole)
 #: GPU-hours as a person writes them: exact, since 0.001 h is a whole number of milli-GPU-seconds.
 Hours = Annotated[
     Decimal,
@@ -45,11 +39,6 @@ Hours = Annotated[
         }
     ),
 ]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$")]
-Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500, pattern=r"[^\s\x85]")]
-Seconds = Annotated[int, Field(ge=0, le=253_402_300_799, description="UTC epoch seconds"), Whole]
-#: From 2001, before which there was no Slurm, to 2100.
-Moment = Annotated[int, Field(ge=978_307_200, le=4_102_444_800, description="UTC epoch seconds"), Whole]
 
 
 def amount(hours: Decimal) -> int:

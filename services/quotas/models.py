@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from carme_hub.services.fields import Given, Moment, Name, Reason, Seconds, Whole
 from carme_hub.services.quotas.disk import DiskOut
-from carme_hub.services.quotas.fields import Hours, Moment, Name, Reason, Seconds, Whole
-
-
-class Given(BaseModel):
-    """A body that is sent to us: what is not known is an error."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+from carme_hub.services.quotas.fields import Hours
 
 
 class GrantIn(Given):
@@ -91,13 +86,6 @@ class AskIn(Given):
     minutes: Annotated[int, Field(ge=1, le=525_600), Whole]
     partition: str = Field(default="", max_length=64)
     qos: str = Field(default="", max_length=64)
-
-
-class Error(BaseModel):
-    """Every answer that is not a success."""
-
-    error: str
-    message: str
 
 
 class UseOut(BaseModel):

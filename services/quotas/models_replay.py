@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from carme_hub.services.quotas.fields import Moment
-from carme_hub.services.quotas.models import Given
+from carme_hub.services.fields import Given, Moment
 
 
 class ReplayIn(Given):

@@ -11,14 +11,8 @@ the first time; never with how many users there are.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from pathlib import Path
-
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from carme_hub.accounting import notices as found_by
 from carme_hub.accounting.ledger import Ledger
@@ -28,8 +22,8 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.ledger import Entry
 from carme_hub.domain.policy import Policy
 from carme_hub.domain.quotas import Who
-from carme_hub.services.quotas import mail
-from carme_hub.services.quotas.roster import Roster
+from carme_hub.services.roster import Roster
+from carme_hub.services.telling import Teller
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.store.ledger_news import News, newest, written_after
 from carme_hub.store.ledger_requests import Wanted
@@ -38,32 +32,22 @@ from carme_hub.store.threads import in_store_thread
 
 #: The role of the hub's administrators.
 _ADMIN = "admin"
-#: Mails that go over one connection.
-_AT_ONCE = 100
-#: Notices that are written in one transaction: who wants to start waits for no more of them.
-_PART = 300
-#: How much of what was told is remembered, so that the database is not asked again each minute.
-_REMEMBERED = 200_000
 
 
-class Notices:
+class Notices(Teller):
     """Finds what people should be told, and tells it."""
 
     def __init__(
         self, settings: CarmeQuotas, ledger: Ledger, book: AssociationBook, roster: Roster, log: logging.Logger
     ) -> None:
-        self._settings = settings
+        super().__init__(settings, ledger.books, "Your GPU time", log)
         self._ledger = ledger
         self._book = book
         self._roster = roster
-        self._log = log
         self._last: int | None = None  # the newest entry that was looked at; None before the first round
         self._policy: Policy | None = None  # under which everything was looked at
         self._all_known = False  # whether it was then known who is in which group, and who may charge what
         self._missed: tuple[set[str], set[str]] = set(), set()  # users and accounts of news that came before it was
-        self._known: set[str] = set()
-        self._owed: asyncio.Queue[tuple[Told, str]] = asyncio.Queue()
-        self._sender: asyncio.Task[None] | None = None
 
     async def of(self, user: str) -> list[dict[str, str]]:
         """Return what a page shows: what the user was told in the last week and is still so, in today's words."""
@@ -141,7 +125,7 @@ class Notices:
         due = await in_store_thread(find)
         asked = await Requests(self._ledger).all(Wanted(since=now - found_by.WEEK))
         due += found_by.of_requests(asked, self._who_answers(), now)
-        return await self._write([each for each in due if each.notice.about not in self._known])
+        return await self.tell(due)
 
     def _concerned(self, mark: Mark) -> Iterator[str]:
         """Yield the users who share a budget."""
@@ -168,82 +152,3 @@ class Notices:
         return lambda request: found_by.who_answers(
             request, self._book.coordinators_of(request.account), administrators
         )
-
-    # -- telling ------------------------------------------------------------------------------------------------------
-
-    async def _write(self, due: Sequence[Due]) -> list[Told]:
-        """Write down what is new of it, and owe it to the sender."""
-        books, links = self._ledger.books, {each.notice.about: _address(each.link) for each in due}
-        told = []
-        for at in range(0, len(due), _PART):
-            part = due[at : at + _PART]
-
-            def write(part: Sequence[Due] = part) -> list[Told]:
-                with books.store.transaction(books.cluster) as writes:
-                    return writes.tell([(each.notice, each.covered_by) for each in part])
-
-            new = await in_store_thread(write)
-            self._known.update(each.notice.about for each in part)
-            for notice in new:
-                self._owed.put_nowait((notice, links[notice.about]))
-            if new and (self._sender is None or self._sender.done()):
-                self._sender = asyncio.create_task(self._deliver(), name="carme-notices")
-            told += new
-        if len(self._known) > _REMEMBERED:
-            self._known.clear()
-        return told
-
-    async def delivered(self) -> None:
-        """Wait until everything that was owed has been sent, or given up."""
-        await self._owed.join()
-
-    async def _deliver(self) -> None:
-        """Send what is owed, beside the loop that settles: a receiver may take its time."""
-        while True:
-            some = [await self._owed.get()]
-            while len(some) < _AT_ONCE and not self._owed.empty():
-                some.append(self._owed.get_nowait())
-            try:
-                await self.send(some)
-            finally:
-                for _ in some:
-                    self._owed.task_done()
-
-    async def send(self, some: Sequence[tuple[Told, str]]) -> None:
-        """Send notices, each with its link; what cannot be sent is logged."""
-        if self._settings.webhook_url_file:
-            for notice, link in some:
-                try:
-                    await self._post(notice, link)
-                except Exception as error:  # noqa: BLE001 - a receiver can fail in any way, and nothing depends on it
-                    self._log.warning("A notice for %s could not be sent: %s", notice.user, mail.why(error))
-        if mail.can_mail(self._settings):
-            try:
-                errors = await asyncio.to_thread(self._mail, some)
-            except Exception as error:  # noqa: BLE001 - nor on a mail server
-                errors = [error] * len(some)
-            for (notice, _), wrong in zip(some, errors, strict=True):
-                if wrong is not None:
-                    self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.why(wrong))
-
-    async def _post(self, notice: Told, link: str) -> None:
-        url = await asyncio.to_thread(mail.secret_line, Path(self._settings.webhook_url_file))
-        said = {"user": notice.user, "level": notice.level, "text": notice.text, "at": int(notice.at), "link": link}
-        body = json.dumps(said)
-        headers = {"Content-Type": "application/json"}
-        request = HTTPRequest(
-            url, method="POST", body=body, headers=headers, request_timeout=10, follow_redirects=False
-        )
-        await AsyncHTTPClient(force_instance=True).fetch(request)
-
-    def _mail(self, some: Sequence[tuple[Told, str]]) -> list[Exception | None]:
-        letters = [(notice.user, f"{notice.text}\n\n{link}\n" if link else notice.text) for notice, link in some]
-        return mail.send(self._settings, letters)
-
-
-def _address(link: str) -> str:
-    """Return a link for who is not on our pages; without its host where the hub was not told its public address."""
-    if not link:
-        return ""
-    base = os.environ.get("JUPYTERHUB_PUBLIC_URL") or os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/")
-    return f"{base.rstrip('/')}/{link}"

@@ -1,29 +1,26 @@
-"""What all pages have in common: the login, tabs, notices, forms."""
+"""What all pages about GPU time have in common."""
 
 from __future__ import annotations
 
-import json
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal, InvalidOperation
-from types import MappingProxyType
 from typing import Any, TypeVar
-
-from tornado.web import HTTPError
 
 from carme_hub.accounting.grants import KeyUsed
 from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.errors import Refused
-from carme_hub.services.handlers import Handler, Visitor
+from carme_hub.services import pages
+from carme_hub.services.handlers import Visitor
+from carme_hub.services.pages import BadForm
 from carme_hub.services.quotas import view
 from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.store.ledger import LedgerReads
 from carme_hub.store.threads import in_store_thread
 
+__all__ = ["BadForm", "PageHandler", "groups_read"]
+
 T = TypeVar("T")
 
-_NOTICE = "carme-quotas-notice"
 #: The most that a person types as hours at once.
 MOST_HOURS = 10_000_000
 ADMINISTRATION = (
@@ -38,12 +35,6 @@ ADMINISTRATION = (
 )
 
 
-class BadForm(Refused):
-    """What was typed cannot be taken; the message says what to do."""
-
-    reason = "bad-form"
-
-
 def groups_read(visitor: Visitor) -> frozenset[str]:
     """Return the hub groups of which a visitor may see the GPU time, by a scope that names the group."""
     begin = f"{READ_ALL}!group="
@@ -56,41 +47,20 @@ def _lists(page: str, link: str) -> bool:
     return part == "requests" and page in (target, "administration/requests")
 
 
-class PageHandler(Handler):
-    """A page of the service: the login, tabs, notices, forms that cannot be forged."""
+class PageHandler(pages.PageHandler):
+    """A page about GPU time."""
 
-    #: The tab that is shown as current.
-    tab = ""
-    #: The visitor needs one of ``scopes`` to look, and one of ``writes``, which are those of REST, to send a form: a
-    #: program with a token needs no secret of the page for it, so a token for reading must not do.
     scopes: tuple[str, ...] = (READ,)
     writes: tuple[str, ...] = (MANAGE, GRANT)
     owned: tuple[str, ...] = ()
     told: Sequence[dict[str, str]] = ()
 
     async def prepare(self) -> None:
-        """Lead to the login where nobody is logged in; find out what the visitor may see."""
+        """Find out also what the visitor owns, and what they are to be told."""
         await super().prepare()
-        if self._finished:
-            return
-        if self.current_user is None:
-            if self.looks:
-                self.redirect(self.get_login_url())
-                return
-            raise HTTPError(403, log_message="This form is too old to be taken. Open the page again, and send it anew.")
-        if not self.visitor.is_user:
-            raise HTTPError(403, log_message="Pages are for people; a service asks the REST interface below api/v1/.")
-        needed = self.scopes if self.looks else self.writes
-        if not self.may(*needed):
-            what = "open this page" if self.looks else "do this"
-            raise HTTPError(403, log_message=f"You may not {what}. It needs the scope {' or '.join(needed)}.")
-        self.owned = await self.service.owned(self.visitor)
-        self.told = await self.service.notices.of(self.visitor.name)
-
-    @property
-    def looks(self) -> bool:
-        """Whether the visitor opens a page; otherwise a form is sent."""
-        return self.request.method in ("GET", "HEAD")
+        if not self._finished:
+            self.owned = await self.service.owned(self.visitor)
+            self.told = await self.service.notices.of(self.visitor.name)
 
     @property
     def now(self) -> float:
@@ -111,10 +81,10 @@ class PageHandler(Handler):
             found.append(("groups", "My groups"))
         if self.may(READ_ALL, GRANT, POLICY):
             found.append(("administration", "Administration"))
-        return [{"path": path, "name": name, "current": path == self.tab} for path, name in found]
+        return self.tabs_of(*found)
 
     def show(self, template: str, *, heading: str, **more: Any) -> None:
-        """Send a page; a notice that the last form left is shown once."""
+        """Send a page, with the parts of the administration where it is one of them."""
         here = self.request.path.removeprefix(self.service.prefix)
         more.setdefault("told", [each for each in self.told if not _lists(here, each["link"])])
         if self.tab == "administration":
@@ -124,86 +94,15 @@ class PageHandler(Handler):
             )
             sections = [{"path": path, "name": name, "current": path == current} for path, name in ADMINISTRATION]
             more = {"sections": sections, "may_grant": self.may(GRANT), "may_policy": self.may(POLICY), **more}
-        page = self.page(
-            f"quotas/{template}",
-            heading=heading,
-            tabs=self.tabs(),
-            notices=[*self._left_notices(), *more.pop("notices", [])],
-            virtual=self.service.virtual,
-            key=secrets.token_urlsafe(12),
-            **more,
-        )
-        self.finish(page)
+        super().show(template, heading=heading, **more)
 
-    def confirm(
-        self,
-        question: str,
-        points: Sequence[str],
-        button: str,
-        *,
-        back: str,
-        danger: bool = False,
-        balances: Sequence[Mapping[str, str]] = (),
-        fixed: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """Ask once more before something that cannot be undone; "yes" sends the same form again.
-
-        Args:
-            balances: what accounts have left ``before`` and ``after`` it, each with its ``name``.
-            fixed: further fields, for what must not change until "yes", nor when "yes" is said twice.
-        """
+    def confirm(self, question: str, points: Sequence[str], button: str, *, back: str, **more: Any) -> None:
+        """Ask once more before something that cannot be undone; "yes" sends the same form again."""
         if self.tab == "accounts" and back.removeprefix("accounts/") not in self.owned:
             self.tab = "administration"
-        names = [name for name in self.request.body_arguments if name not in ("_xsrf", "confirmed", *fixed)]
-        fields = [*((name, self.get_body_argument(name)) for name in names), *fixed.items()]
-        self.show(
-            "confirm.html",
-            heading=question,
-            points=points,
-            button=button,
-            danger=danger,
-            balances=balances,
-            fields=fields,
-            told=(),  # one question at a time
-            back=self.service.prefix + back,
-            action=self.request.path,
-        )
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether the visitor has said yes."""
-        return self.get_body_argument("confirmed", "") == "yes"
-
-    def done(self, text: str, path: str, level: str = "success") -> None:
-        """Lead to a page, with a notice on it: a reload sends nothing again."""
-        value = json.dumps({"level": level, "text": text[:1000]})
-        secure = self.request.headers.get("X-Forwarded-Proto", self.request.protocol) == "https"
-        self.set_signed_cookie(
-            *(_NOTICE, value), expires_days=None, path=self.service.prefix, httponly=True, samesite="Lax", secure=secure
-        )
-        self.redirect(self.service.prefix + path, status=303)
-
-    def _left_notices(self) -> list[dict[str, str]]:
-        left = self.get_signed_cookie(_NOTICE, max_age_days=1)
-        if not left:
-            return []
-        self.clear_cookie(_NOTICE, path=self.service.prefix)
-        return [json.loads(left)]
-
-    def log_write(self, what: str, *values: Any) -> None:
-        """Log what somebody changed."""
-        self.service.log.info(f"%s {what}", self.visitor.name, *values)
+        super().confirm(question, points, button, back=back, **more)
 
     # -- forms --------------------------------------------------------------------------------------------------------
-
-    def text(self, name: str, what: str, *, most: int = 500, needed: bool = True) -> str:
-        """Return a field of the form."""
-        value = self.get_body_argument(name, "").strip()
-        if needed and not value:
-            raise BadForm(f"{what} is missing.")
-        if len(value) > most:
-            raise BadForm(f"{what} has at most {most} characters.")
-        return value
 
     def amount(self, name: str = "hours") -> int:
         """Return the milli-GPU-seconds of a field with hours."""
@@ -232,11 +131,6 @@ class PageHandler(Handler):
         """Return the form's own key: sent twice, it does its work once."""
         value = self.text("key", "The form's key", most=64)
         return f"page:{self.visitor.name}:{value}"
-
-    def number(self, name: str, otherwise: int = 0) -> int:
-        """Return a whole number from the address, from 0 on."""
-        said = self.get_query_argument(name, "")
-        return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else otherwise
 
     # -- the ledger ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from carme_hub.services.quotas import groups, view
 from carme_hub.services.quotas.app import READ, READ_ALL
 from carme_hub.services.quotas.pages_base import PageHandler, groups_read
 from carme_hub.services.quotas.pages_requests import open_requests, sources
-from carme_hub.services.quotas.roster import LOOKED_AT
+from carme_hub.services.roster import LOOKED_AT
 
 #: Groups that are listed at once; the others are found by their name.
 MOST = 500

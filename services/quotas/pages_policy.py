@@ -17,8 +17,8 @@ from carme_hub.services.quotas import policies, view
 from carme_hub.services.quotas.app import POLICY, READ_ALL
 from carme_hub.services.quotas.pages_admin import AdminHandler
 from carme_hub.services.quotas.pages_base import BadForm
-from carme_hub.services.quotas.roster import LOOKED_AT
 from carme_hub.services.quotas.trials import Tried
+from carme_hub.services.roster import LOOKED_AT
 
 #: Days on which a new policy is tried.
 TRIED_DAYS = 30

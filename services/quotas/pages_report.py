@@ -12,7 +12,7 @@ from carme_hub.services.quotas import reports, view
 from carme_hub.services.quotas.app import READ_ALL
 from carme_hub.services.quotas.pages_admin import AdminHandler
 from carme_hub.services.quotas.pages_mine import send_csv
-from carme_hub.services.quotas.roster import LOOKED_AT, SILENT
+from carme_hub.services.roster import LOOKED_AT, SILENT
 from carme_hub.store.ledger_report import used_between
 
 _BY = {"account": "Account", "group": "Group", "user": "User", "gpu": "GPU type"}

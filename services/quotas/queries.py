@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from carme_hub.services.fields import Query
 
 _NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$"
 #: An account or user to narrow down to; "" is all.
 Wanted = Annotated[str, Field(pattern=_NAME)]
 Since = Annotated[int, Field(ge=0, le=253_402_300_799, description="UTC epoch seconds")]
-
-
-class Query(BaseModel):
-    """A query; texts are read as what the field is."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class Nothing(Query):

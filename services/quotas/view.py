@@ -13,7 +13,7 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from carme_hub.domain import quota_sentences as sentences
-from carme_hub.domain.ledger import GPU_HOUR, ONE, Balance, Entry, Kind
+from carme_hub.domain.ledger import GPU_HOUR, ONE, SLOT, Balance, Entry, Kind, slot_charge_key
 from carme_hub.domain.quotas import DAY, Quota, Who, Window
 from carme_hub.domain.windows import midnight
 
@@ -123,6 +123,11 @@ def rows(entries: Iterable[Entry], zone: str) -> list[Row]:
     ]
 
 
+def _is_of_slot(entry: Entry) -> bool:
+    """Return whether it is about a reservation, and no job of its; the reason says it all."""
+    return not entry.job_id and entry.key.startswith((SLOT, slot_charge_key("")))
+
+
 def is_refund(entry: Entry) -> bool:
     """Return whether use was given back by a rule."""
     return entry.key.startswith("refund:")
@@ -132,6 +137,8 @@ def sentence(entry: Entry, zone: str) -> str:
     """Return why an entry is there, in plain words."""
     why = entry.reason.strip()
     match entry.kind:
+        case Kind.HOLD | Kind.CHARGE if _is_of_slot(entry):
+            return f"{why[:1].upper()}{why[1:]}."
         case Kind.HOLD if entry.key.count(":") > 1:
             return "Held for a longer time limit; what is not used comes back when the session ends."
         case Kind.HOLD:
@@ -170,6 +177,8 @@ def _grant(entry: Entry, why: str, zone: str) -> str:
 
 def facts(entry: Entry, zone: str) -> tuple[str, ...]:
     """Return GPUs and how long, from and to, where, and the price factor; of a correction, the day of the use."""
+    if entry.kind is Kind.CHARGE and _is_of_slot(entry):
+        return ()
     if entry.kind is Kind.CORRECTION and entry.end and (not entry.gpus or entry.start == entry.end):
         return (f"use of {sentences.day(datetime.fromtimestamp(entry.end, ZoneInfo(zone)))}",)
     if not entry.end or not entry.gpus or entry.kind is Kind.RELEASE:

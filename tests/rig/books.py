@@ -55,7 +55,7 @@ def _ledger(hub: Hub) -> tuple[dict[tuple[int, int], int], set[int]]:
         charges: dict[tuple[int, int], int] = {
             (row[0], row[1]): row[2]
             for row in database.execute(
-                "select job_id, submitted, amount from ledger where kind = 'charge' and amount != 0"
+                "select job_id, submitted, amount from ledger where kind = 'charge' and amount != 0 and job_id > 0"
             )
         }
         odd: set[Any] = {row[0] for row in database.execute("select job_id from anomaly")}

@@ -8,6 +8,7 @@ stands longer than the promise allows; the clocks do not run while a test says t
 2. A live job bearing our prefix has exactly one session.                         120 s after the fault heals
 3. Holds plus used never exceed the budget;                                       never
    a live job with GPUs is held for.                                              60 s
+5. No two reservations share a GPU and a moment, in our database or in Slurm.     never
 6. A route points at the server that proved itself for that session.              60 s
 7. A valid server token belongs to a session that has not ended.                  60 s
 """
@@ -20,10 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from .budgets import Books
+from .slots import Claim, Nodes, shared
 from .truth import QueuedJob, Record, Row, Truth
 
 EVERY = 2.0
@@ -107,7 +110,7 @@ class Oracle:
         self._compare_with_accounting()
         assert not self.violations, "Broken promises:\n" + "\n".join(str(v) for v in self.violations)
         assert not self._standing, f"Not settled within {within:.0f} s: {[s for _, s in self._standing.values()]}"
-        assert self.looks > sum(self.blind.values()) / 4, f"The oracle saw too little: {self.blind}"
+        assert self.looks > sum(self.blind.values()) / 6, f"The oracle saw too little: {self.blind}"
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -126,9 +129,13 @@ class Oracle:
             "hub": truth.servers(),
             "routes": truth.routes(),
             "tokens": truth.tokens(),
-            "queue": truth.queue(),
+            "queue": (queue := truth.queue()),
             "rows": truth.rows(),
             "books": truth.budgets(),
+            "booked": truth.booked(),
+            # A controller that did not answer would take its time not to answer once more.
+            "reserved": None if queue is None else truth.reserved(),
+            "gpus": None if queue is None else truth.gpus(),
         }
         found: list[Suspicion] = []
         judged: set[int] = set()
@@ -136,6 +143,8 @@ class Oracle:
             (1, ("hub", "queue", "rows"), self._running),
             (2, ("queue", "rows"), self._jobs),
             (3, ("queue", "books"), self._budgets),
+            (5, ("booked", "gpus"), partial(self._slots, "our database")),
+            (5, ("reserved", "gpus"), partial(self._slots, "Slurm")),
             (6, ("routes", "rows"), self._routes),
             (7, ("tokens", "rows"), self._tokens),
         ):
@@ -211,6 +220,11 @@ class Oracle:
                 yield Suspicion(
                     3, f"hold {id}", f"job {jobs[0].id} of {jobs[0].user} has GPUs that nobody holds", TRUTH
                 )
+
+    def _slots(self, where: str, claims: list[Claim], nodes: Nodes) -> Iterator[Suspicion]:
+        """5: no GPU is promised twice for a moment."""
+        for each in shared(claims, nodes):
+            yield Suspicion(5, f"{each.node} in {where}", each.text, NEVER)
 
     def _routes(self, routes: dict[tuple[str, str], str], rows: list[Row]) -> Iterator[Suspicion]:
         """6: routes lead to the port on which the server of that session proved itself."""

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from . import slots
 from .budgets import Books, budgets
 from .hub import Hub
 
@@ -95,6 +96,7 @@ class Truth:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.folder: Path = hub.demo.folder
+        self._gpus: slots.Nodes | None = None
 
     # -- Slurm --------------------------------------------------------------------------------------------------------
 
@@ -124,6 +126,18 @@ class Truth:
             for r in rows
             if r[1].startswith(PREFIX)
         ]
+
+    def reserved(self) -> list[slots.Claim] | None:
+        """Return what our reservations hold by Slurm; None when the controller does not answer."""
+        text = self._slurm("scontrol", "show", "reservation", "--oneliner")
+        return None if text is None else slots.reserved(text, PREFIX)
+
+    def gpus(self) -> slots.Nodes | None:
+        """Return what the nodes have, whatever state they are in: asked once, since nobody plugs GPUs in meanwhile."""
+        if not self._gpus:
+            text = self._slurm("sinfo", "-h", "-a", "-N", "-o", "%N|%G")
+            self._gpus = None if text is None else slots.nodes(text)
+        return self._gpus
 
     def _slurm(self, command: str, *words: str) -> str | None:
         cluster = self.hub.cluster
@@ -159,6 +173,10 @@ class Truth:
     def budgets(self) -> Books | None:
         """Return what our database says of the policy's budgets."""
         return budgets(self.folder, datetime.now(UTC))
+
+    def booked(self) -> list[slots.Claim] | None:
+        """Return what the reservations in our database hold."""
+        return slots.booked(self.folder / "carme-hub.sqlite")
 
     def tokens(self) -> list[Token] | None:
         """Return the tokens of servers that the hub would accept now."""

@@ -16,7 +16,7 @@ from traitlets.config import Config
 import carme_hub
 from carme_hub import configure
 from carme_hub.auth import private
-from carme_hub.config import ROLES
+from carme_hub.config import QUOTA_SCOPES, RESERVATION_SCOPES, ROLES
 from carme_hub.errors import ConfigError
 from carme_hub.spawners.slurm import SlurmContainerSpawner
 
@@ -182,6 +182,31 @@ def test_without_quotas_there_is_no_service(c: Config) -> None:
     assert "enabled" not in c.CarmeQuotas
 
 
+def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_without(c: Config) -> None:
+    configure(c, reservations=True)
+    hub = JupyterHub(config=c)
+    (service,) = hub.services
+    assert (service["name"], service["url"]) == ("reservations", "https://127.0.0.1:10103")
+    assert service["command"][1:3] == ["-m", "carme_hub.services.reservations"]
+    assert set(service["oauth_client_allowed_scopes"]) == set(hub.custom_scopes)
+    assert "custom:carme:reservation:write" in hub.extra_user_scopes
+    assert "custom:carme:reservation:admin" not in hub.extra_user_scopes
+    assert c.CarmeReservations.enabled is True
+    assert "enabled" not in c.CarmeQuotas
+    roles = {role["name"]: role for role in hub.load_roles}
+    assert roles["calendar-admin"]["groups"] == ["role:admin"]
+    assert roles["reservations-service"]["services"] == ["reservations"]
+    both = Config()
+    configure(both, quotas=True, reservations=True)
+    assert [each["name"] for each in JupyterHub(config=both).services] == ["quotas", "reservations"]
+    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES} == set(both.JupyterHub.custom_scopes)
+
+
+def test_reservations_need_slurm(c: Config) -> None:
+    with pytest.raises(ConfigError, match="needs Slurm"):
+        configure(c, slurm=False, reservations=True)
+
+
 # -- what a session's own token may -----------------------------------------------------------------------------------
 
 #: Nothing that gives, asks or reads others: its own activity and server, and what its own sessions have left.
@@ -202,6 +227,16 @@ def test_a_sessions_token_may_ask_what_is_left_of_its_users_sessions_and_nothing
         name for name, about in scopes.items() if "custom:carme:quota:read:session" in about.get("subscopes", [])
     }
     assert holders == {"custom:carme:quota:read"}, "users have it by what they have already"
+
+
+def test_a_sessions_token_sees_what_its_user_has_booked_and_changes_nothing(c: Config) -> None:
+    configure(c, reservations=True)
+    mine = ["access:services!service=reservations", "custom:carme:reservation:read"]
+    assert token_scopes(Spawner(config=c)) == [*TOKEN[:2], *mine]
+    both = Config()
+    configure(both, quotas=True, reservations=True)
+    assert token_scopes(Spawner(config=both)) == [*TOKEN, *mine]
+    assert not JupyterHub(config=c).custom_scopes["custom:carme:reservation:read"].get("subscopes")
 
 
 def test_without_quotas_a_sessions_token_is_as_jupyterhub_makes_it(c: Config) -> None:

@@ -153,6 +153,21 @@ def test_a_policy_that_cannot_be_read_is_named_with_its_place() -> None:
     assert list(doctor_policy.judge(Config())) == []
 
 
+def test_rules_on_booking_that_do_nothing_are_named() -> None:
+    def judged(on: bool, **policy: object) -> list[tuple[Level, str, str]]:
+        quotas = {"enabled": True, "policy": policy}
+        config = Config({"CarmeQuotas": quotas, "CarmeReservations": {"enabled": on}})
+        return [(each.level, each.setting, each.value) for each in doctor_policy.judge(config)]
+
+    rules = [{"id": "b", "user": "*", "booking": {"length": "8h"}}]
+    past = [{"start": "2020-12-24", "end": "2020-12-26", "reason": "Power."}]
+    ahead = [{"start": "2020-12-24", "end": "2999-12-26", "reason": "Power."}]
+    off = (Level.ADVICE, "CarmeReservations.enabled", "False")
+    assert judged(False, quotas=rules) == judged(False, blackouts=ahead) == [off]
+    assert judged(True, quotas=rules, blackouts=past) == [(Level.ADVICE, "blackouts", "blackouts[0]")]
+    assert judged(True, quotas=rules, blackouts=ahead) == judged(False, quotas=[]) == []
+
+
 def test_a_key_that_others_can_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     key = tmp_path / "jwt.key"
@@ -166,3 +181,8 @@ def test_a_key_that_others_can_read_is_named(tmp_path: Path, monkeypatch: pytest
         assert str(key) not in {finding.setting for finding in judge(SlurmFacts(config, DBD, GRES))}
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert str(key) in {finding.setting for finding in judge(SlurmFacts(config, DBD, GRES))}
+
+
+def test_a_calendar_that_cannot_start_is_a_finding_and_no_traceback() -> None:
+    (found,) = doctor_policy.judge(Config({"CarmeReservations": {"enabled": True, "share": 500}}))
+    assert (found.setting, found.level) == ("CarmeReservations", Level.UNSAFE)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from rig.budgets import GPU_HOUR, Books, Budget, budgets
 from rig.oracle import Oracle
+from rig.slots import Claim, booked, hosts, nodes, reserved, shared
 from rig.truth import QueuedJob, Record, Row, Token
 from sqlalchemy import Connection, insert
 
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.tables import ledger, session
+from carme_hub.store.tables import ledger, reservation, session
 
 NOW = time.time()
 READY = {("alice", ""): {"ready": True}}
@@ -33,6 +34,9 @@ class TruthThatIsSet:
             "rows": [_row()],
             "records": [],
             "budgets": Books((Budget("rule month, user alice", 10, 4, 6),), frozenset()),
+            "booked": [Claim("r1", "node1", 0, 10, {"a100": 2}), Claim("r2", "node1", 0, 10, {"a100": 2})],
+            "reserved": [Claim("carme-1-0", "node1", 0, 10, {}), Claim("carme-2-0", "node1", 10, 20, {})],
+            "gpus": {"node1": {"a100": 4}},
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -90,6 +94,16 @@ BROKEN: dict[str, tuple[dict[str, Any], int, float]] = {
         0,
     ),
     "GPUs that nobody holds": ({"budgets": Books((), frozenset({"s1"}))}, 3, 60),
+    "a GPU booked twice": (
+        {"booked": [Claim("r1", "node1", 0, 10, {"a100": 2}), Claim("r2", "node1", 9, 20, {"a100": 3})]},
+        5,
+        0,
+    ),
+    "a node reserved twice": (
+        {"reserved": [Claim("carme-1-0", "node1", 0, 10, {}), Claim("carme-2-0", "node1", 9, 20, {"a100": 1})]},
+        5,
+        0,
+    ),
     "a route elsewhere": ({"routes": {("alice", ""): "https://127.0.0.1:4001"}}, 6, 60),
     "a token too many": ({"tokens": [Token(7, "alice", "n"), Token(8, "alice", "n")]}, 7, 60),
 }
@@ -116,9 +130,9 @@ def test_an_ended_session_keeps_neither_job_nor_route_nor_token(
 def test_silence_is_no_violation_and_neither_is_a_fault_that_is_on(
     oracle: Oracle, truth: TruthThatIsSet, clock: list[float]
 ) -> None:
-    truth.said.update(queue=None, servers=None)
+    truth.said.update(queue=None, servers=None, reserved=[Claim("carme-1-0", "node1", 0, 10, {"a100": 9})])
     assert _look_for(oracle, clock, 200) == []
-    truth.said.update(queue=[], servers=READY)
+    truth.said.update(queue=[], servers=READY, reserved=[])
     with oracle.fault():
         assert _look_for(oracle, clock, 200) == []
     assert _look_for(oracle, clock, 50) == []
@@ -233,3 +247,91 @@ def test_a_session_with_gpus_and_a_job_is_held_for_until_it_ends(folder: Path) -
 
 def test_no_database_and_no_policy_are_no_answer(tmp_path: Path) -> None:
     assert budgets(tmp_path, NOON) is None
+
+
+# -- invariant 5, from a database as the product makes it, and from Slurm's own words ----------------------------------
+
+#: Recorded on Slurm 24.11.5; the names of the first two are ours now.
+RESERVED = """\
+ReservationName=carme-1-0 StartTime=1795306141 EndTime=1795309741 Duration=01:00:00 Nodes=node1 NodeCnt=1 CoreCnt=4 \
+Features=(null) PartitionName=interactive Flags=SPEC_NODES   NodeName=node1 CoreIDs=0-1,16-17 \
+TRES=cpu=4,gres/gpu:a100=3,gres/gpu=3 Users=alice Groups=(null) Accounts=physics Licenses=(null) State=ACTIVE
+ReservationName=carme-2-0 StartTime=1795306145 EndTime=1795309745 Duration=01:00:00 Nodes=node[3-4] NodeCnt=2 \
+Features=(null) PartitionName=interactive Flags=SPEC_NODES TRES=cpu=64 Users=bob Groups=(null) Accounts=physics
+ReservationName=carme-3-0 StartTime=1795306145 EndTime=1795309745 Duration=01:00:00 Nodes=node1 NodeCnt=1 CoreCnt=32 \
+Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root Accounts=(null)
+ReservationName=by_hand StartTime=1795306145 EndTime=1795309745 Duration=01:00:00 Nodes=node4 NodeCnt=1 CoreCnt=32 \
+Features=(null) PartitionName=(null) Flags=SPEC_NODES TRES=cpu=32 Users=root Groups=(null) Accounts=(null)
+"""
+HAVE = {"node1": {"a100": 4, "v100": 2}}
+
+
+def test_what_slurm_keeps_is_ours_by_name_whole_nodes_or_gpus_and_no_maintenance() -> None:
+    assert reserved(RESERVED, "carme-") == [
+        Claim("carme-1-0", "node1", 1795306141, 1795309741, {"a100": 3}),
+        Claim("carme-2-0", "node3", 1795306145, 1795309745, {}),
+        Claim("carme-2-0", "node4", 1795306145, 1795309745, {}),
+    ]
+    assert reserved("No reservations in the system\n", "carme-") == []
+
+
+def test_nodes_are_read_as_slurm_writes_them() -> None:
+    assert nodes("node1|gpu:a100:4(S:0-1),gpu:v100:2,shard:a100:8\nnode2|(null)\nnode3|gpu:1g.10gb:7\n") == {
+        **{**HAVE, "node2": {}},
+        "node3": {"1g.10gb": 7},
+    }
+    assert [*hosts("gpu[1-2,08-10],login")] == ["gpu1", "gpu2", "gpu08", "gpu09", "gpu10", "login"]
+
+
+def _claim(name: str, start: int, end: int, **gpus: int) -> Claim:
+    return Claim(name, "node1", start, end, gpus)
+
+
+@pytest.mark.parametrize(
+    ("claims", "found"),
+    [
+        ([_claim("r1", 0, 10, a100=4), _claim("r2", 10, 20, a100=4)], False),  # they touch
+        ([_claim("r1", 0, 10, a100=4), _claim("r2", 0, 10, v100=2)], False),
+        ([_claim("r1", 0, 10), Claim("r2", "node2", 0, 10, {})], False),
+        ([_claim("r1", 0, 10, a100=4), _claim("r2", 9, 20, a100=1)], True),
+        ([_claim("r1", 0, 10), _claim("r2", 9, 20, v100=1)], True),
+        ([_claim("r1", 0, 10), _claim("r2", 9, 20)], True),
+        ([_claim(f"r{n}", n, 10 + n, a100=1) for n in range(5)], True),  # no two of them alone
+        ([_claim("r1", 0, 10, h100=1)], True),
+    ],
+)
+def test_two_share_a_gpu_where_more_is_taken_at_one_moment_than_there_is(claims: list[Claim], found: bool) -> None:
+    assert bool(shared(claims, HAVE)) == bool(shared(claims[::-1], HAVE)) == found
+
+
+def test_what_holds_is_read_from_the_database_as_it_is_written(folder: Path) -> None:
+    usual = {
+        **{"cluster": "c", "owner": "alice", "account": "physics", "title": "Class", "created": 1.0, "users": []},
+        **{"type": "a100", "gpus": 1, "seats": 3, "start": 100, "end": 200},
+        "places": [{"node": "node1", "type": "a100", "count": 3, "seats": 3, "whole": False, "cpus": 6}],
+    }
+    rows: list[dict[str, Any]] = [
+        {"id": state, "state": state}
+        for state in ("draft", "pending", "confirmed", "active", "ended", "cancelled", "released")
+    ]
+    rows.append({"id": "mends", "state": "active", "kind": "maintenance"})
+    engine = CarmeStore(url=f"sqlite:///{folder / 'carme-hub.sqlite'}").open()
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(reservation).values({**usual, **row}))
+        connection.execute(
+            insert(reservation).values(
+                {**usual, "id": "whole", "state": "confirmed", "start": 200, "end": 300}
+                | {"places": [{"node": "node2", "type": "a100", "count": 4, "seats": 1, "whole": True, "cpus": 32}]}
+            )
+        )
+    engine.dispose()
+    found = booked(folder / "carme-hub.sqlite")
+    assert found is not None
+    assert sorted((each.name, each.node, each.start, each.end, dict(each.gpus)) for each in found) == [
+        *((state, "node1", 100, 200, {"a100": 3}) for state in ("active", "confirmed", "pending")),
+        ("whole", "node2", 200, 300, {}),
+    ]
+    [double] = shared(found, HAVE)
+    assert double.text == "active, confirmed, pending at 100: 9 × a100 of 4"
+    assert booked(folder / "none.sqlite") is None

@@ -117,6 +117,15 @@ def test_a_good_job_is_submitted_and_its_id_said(
     assert base64.b64encode(b"{}").decode() not in "".join(argv)
 
 
+def test_a_booking_of_several_nodes_is_named_whole(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ",".join(f"carme-0123456789abcdef-{n}" for n in range(39))
+    for reservation in ("course", names):
+        assert installed.submit(installed.spec(reservation=reservation), monkeypatch) == 0, capsys.readouterr().err
+        assert f"--reservation={reservation}" in installed.argv
+
+
 def test_a_lowered_priority_reaches_sbatch(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert installed.submit(installed.spec(nice=60), monkeypatch) == 0
     assert installed.argv[-1] == "--nice=60"
@@ -167,6 +176,9 @@ def test_a_second_submit_of_the_same_session_replaces_the_data(
         {"partition": "-x"},
         {"qos": "a;b"},
         {"reservation": "a,b"},
+        {"reservation": "carme-0123456789abcdef-0,course"},
+        {"reservation": "carme-0123456789abcdef-0,"},
+        {"reservation": ",".join(f"carme-0123456789abcdef-{n}" for n in range(100))},
         {"environment": {"LD_PRELOAD": "/x.so"}},
         {"environment": {"SLURM_CONF": "/x"}},
         {"environment": {"SBATCH_ACCOUNT": "x"}},

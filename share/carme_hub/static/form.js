@@ -86,6 +86,22 @@ function showProblems(card, problems) {
   }
 }
 
+// A class that begins while the page is open gets its card; one that ends loses it.
+let slots;
+function showSlots(html) {
+  const place = document.getElementById("carme-slots");
+  if (!place || html === undefined || html === slots) return;
+  if (slots !== undefined) {
+    if (place.contains(document.activeElement)) return; // nobody's button goes away under their finger
+    place.innerHTML = html; // the server's own, escaped there
+    for (const card of place.querySelectorAll("form")) {
+      card.action = form.action;
+      card.elements._xsrf.value = form.elements._xsrf.value;
+    }
+  }
+  slots = html;
+}
+
 let asked = 0;
 let changed = false;
 async function refresh() {
@@ -111,6 +127,7 @@ async function refresh() {
   showProblems(card, answer.problems);
   showCost(card, answer.cost);
   showAccounts(answer.accounts);
+  showSlots(answer.slots);
   // What was wrong with what was sent is put right.
   const right = !answer.problems.length && answer.cost?.state !== "refused";
   if (changed && right) document.getElementById("carme-problems")?.remove();
@@ -202,16 +219,19 @@ if (form && part && cards().length) {
   document.getElementById("carme-problems")?.focus();
   refresh();
 }
-form?.addEventListener("submit", () => {
-  const button = form.querySelector('button[type="submit"]');
+const starts = () => [...document.querySelectorAll('#spawn_form button[type="submit"], .carme-slot button')];
+document.addEventListener("submit", (event) => {
+  const button = starts().find((each) => each.form === event.target);
+  if (!button) return;
+  button.dataset.says = button.textContent;
   button.textContent = "Starting…";
   setTimeout(() => (button.disabled = true)); // after the browser has taken the form
 });
 // Coming back with the browser's Back button must find a form that can be sent.
 window.addEventListener("pageshow", (event) => {
-  const button = form?.querySelector('button[type="submit"]');
-  if (!event.persisted || !button) return;
-  button.disabled = false;
-  button.textContent = "Start";
+  for (const button of event.persisted ? starts() : []) {
+    button.disabled = false;
+    button.textContent = button.dataset.says ?? button.textContent;
+  }
 });
 window._jupyterhub_page_loaded = true; // the hub's own tests wait for it

@@ -2,6 +2,7 @@
 
 import pytest
 from forged_site import Site
+from forged_slots import Till
 from rig.databases import database_url, engine, one_postgres, store
 
 from carme_hub.store.ledger import LedgerStore
@@ -12,3 +13,8 @@ __all__ = ["database_url", "engine", "one_postgres", "store"]
 @pytest.fixture
 def site(store: LedgerStore) -> Site:
     return Site(store)
+
+
+@pytest.fixture
+def till(site: Site) -> Till:
+    return Till(site)

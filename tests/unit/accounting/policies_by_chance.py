@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
 
+from carme_hub.domain.booking_rules import BookingRule
 from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.domain.quotas import Quota, Who, Window
 
@@ -61,6 +62,7 @@ _OTHERS = st.one_of(
     st.fixed_dictionaries({"time_limit": st.integers(1, 60).map(lambda n: n * 1800)}),
     st.fixed_dictionaries({"gpu_types": st.sampled_from((("a100",), ("t4",), ()))}),
     st.fixed_dictionaries({"may_extend": st.booleans()}),
+    st.fixed_dictionaries({"booking": st.just(BookingRule(length=60, at_once=0))}),  # nothing to sessions
 )
 #: GPU time is what most is to be said about; a number is drawn first, since choices in choices count as one.
 _LIMITS = st.integers(0, 3).flatmap(lambda n: st.sampled_from(Window).flatmap(_gpu_time) if n else _OTHERS)

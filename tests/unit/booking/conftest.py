@@ -1,5 +1,14 @@
 """Tests here run on SQLite and on PostgreSQL."""
 
+import pytest
+from front_desk import FrontDesk
 from rig.databases import database_url, engine, one_postgres, store
 
+from carme_hub.store.ledger import LedgerStore
+
 __all__ = ["database_url", "engine", "one_postgres", "store"]
+
+
+@pytest.fixture
+def front(store: LedgerStore) -> FrontDesk:
+    return FrontDesk(store)

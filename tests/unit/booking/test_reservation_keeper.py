@@ -4,61 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
+from forged_reservations import HOUR, NOW, SlurmWithReservations
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
 from carme_hub.booking.keeper import ReservationKeeper
 from carme_hub.domain.capacity import Need, Spot
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
-from carme_hub.errors import SlurmUnreachable
+from carme_hub.domain.slurm_reservations import SlurmReservation
 from carme_hub.store.ledger import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
-NOW, HOUR = 1_795_000_000, 3600
 SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8))
-
-
-@dataclass
-class SlurmWithReservations:
-    """A Slurm that keeps reservations by its own rules, may be down, lose its answer or be killed between two steps."""
-
-    now: float = NOW
-    there: dict[str, SlurmReservation] = field(default_factory=dict)
-    down: bool = False
-    dies_after: int = 10**9
-    in_use: set[str] = field(default_factory=set)
-    busy: set[str] = field(default_factory=set)
-
-    async def show(self) -> tuple[SlurmReservation, ...]:
-        if self.down:
-            raise SlurmUnreachable("connection refused")
-        self.there = {name: each for name, each in self.there.items() if each.period.end > self.now}
-        return tuple(self.there.values())
-
-    async def take(self, step: Step) -> str:
-        self.dies_after -= 1
-        if self.dies_after < 0:
-            raise SlurmUnreachable("Socket timed out")
-        match step:
-            case Create(wanted):
-                if wanted.nodes & self.busy:
-                    return "Error creating the reservation: Requested nodes are busy"
-                assert wanted.name not in self.there
-                assert wanted.period.start >= int(self.now)
-                self.there[wanted.name] = replace(wanted, state="INACTIVE")
-            case Delete(name):
-                if name in self.in_use:
-                    return "Requested reservation is in use"
-                del self.there[name]
-            case Change(name, period, users, accounts):
-                have = self.there[name]
-                who = {"users": users, "accounts": accounts} if users or accounts else {}
-                self.there[name] = replace(have, period=period or have.period, **who)
-        return ""
 
 
 @dataclass

@@ -15,7 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain import policy as policies
+from carme_hub.domain import policy_booking
+from carme_hub.domain.booking_rules import Blackout, BookingRule
 from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.periods import Period
 from carme_hub.domain.policy import REFUNDS, Permissions, Policy, dump_policy, nice_of, parse_policy, permissions
 from carme_hub.domain.quotas import Person, Quota, Who, Window, applying
 from carme_hub.errors import ConfigError
@@ -70,7 +73,7 @@ def test_the_examples_in_the_reference_are_read() -> None:
 
 def test_every_key_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "reference" / "policies.md").read_text()
-    for key in (*policies._POLICY_KEYS, *policies._QUOTA_KEYS):
+    for key in (*policies._POLICY_KEYS, *policies._QUOTA_KEYS, *policy_booking.RULE_KEYS):
         assert re.search(rf"^\|[^|]*`{key}`", page, flags=re.MULTILINE), key
 
 
@@ -157,6 +160,8 @@ def rule(**keys: object) -> dict[str, object]:
         (rule(gpu_time=3, window="term", start="soon", end="later"), "quotas[1].start: give a date such as"),
         (rule(gpu_time=3, window="term", start="2026-13-01", end="2027-01-01"), "quotas[1].start: give a date"),
         (rule(gpu_time=3, window="term", start="2026-01-01", end="9999-12-31"), "quotas[1].end: give a date"),
+        (rule(sessions=1, window="term", start="0001-01-01T00:00+12:00", end="2026-01-01"), "quotas[1].start: give a"),
+        (rule(sessions=1, window="term", start="2026-01-01", end="9999-12-31T23:00-05:00"), "quotas[1].end: give a"),
         (rule(sessions=1, soft=True), "quotas[1].soft: only gpu_time can be soft"),
         (rule(gpu_time=1, window="day", soft_qos="low"), "quotas[1].soft_qos: it is for soft limits"),
         (rule(gpu_time=1, window="day", soft="yes"), "quotas[1].soft: give true or false, not 'yes'."),
@@ -217,6 +222,22 @@ counts = st.none() | st.integers(0, 10**6)
 flags = st.none() | st.booleans()
 
 
+def bookings() -> st.SearchStrategy[BookingRule]:
+    """Draw a rule that says at least one thing."""
+    words = {"ahead": st.integers(0, 10**9), "length": st.integers(1, 10**9), "at_once": st.integers(0, 10**6)}
+    words |= {"cooldown": st.integers(0, 10**9), "approval_above": st.integers(0, 10**13), "share": st.integers(1, 100)}
+    return st.fixed_dictionaries({}, optional=words).filter(bool).map(lambda drawn: BookingRule(**drawn))
+
+
+def blackouts() -> st.SearchStrategy[Blackout]:
+    """Draw a time; every third begins and ends with a day in UTC."""
+    steps = st.sampled_from((1, 3600, 86400))
+    times = st.tuples(st.integers(0, 40_000), st.integers(1, 1000), steps).map(
+        lambda drawn: Period(drawn[0] * drawn[2], (drawn[0] + drawn[1]) * drawn[2])
+    )
+    return st.builds(Blackout, times, st.sampled_from(("Exams.", "Wartung, bis alles läuft")))
+
+
 @st.composite
 def quotas(draw: st.DrawFn, id: str) -> Quota:
     who, window = draw(st.sampled_from(Who)), draw(st.sampled_from(Window))
@@ -224,11 +245,12 @@ def quotas(draw: st.DrawFn, id: str) -> Quota:
     soft, start = draw(st.booleans()), draw(st.integers(0, 4 * 10**9))
     term = window is Window.TERM
     timed = draw(st.booleans())
+    together = draw(st.booleans()) and who in (Who.GROUP, Who.ROLE)
     return Quota(
         id,
         who,
         draw(names),
-        together=draw(st.booleans()) and who in (Who.GROUP, Who.ROLE),
+        together=together,
         gpu_time=gpu_time if timed else None,
         window=window if timed or term else Window.TOTAL,
         days=draw(st.integers(1, 3660)) if timed and window is Window.ROLLING else 0,
@@ -248,6 +270,7 @@ def quotas(draw: st.DrawFn, id: str) -> Quota:
         may_add_images=draw(flags),
         priority=draw(counts),
         owners_approve=draw(counts) if who is Who.ACCOUNT else None,
+        booking=None if together else draw(st.none() | bookings()),
     )
 
 
@@ -262,6 +285,7 @@ def test_what_is_written_is_read_back_equal(data: st.DataObject, count: int, zon
         data.draw(st.none() | st.lists(st.booleans(), min_size=3, max_size=3).map(chosen)),
         zone,
         data.draw(st.sampled_from(["EUR", "CHF"])),
+        tuple(data.draw(st.lists(blackouts(), max_size=2))),
     )
     document = dump_policy(policy)
     assert parse_policy(document) == policy
@@ -269,9 +293,10 @@ def test_what_is_written_is_read_back_equal(data: st.DataObject, count: int, zon
     assert parse_policy(yaml.safe_load(yaml.safe_dump(document))) == policy
 
 
+known_keys = st.sampled_from([*policy_booking.RULE_KEYS, *policy_booking.BLACKOUT_KEYS])
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["1h", "term", "2026-10-01"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text() | known_keys, inner, max_size=3),
     max_leaves=5,
 )
 

@@ -7,8 +7,17 @@ from itertools import product
 import pytest
 
 from carme_hub.domain.capacity import Need, Place
+from carme_hub.domain.jobs import Job, Phase
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import HOLDING, PROMISED, NotPossible, Reservation, State
+from carme_hub.domain.reservations import (
+    HOLDING,
+    PROMISED,
+    Kind,
+    NotPossible,
+    Reservation,
+    State,
+    in_the_way,
+)
 
 BOOKED = Reservation(
     id="0f8fad5b-d9cb-469f-a165-70867728950e",
@@ -72,3 +81,35 @@ def test_a_change_of_state_says_who_and_why_and_counts_the_version() -> None:
 
 def test_its_gpu_time_is_that_of_all_its_seats() -> None:
     assert (BOOKED.gpus, BOOKED.gpu_seconds) == (5, 5 * 3600)
+
+
+def test_maintenance_is_whole_nodes_for_root_over_whatever_is_there() -> None:
+    window = BOOKED.but(kind=Kind.MAINTENANCE, account="", group="")
+    (one,) = window.in_slurm(["alice"])
+    assert (one.name, one.nodes, one.users, one.accounts) == (window.names()[0], {"n1", "n2"}, {"root"}, frozenset())
+    assert (dict(one.gpus), one.cpus, one.flags) == ({}, 0, {"MAINT", "IGNORE_JOBS"})
+    assert window.names() == ("carme-0f8fad5bd9cb469f-0",)
+
+
+def test_all_its_names_begin_alike_and_without_a_place_it_has_none() -> None:
+    assert {name.rpartition("-")[0] for name in BOOKED.names()} == {BOOKED.stem}
+    assert BOOKED.but(places=()).in_slurm() == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, True),
+        ({"end": 0.0}, True),
+        ({"end": 1000.0}, False),
+        ({"nodes": ("n3",)}, False),
+        ({"nodes": ("n3", "n2")}, True),
+        ({"name": "by-hand"}, False),
+        ({"phase": Phase.WAITING}, False),
+        ({"phase": Phase.TERMINAL}, False),
+    ],
+)
+def test_sessions_that_may_run_into_it_are_in_its_way(changes: dict[str, object], found: bool) -> None:
+    plain: dict[str, object] = {"phase": Phase.ACTIVE, "nodes": ("n1",), "name": "carme-s1", "end": 1001.0}
+    job = Job(id=7, user="bob", state="RUNNING", **{**plain, **changes})  # type: ignore[arg-type]
+    assert in_the_way(BOOKED, [job]) == ((job,) if found else ())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain.periods import Period
-from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step, plan
+from carme_hub.domain.slurm_reservations import MAINTAIN, Change, Create, Delete, SlurmReservation, Step, plan
 
 NOW = 1000
 BOOKED = SlurmReservation(
@@ -83,6 +83,16 @@ def test_what_is_not_wanted_is_deleted_and_strangers_are_left_alone() -> None:
     stranger = replace(seen(BOOKED), name="carme-of-another-hub")
     by_hand = replace(seen(BOOKED), name="root_1")
     assert plan([], [seen(BOOKED), stranger, by_hand], gone={"carme-a1", "carme-old"}, now=NOW) == (Delete("carme-a1"),)
+
+
+def test_flags_that_slurm_adds_are_no_difference_and_one_that_it_lacks_is() -> None:
+    window = replace(BOOKED, gpus={}, cpus=0, users=frozenset({"root"}), flags=MAINTAIN)
+    shown = replace(window, cpus=64, flags=frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"}))
+    assert plan([window], [shown], gone=(), now=NOW) == ()
+    lacking = replace(shown, flags=frozenset({"SPEC_NODES", "IGNORE_JOBS"}))
+    assert plan([window], [lacking], gone=(), now=NOW) == (Delete("carme-a1"), Create(window))
+    late = replace(window, period=Period(3000, 5600))
+    assert plan([window], [], gone=(), now=3000) == (Create(late),), "also of what is left of it"
 
 
 NAMES = [f"carme-{n}" for n in range(5)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from carme_hub.domain.capacity import Spot, Taken
+from carme_hub.domain.capacity import Capacity, Need, Spot, Taken
+from carme_hub.domain.jobs import Job, Phase
 from carme_hub.domain.periods import Period
-from carme_hub.domain.resources import Node
+from carme_hub.domain.resources import SHARD, Gpus, Node
 from carme_hub.domain.slurm_reservations import SlurmReservation
-from carme_hub.domain.supply import spots_of, taken_by_others
+from carme_hub.domain.supply import held_by_jobs, spots_of, taken_by_others
+from carme_hub.domain.tres import ANY_TYPE
 
 NODES = (
     Node("n1", "idle", True, cpus=32, gpus={"a100": 4}),
@@ -53,3 +55,39 @@ def test_cores_alone_take_no_gpu_and_what_is_ours_is_counted_elsewhere() -> None
     assert taken(by_hand("n1", cpus=2)) == set()
     assert taken(by_hand("n1", cpus=32), ours=("root_1",)) == set()
     assert taken(by_hand("gone", cpus=32)) == set()
+
+
+def test_a_node_with_shards_is_booked_whole_and_after_the_others() -> None:
+    nodes = [Node(f"n{n}", "idle", True, cpus=8, gpus={"a100": 4}, shards={"a100": 16 * (n == 1)}) for n in (1, 2)]
+    nodes[1] = Node("n2", "idle", True, cpus=8, gpus={"a100": 4})
+    when = Period(0, 60)
+    taken: list[Taken] = []
+    for node, count, whole in (("n2", 2, False), ("n2", 2, False), ("n1", 4, True)):
+        found = Capacity(spots_of(nodes), taken).place(Need("a100", 1, 2), when)
+        assert found is not None
+        assert [(place.node, place.count, place.whole) for place in found] == [(node, count, whole)]
+        taken += [place.taken(when) for place in found]
+    assert Capacity(spots_of(nodes), taken).place(Need("a100", 1), when) is None
+    assert not any(spot.alone for spot in spots_of(nodes, shards_kept_off=True))
+
+
+def test_what_running_jobs_have_of_each_node_until_their_limit() -> None:
+    nodes = {"n1": Node("n1", "mixed", True, gpus={"a100": 4}, shards={"a100": 16}), "n2": NODES[1]}
+
+    def held(gpus: Gpus, *on: str, end: float = 900.0, phase: Phase = Phase.ACTIVE) -> list[tuple[object, ...]]:
+        job = Job(7, "train", "bob", "RUNNING", phase, nodes=on, end=end, gpus=gpus)
+        taken = held_by_jobs([job], nodes, 500)
+        assert all(each.period == Period(500, int(end)) and not each.booked for each in taken) or end != 900.0
+        return [(each.node, each.type, each.count) for each in taken]
+
+    assert held(Gpus("a100", 3), "n1") == [("n1", "a100", 3)]
+    assert held(Gpus("3g.40gb", 3), "n2", "elsewhere") == [("n2", "3g.40gb", 2)]
+    assert held(Gpus(ANY_TYPE, 2), "n1") == [("n1", "a100", 2)]
+    assert held(Gpus(SHARD, 5), "n1") == [("n1", "a100", 2)]
+    assert held(Gpus("a100", 2), "n1", phase=Phase.ENDING) == []
+    for gpus, node in ((Gpus(), "n1"), (Gpus(ANY_TYPE, 2), "n2"), (Gpus("h100", 1), "n1")):
+        ((_, type, count),) = held(gpus, node)
+        assert (type not in nodes[node].gpus, count) == (True, 1), "in the way of who wants the whole node, no more"
+    ((past,), (endless,)) = (held_by_jobs([Job(1, "a", "b", "c", Phase.ACTIVE, nodes=("n1",), end=end)], nodes, 500)
+                             for end in (400.0, 0.0))  # fmt: skip
+    assert (past.period.end, endless.period.length > 10 * 365 * 86_400) == (501, True)

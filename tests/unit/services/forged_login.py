@@ -31,8 +31,8 @@ from carme_hub.domain.usage import Usage
 from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, QuotasService
 from carme_hub.services.quotas.disk import DiskReader
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
 from carme_hub.services.quotas.settling import Settling
+from carme_hub.services.roster import Roster
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.client import Association
 from carme_hub.store.engine import CarmeStore
@@ -91,6 +91,8 @@ class Slurm:
 class Site:
     """The service and its visitors. ``now`` is moved by hand."""
 
+    prefix = PREFIX
+
     def __init__(self, service: QuotasService, port: int, slurm: Slurm, secret: bytes) -> None:
         self.service, self.slurm, self.port = service, slurm, port
         self.ledger = service.ledger
@@ -106,7 +108,7 @@ class Site:
     ) -> HTTPResponse:
         """Send one request; redirects are not followed."""
         return await AsyncHTTPClient().fetch(
-            f"http://127.0.0.1:{self.port}{PREFIX}{path}",
+            f"http://127.0.0.1:{self.port}{self.prefix}{path}",
             method=method,
             body=body,
             headers=dict(headers or {}),

@@ -28,8 +28,8 @@ from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION, QuotasService
 from carme_hub.services.quotas.disk import DiskReader
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
 from carme_hub.services.quotas.settling import RECONCILED, as_note
+from carme_hub.services.roster import Roster
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import Committed, LedgerStore
 from carme_hub.store.sessions import SessionStore

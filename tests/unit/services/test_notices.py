@@ -20,7 +20,7 @@ from carme_hub.domain.policy import Policy, parse_policy
 from carme_hub.domain.quotas import Ask, Person
 from carme_hub.domain.resources import Gpus
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
+from carme_hub.services.roster import Roster
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import LedgerStore
 from carme_hub.store.once import Told

@@ -13,7 +13,7 @@ from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.domain.policy import Policy, parse_policy
 from carme_hub.domain.quotas import Person, Who
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
+from carme_hub.services.roster import Roster
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import LedgerStore
 

@@ -19,7 +19,7 @@ from carme_hub.domain.policy import parse_policy
 from carme_hub.domain.quotas import Ask, Person, Who
 from carme_hub.domain.resources import Gpus
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
+from carme_hub.services.roster import Roster
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import LedgerStore
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from forged_rest import NOW, Service
 
 from carme_hub.errors import StoreError
-from carme_hub.services.quotas import once
+from carme_hub.services import once
 from carme_hub.store.once import Claim
 
 GRANT = {"account": "teaching", "gpu_hours": "2.5", "reason": "for the course"}

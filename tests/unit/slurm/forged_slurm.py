@@ -71,6 +71,7 @@ def queue_row(**changes: str) -> str:
         "NODES": "1",
         "EXIT_CODE": "0",
         "RESTART_COUNT": "0",
+        "RESERVATION": "",
         "NAME": "carme-0f9a",
         **changes,
     }

@@ -55,6 +55,24 @@ async def test_a_snapshot_has_everything_of_a_job(client: SlurmCli, forged: Forg
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("carme-0f9a-0", ("carme-0f9a-0",)),
+        ("carme-0f9a-0,carme-0f9a-1", ("carme-0f9a-0", "carme-0f9a-1")),
+        ("", ()),
+        ("(null)", ()),
+        ("N/A", ()),
+    ],
+)
+async def test_the_reservations_of_a_job_are_read(
+    client: SlurmCli, forged: ForgedSlurm, said: str, names: tuple[str, ...]
+) -> None:
+    forged.say("squeue", QUEUE_HEADER + queue_row(RESERVATION=said))
+    assert (await client.snapshot()).jobs[7].reservations == names
+    assert "Reservation:" in forged.calls("squeue")[0]
+
+
 async def test_an_empty_queue_is_understood(client: SlurmCli, forged: ForgedSlurm) -> None:
     forged.say("squeue", QUEUE_HEADER)
     assert (await client.snapshot()).jobs == {}
@@ -137,6 +155,9 @@ async def test_nodes_with_their_free_gpus(client: SlurmCli, forged: ForgedSlurm)
     assert (two.state, two.usable, two.gpus) == ("idle", False, {})
     assert (three.state, three.usable, three.cpus, three.address) == ("down", False, 8, "node3")
     assert (four.usable, four.free_gpus("h100")) == (True, 0)
+    assert three.flags == {"not_responding"}
+    forged.say("scontrol", NODES.replace("DOWN*+NOT_RESPONDING", "IDLE*"))
+    assert (await client.nodes())[2].flags == {"not_responding"}, "its mark alone says so too"
 
 
 async def test_a_thousand_nodes_are_read_in_no_time(client: SlurmCli, forged: ForgedSlurm) -> None:

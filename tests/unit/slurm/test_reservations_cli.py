@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from forged_slurm import ForgedSlurm
 
 from carme_hub.domain.periods import Period
 from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm.reservations import argv, read
+from carme_hub.slurm.command import Commands
+from carme_hub.slurm.reservations import argv, keeps_gpus, read
 
 #: Recorded on Slurm 22.05.8.
 OLD = """\
@@ -107,3 +109,26 @@ def test_no_reservation_is_an_answer_and_silence_is_none() -> None:
 )
 def test_what_scontrol_is_told(step: Step, words: list[str]) -> None:
     assert argv(step) == words
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus"),
+    [
+        ("slurm-wlm 22.05.8\n", False),
+        ("slurm 23.11.10\n", False),
+        ("slurm 24.05.4\n", False),
+        ("slurm 24.11.5\n", True),
+        ("slurm-wlm 25.11.0-0rc1\n", True),
+    ],
+)
+async def test_which_slurm_reserves_single_gpus(commands: Commands, forged: ForgedSlurm, said: str, gpus: bool) -> None:
+    forged.say("scontrol", said)
+    assert await keeps_gpus(commands) is gpus
+    assert forged.calls("scontrol") == ["--version"]
+
+
+@pytest.mark.parametrize(("said", "code"), [("", 0), ("scontrol of another kind", 0), ("slurm 24.11.5\n", 1)])
+async def test_what_is_no_release_is_not_known(commands: Commands, forged: ForgedSlurm, said: str, code: int) -> None:
+    forged.say("scontrol", said, code=code)
+    with pytest.raises(SlurmUnreachable, match="--version"):
+        await keeps_gpus(commands)

@@ -67,6 +67,9 @@ def test_the_options_of_sbatch() -> None:
     assert not any("qos" in option or "nice" in option for option in options)
     nice = deliver.sbatch_options(json.loads(document(replace(SPEC, nice=60)))["spec"], "/home/alice")
     assert nice == [*options, "--nice=60"]
+    listed = "carme-0123456789abcdef-0,carme-0123456789abcdef-1"
+    several = deliver.sbatch_options(json.loads(document(replace(SPEC, reservation=listed)))["spec"], "/home/alice")
+    assert f"--reservation={listed}" in several
     plain = replace(SPEC, gpus=Gpus(), extra={"job-name": "other"})
     options = deliver.sbatch_options(json.loads(document(plain))["spec"], "/home/alice")
     assert not any("gres" in option for option in options)

@@ -15,7 +15,7 @@ from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.usage import FIELDS, UsageReader, read
 
-#: Those of whole days were recorded before Suspended was asked for: that column is empty in them.
+#: Recorded before Reservation was asked for, and those of whole days before Suspended: these columns are empty there.
 GOLDEN = Path(__file__).parent / "golden"
 HEADER = CUT.join(FIELDS) + CUT + "\n"
 NOON = 1795219200.0  # 2026-11-21, UTC
@@ -77,6 +77,7 @@ def row(**changes: str) -> str:
         "TimelimitRaw": "60",
         "Suspended": "00:00:00",
         "ExitCode": "0:0",
+        "Reservation": "",
         "JobName": "train",
         **changes,
     }
@@ -107,6 +108,11 @@ def test_a_record_is_read_with_all_its_words() -> None:
     )
     assert (used.partition, used.qos, used.nodes, used.time_limit) == ("main", "short", "node1", 3600)
     assert (used.submitted, used.start, used.end, used.exit_code) == (NOON, NOON + 10, NOON + 110, (3, 0))
+
+
+@pytest.mark.parametrize("name", ["", "carme-0f9a1c2b3d4e5f60-0", "maint 2, “odd”|name"])
+def test_the_reservation_of_a_job_is_read_as_it_is(name: str) -> None:
+    assert read(HEADER + row(Reservation=name), CUT)[0].reservation == name
 
 
 @pytest.mark.parametrize("limit", ["UNLIMITED", "Partition_Limit", ""])

@@ -22,7 +22,7 @@ from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.domain.quotas import Ask, Person
 from carme_hub.domain.resources import Gpus
 from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.roster import Roster
+from carme_hub.services.roster import Roster
 from carme_hub.spawners import notices
 from carme_hub.spawners.admission import Admission
 from carme_hub.spawners.pages import install_handlers, templates_path

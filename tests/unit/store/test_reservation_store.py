@@ -52,6 +52,14 @@ def test_a_reservation_is_read_as_it_was_written(calendar: ReservationStore) -> 
         assert reads.get("r1") is None
 
 
+def test_as_many_as_anybody_may_book_are_written_at_once(calendar: ReservationStore) -> None:
+    many = [booked(f"r{number:04}", number, number + 1) for number in range(2500)]
+    with calendar.transaction("lab") as writes:
+        writes.add(many)
+    with calendar.reading("lab") as reads:
+        assert reads.of_series("s1") == many
+
+
 def test_what_shares_a_second_is_found_and_what_touches_is_not(calendar: ReservationStore) -> None:
     with calendar.transaction("lab") as writes:
         writes.add([booked(), booked("r2", 2000, 3000), booked("r3", 500, 5000, state=State.CANCELLED)])

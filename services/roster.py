@@ -37,6 +37,15 @@ class Roster:
             return [person.user for person in self.people.values() if name in person.groups]
         return [person.user for person in self.people.values() if name in person.roles]
 
+    @property
+    def known(self) -> bool:
+        """Whether the hub has answered at least once; before that nothing can be said about anybody."""
+        return self._asked > float("-inf")
+
+    def groups(self) -> tuple[str, ...]:
+        """Return the names of all groups that somebody is in."""
+        return tuple(sorted({name for person in self.people.values() for name in person.groups}))
+
     def person(self, user: str) -> Person:
         """Return a user's groups and roles; nobody's where the hub does not know the user."""
         return self.people.get(user, Person(user))

@@ -7,14 +7,13 @@ import json
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from carme_hub.accounting.books import Books
 from carme_hub.accounting.grants import KeyUsed
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerWrites
+from carme_hub.store.ledger import LedgerStore, LedgerWrites
 from carme_hub.store.once import Claim, digest
 from carme_hub.store.threads import in_store_thread
 
@@ -36,19 +35,37 @@ class StillWorking(Refused):
     reason = "still-working"
 
 
+class Kept(Protocol):
+    """Where keys and answers are kept."""
+
+    @property
+    def store(self) -> LedgerStore:
+        """The database."""
+        ...
+
+    @property
+    def cluster(self) -> str:
+        """Whose keys they are."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Epoch seconds."""
+        ...
+
+
 class Once:
     """One request under one key.
 
     Args:
-        key: of who asks and which key they sent. where: method and address; with the body it says what is asked.
+        kept: where keys and answers are. key: of who asks and which key they sent. where: method and address; with
+            the body it says what is asked.
     """
 
-    def __init__(self, books: Books, key: str, where: str, body: BaseModel | None) -> None:
-        self._books = books
+    def __init__(self, kept: Kept, key: str, where: str, body: BaseModel | None) -> None:
+        self._kept = kept
         said = json.dumps(body.model_dump(mode="json") if body is not None else None, sort_keys=True)
-        self._ours = Claim(
-            digest(f"{books.cluster}\0{key}"), digest(f"{where}\0{said}"), uuid.uuid4().hex, books.clock()
-        )
+        self._ours = Claim(digest(f"{kept.cluster}\0{key}"), digest(f"{where}\0{said}"), uuid.uuid4().hex, kept.clock())
 
     async def claim(self) -> dict[str, Any] | None:
         """Return the answer that was given under this key, None where the work is ours to do now.
@@ -81,7 +98,7 @@ class Once:
 
     async def _write(self, change: Callable[[LedgerWrites], T]) -> T:
         def write() -> T:
-            with self._books.store.transaction(self._books.cluster) as writes:
+            with self._kept.store.transaction(self._kept.cluster) as writes:
                 return change(writes)
 
         return await asyncio.shield(in_store_thread(write))

@@ -33,17 +33,17 @@ def can_mail(settings: CarmeQuotas) -> bool:
     return bool(settings.smtp_host and settings.mail_domain)
 
 
-def _letter(settings: CarmeQuotas, user: str, text: str) -> EmailMessage:
+def _letter(settings: CarmeQuotas, user: str, text: str, subject: str) -> EmailMessage:
     mail = EmailMessage()
     mail["From"] = settings.mail_from or f"carme-hub@{settings.mail_domain}"
     mail["To"] = f"{user}@{settings.mail_domain}"
-    mail["Subject"] = "Your GPU time"
+    mail["Subject"] = subject
     mail.set_content(text)
     return mail
 
 
-def send(settings: CarmeQuotas, letters: Iterable[tuple[str, str]]) -> list[Exception | None]:
-    """Send letters (user, text) over as few connections as the server lets us; blocking.
+def send(settings: CarmeQuotas, letters: Iterable[tuple[str, str]], subject: str) -> list[Exception | None]:
+    """Send letters (user, text) under one subject over as few connections as the server lets us; blocking.
 
     Returns:
         What went wrong with each, None where the server took it.
@@ -56,7 +56,7 @@ def send(settings: CarmeQuotas, letters: Iterable[tuple[str, str]]) -> list[Exce
     told: list[Exception | None] = []
     while rest := every[len(told) :]:
         try:
-            answers, lost = _over_one_connection(settings, rest)
+            answers, lost = _over_one_connection(settings, rest, subject)
         except (CarmeError, OSError, smtplib.SMTPException) as error:
             if not told:
                 raise
@@ -68,7 +68,7 @@ def send(settings: CarmeQuotas, letters: Iterable[tuple[str, str]]) -> list[Exce
 
 
 def _over_one_connection(
-    settings: CarmeQuotas, letters: Iterable[tuple[str, str]]
+    settings: CarmeQuotas, letters: Iterable[tuple[str, str]], subject: str
 ) -> tuple[list[Exception | None], Exception | None]:
     """Return what came of each letter until the server wanted no more, and with what it ended the connection.
 
@@ -77,7 +77,7 @@ def _over_one_connection(
     answers: list[Exception | None] = []
     with _connected(settings) as server:
         for user, text in letters:
-            error = _sent(server, settings, user, text)
+            error = _sent(server, settings, user, text, subject)
             if error is not None and _ends(error):
                 server.close()
                 return answers, error
@@ -85,9 +85,9 @@ def _over_one_connection(
     return answers, None
 
 
-def _sent(server: smtplib.SMTP, settings: CarmeQuotas, user: str, text: str) -> Exception | None:
+def _sent(server: smtplib.SMTP, settings: CarmeQuotas, user: str, text: str, subject: str) -> Exception | None:
     try:
-        server.send_message(_letter(settings, user, text))
+        server.send_message(_letter(settings, user, text, subject))
     except (smtplib.SMTPException, OSError, ValueError) as error:  # a name that is no address is a ValueError
         return error
     return None

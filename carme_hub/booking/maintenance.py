@@ -1,0 +1,128 @@
+"""Maintenance takes whole nodes, also those that are booked: bookings go elsewhere where they can, and owners are told.
+
+What cannot be kept has a ``problem``, until the maintenance is taken back or the booking is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from carme_hub.domain.capacity import Need, Place
+from carme_hub.domain.periods import Period
+from carme_hub.domain.reservations import HOLDING, Kind, NotPossible, Reservation, State
+from carme_hub.store.reservations import ReservationReads, ReservationWrites
+
+from . import words
+from .asking import period_asked, title_of
+from .calendar import NoSuchGpus, Time, Wish
+from .office import BadBooking, Booker, NotAllowed, Office, has_begun
+
+
+def maintain(
+    office: Office, who: Booker, nodes: Collection[str], period: Period, title: str
+) -> tuple[Reservation, tuple[Reservation, ...]]:
+    """Reserve whole nodes; see ``Desk.maintain``."""
+    if not who.admin:
+        raise NotAllowed("Maintenance is for administrators.")
+    now = office.now()
+    time, title = Time(period_asked(period, now)), title_of(title)
+    places = _whole(office, nodes)
+    need = Need(places[0].type, 0, len(places))
+    wish = Wish(who.user, "", title, need, (time,))
+    with office.writing() as writes:
+        it = office.calendar.reservation(wish, time, places, State.CONFIRMED, actor=who.name)
+        it = it.but(kind=Kind.MAINTENANCE)
+        writes.add([it])
+        return it, tuple(_make_way(office, writes, it, now, who.name))
+
+
+def moved(
+    office: Office, writes: ReservationWrites, old: Reservation, new: Reservation, now: int, actor: str
+) -> Reservation:
+    """Give maintenance another time or title."""
+    if new.need != old.need:
+        raise NotPossible("The nodes of a maintenance cannot be changed. Cancel it, and plan another one.")
+    new = new.but(version=old.version + 1, changed=office.calendar.clock(), actor=actor)
+    writes.save(new)
+    clear(office, writes, old, now, actor)
+    _make_way(office, writes, new, now, actor)
+    return new
+
+
+def clear(office: Office, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
+    """Take back the problems that a maintenance made, which is written as cancelled, released or moved by now."""
+    for each in _in_its_way(writes, it):
+        if each.problem.startswith(words.MAINTENANCE):
+            problem = problem_left(writes, each, each, now)
+            if problem != each.problem:
+                _save(office, writes, each.but(problem=problem), actor)
+
+
+def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, now: int) -> str:
+    """Return the problem of a booking as it is now: that of other places or of maintenance may be over."""
+    if not old.problem.startswith(words.MAINTENANCE):
+        return old.problem if new.places == old.places else ""
+    nodes = {place.node for place in new.places}
+    for each in reads.overlapping(new.period):
+        if each.kind is Kind.MAINTENANCE and any(place.node in nodes for place in each.places):
+            return words.maintenance_problem(each, new, now)
+    return ""
+
+
+def _whole(office: Office, nodes: Collection[str]) -> tuple[Place, ...]:
+    """Return nodes as places, or refuse those that are not known."""
+    spots = {
+        spot.node: spot for spot in sorted(office.calendar.supply().spots, key=lambda spot: spot.type, reverse=True)
+    }
+    wanted = sorted(set(nodes))
+    if not wanted:
+        raise BadBooking("Name the nodes that are maintained.")
+    if unknown := [node for node in wanted if node not in spots]:
+        raise NoSuchGpus(f"{words.listed([each[:60] for each in unknown])}: no such node has GPUs that can be booked.")
+    found = (spots[node] for node in wanted)
+    return tuple(Place(spot.node, spot.type, spot.count, 1, True, spot.count * spot.cpus) for spot in found)
+
+
+def _make_way(office: Office, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> list[Reservation]:
+    """Find other places for what is booked there, and note the problem of what has none."""
+    return [
+        _save(office, writes, _elsewhere(office, writes, each, now, actor) or _told(it, each, now), actor)
+        for each in _in_its_way(writes, it)
+    ]
+
+
+def _in_its_way(reads: ReservationReads, it: Reservation) -> list[Reservation]:
+    nodes = {place.node for place in it.places}
+    booked = (each for each in reads.overlapping(it.period, HOLDING) if each.kind is Kind.BOOKING)
+    return [each for each in booked if any(place.node in nodes for place in each.places)]
+
+
+def _told(it: Reservation, booking: Reservation, now: int) -> Reservation:
+    return booking.but(problem=words.maintenance_problem(it, booking, now))
+
+
+def _elsewhere(
+    office: Office, writes: ReservationWrites, booking: Reservation, now: int, actor: str
+) -> Reservation | None:
+    """Return a booking at other places; None where there are none, or running jobs would have to move."""
+    if has_begun(booking, now):
+        return None
+    try:
+        supply = office.calendar.supply_for(booking.need)
+    except NoSuchGpus:
+        return None
+    capacity = office.calendar.capacity(writes, supply, booking.period, {booking.id})
+    places = capacity.place(booking.need, booking.period)
+    if places is None:
+        return None
+    found = booking.but(places=places, problem="")
+    dearer = office.money.price(found) != office.money.price(booking)
+    # Whole nodes may be larger there, and cost more than is left.
+    refused = dearer and office.money.change(writes.ledger, found, office.people(found.owner), actor)
+    return None if refused else found
+
+
+def _save(office: Office, writes: ReservationWrites, changed: Reservation, actor: str) -> Reservation:
+    changed = changed.but(version=changed.version + 1, changed=office.calendar.clock(), actor=actor)
+    writes.save(changed)
+    return changed

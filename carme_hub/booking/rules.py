@@ -1,0 +1,52 @@
+"""What the policy lets somebody book now: the rules about them together, and the times in which nobody books.
+
+Who books is refused by the policy before anything is looked for; whether there are GPUs is the calendar's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carme_hub.domain.booking_rules import Blackout, Booked, BookingRule, refusal, strictest
+from carme_hub.domain.periods import Period
+from carme_hub.domain.policy import Policy, permissions
+from carme_hub.domain.quotas import Person, Who, applying
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for one person and one account at one moment.
+
+    Attributes:
+        may_book: whether they may book at all. rule: all limits together. zone: IANA zone of the times in sentences.
+    """
+
+    may_book: bool
+    rule: BookingRule
+    blackouts: tuple[Blackout, ...]
+    zone: str
+
+
+def rules_for(policy: Policy, person: Person, account: str, now: float, usual: BookingRule) -> Rules:
+    """Return what the policy's rules in force come to; ``usual`` counts where they say nothing."""
+    applied = applying(policy.quotas, person, account)
+    said = [one.quota.booking for one in applied if one.quota.booking and one.quota.in_force(now)]
+    return Rules(permissions(applied, now).may_book, strictest(said, usual), policy.blackouts, policy.zone)
+
+
+def refused(rules: Rules, period: Period, *, booking: str, mine: Sequence[Booked], now: float) -> str:
+    """Return why this period cannot be booked, as a sentence, "" where it can; see ``booking_rules.refusal``."""
+    if not rules.may_book:
+        return "You may book no GPUs with this account."
+    return refusal(rules.rule, period, booking=booking, mine=mine, blackouts=rules.blackouts, now=now, zone=rules.zone)
+
+
+def share_of(policy: Policy, usual: BookingRule, now: float) -> int:
+    """Return the percent of each GPU type that may be booked at one moment, whoever books.
+
+    It is what the rules about all users say. A rule about some of them may only narrow it for these: ``Rules.rule``.
+    """
+    about_all = (quota for quota in policy.quotas if quota.who is Who.USER and quota.name == "*")
+    rules = [quota.booking for quota in about_all if quota.booking and quota.in_force(now)]
+    return strictest(rules, usual).share or 100

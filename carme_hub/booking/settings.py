@@ -1,0 +1,159 @@
+"""The settings of the calendar, read by the hub (which starts sessions in slots) and by the reservations service."""
+
+from __future__ import annotations
+
+from traitlets import Bool, Enum, Float, Integer, List, Unicode
+from traitlets.config import LoggingConfigurable
+
+from carme_hub.domain.booking_rules import BookingRule
+from carme_hub.domain.ledger import GPU_HOUR
+
+_DAY = 86_400
+
+
+class CarmeReservations(LoggingConfigurable):
+    """The calendar: who may book how many GPUs, and how Slurm keeps it.
+
+    Limits of users, groups, roles and accounts are in the policy (docs/reference/policies.md); what is said here of
+    booking counts where the policy says nothing. Notices go where `CarmeQuotas` sends them (webhook, mail).
+    """
+
+    enabled = Bool(
+        False,
+        help="""Keep a calendar in which GPUs are booked. The default is off. It is set by
+        ``configure(c, reservations=True)``, which adds the reservations service too: without it nothing that is booked
+        ever comes to Slurm.""",
+    ).tag(config=True)
+
+    port = Integer(10103, min=1, max=65535, help="Loopback port of the reservations service.").tag(config=True)
+
+    # -- how Slurm keeps it -------------------------------------------------------------------------------------------
+
+    keep = Enum(
+        ("auto", "gpus", "nodes"),
+        default_value="auto",
+        help="""What Slurm reserves. ``gpus``: single GPUs of a node (``TRES=gres/gpu:…``, from Slurm 24.11 on).
+        ``nodes``: whole nodes; a booking of fewer GPUs takes the node with all that is on it, as earlier releases know
+        no GPUs in reservations. ``auto``, the default, finds out which Slurm it is. The calendar says what is kept
+        before anything is booked. Example: ``c.CarmeReservations.keep = "nodes"``.""",
+    ).tag(config=True)
+
+    partitions = List(
+        Unicode(),
+        help="""Partitions whose nodes can be booked. The default [] is all nodes that have GPUs. Example, where some
+        nodes are never to be taken from those who come without a booking:
+        ``c.CarmeReservations.partitions = ["interactive"]``.""",
+    ).tag(config=True)
+
+    shards_kept_off = Bool(
+        False,
+        help="""Whether the site keeps jobs with shards (``--gres=shard:1``) off reserved GPUs by itself, by a
+        job submit plugin of its own for example. Slurm does not, so by default a node with shards is booked as a
+        whole. Example: ``c.CarmeReservations.shards_kept_off = True``.""",
+    ).tag(config=True)
+
+    ahead = Integer(
+        30 * _DAY,
+        min=3600,
+        help="""Seconds before its start from which a booking is in Slurm. The default is 30 days. Slurm looks at each
+        reservation whenever it plans, so a site with thousands of bookings a month keeps fewer there. Example:
+        ``c.CarmeReservations.ahead = 7 * 86400``.""",
+    ).tag(config=True)
+
+    interval = Float(
+        30.0,
+        min=1.0,
+        max=60.0,
+        help="Seconds between two comparisons of the calendar with Slurm; what somebody changes is compared at once.",
+    ).tag(config=True)
+
+    back_in = Integer(
+        3600,
+        min=60,
+        help="""Seconds after which a node that is down or drained now is taken to be back: until then it cannot be
+        booked. A node with an announced end of its outage is better given a maintenance window. Example, where broken
+        nodes stay away for days: ``c.CarmeReservations.back_in = 2 * 86400``.""",
+    ).tag(config=True)
+
+    no_show = Integer(
+        900,
+        min=0,
+        help="""Seconds after its start at which a booking without any job in it is given back: its owner is told, GPU
+        time that it held is refunded, and what is left of it is open to others. 0 never does. Example:
+        ``c.CarmeReservations.no_show = 1800``.""",
+    ).tag(config=True)
+
+    remind = Integer(
+        900,
+        min=0,
+        help="""Seconds before its start at which those for whom a booking is are told that it begins. 0 tells
+        nobody. Example: ``c.CarmeReservations.remind = 3600``.""",
+    ).tag(config=True)
+
+    charge = Enum(
+        ("used", "booked"),
+        default_value="used",
+        help="""What a booking costs, where there is a ledger of GPU time. ``used``, the default: what its sessions
+        used; the rest of what it held is refunded when it is over. ``booked``: all of the time that was booked, as
+        Slurm itself accounts reservations; what its sessions used is within that. Example:
+        ``c.CarmeReservations.charge = "booked"``.""",
+    ).tag(config=True)
+
+    # -- the usual rule, where the policy says nothing ----------------------------------------------------------------
+
+    book_ahead = Integer(
+        30 * _DAY,
+        min=0,
+        help="""Seconds from now to the latest start that may be booked, where the policy says nothing. The default is
+        30 days. A term of weekly classes needs more, best for teachers alone, by the policy:
+        ``{"id": "classes", "role": "teacher", "booking": {"ahead": "200d"}}``.""",
+    ).tag(config=True)
+
+    book_length = Integer(
+        _DAY,
+        min=60,
+        help="""The most seconds of one booking, where the policy says nothing. The default is 24 hours. Example:
+        ``c.CarmeReservations.book_length = 3 * 86400``.""",
+    ).tag(config=True)
+
+    at_once = Integer(
+        10,
+        min=0,
+        help="""How many bookings of one user may be not over yet, where the policy says nothing; one that comes again
+        counts once. 0 lets nobody book whom the policy does not let. Example: ``c.CarmeReservations.at_once = 3``.""",
+    ).tag(config=True)
+
+    cooldown = Integer(
+        0,
+        min=0,
+        help="""Seconds that have to lie between two bookings of one user, where the policy says nothing. The default 0
+        asks for none. Example: ``c.CarmeReservations.cooldown = 3600``.""",
+    ).tag(config=True)
+
+    approval_above = Integer(
+        0,
+        min=0,
+        help="""GPU-hours of one booking, all its times together, above which an administrator has to approve it, where
+        the policy says nothing. The default 0 asks for no approval: the other limits keep one user from taking the
+        cluster. Example: ``c.CarmeReservations.approval_above = 200``.""",
+    ).tag(config=True)
+
+    share = Integer(
+        80,
+        min=1,
+        max=100,
+        help="""Percent of each type of GPU that may be booked at one moment, by everybody together, where the policy
+        says nothing. The default leaves a fifth to those who come without a booking; where there are fewer than five
+        of a type, that is one. Example: ``c.CarmeReservations.share = 50``.""",
+    ).tag(config=True)
+
+    def usual(self) -> BookingRule:
+        """Return the rule that counts where the policy says nothing."""
+        return BookingRule(
+            ahead=self.book_ahead,
+            length=self.book_length,
+            at_once=self.at_once,
+            cooldown=self.cooldown or None,
+            approval_above=self.approval_above * GPU_HOUR or None,
+            share=self.share,
+        )

@@ -1,0 +1,194 @@
+"""Whether a session would run into a booking or maintenance, and what would not. Pure.
+
+Slurm starts no job on GPUs that a reservation takes before the job's time limit is over: it would wait until after the
+reservation, though the GPUs are free now. Running jobs keep theirs to the end of their time limits; those inside a
+booking are within what that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from .availability import Cluster
+from .capacity import Capacity, Spot, Taken
+from .jobs import Job, Phase
+from .periods import Period
+from .reservations import PROMISED, Kind, Reservation
+from .resources import Node
+from .sessions import Request
+from .slots import GRACE, runs_inside
+
+#: How long a job runs of which nobody knows when it ends.
+_ENDLESS = 365 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What is in the way of a session.
+
+    Attributes:
+        longest: minutes for which it could start now; 0 = for none.
+        at: when the GPUs that are free now are taken. everything: then all of the type are booked.
+        causes: what begins then, or has begun, first what takes most.
+        expected: when the whole of it could start, by what is known now; 0 = nobody knows.
+    """
+
+    longest: int
+    at: float
+    everything: bool
+    causes: tuple[Reservation, ...]
+    expected: float
+
+
+class Timetable:
+    """What runs and what is promised at one moment, indexed once: all pages of that moment share it.
+
+    Args:
+        known: reservations of which those that are promised count. now: UTC epoch seconds.
+    """
+
+    def __init__(self, cluster: Cluster, known: Iterable[Reservation], now: float) -> None:
+        self._cluster = cluster
+        self._now = int(now)
+        self._promised = [each for each in known if each.state in PROMISED and each.period.end > self._now]
+        self._answers: dict[tuple[object, ...], Crossing | None] = {}
+
+    def crossing(self, request: Request) -> Crossing | None:
+        """Return what is in the way of a session that would start now; None where nothing is."""
+        asked = (request.partition, request.gpus, request.cpus, request.memory_mib, request.time_limit)
+        if asked not in self._answers:
+            self._answers[asked] = self._crossing(request) if self._promised else None
+        return self._answers[asked]
+
+    def longer(self, job: Job, end: float) -> Reservation | None:
+        """Return what a running job outside of all bookings would run into if it ended later; None where nothing is."""
+        after = int(job.start + 60 * job.time_limit)
+        if not job.gpus or end <= after:
+            return None
+        type, period = job.gpus.type, Period(after, int(end))
+        there = [each for each in self._promised if each.period.overlaps(period)]
+        others = self._jobs(other for other in self._cluster.jobs if other.id != job.id)
+        capacity = Capacity(self._spots(), (*others, *self._booked))
+        for node in job.nodes:
+            mine = [each for each in there if any(place.node == node for place in each.places)]
+            if mine and capacity.free_on(node, type, period) < job.gpus.count // len(job.nodes):
+                return min(mine, key=lambda each: each.period.start)
+        return None
+
+    def _crossing(self, request: Request) -> Crossing | None:
+        nodes, now = self._cluster.part(request.partition).nodes, self._now
+        type, count, length = request.gpus.type, request.gpus.count or 1, 60 * request.time_limit
+        free = [node.name for node in nodes if node.fits(request.gpus, request.cpus, request.memory_mib)]
+        if any(self._stays(name, type, count, now + length) for name in free):
+            return None
+        possible = [node.name for node in nodes if _could_fit(node, request)]
+        expected = self._first(self._all, possible, type, count, length)
+        if not free and expected == self._first(self._others, possible, type, count, length):
+            return None  # others who run are in the way, and no booking makes that longer
+        at = max((self._free_until(name, type, count, now + length) for name in free), default=now)
+        names = {node.name for node in nodes}
+        there = [each for each in self._promised if any(place.node in names for place in each.places)]
+        usable = [node.name for node in nodes if node.usable]
+        return Crossing(
+            longest=max(0, (at - now - GRACE) // 60),
+            at=at,
+            everything=bool(type) and not any(self._ours.free_on(name, type, Period(at, at + 1)) for name in usable),
+            causes=_causes(there, type, at),
+            expected=expected,
+        )
+
+    def _stays(self, node: str, type: str, count: int, end: int) -> bool:
+        """Return whether who fits on a node now can stay until an end."""
+        return node not in self._edges or self._all.free_on(node, type, Period(self._now, end)) >= count
+
+    def _free_until(self, node: str, type: str, count: int, end: int) -> int:
+        """Return until when a node has room: something begins there then, before an end until which it has not."""
+        starts = sorted((start for start, _ in self._edges[node] if self._now < start < end), reverse=True)
+        return next((at for at in starts if self._stays(node, type, count, at)), self._now)
+
+    def _first(self, capacity: Capacity, nodes: Iterable[str], type: str, count: int, length: int) -> float:
+        """Return from when on one of the nodes has room for so long, 0 where nobody knows: at once, or after an end."""
+        now, never = self._now, self._now + _ENDLESS // 2
+        best = never
+        for node in nodes:
+            ends = sorted({now, *self._ends.get(node, ()), *(end for _, end in self._edges.get(node, ()))})
+            soon = (at for at in ends if at < best)
+            best = next((at for at in soon if capacity.free_on(node, type, Period(at, at + length)) >= count), best)
+            if best == now:
+                break
+        return float(best) if best < never else 0.0
+
+    # -- the index ----------------------------------------------------------------------------------------------------
+
+    def _spots(self) -> Iterator[Spot]:
+        """Yield the GPUs of all nodes, and of each node one of nothing: that is taken by who takes the whole node."""
+        for node in self._cluster.nodes:
+            yield Spot(node.name, "", 1)
+            yield from (Spot(node.name, type, count) for type, count in node.gpus.items())
+
+    def _jobs(self, jobs: Iterable[Job]) -> list[Taken]:
+        """Return what jobs outside of all bookings have, until their time limits."""
+        now, names = self._now, {name for each in self._promised for name in each.names()}
+        return [
+            Taken(Period(now, max(int(job.end) or now + _ENDLESS, now + 1)), node, job.gpus.type, count)
+            for job in jobs
+            if job.nodes and (count := job.gpus.count // len(job.nodes))
+            if job.phase in (Phase.ACTIVE, Phase.ENDING) and not runs_inside(job, names)
+            for node in job.nodes
+        ]
+
+    @cached_property
+    def _running(self) -> list[Taken]:
+        return self._jobs(self._cluster.jobs)
+
+    @cached_property
+    def _booked(self) -> list[Taken]:
+        return [taken for each in self._promised for taken in each.taken()]
+
+    @cached_property
+    def _all(self) -> Capacity:
+        return Capacity(self._spots(), (*self._running, *self._booked))
+
+    @cached_property
+    def _others(self) -> Capacity:
+        return Capacity(self._spots(), self._running)
+
+    @cached_property
+    def _ours(self) -> Capacity:
+        return Capacity(self._spots(), self._booked)
+
+    @cached_property
+    def _edges(self) -> dict[str, list[tuple[int, int]]]:
+        """When what is booked begins and ends, by node."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for each in self._booked:
+            found.setdefault(each.node, []).append((each.period.start, each.period.end))
+        return found
+
+    @cached_property
+    def _ends(self) -> dict[str, list[int]]:
+        """When running jobs end, by node."""
+        found: dict[str, list[int]] = {}
+        for each in self._running:
+            found.setdefault(each.node, []).append(each.period.end)
+        return found
+
+
+def _could_fit(node: Node, request: Request) -> bool:
+    """Return whether a node that can be used now has room for it once it is empty."""
+    gpus = request.gpus
+    enough = node.cpus >= request.cpus and node.memory_mib >= request.memory_mib
+    return node.usable and enough and (not gpus or node.gpus.get(gpus.type, 0) >= gpus.count)
+
+
+def _causes(known: Iterable[Reservation], type: str, at: int) -> tuple[Reservation, ...]:
+    """Return what takes these GPUs at a moment: what begins just then, else what has begun."""
+    there = [each for each in known if each.period.start <= at < each.period.end and _takes(each, type)]
+    beginning = [each for each in there if each.period.start == at]
+    return tuple(sorted(beginning or there, key=lambda each: (each.kind is Kind.BOOKING, -each.gpus, each.id)))
+
+
+def _takes(reservation: Reservation, type: str) -> bool:
+    return any(place.whole or place.type == type for place in reservation.places)

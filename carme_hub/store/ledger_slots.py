@@ -1,0 +1,96 @@
+"""What the ledger holds for reservations, and which sessions in them have taken it over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import select
+
+from carme_hub.domain.ledger import RULES, SLOT, Entry, Kind, price, slot_key, slot_session
+from carme_hub.domain.resources import NO_GPUS, Gpus
+from carme_hub.domain.windows import overlap
+
+from .ledger_reads import LedgerReads
+from .ledger_rows import entry_of
+from .tables import ledger, open_hold
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlot:
+    """All holds of one reservation that no release has closed, taken together.
+
+    Attributes:
+        entry: the newest of them; its time, GPUs and factor are those that count. number: how many there are.
+        amount: what is held, a positive number.
+        taken: by session, what it has taken over, less what came back of that.
+    """
+
+    entry: Entry
+    amount: int
+    number: int = 1
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Return the reservation's id."""
+        return self.entry.session
+
+    @property
+    def gpus(self) -> Gpus:
+        """Return what is reserved."""
+        return self.entry.gpus[0] if self.entry.gpus else NO_GPUS
+
+    @property
+    def rate(self) -> int:
+        """Return the price of one second of it, in milli-GPU-seconds."""
+        return price(self.gpus, 1, self.entry.factor)
+
+    @property
+    def whole(self) -> int:
+        """Return the price of its whole time."""
+        return self.rate * int(self.entry.end - self.entry.start)
+
+    def within(self, gpus: Gpus, factor: int, start: float, end: float) -> int:
+        """Return the price of GPUs for the part of a time that lies in the reservation's; of another type it is 0."""
+        if gpus.type != self.gpus.type:
+            return 0
+        return price(gpus, int(overlap(start, end, (self.entry.start, self.entry.end))), factor)
+
+    def back(self, session: str, kept: int) -> int:
+        """Return what comes back of what a session has taken over, where it keeps so much: all is the whole at most.
+
+        The reservation may have been made shorter meanwhile.
+        """
+        others = sum(amount for id, amount in self.taken.items() if id != session)
+        return min(self.taken[session], self.whole - self.amount - others) - kept
+
+    def more(self, amount: int, at: float, reason: str, *, session: str = "", actor: str = RULES) -> Entry:
+        """Return the entry by which so much more is held, or less (below zero); ``session``: as for ``slot_key``."""
+        key = slot_key(self.id, self.number, session)
+        return self.entry.but(key=key, kind=Kind.HOLD, amount=-amount, at=at, reason=reason, actor=actor, id=0)
+
+    def after(self, entry: Entry) -> OpenSlot:
+        """Return the same with one more of its entries."""
+        session, taken = slot_session(entry.key, self.id), dict(self.taken)
+        if session:
+            taken[session] = taken.get(session, 0) + entry.amount
+        return replace(self, entry=entry, amount=self.amount - entry.amount, number=self.number + 1, taken=taken)
+
+
+def open_slots(reads: LedgerReads, only: Collection[str] | None = None) -> dict[str, OpenSlot]:
+    """Return the open holds of the cluster's reservations by their id, or those of these."""
+    query = (
+        select(ledger)
+        .select_from(open_hold.join(ledger, ledger.c.id == open_hold.c.entry))
+        .where(open_hold.c.cluster == reads.cluster, ledger.c.key.startswith(SLOT))
+        .order_by(open_hold.c.entry)
+    )
+    if only is not None:
+        query = query.where(open_hold.c.session.in_(only))
+    found: dict[str, OpenSlot] = {}
+    for row in reads.run(query):
+        entry = entry_of(row._mapping)
+        held = found.get(entry.session)
+        found[entry.session] = OpenSlot(entry, -entry.amount) if held is None else held.after(entry)
+    return found

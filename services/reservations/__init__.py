@@ -1,0 +1,1 @@
+"""The reservations service: the calendar in which GPUs are booked."""

@@ -1,0 +1,295 @@
+"""The reservations service: keeps the calendar, makes Slurm keep it, and answers pages and REST."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jupyter_events import EventLogger
+from traitlets.config import Application
+
+from carme_hub.accounting.ledger import Ledger
+from carme_hub.accounting.price_list import PriceList
+from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
+from carme_hub.booking.calendar import Calendar
+from carme_hub.booking.desk import Desk, FreeOfCharge
+from carme_hub.booking.keeper import REMEMBERED, Pass
+from carme_hub.booking.rules import Rules, rules_for, share_of
+from carme_hub.booking.settings import CarmeReservations
+from carme_hub.domain.ledger import Balance
+from carme_hub.domain.profile_list import parse_profiles
+from carme_hub.domain.quotas import Person, Who
+from carme_hub.domain.reservations import Reservation
+from carme_hub.errors import CarmeError, ConfigError, SlurmUnreachable
+from carme_hub.services.accounts import accounts_of
+from carme_hub.services.base import CarmeService
+from carme_hub.services.handlers import Visitor
+from carme_hub.services.reservations.audit import Audit
+from carme_hub.services.reservations.feed import Feeds
+from carme_hub.services.reservations.keeping import Keeper
+from carme_hub.services.reservations.money import SlotMoney
+from carme_hub.services.reservations.notices import Notices
+from carme_hub.services.reservations.sight import Offer, Sight
+from carme_hub.services.reservations.standing import Standing
+from carme_hub.services.roster import SILENT, Roster
+from carme_hub.sessions.associations import AssociationBook
+from carme_hub.slurm.command import Commands
+from carme_hub.slurm.reservations import ReservationsCli, keeps_gpus
+from carme_hub.slurm.settings import CarmeSlurm
+from carme_hub.slurm.usage import UsageReader
+from carme_hub.store.engine import CarmeStore
+from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.reservations import ReservationReads, ReservationStore
+from carme_hub.store.threads import in_store_thread
+
+T = TypeVar("T")
+
+#: Seconds for which it is good enough who is in which group: whom a booking is for has to get in.
+_WHO = 60.0
+_ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where keys of writes, notices and secrets are kept."""
+
+    store: LedgerStore
+    cluster: str
+    clock: Callable[[], float]
+
+
+class ReservationsService(CarmeService):
+    """The calendar: what is free, bookings, approvals, maintenance."""
+
+    name = "carme-hub-reservations"
+    title = "GPU calendar"
+    folder = "reservations"
+    classes = [CarmeReservations, CarmeQuotas, CarmeSlurm, CarmeStore, EventLogger]
+
+    settings: CarmeReservations
+    policy: PolicyInForce
+    prices: PriceList
+    ledger: Ledger
+    calendar: Calendar
+    desk: Desk
+    keeper: Keeper
+    kept: Kept
+    feeds: Feeds
+    sight: Sight
+    standing: Standing
+    book: AssociationBook
+    roster: Roster
+    notices: Notices
+    money: SlotMoney | None = None
+    virtual = False
+    clock: Callable[[], float] = staticmethod(time.time)
+    _engine: Any = None
+    _keeper: Keeper | None = None
+
+    def handlers(self) -> list[Any]:
+        """Return pages and REST."""
+        from carme_hub.services.reservations.api import API
+        from carme_hub.services.reservations.pages import PAGES
+
+        return [*API, *PAGES]
+
+    async def get_ready(self) -> None:
+        """Open the database and begin to keep what is promised."""
+        slurm = CarmeSlurm(parent=self)
+        commands, client = slurm.commands(), slurm.client()
+        settings = CarmeReservations(parent=self)
+        by_node = settings.keep == "nodes" or (settings.keep == "auto" and not await self._keeps_gpus(commands))
+        if self._engine is None:
+            self._engine = await in_store_thread(CarmeStore(parent=self).open)
+        self.compose(
+            settings,
+            self._engine,
+            slurm.cluster,
+            client=client,
+            reservations=ReservationsCli(commands),
+            usage=UsageReader(commands).usage,
+            by_node=by_node,
+        )
+        self._keeper = self.keeper
+        self.keeper.start()
+
+    async def _keeps_gpus(self, commands: Commands) -> bool:
+        """Return whether Slurm reserves single GPUs; why it does not say so is for the log."""
+        try:
+            return await keeps_gpus(commands)
+        except SlurmUnreachable as error:
+            self.log.warning("Slurm does not say which release it is (CarmeReservations.keep): %s", error)
+            raise CarmeError("It is not known yet what Slurm can reserve.") from error
+
+    def compose(
+        self,
+        settings: CarmeReservations,
+        engine: Any,
+        cluster: str,
+        *,
+        client: Any,
+        reservations: Any,
+        usage: Callable[[float], Any],
+        by_node: bool,
+    ) -> None:
+        """Put the parts together; nothing runs yet."""
+        self.settings, quotas = settings, CarmeQuotas(parent=self)
+        self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
+        self.policy, self.prices = PolicyInForce(quotas), PriceList(quotas)
+        self.standing = Standing(patience=max(180.0, 3 * settings.interval))
+        self.roster, self.book = Roster(self.log), AssociationBook(client, log=self.log)
+        ledger = LedgerStore(engine)
+        self.kept = Kept(ledger, cluster, self.clock)
+        self.feeds = Feeds(self.kept)
+        self.ledger = Ledger(
+            ledger,
+            cluster,
+            policy=self.policy,
+            factor=self.prices.factor,
+            clock=self.clock,
+            members=lambda who, name: self.roster.members(who, name),
+        )
+        self.money = SlotMoney(self.ledger.books, settings.charge == "booked") if quotas.enabled else None
+        self._usage = usage
+        store = ReservationStore(ledger, Audit(self.config, quotas.audit_file, self.log))
+        offer = Offer(tuple(settings.partitions), by_node, settings.shards_kept_off, settings.back_in)
+        self.sight = Sight(
+            client,
+            offer,
+            clock=self.clock,
+            there=lambda: self.keeper.last.there if self.keeper.last is not None else (),
+            ours=lambda: self._ours,
+            share=lambda: share_of(self.policy(), settings.usual(), self.clock()),
+            log=self.log,
+        )
+        self._ours: Collection[str] = ()
+        self.calendar = Calendar(store, cluster, self.sight.supply, self.clock)
+        self.desk = Desk(
+            self.calendar,
+            rules=self.rules,
+            money=self.money or FreeOfCharge(),
+            people=self.roster.person,
+            on_change=lambda: self.keeper.look_now(),
+        )
+        self.keeper = Keeper(
+            store,
+            reservations,
+            cluster,
+            clock=self.clock,
+            members=self.members,
+            ahead=settings.ahead,
+            every=settings.interval,
+            money=self.money,
+            jobs=lambda: self.sight.jobs,
+            nodes=self.sight.nodes_now,
+            supply=self.sight.supply,
+            no_show=settings.no_show,
+            promote=self.desk.promote,
+            before=self._look,
+            after=self._tell,
+            log=self.log,
+        )
+        self.notices = Notices(
+            quotas,
+            self.kept,
+            self.log,
+            read=self._read,
+            people=self.people,
+            administrators=self._administrators,
+            jobs=lambda: self.sight.jobs,
+            remind=settings.remind,
+        )
+
+    async def _look(self) -> None:
+        """Find out what a pass needs to know.
+
+        Raises:
+            CarmeError: nobody knows yet who is in which group; whoever is would be shut out of their class.
+        """
+        await self.roster.refresh(_WHO)
+        if not self.roster.known:
+            raise CarmeError(SILENT)
+        await self.book.refresh()
+        if self.money is not None:
+            await self.prices.load(self.ledger)
+        self._ours = await in_store_thread(self._read, lambda reads: reads.stems(self.clock() - REMEMBERED))
+        await self.sight.look()
+
+    async def _tell(self, done: Pass, seconds: float) -> None:
+        """Settle what is over, and tell people what a pass means for them; what fails is done after the next one."""
+        self.standing.note(done, seconds)
+        try:
+            if self.money is not None:
+                await self.money.settle(self.calendar.store, self._usage, self.clock())
+            await self.notices.round()
+        except CarmeError as error:
+            self.log.warning("Not settled or told yet, it is tried again: %s", error)
+
+    def _read(self, question: Callable[[ReservationReads], T]) -> T:
+        with self.calendar.store.reading(self.calendar.cluster) as reads:
+            return question(reads)
+
+    async def finish(self) -> None:
+        """End the loop; what was promised stays in Slurm."""
+        if self._keeper is not None:
+            await self._keeper.stop()
+        if self._engine is not None:
+            self._engine.dispose()
+
+    # -- what pages and REST ask --------------------------------------------------------------------------------------
+
+    @property
+    def charged(self) -> bool:
+        """Whether bookings cost GPU time."""
+        return self.money is not None
+
+    @property
+    def silent(self) -> str:
+        """Why Slurm is not known now, "" while it is; the words are Slurm's own, and not for everybody."""
+        return self.sight.silent
+
+    def rules(self, person: Person, account: str) -> Rules:
+        """Return what the policy lets somebody book with an account now."""
+        return rules_for(self.policy(), person, account, self.clock(), self.settings.usual())
+
+    async def accounts(self, visitor: Visitor) -> tuple[str, ...]:
+        """Return the accounts that a visitor may charge, the default one first; a service may charge none."""
+        return await accounts_of(self.book, visitor)
+
+    async def balances(self, accounts: Collection[str]) -> Mapping[str, Balance]:
+        """Return what accounts have left of what they were granted."""
+        return await self.ledger.balances(accounts)
+
+    def profiles(self) -> list[dict[str, str]]:
+        """Return the profiles with which seats can start, where the site lists them in its settings."""
+        said = self.config.SlurmContainerSpawner.get("profile_list", [])
+        try:
+            found = parse_profiles(said) if isinstance(said, list) else ()
+        except ConfigError:  # the hub says so
+            found = ()
+        return [{"slug": each.slug, "name": each.display_name} for each in found if each.gpus is not None]
+
+    def members(self, group: str) -> Collection[str]:
+        """Return the users of a hub group."""
+        return self.roster.members(Who.GROUP, group)
+
+    def people(self, one: Reservation) -> set[str]:
+        """Return for whom a booking is, besides its owner."""
+        found = set(one.users)
+        if one.group:
+            found |= set(self.members(one.group))
+        if one.everybody:
+            found |= set(self.book.members_of(one.account))
+        return found
+
+    def _administrators(self) -> list[str]:
+        return [person.user for person in self.roster.people.values() if _ADMIN in person.roles]
+
+
+def main() -> None:
+    """Run the service."""
+    app: Application = ReservationsService.instance()
+    app.initialize()
+    app.start()

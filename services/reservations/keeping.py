@@ -1,0 +1,44 @@
+"""The keeper as this service runs it: it looks at Slurm and the hub before each pass, and tells people after it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from carme_hub.booking.keeper import Pass, ReservationKeeper
+
+#: Seconds after which a pass that could not be made is tried again.
+SOON = 2.0
+
+
+class Keeper(ReservationKeeper):
+    """Makes Slurm's reservations those of the calendar.
+
+    Args:
+        before: finds out what a pass needs to know; what it raises ends the pass before anything is done.
+        after: is told what a pass has come to, and how many seconds it took.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        before: Callable[[], Awaitable[None]],
+        after: Callable[[Pass, float], Awaitable[None]],
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self._before, self._after = before, after
+
+    async def once(self) -> Pass:
+        """Make one pass; one of which it is not known yet what it needs is tried again soon."""
+        began = time.monotonic()
+        try:
+            await self._before()
+        except Exception:
+            asyncio.get_running_loop().call_later(SOON, self.look_now)
+            raise
+        done = await super().once()
+        await self._after(done, time.monotonic() - began)
+        return done

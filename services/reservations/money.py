@@ -1,0 +1,110 @@
+"""Bookings and the ledger: what a booking may use is held when it is confirmed, and settled when it is over.
+
+Where all booked time is charged, what its jobs have used is asked of Slurm's accounting, which knows it a while after
+their end. So a booking that is over is settled by a pass of its own, again until it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from carme_hub.accounting import slots
+from carme_hub.accounting.books import Books
+from carme_hub.accounting.slots import slot_of
+from carme_hub.domain.ledger import RULES
+from carme_hub.domain.quotas import Person
+from carme_hub.domain.reservations import HOLDING, Reservation, State
+from carme_hub.domain.slurm_reservations import stem_of
+from carme_hub.domain.usage import Usage
+from carme_hub.store.ledger import LedgerWrites
+from carme_hub.store.reservations import ReservationReads, ReservationStore
+from carme_hub.store.threads import in_store_thread
+
+#: States after which nothing is held any more.
+_OVER = frozenset({State.ENDED, State.RELEASED})
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMoney:
+    """The money of bookings, for the desk and for the keeper.
+
+    Attributes:
+        booked: whether all booked time is charged, in place of what was used.
+    """
+
+    books: Books
+    booked: bool = False
+
+    def hold(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
+        """Hold what a confirmed booking may use; return the sentence of a refusal, "" where it is held."""
+        return slots.hold(self.books, writes, slot_of(reservation), person, actor).message
+
+    def change(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
+        """Hold for the booking as it is now, more or less than before; return the sentence of a refusal or "".
+
+        One that is pending and holds nothing was never confirmed: it goes on so.
+        """
+        if reservation.state is State.PENDING and reservation.id not in slots.holding(writes):
+            return ""
+        return slots.change(self.books, writes, slot_of(reservation), person, actor).message
+
+    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+        """Release all that is held for a booking that will not be."""
+        slots.give_back(self.books, writes, slot_of(reservation), reason, actor)
+
+    def level(
+        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], by_hand: int
+    ) -> None:
+        """Hold what is left of it beside what these open sessions in it hold, and other jobs in it have used."""
+        slots.level(self.books, writes, slot_of(reservation), now, inside, booked=self.booked, by_hand=by_hand)
+
+    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+        """Give back what a booking that is over still holds; what is to be charged of it is left for ``settle``."""
+        if not self.booked:
+            self._settle(writes, reservation, now, 0)
+
+    def price(self, reservation: Reservation) -> int:
+        """Return the milli-GPU-seconds of the whole, at its price."""
+        return slots.price_of(self.books, slot_of(reservation))
+
+    # -- what is over -------------------------------------------------------------------------------------------------
+
+    async def settle(
+        self, store: ReservationStore, usage: Callable[[float], Awaitable[Sequence[Usage]]], now: float
+    ) -> int:
+        """Settle what still holds GPU time and is over; return how many that were.
+
+        Args:
+            usage: what held GPUs since a time, asked of Slurm's accounting only where there is something to charge.
+        """
+        due = await in_store_thread(self._due)
+        over = [each for each in due if each.state in _OVER]
+        known: Sequence[Usage] = ()
+        if self.booked and over:
+            known = await usage(min(each.period.start for each in over))
+        return sum([await in_store_thread(self._written, store, each, now, known) for each in due])
+
+    def _due(self) -> list[Reservation]:
+        """Return the reservations that hold GPU time and should not any more."""
+        with self.books.store.reading(self.books.cluster) as reads:
+            calendar = ReservationReads(reads)
+            found = [calendar.get(id) for id in slots.holding(reads)]
+        return [each for each in found if each is not None and each.state not in HOLDING]
+
+    def _written(self, store: ReservationStore, one: Reservation, now: float, known: Sequence[Usage]) -> bool:
+        with store.transaction(self.books.cluster) as writes:
+            if one.state in _OVER:
+                return self._settle(writes.ledger, one, now, _used(one, known))
+            return slots.give_back(self.books, writes.ledger, slot_of(one), "the booking is over", RULES)
+
+    def _settle(self, writes: LedgerWrites, one: Reservation, now: float, used: int) -> bool:
+        ended = min(int(one.ended or one.period.end), one.period.end)
+        slot = slot_of(one)
+        return slots.settle_slot(self.books, writes, slot, now, ended=ended, booked=self.booked, used=used)
+
+
+def _used(one: Reservation, known: Sequence[Usage]) -> int:
+    """Return the GPU-seconds of the jobs in it, also on nodes on which it was before."""
+    names = {name for usage in known for name in usage.reservation.split(",") if stem_of(name) == one.stem}
+    return slots.used_inside(known, names, one.period)

@@ -1,0 +1,228 @@
+"""Administration: what waits for approval, everything that is booked, and maintenance windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain.jobs import Job, Phase
+from carme_hub.domain.periods import Period
+from carme_hub.domain.recurrence import occurrences
+from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
+from carme_hub.domain.sessions import JOB_NAME_PREFIX
+from carme_hub.errors import Refused
+from carme_hub.services.pages import BadForm
+from carme_hub.services.reservations import pages_view as view
+from carme_hub.services.reservations.models import ID
+from carme_hub.services.reservations.pages_base import ReservationPage, zones
+from carme_hub.services.reservations.pages_form import Form
+from carme_hub.services.reservations.pages_mine import grouped
+from carme_hub.services.reservations.pages_one import wish_of
+from carme_hub.services.reservations.scopes import ADMIN
+
+_DAY = 86_400
+_UUID = ID.strip("^$")
+#: Rows of a table of bookings at once, days that are shown where nobody says, and the most of them.
+MOST, USUAL, LONGEST = 500, 31, 366
+#: Times of one booking that are listed in the queue.
+LISTED = 12
+_STATES = tuple(state.value for state in State)
+
+
+class AdminPage(ReservationPage):
+    """A page of those who decide on everybody's bookings."""
+
+    tab = "administration"
+    scopes = writes = (ADMIN,)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A booking that waits: its times, what all of them cost, and what the account has left."""
+
+    first: Reservation
+    times: Sequence[Reservation]
+    cost: str
+    left: str
+    conflicts: Sequence[str]
+
+
+class QueueHandler(AdminPage):
+    """What waits for an approval."""
+
+    async def get(self) -> None:
+        """Show it, what starts first on top."""
+        found = grouped(await self.service.desk.pending(self.booker))
+        accounts = sorted({group.first.account for group in found})
+        balances = await self.service.balances(accounts) if self.service.charged else {}
+        waiting = []
+        for group in found:
+            cost, balance = self.cost(group.times), balances.get(group.first.account)
+            waiting.append(
+                Waiting(
+                    group.first,
+                    group.times,
+                    sentences.gpu_hours(cost) if cost else "",
+                    sentences.gpu_hours(max(0, balance.left)) if balance is not None and balance.granted > 0 else "",
+                    await self._conflicts(group.times[:LISTED]),
+                )
+            )
+        self.show("queue.html", heading="Waiting for approval", waiting=waiting, listed=LISTED)
+
+    async def _conflicts(self, times: Sequence[Reservation]) -> list[str]:
+        """Return which times are in the way of something now: they have their places, but nodes may have gone."""
+        said = []
+        for each in times:
+            checked = await self.service.desk.check(self.booker, wish_of(each, each.period), instead_of=each.id)
+            if checked.conflicts or each.problem:
+                why = each.problem or "these GPUs are not all there any more."
+                said.append(f"{view.span(each.period, self.zone, self.now)}: {why}")
+        return said
+
+
+class DecisionHandler(AdminPage):
+    """The answer to a booking that waits."""
+
+    async def post(self, id: str) -> None:
+        """Approve it or deny it, with all its times."""
+        decision = self.text("decision", "The decision", most=10)
+        reason = self.text("reason", "The reason", needed=False)
+        if decision not in ("approve", "deny"):
+            raise BadForm("Approve it or deny it.")
+        if decision == "deny" and not reason:
+            raise BadForm("Say why it is denied: who asked reads it.")
+        found = await self.service.desk.decide(self.booker, id, decision == "approve", reason)
+        self.log_write("decided on booking %s: %s", id, decision)
+        word = "approved" if decision == "approve" else "denied"
+        times = f" at {len(found)} times" if len(found) > 1 else ""
+        self.done(f"“{found[0].title}” of {found[0].owner} is {word}{times}.", "administration")
+
+
+class TableHandler(AdminPage):
+    """Everything that is booked."""
+
+    async def get(self) -> None:
+        """Show it, from a day on."""
+        zone, now = self.zone, self.now
+        start_date = self.get_query_argument("from", "") or view.local(now, zone).date().isoformat()
+        days = min(max(1, self.number("days", USUAL)), LONGEST)
+        state = self.get_query_argument("state", "")
+        states = {State(state)} if state in _STATES else HOLDING
+        problem, found = "", []
+        try:
+            start = int(view.local_midnight(start_date, zone))
+            found = await self.service.desk.between(self.booker, Period(start, start + days * _DAY), states)
+        except ValueError:
+            problem = f"{start_date} is no day. Write it like 2026-11-24."
+        rows = [each.reservation for each in found if each.reservation is not None]
+        self.show(
+            "all_bookings.html",
+            heading="Everything booked",
+            rows=rows[:MOST],
+            more=max(0, len(rows) - MOST),
+            start=start_date,
+            days=days,
+            state=state,
+            states=_STATES,
+            problem=problem,
+        )
+
+
+class MaintenanceHandler(AdminPage):
+    """Maintenance windows."""
+
+    async def get(self) -> None:
+        """Show the form and what is planned."""
+        tomorrow = view.local(self.now + _DAY, self.zone).replace(tzinfo=None)
+        start, end = tomorrow.replace(hour=8, minute=0), tomorrow.replace(hour=18, minute=0)
+        await self._show_form(Form(title="Maintenance", zone=self.zone).at(start, end), ())
+
+    async def post(self) -> None:
+        """Say whom it meets and ask once more; then plan it."""
+        form = Form.read(self.get_body_argument, self.get_body_arguments)
+        nodes = tuple(dict.fromkeys(self.get_body_arguments("nodes")))
+        try:
+            if not nodes:
+                raise BadForm("Choose at least one node.")
+            period = occurrences(form.recurrence())[0].period
+            if not self.confirmed:
+                await self._ask(form, nodes, period)
+                return
+            it, changed = await self.service.desk.maintain(self.booker, nodes, period, form.title or "Maintenance")
+        except Refused as refused:
+            self.set_status(409)
+            await self._show_form(form, nodes, refused.message)
+            return
+        self.log_write("planned maintenance %s of %s", it.id, ", ".join(nodes))
+        told = sum(bool(each.problem) for each in changed)
+        elsewhere = len(changed) - told
+        said = [f"Maintenance is planned: {view.span(period, self.zone, self.now)}."]
+        said += [f"{_bookings(elsewhere)} other places."] if elsewhere else []
+        said += [f"{_bookings(told)} a problem now, and their owners are told."] if told else []
+        self.done(" ".join(said), "administration/maintenance")
+
+    async def _ask(self, form: Form, nodes: Sequence[str], period: Period) -> None:
+        met, jobs = await self._met(nodes, period), self._jobs(nodes)
+        points = [f"Nodes: {', '.join(nodes)}.", f"{view.span(period, form.zone, self.now)} ({view.length(period)})."]
+        for one in met:
+            points.append(
+                f"Booked there: “{one.title}” of {one.owner}, {view.need(one.need)}, "
+                f"{view.span(one.period, form.zone, self.now)}. Other GPUs are looked for; where there are none, "
+                "its owner is told."
+            )
+        if not met:
+            points.append("Nothing is booked there in this time.")
+        for each in jobs or ():
+            what = "A session" if each.name.startswith(JOB_NAME_PREFIX) else f"Job {each.id}"
+            end = view.clock(each.end, form.zone, self.now).removeprefix("on ")
+            until = f", at the latest until {end}" if each.end else ""
+            into = " That is into the maintenance." if each.end > period.start else ""
+            points.append(f"Running on {', '.join(each.nodes)}: {what} of {each.user}{until}.{into}")
+        if not jobs:
+            points.append(
+                "What runs there now is not known: Slurm does not answer." if jobs is None else "No job runs there now."
+            )
+        self.confirm(
+            "Plan this maintenance?", points, "Plan it", back="administration/maintenance", danger=bool(met or jobs)
+        )
+
+    async def _met(self, nodes: Sequence[str], period: Period) -> list[Reservation]:
+        found = await self.service.desk.between(self.booker, period, HOLDING)
+        there = (each.reservation for each in found if each.kind is Kind.BOOKING and each.reservation is not None)
+        return [one for one in there if any(place.node in nodes for place in one.places)]
+
+    def _jobs(self, nodes: Sequence[str]) -> list[Job] | None:
+        """Return the jobs that run on these nodes, None where Slurm does not say."""
+        seen = self.service.sight.jobs
+        if seen is None:
+            return None
+        return [each for each in seen.jobs.values() if each.phase is Phase.ACTIVE and set(each.nodes) & set(nodes)]
+
+    async def _show_form(self, form: Form, chosen: Sequence[str], problem: str = "") -> None:
+        facts = await self.facts()
+        now = int(self.now)
+        found = await self.service.desk.between(self.booker, Period(now, now + LONGEST * _DAY), HOLDING)
+        planned = [each.reservation for each in found if each.kind is Kind.MAINTENANCE and each.reservation]
+        self.show(
+            "maintenance.html",
+            heading="Maintenance",
+            values=form,
+            chosen=chosen,
+            nodes=facts.nodes,
+            zones=zones(),
+            planned=planned,
+            problem=problem,
+        )
+
+
+def _bookings(count: int) -> str:
+    return "1 booking has" if count == 1 else f"{count} bookings have"
+
+
+PAGES: list[tuple[str, type[ReservationPage]]] = [
+    ("administration", QueueHandler),
+    (rf"administration/decide/({_UUID})", DecisionHandler),
+    ("administration/bookings", TableHandler),
+    ("administration/maintenance", MaintenanceHandler),
+]

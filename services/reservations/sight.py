@@ -1,0 +1,110 @@
+"""What this service last saw of Slurm: nodes, jobs, and so what can be booked; one question of each kind for all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from carme_hub.booking.calendar import Supply
+from carme_hub.domain.jobs import Snapshot
+from carme_hub.domain.resources import Node
+from carme_hub.domain.slurm_reservations import SlurmReservation
+from carme_hub.domain.supply import spots_of, taken_by_others
+from carme_hub.errors import SlurmError, SlurmUnreachable
+from carme_hub.slurm.client import SlurmClient
+
+#: Seconds for which an answer is used again: who books makes a pass at once, and Slurm need not be asked each time.
+FRESH = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What of the cluster is offered.
+
+    Attributes:
+        partitions: whose nodes can be booked, () = all. by_node: whether Slurm keeps whole nodes only.
+        shards_kept_off: see ``spots_of``. back_in: seconds after which a node that is out is taken to be back.
+    """
+
+    partitions: Collection[str] = ()
+    by_node: bool = False
+    shards_kept_off: bool = False
+    back_in: int = 3600
+
+
+class Sight:
+    """Slurm's nodes and jobs, as of the last look; what was last seen stays while Slurm is silent.
+
+    Args:
+        there: Slurm's reservations as last seen. ours: what the names of those that are bookings begin with.
+        share: percent of each GPU type that may be booked at one moment.
+    """
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        offer: Offer,
+        *,
+        clock: Callable[[], float],
+        there: Callable[[], Sequence[SlurmReservation]],
+        ours: Callable[[], Collection[str]],
+        share: Callable[[], int],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self.offer = offer
+        self._client, self._clock, self._log = client, clock, log
+        self._there, self._ours, self._share = there, ours, share
+        self.nodes: tuple[Node, ...] = ()
+        self.jobs: Snapshot | None = None
+        #: When the nodes were seen; 0 = never.
+        self.at = 0.0
+        #: Why Slurm is not known now, "" while it is.
+        self.silent = "Slurm has not been asked yet."
+
+    @property
+    def known(self) -> bool:
+        """Whether Slurm has ever said which nodes there are."""
+        return self.at > 0
+
+    async def look(self) -> None:
+        """Ask Slurm for nodes and jobs, unless it was asked a moment ago; what it does not say stays as it was."""
+        if not self.silent and 0 <= self._clock() - self.at < FRESH:
+            return
+        asked = self._clock()
+        found = await asyncio.gather(self._client.nodes(), self._client.snapshot(), return_exceptions=True)
+        nodes, jobs = found
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, SlurmError):
+                raise each
+        wrong = next((str(each) for each in found if isinstance(each, BaseException)), "")
+        if wrong and not self.silent:
+            self._log.warning("Slurm does not say which nodes and jobs there are; what was last seen stays: %s", wrong)
+        self.silent = wrong
+        if not isinstance(nodes, BaseException):
+            self.nodes, self.at = tuple(node for node in nodes if node.gpus), asked
+        self.jobs = None if isinstance(jobs, BaseException) else jobs
+
+    def nodes_now(self) -> tuple[Node, ...] | None:
+        """Return the nodes, None where Slurm does not say now."""
+        return None if self.silent or not self.known else self.nodes
+
+    def supply(self) -> Supply:
+        """Return what can be booked.
+
+        Raises:
+            SlurmUnreachable: nothing was ever seen, so nothing can be promised.
+        """
+        if not self.known:
+            raise SlurmUnreachable(self.silent)
+        offer, now = self.offer, int(self._clock())
+        wanted, there, stems = set(offer.partitions), self._there(), set(self._ours())
+        ours = {each.name for each in there if each.stem in stems}
+        nodes = [node for node in self.nodes if not wanted or wanted & set(node.partitions)]
+        return Supply(
+            spots_of(nodes, shards_kept_off=offer.shards_kept_off),
+            taken_by_others(nodes, there, ours=ours, now=now, back_in=offer.back_in),
+            by_node=offer.by_node,
+            share=self._share(),
+        )

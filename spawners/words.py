@@ -1,0 +1,41 @@
+"""Times and durations as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+
+def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
+    """Return a time as people read it: 14:05, tomorrow 09:10, Thu 26 Nov 09:10.
+
+    Args:
+        zone: None = the hub's.
+    """
+    when = datetime.fromtimestamp(moment).astimezone(zone)
+    today = datetime.fromtimestamp(now).astimezone(zone).date()
+    if when.date() == today:
+        return f"{when:%H:%M}"
+    if when.date() == today + timedelta(days=1):
+        return f"tomorrow {when:%H:%M}"
+    if when.date() == today - timedelta(days=1):
+        return f"yesterday {when:%H:%M}"
+    return f"{when:%a %-d %b %H:%M}"
+
+
+def clock_there(moment: float, now: float, zone: str) -> str:
+    """Return a time as it is in a named zone, with its name: 14:05 (Europe/Berlin)."""
+    try:
+        return f"{clock(moment, now, ZoneInfo(zone))} ({zone})"
+    except (ZoneInfoNotFoundError, ValueError):
+        return clock(moment, now)
+
+
+def duration(minutes: int) -> str:
+    """Return 90 as "1 hour 30 minutes"."""
+    parts = []
+    for size, unit in ((1440, "day"), (60, "hour"), (1, "minute")):
+        count, minutes = divmod(minutes, size)
+        if count:
+            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts) or "0 minutes"

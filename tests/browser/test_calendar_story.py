@@ -1,0 +1,228 @@
+"""The story of the calendar: a class by dragging, a conflict and its way out, a student in the slot, an unused slot."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from rig.hub import Hub, wait_for
+from rig.rest import Rest
+from windows import DESK, PHONE, SCREENSHOTS, fits, ready, shots
+
+SERVICE = "/services/reservations/"
+DAY, MINUTE = 86_400, 60
+#: Milliseconds for what the hub, Slurm or the keeper, who looks every 30 s, have to do first.
+SLOW = 120_000
+#: Days from now that the class begins, and its time; a week of the calendar begins with today.
+AHEAD, HOURS = 3, (10, 12)
+CLASS, TODAY, UNUSED = "Deep learning, exercises", "Deep learning, first steps", "A demonstration"
+#: Everybody of the sandbox; the account keeps out who is not in it.
+GROUP = "carme-users"
+
+
+class Desk:
+    """The calendar by REST, as three people see it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        # The student is first: whom the hub does not know is in no class.
+        self.people = {user: Rest(hub, user, f"{SERVICE}api/v1/") for user in ("alice", "tina", "ada")}
+
+    def book(self, who: str, title: str, start: float, end: float, **more: object) -> dict[str, Any]:
+        """Book all a100 of one node, or of more."""
+        body = {"title": title, "gpu_type": "a100", "gpus": 4, "start": int(start), "end": int(end), **more}
+        answer = self.people[who].send("bookings", body)
+        assert answer.status == 200, answer
+        return dict(answer.body["bookings"][0])
+
+    def one(self, booking: dict[str, Any]) -> dict[str, Any]:
+        return dict(self.people["ada"].get(f"bookings/{booking['id']}"))
+
+    def in_slurm(self) -> dict[str, set[str]]:
+        """Return the users of each reservation in Slurm, by name."""
+        text = self.hub.cluster.run("scontrol", "show", "reservation", "--oneliner").stdout
+        return {
+            name: set(users.split(",")) for name, users in re.findall(r"ReservationName=(\S+) .* Users=(\S+)", text)
+        }
+
+    def is_for(self, booking: dict[str, Any], user: str) -> bool:
+        """Return whether Slurm has all of a booking, and lets a user in."""
+        there = self.in_slurm()
+        return all(user in there.get(name, ()) for name in booking["slurm"])
+
+    def clear(self) -> None:
+        """Take everything back, and wait until Slurm has nothing of it: others use the same cluster."""
+        ada = self.people["ada"]
+        for state in ("draft", "pending", "confirmed", "active"):
+            verb = "release" if state == "active" else "cancel"
+            for each in ada.get(f"bookings?state={state}")["bookings"]:
+                ada.send(f"bookings/{each['id']}/{verb}", {})
+        wait_for(lambda: not self.in_slurm(), 120, "Slurm to have no reservation")
+
+
+@pytest.fixture
+def desk(hub: Hub) -> Iterator[Desk]:
+    desk = Desk(hub)
+    desk.clear()
+    yield desk
+    hub.stop_all()
+    desk.clear()
+
+
+def held(hub: Hub, booking: dict[str, Any]) -> int:
+    """Return what the ledger holds for a booking, in milli-GPU-seconds."""
+    database = sqlite3.connect(f"file:{hub.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)
+    try:
+        query = "select -coalesce(sum(amount), 0) from ledger where session = ? and kind in ('hold', 'release')"
+        return int(database.execute(query, (booking["id"],)).fetchone()[0])
+    finally:
+        database.close()
+
+
+def today(page: Page) -> float:
+    """Return when this day began in the zone in which the browser shows times."""
+    return float(page.evaluate("new Date().setHours(0, 0, 0, 0) / 1000"))
+
+
+def drag(page: Page, days: int, hours: Sequence[int], meanwhile: Callable[[], None]) -> None:
+    """Drag over some hours of a day, beside what is booked there; ``meanwhile`` looks before the hand lets go."""
+    page.locator(".ec-body .ec-slot", has=page.locator(f'time[datetime$="T{hours[0]:02}:00:00"]')).evaluate(
+        "element => element.scrollIntoView({ block: 'center', behavior: 'instant' })"
+    )
+    box = page.locator(".ec-time-grid .ec-body .ec-day").nth(days).bounding_box()
+    assert box is not None
+    x, hour = box["x"] + box["width"] * 0.9, box["height"] / 24
+    start, end = (box["y"] + each * hour for each in hours)
+    page.mouse.move(x, start + 6)
+    page.mouse.down()
+    page.mouse.move(x, (start + end) / 2, steps=6)
+    page.mouse.move(x, end - 6, steps=6)
+    meanwhile()
+    page.mouse.up()
+
+
+def calendars(page: Page, name: str) -> None:
+    """Keep a picture of the calendar on a desk, and of the list that it is on a phone."""
+    page.screenshot(path=SCREENSHOTS / f"{name}-{DESK['width']}.png", full_page=True)
+    fits(page)
+    page.set_viewport_size(PHONE)
+    expect(page.locator(".ec-list .ec-event.booking").first).to_be_visible()
+    page.screenshot(path=SCREENSHOTS / f"{name}-{PHONE['width']}.png", full_page=True)
+    fits(page)
+    page.set_viewport_size(DESK)
+    expect(page.locator(".ec-time-grid .booking-band").first).to_be_visible()
+
+
+def book_the_class(tina: Page) -> None:
+    """Drag over a time that is taken in one of three weeks, and take the one that is offered."""
+    tina.get_by_label("Seats").first.fill("4")
+    tina.locator("#wish-type").select_option("a100")
+    expect(tina.locator(".booking-band.booking-none").first).to_be_visible()
+    calendars(tina, "calendar-story-1-before")
+
+    def picture() -> None:
+        expect(tina.locator("#hint")).to_contain_text("4 seats with 1 a100 each: not free")
+        tina.screenshot(path=SCREENSHOTS / "calendar-story-2-dragging-1280.png")
+
+    drag(tina, AHEAD, HOURS, picture)
+    dialog = tina.get_by_role("dialog", name="Book GPUs")
+    expect(dialog.get_by_label("Start, time")).to_have_value(f"{HOURS[0]}:00")
+    expect(dialog.get_by_label("End, time")).to_have_value(f"{HOURS[1]}:00")
+    dialog.get_by_label("Title").fill(CLASS)
+    dialog.get_by_label("Every week").check()
+    dialog.get_by_label("How many times").fill("3")
+    dialog.get_by_label("A class or group").check()
+    dialog.get_by_label("Group of the hub").fill(GROUP)
+    dialog.get_by_label("Starts with the profile").select_option("a100")
+    check = dialog.locator("#book-check")
+    expect(check).to_contain_text("4 seats with 1 a100 each: not free at 1 of 3 times.")
+    shots(tina, "calendar-story-3-conflict", at=check)
+    check.get_by_role("button", name=re.compile("^Take .* every time$")).first.click()
+    expect(check).to_contain_text("4 seats with 1 a100 each: free at all 3 times.")
+    shots(tina, "calendar-story-4-alternative", at=check)
+    dialog.get_by_role("button", name="Book", exact=True).click()
+    expect(tina.locator("#hint")).to_contain_text(f"“{CLASS}” is booked at 3 times.")
+    expect(tina.locator(".ec-event.booking-mine", has_text=CLASS)).to_be_visible()
+    calendars(tina, "calendar-story-5-booked")
+
+
+def start_in(alice: Page, hub: Hub) -> None:
+    """Watch the form until the class begins, and press its button."""
+    card = alice.locator("section.carme-slot").filter(has=alice.get_by_role("heading", name=f"Class now: {TODAY}"))
+    expect(card).to_be_visible(timeout=SLOW)
+    expect(card).to_contain_text("charged to teaching")
+    shots(alice, "calendar-story-6-class-now")
+    card.get_by_role("button", name=f"Start in “{TODAY}”").click()
+    alice.wait_for_url("**/user/alice/lab**", timeout=SLOW)
+    alice.locator(".jp-LauncherCard, .jp-NotebookPanel").first.wait_for(timeout=SLOW)
+    alice.screenshot(path=SCREENSHOTS / "calendar-story-7-lab-1280.png")
+
+
+def test_a_teacher_drags_a_class_a_student_starts_in_it_and_an_unused_slot_is_given_back(
+    hub: Hub, desk: Desk, people: Callable[[str], Page]
+) -> None:
+    mine = f"{hub.demo.url}{SERVICE}"
+    tina, alice = people("tina"), people("alice")
+
+    # Something that nobody will use begins in a moment; in three days somebody else has all a100 for two hours.
+    now = time.time()
+    unused = desk.book("tina", UNUSED, now + 3, now + 3 + 30 * MINUTE, account="teaching")
+    assert held(hub, unused) == 4 * (unused["end"] - unused["start"]) * 1000
+    first = today(tina) + AHEAD * DAY
+    desk.book("ada", "A run of ada’s", first + HOURS[0] * 3600, first + HOURS[1] * 3600, seats=2, account="physics")
+
+    # A teacher drags over just that time, and takes what is offered.
+    tina.goto(mine)
+    expect(tina.locator(".ec-event.booking-others")).to_be_visible()
+    book_the_class(tina)
+
+    weekly = [each for each in desk.people["tina"].get("bookings?mine=true")["bookings"] if each["series"]]
+    assert len(weekly) == 3
+    wait_for(lambda: all(desk.is_for(each, "alice") for each in weekly), 120, "the class to be in Slurm")
+
+    # Another class begins while a student has the form open; its button is all that the student needs.
+    now = time.time()
+    there = desk.book("tina", TODAY, now + 8, now + 8 + 60 * MINUTE, seats=4, gpus=1, account="teaching", group=GROUP)
+    alice.goto(f"{hub.demo.url}/hub/spawn/alice")
+    start_in(alice, hub)
+    (job,) = hub.jobs()
+    names = hub.cluster.run("squeue", "-h", "-j", job["id"], "-O", "reservation:200").stdout.strip()
+    assert set(names.split(",")) & set(there["slurm"]), "the lab is in Slurm's reservation"
+    alice.goto(mine)
+    expect(alice.locator(".ec-event.booking-class", has_text=TODAY).first).to_be_visible()
+    calendars(alice, "calendar-story-8-students-calendar")
+
+    # She stops; the teacher gives back the rest of that class.
+    alice.goto(f"{hub.demo.url}/hub/home")
+    ready(alice)
+    alice.get_by_role("link", name="Stop My Server").or_(alice.get_by_role("button", name="Stop My Server")).click()
+    expect(alice.get_by_text("Start My Server")).to_be_visible(timeout=SLOW)
+    wait_for(lambda: desk.one(there)["used"] > 0, 120, "the class to be seen in use")
+    tina.goto(f"{mine}bookings/{there['id']}")
+    shots(tina, "calendar-story-9-class")
+    tina.get_by_role("button", name="Give it back now…").click()
+    tina.get_by_role("button", name="Give it back").click()
+    expect(tina.get_by_text(f"“{TODAY}” is given back.")).to_be_visible()
+    wait_for(lambda: held(hub, there) == 0, 60, "the rest of the class's GPU time to come back")
+
+    # What nobody used is given back by itself, with its GPU time, and its owner is told.
+    wait_for(lambda: desk.one(unused)["state"] == "released", 240, "the unused booking to be given back")
+    assert held(hub, unused) == 0
+    tina.goto(f"{mine}mine")
+    row = tina.get_by_role("row").filter(has_text=UNUSED)
+    expect(row).to_contain_text("Unused for 2 min.")
+    shots(tina, "calendar-story-10-my-bookings")
+
+    # She cancels the class, all of its times.
+    tina.goto(mine)
+    tina.locator(".ec-event.booking-mine", has_text=CLASS).click()
+    tina.locator("#cancel").get_by_role("combobox").select_option("all")
+    tina.get_by_role("button", name="Cancel…").click()
+    shots(tina, "calendar-story-11-cancel")
+    tina.get_by_role("button", name="Cancel it").click()
+    expect(tina.get_by_text(f"“{CLASS}” is cancelled at 3 times.")).to_be_visible()

@@ -1,0 +1,31 @@
+"""REST of a service as one user, through hub and proxy."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from .hub import Answer, Hub
+
+
+class Rest:
+    """One user's token. ``root`` is where the interface lies: ``/services/quotas/api/v1/``."""
+
+    def __init__(self, hub: Hub, user: str, root: str) -> None:
+        self.hub = hub
+        self.root = root
+        hub.login(user)  # so that the hub knows their groups
+        self.token = hub.api("POST", f"/users/{user}/tokens", {"note": "test"}).body["token"]
+
+    def get(self, path: str) -> Any:
+        """Return what lies there."""
+        answer = self.hub.request("GET", self.root + path, headers={"Authorization": f"token {self.token}"})
+        assert answer.status == 200, answer
+        return answer.body
+
+    def send(self, path: str, body: dict[str, Any], key: str = "", method: str = "POST") -> Answer:
+        """Send a write, with a key of its own."""
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        headers["Idempotency-Key"] = key or uuid.uuid4().hex
+        return self.hub.request(method, self.root + path, json.dumps(body), headers, timeout=60)

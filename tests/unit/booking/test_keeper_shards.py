@@ -1,0 +1,29 @@
+"""A node whose GPUs have shards is booked whole, and that is said before anything is booked."""
+
+from __future__ import annotations
+
+from forged_reservations import node
+
+from carme_hub.booking import words
+from carme_hub.booking.calendar import Supply
+from carme_hub.domain.capacity import Capacity, Need
+from carme_hub.domain.periods import Period
+from carme_hub.domain.supply import spots_of
+
+
+def test_what_a_node_with_shards_costs_is_said() -> None:
+    supply, need = Supply(spots_of([node("n3", shards=16), node("n2")])), Need("a100", 1, 6)
+    assert words.by_node(supply) == (
+        "Nodes with shards of GPUs are reserved whole, since Slurm lets shards run on reserved GPUs: n3."
+    )
+    places = Capacity(supply.spots, ()).place(need, Period(0, 60))
+    assert places is not None
+    (said,) = words.notes(supply, need, places)
+    assert said == "Nodes with shards of GPUs are reserved whole: 2 × a100 take n3 with all its 4 GPUs.", "n2 is not"
+
+
+def test_where_no_node_has_shards_nothing_is_said() -> None:
+    supply, need = Supply(spots_of([node("n1")])), Need("a100", 1)
+    places = Capacity(supply.spots, ()).place(need, Period(0, 60))
+    assert places is not None
+    assert (words.by_node(supply), words.notes(supply, need, places)) == ("", ())
