@@ -202,6 +202,8 @@ def test_a_cell_learns_what_its_session_has_left_and_its_token_does_nothing_else
         ("POST", f"{rest}grants", give),
         ("POST", f"{rest}requests", give),
         ("GET", "/services/quotas/"),
+        ("POST", "/services/reservations/api/v1/bookings", give),
+        ("POST", "/services/reservations/api/v1/maintenance", give),
         ("GET", "/hub/api/users"),
         ("GET", "/hub/api/users/bob"),
         ("POST", "/hub/api/users/alice/tokens", {"note": "more"}),
@@ -219,7 +221,9 @@ def test_a_cell_learns_what_its_session_has_left_and_its_token_does_nothing_else
     assert sorted(me["scopes"]) == [
         "access:servers!server=alice/",
         "access:services!service=quotas",
+        "access:services!service=reservations",
         "custom:carme:quota:read:session",
+        "custom:carme:reservation:read",
         *(f"read:users:{part}!user=alice" for part in ("activity", "groups", "name")),  # every token says whose it is
         "users:activity!user=alice",
     ]
