@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import re
 import secrets
 import shutil
 import socket
@@ -29,8 +28,6 @@ from carme_hub.sandbox.ports import USUAL, hub_ports
 from carme_hub.sandbox.sandbox import Sandbox
 
 Progress = Callable[[str], None]
-#: What a service says of its health before its first look at Slurm.
-_BUSY = re.compile(rb'"(settling|keeping)": false')
 #: A policy that nobody's first steps run into.
 WIDE = {
     "quotas": [
@@ -161,10 +158,13 @@ class Demo:
         )
 
     def wait_ready(self, within: float = 180.0) -> None:
-        """Wait until the hub and its services answer through the proxy."""
+        """Wait until the hub and the quotas service answer through the proxy.
+
+        The calendar is ready once slurmctld has answered, and a hub starts without it too.
+        """
         deadline = time.monotonic() + within
         hub = "hub/health"
-        for path in (hub, "services/quotas/api/v1/health", "services/reservations/api/v1/health"):
+        for path in (hub, "services/quotas/api/v1/health"):
             while not self._answers(path):
                 if not self.sandbox.processes.alive("hub"):
                     if path != hub:
@@ -177,8 +177,8 @@ class Demo:
     def _answers(self, path: str) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/{path}", timeout=2) as answer:  # noqa: S310  our own
-                # Before the services' first looks at Slurm nobody would be admitted with GPUs, nor could book any.
-                return answer.status == 200 and not _BUSY.search(answer.read())
+                # Before the service's first look at Slurm's accounting nobody would be admitted with GPUs.
+                return answer.status == 200 and b'"settling": false' not in answer.read()
         except (urllib.error.URLError, OSError):
             return False
 

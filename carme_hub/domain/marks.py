@@ -12,6 +12,10 @@ from dataclasses import dataclass
 _MARK = re.compile(r"\[carme\] ended with exit status (\d{1,3}) \(job (\d{1,10})\)")
 
 
+#: Exit status of a job whose report the hub refused: Slurm did not say that it runs (``reasons.LAUNCH_CODES``).
+REFUSED = 75
+
+
 @dataclass(frozen=True, slots=True)
 class EndMark:
     """How a job ended, by its own word. ``status`` is an exit status, 128 + n for signal n."""
@@ -23,6 +27,11 @@ class EndMark:
     def signal(self) -> int:
         """Return the signal that ended it, 0 for none."""
         return max(0, self.status - 128)
+
+    @property
+    def ended_by_others(self) -> bool:
+        """Return whether its node or the hub ended it, and not the server itself."""
+        return bool(self.signal) or self.status == REFUSED
 
 
 def end_mark(log: str, job_id: int) -> EndMark | None:

@@ -343,8 +343,8 @@ def ending(session: Session, verdict: Verdict, mark: EndMark | None = None, *, n
         return end_sentence(record.state, record.exit_code)
     if job is not None and job.phase is Phase.TERMINAL:
         return end_sentence(job.state, job.exit_code)
-    # A job that Slurm does not know is ended by its node, and that is not what the server did wrong.
-    if mark is not None and not (mark.signal and no_end):
+    # A job that Slurm does not know is ended by its node, or refused by the hub: the server did nothing wrong.
+    if mark is not None and not (mark.ended_by_others and no_end):
         return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal))
     if session.state is SessionState.INTENDED:
         return "The session was never started: the hub was interrupted before Slurm accepted its job. Start it again."

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 from rig.hub import Hub, wait_for
-from rig.rest import Rest
+from rig.rest import Rest, wait_for_calendar
 from windows import DESK, PHONE, SCREENSHOTS, fits, ready, shots
 
 SERVICE = "/services/reservations/"
@@ -67,6 +67,7 @@ class Desk:
 
 @pytest.fixture
 def desk(hub: Hub) -> Iterator[Desk]:
+    wait_for_calendar(hub)
     desk = Desk(hub)
     desk.clear()
     yield desk

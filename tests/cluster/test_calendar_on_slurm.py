@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from rig.hub import Answer, Hub, wait_for
-from rig.rest import Rest
+from rig.rest import Rest, wait_for_calendar
 
 from carme_hub.domain.tres import time_of
 
@@ -28,6 +28,7 @@ class Calendar:
     def __init__(self, site: Hub) -> None:
         self.site = site
         self.people = {user: Rest(site, user, ROOT) for user in ("alice", "bob", "ada")}
+        wait_for_calendar(site)
 
     def ask(self, who: str = "alice", *, start: float, minutes: int = 15, seats: int = 2, **more: object) -> Answer:
         """Ask for all a100 of so many nodes: whole nodes, whatever this Slurm can reserve."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rig.hub import Hub
-from rig.rest import Rest
+from rig.rest import Rest, wait_for_calendar
 
 ROOT = "/services/reservations/api/v1/"
 CONFIG = """
@@ -26,6 +26,7 @@ checks.ensure_resource_availability.enabled = false
 
 
 def test_the_document_and_the_service_agree(site: Hub, tmp_path: Path) -> None:
+    wait_for_calendar(site)
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
     command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run"]

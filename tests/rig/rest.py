@@ -6,7 +6,7 @@ import json
 import uuid
 from typing import Any
 
-from .hub import Answer, Hub
+from .hub import Answer, Hub, wait_for
 
 
 class Rest:
@@ -29,3 +29,13 @@ class Rest:
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
         headers["Idempotency-Key"] = key or uuid.uuid4().hex
         return self.hub.request(method, self.root + path, json.dumps(body), headers, timeout=60)
+
+
+def wait_for_calendar(hub: Hub) -> None:
+    """Wait until the reservations service has looked at Slurm; the hub is ready without it."""
+
+    def keeping() -> bool:
+        answer = hub.request("GET", "/services/reservations/api/v1/health")
+        return answer.status == 200 and bool(answer.body["keeping"])
+
+    wait_for(keeping, 120, "the calendar")

@@ -78,7 +78,9 @@ async def test_the_keeper_notes_that_a_job_is_saved(
 
 
 # A slurmd that registers with a controller that does not know the job ends it by SIGTERM: it was lost, it did not fail.
-@pytest.mark.parametrize(("status", "words"), [(3, "exit code 3"), (143, "lost the session's job")])
+@pytest.mark.parametrize(
+    ("status", "words"), [(3, "exit code 3"), (143, "lost the session's job"), (75, "lost the session's job")]
+)
 async def test_the_jobs_own_last_word_ends_a_session_of_which_accounting_knows_no_end(
     keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, status: int, words: str
 ) -> None:
