@@ -44,10 +44,11 @@ other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built f
 		tests/cluster/test_sandbox_limits.py tests/cluster/test_sessions_run.py \
 		tests/cluster/test_reservations_in_slurm.py
 
-nightly: setup  ## the long version: every crash point and every storm 20 times, more chance
+nightly: setup  ## the long version: every crash point and every storm 20 times, more chance, the calendar in a browser
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/cluster -q
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/faults -q
+	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/browser -q
 
 lint: setup  ## ruff, mypy, import-linter, djlint
 	@$(BIN)/ruff check .
