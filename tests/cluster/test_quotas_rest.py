@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.hub import Answer, Hub, wait_for
+from rig import rest
+from rig.hub import Hub, wait_for
 
 from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.sandbox import Cluster
@@ -19,23 +20,11 @@ from carme_hub.sandbox import Cluster
 ROOT = "/services/quotas/api/v1/"
 
 
-class Rest:
+class Rest(rest.Rest):
     """REST as one user, with a token of theirs."""
 
     def __init__(self, hub: Hub, user: str) -> None:
-        self.hub = hub
-        hub.login(user)  # so that the hub knows their groups
-        self.token = hub.api("POST", f"/users/{user}/tokens", {"note": "test"}).body["token"]
-
-    def get(self, path: str) -> Any:
-        answer = self.hub.request("GET", ROOT + path, headers={"Authorization": f"token {self.token}"})
-        assert answer.status == 200, answer
-        return answer.body
-
-    def send(self, path: str, body: dict[str, Any], key: str = "", method: str = "POST") -> Answer:
-        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
-        headers["Idempotency-Key"] = key or uuid.uuid4().hex
-        return self.hub.request(method, ROOT + path, json.dumps(body), headers, timeout=60)
+        super().__init__(hub, user, ROOT)
 
     def account(self, name: str) -> dict[str, Any]:
         return next(each for each in self.get("standing")["accounts"] if each["name"] == name)
