@@ -1,0 +1,165 @@
+"""What ``%%distributed`` and ``carme-hub train`` are asked for, as a value that makes sense. Pure.
+
+What can be told without asking anybody is refused here, with what to write instead; whether there are GPUs for it is
+for the session's job and the hub to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+BACKENDS = ("horovod", "torchrun", "mpi")
+#: The most ranks of a run: more is a slip of the finger, and nodes are asked for one by one.
+MOST = 4096
+_DURATION = re.compile(r"(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
+
+
+class BadAsk(ValueError):
+    """What was written makes no sense; the message says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One run.
+
+    Attributes:
+        ranks: processes. nodes: on how many, 0 = as few as will do. gpus_per_task: GPUs of each; 0 = none.
+        elastic: the fewest and the most ranks that it may go on with, None = it has ``ranks`` from start to end.
+        seconds: of its time limit, 0 = as long as the session. name: "" = one is made.
+        detach: whether the cell ends at once. dry_run: whether it is only printed.
+        push, pull: names of variables that are sent to all ranks, and fetched from rank 0.
+    """
+
+    ranks: int
+    nodes: int = 0
+    gpus_per_task: int = 1
+    backend: str = "torchrun"
+    elastic: tuple[int, int] | None = None
+    seconds: int = 0
+    name: str = ""
+    detach: bool = False
+    dry_run: bool = False
+    push: tuple[str, ...] = ()
+    pull: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ranks <= MOST:
+            raise BadAsk(f"-n {self.ranks}: a run has from 1 to {MOST} ranks.")
+        if self.nodes < 0 or self.gpus_per_task < 0:
+            raise BadAsk("--nodes and --gpus-per-task are no negative numbers.")
+        if self.nodes > self.ranks:
+            raise BadAsk(f"--nodes {self.nodes}: {self.ranks} ranks are on at most {self.ranks} nodes.")
+        if self.backend not in BACKENDS:
+            raise BadAsk(f"--backend {self.backend[:40]}: there are {', '.join(BACKENDS)}.")
+        if self.name and not _NAME.fullmatch(self.name):
+            raise BadAsk("--name: letters, digits, '.', '_' and '-', at most 64, the first a letter or digit.")
+        if self.elastic is not None:
+            self._check_elastic(*self.elastic)
+        if self.detach and self.pull:
+            raise BadAsk("--pull waits for the end of the run. Without it, fetch them later: distributed.runs().")
+
+    def _check_elastic(self, fewest: int, most: int) -> None:
+        if self.backend == "mpi":
+            raise BadAsk("--elastic: MPI cannot change its number of ranks. Use horovod or torchrun.")
+        if not 1 <= fewest <= self.ranks <= most <= MOST:
+            raise BadAsk(f"--elastic {fewest}:{most}: -n {self.ranks} has to be between the two.")
+
+
+def asked(line: str) -> Asked:
+    """Return what the line after ``%%distributed`` asks for.
+
+    Raises:
+        BadAsk: it cannot be understood.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise BadAsk(f"A quotation mark is missing its other one: {line.strip()[:80]}") from error
+    return asked_by(words)
+
+
+def asked_by(words: Sequence[str]) -> Asked:
+    """Return what words of a command line ask for; ``BadAsk`` as ``asked``."""
+    said = _parser().parse_args(words)
+    return Asked(
+        ranks=said.n,
+        nodes=said.nodes,
+        gpus_per_task=said.gpus_per_task,
+        backend=said.backend,
+        elastic=_elastic(said.elastic) if said.elastic else None,
+        seconds=seconds_of(said.time) if said.time else 0,
+        name=said.name,
+        detach=said.detach,
+        dry_run=said.dry_run,
+        push=names_of(said.push, "--push"),
+        pull=names_of(said.pull, "--pull"),
+    )
+
+
+def seconds_of(text: str) -> int:
+    """Return the seconds of ``30m``, ``1h30m``, ``2d`` or a number of minutes, as Slurm takes it.
+
+    Raises:
+        BadAsk: it is none of these, or nothing.
+    """
+    if text.isascii() and text.isdigit():
+        found = int(text[:9]) * 60
+    else:
+        match = _DURATION.fullmatch(text.strip())
+        parts = [int(each or 0) for each in match.groups()] if match else [0]
+        found = sum(each * unit for each, unit in zip(parts, (86_400, 3600, 60, 1), strict=False))
+    if found <= 0:
+        raise BadAsk(f"--time {text[:40]}: write it like 30m, 1h30m or 2d.")
+    return found
+
+
+def names_of(text: str, option: str) -> tuple[str, ...]:
+    """Return the variables of ``cfg,batch``.
+
+    Raises:
+        BadAsk: one of them cannot be the name of a variable.
+    """
+    found = tuple(dict.fromkeys(filter(None, (word.strip() for word in text.split(",")))))
+    for name in found:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise BadAsk(f"{option} {name[:40]}: that is no name of a variable. Write names with commas between them.")
+    return found
+
+
+def _elastic(text: str) -> tuple[int, int]:
+    match = _ELASTIC.fullmatch(text)
+    if match is None:
+        raise BadAsk(f"--elastic {text[:40]}: write the fewest and the most ranks, like 2:8.")
+    return int(match[1]), int(match[2])
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would print and end the process with."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise it."""
+        raise BadAsk(f"{message[:1].upper()}{message[1:]}. {self.format_usage().strip()}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%distributed", add_help=False, allow_abbrev=False)
+    parser.add_argument("-n", type=int, required=True, metavar="RANKS")
+    parser.add_argument("--nodes", type=int, default=0)
+    parser.add_argument("--gpus-per-task", type=int, default=1, metavar="GPUS")
+    parser.add_argument("--backend", default="torchrun", metavar="|".join(BACKENDS))
+    parser.add_argument("--elastic", default="", metavar="FEWEST:MOST")
+    parser.add_argument("--time", default="", metavar="30m")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--push", default="", metavar="NAME,…")
+    parser.add_argument("--pull", default="", metavar="NAME,…")
+    parser.add_argument("--detach", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    return parser

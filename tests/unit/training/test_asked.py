@@ -1,0 +1,59 @@
+"""A line that makes sense is a run; one that does not says what to write."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carme_hub.training.asked import Asked, BadAsk, asked, seconds_of
+
+
+def test_the_line_of_the_documentation() -> None:
+    line = "-n 4 --nodes 2 --gpus-per-task 1 --backend horovod --elastic 2:8 --time 30m --name run1 --push cfg,batch"
+    assert asked(line) == Asked(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
+    assert asked("-n 2 --detach --dry-run") == Asked(2, detach=True, dry_run=True)
+    assert asked("-n 2 --pull 'history, model,history'").pull == ("history", "model")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "required: -n"),
+        ("-n", "-n: expected one argument"),
+        ("-n four", "invalid int value: 'four'"),
+        ("-n 0", "from 1 to 4096 ranks"),
+        ("-n 4 --nodes 5", "4 ranks are on at most 4 nodes"),
+        ("-n 4 --nodes -1", "no negative numbers"),
+        ("-n 4 --backend nccl", "there are horovod, torchrun, mpi"),
+        ("-n 4 --elastic 5:8", "-n 4 has to be between the two"),
+        ("-n 4 --elastic 2-8", "like 2:8"),
+        ("-n 4 --backend mpi --elastic 2:8", "MPI cannot change"),
+        ("-n 4 --time soon", "30m, 1h30m or 2d"),
+        ("-n 4 --time 0m", "30m, 1h30m or 2d"),
+        ("-n 4 --name ../x", "--name: letters"),
+        ("-n 4 --push a;b", "no name of a variable"),
+        ("-n 4 --pull class", "no name of a variable"),
+        ("-n 4 --detach --pull x", "waits for the end"),
+        ("-n 4 --name 'x", "quotation mark"),
+        ("-n 4 --det", "unrecognized arguments: --det"),
+        ("-n 4 script.py", "unrecognized arguments: script.py"),
+    ],
+)
+def test_what_makes_no_sense_is_named(line: str, said: str) -> None:
+    with pytest.raises(BadAsk, match="(?i)" + re.escape(said)):
+        asked(line)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("1h30m", 5400), ("2d", 172_800), ("90", 5400)])
+def test_times_are_written_as_people_and_slurm_write_them(text: str, seconds: int) -> None:
+    assert seconds_of(text) == seconds
+
+
+@given(st.text(max_size=60))
+def test_whatever_is_written_is_a_run_or_is_refused(line: str) -> None:
+    with contextlib.suppress(BadAsk):
+        assert asked(f"-n 2 {line}").ranks >= 1
