@@ -21,7 +21,10 @@ demo-down: setup  ## end the demo and everything it started
 demo-check: setup  ## walk through the demo with a real browser, with screenshots
 	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
 
-test: setup lint unit cluster faults browser hub-suite other-slurm  ## everything
+test: setup lint unit cluster faults browser  ## everything
+	@# These two wait for each other's processor least: each is one process. Their output comes when each is done.
+	@echo "[test] JupyterHub's own tests, and beside them those on Slurm 24.11 (five minutes)"
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target hub-suite other-slurm
 
 unit: setup  ## what needs nothing real; three minutes
 	@$(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
@@ -42,9 +45,9 @@ other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built f
 	@set -o pipefail; prefix=$$($(BIN)/carme-hub sandbox build-slurm 24.11 | tee >(cat >&2) | tail -n 1) && \
 		CARME_TEST_SLURM=$$prefix $(BIN)/python -m pytest -q \
 		tests/cluster/test_sandbox_limits.py tests/cluster/test_sessions_run.py \
-		tests/cluster/test_reservations_in_slurm.py
+		tests/cluster/test_reservations_in_slurm.py tests/cluster/test_licenses_on_slurm.py
 
-nightly: setup  ## the long version: every crash point and every storm 20 times, more chance, the calendar in a browser
+nightly: setup  ## the long version: every crash point and every storm 20 times, more chance
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/cluster -q
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/faults -q

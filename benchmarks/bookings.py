@@ -1,4 +1,4 @@
-"""Booking, a month of the calendar and the keeper's pass with 10,000 bookings over a year on 1,000 nodes.
+"""Booking, long series, a month of the calendar and the keeper's pass with 10,000 bookings a year on 1,000 nodes.
 
 ``python benchmarks/bookings.py [sqlite] [postgresql]`` (two minutes for both). There is no peer: no open portal on
 Slurm keeps a calendar. Commits wait for the disk on both. It is not called ``calendar.py``: what runs in this folder
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,23 @@ sys.path.insert(0, str(ROOT / "tests"))  # the PostgreSQL of the tests
 from measure import figure, load, median, percentile, say  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
 
+from carme_hub.accounting.books import Books  # noqa: E402
+from carme_hub.booking import making, seeing  # noqa: E402
 from carme_hub.booking.calendar import Calendar, SlotTaken, Supply, Time, Wish  # noqa: E402
+from carme_hub.booking.desk import Desk  # noqa: E402
 from carme_hub.booking.keeper import ReservationKeeper  # noqa: E402
-from carme_hub.domain.capacity import Capacity, Need, Place, Spot  # noqa: E402
+from carme_hub.booking.office import Booker, Office  # noqa: E402
+from carme_hub.booking.rules import Rules  # noqa: E402
+from carme_hub.domain.booking_rules import BookingRule  # noqa: E402
+from carme_hub.domain.capacity import Need, Place, Spot  # noqa: E402
+from carme_hub.domain.ledger import GPU_HOUR, ONE, Entry, Kind  # noqa: E402
 from carme_hub.domain.periods import Period  # noqa: E402
-from carme_hub.domain.reservations import PROMISED, Reservation, State  # noqa: E402
+from carme_hub.domain.policy import Policy  # noqa: E402
+from carme_hub.domain.quotas import Person, Quota, Who, Window  # noqa: E402
+from carme_hub.domain.recurrence import Recurrence  # noqa: E402
+from carme_hub.domain.reservations import HOLDING, PROMISED, Reservation, State  # noqa: E402
 from carme_hub.domain.slurm_reservations import SlurmReservation, Step  # noqa: E402
+from carme_hub.services.reservations.money import SlotMoney  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.ledger import LedgerStore  # noqa: E402
 from carme_hub.store.reservations import ReservationStore  # noqa: E402
@@ -40,6 +54,15 @@ YEAR, MONTH = 365 * 24 * HOUR, 30 * 24 * HOUR
 TYPES = ("a100", "h100", "l40s")
 SPOTS = tuple(Spot(f"n{n:04}", TYPES[n % 3], 8 if n % 3 == 0 else 4, 8) for n in range(NODES))
 TOTAL = {type: sum(spot.count for spot in SPOTS if spot.type == type) for type in TYPES}
+#: Who books, and the rules on GPU time that count for them: one of each kind of window.
+ADA = Person("ada", frozenset({"course"}))
+QUOTAS = (
+    Quota("day", Who.USER, gpu_time=1000 * GPU_HOUR, window=Window.DAY),
+    Quota("week", Who.GROUP, "course", together=True, gpu_time=9000 * GPU_HOUR, window=Window.WEEK),
+    Quota("rolling", Who.USER, gpu_time=90_000 * GPU_HOUR, window=Window.ROLLING, days=30),
+    Quota("month", Who.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
+    Quota("total", Who.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
+)
 
 
 class SlurmThatHasAll:
@@ -97,13 +120,13 @@ def wish(chance: random.Random, gpus: int, seats: int, hours: int) -> Wish:
 def measure(name: str, url: str) -> bool:
     """Print the figures of one database and return whether all hold."""
     chance = random.Random(1)
-    store = ReservationStore(LedgerStore(CarmeStore(url=url).open()))
+    ledger = LedgerStore(CarmeStore(url=url).open())
+    store = ReservationStore(ledger)
     calendar = Calendar(store, "bench", lambda: Supply(SPOTS), lambda: NOW)
+    office = office_of(ledger, calendar)
+    ada = Booker(ADA, ("physics",))
     say(f"{name}: writing {BOOKINGS} bookings")
-    rows = list(booked(chance))
-    with store.transaction("bench") as writes:
-        for at in range(0, BOOKINGS, 500):
-            writes.add(rows[at : at + 500])
+    write(store, chance)
 
     def book() -> None:
         calendar._book(wish(chance, 2, 4, 2), State.CONFIRMED)
@@ -116,11 +139,8 @@ def measure(name: str, url: str) -> bool:
     def month() -> None:
         start = NOW + chance.randrange(0, YEAR - MONTH)
         period = Period(start, start + MONTH)
-        with store.reading("bench") as reads:
-            there = reads.overlapping(period)
-        capacity = Capacity(SPOTS, [taken for each in there for taken in each.taken()])
-        for type in TYPES:
-            capacity.band(type, period)
+        assert seeing.between(office, ada, period, HOLDING)
+        assert len(seeing.free(office, period, ())) == len(TYPES)
 
     say(f"{name}: booking")
     holds = [shown(name, "booking", timed(book), 50)]
@@ -128,6 +148,11 @@ def measure(name: str, url: str) -> bool:
     holds.append(shown(name, "conflict with alternatives", timed(conflict), 50))
     say(f"{name}: months")
     holds.append(shown(name, "month of the calendar", timed(month), 150))
+    for number, goal in ((52, 0.15), (300, 0.7)):
+        say(f"{name}: series of {number} times")
+        took = median([series(office, chance, number) for _ in range(9)])
+        what = f"series of {number} times, write transaction, {name}"
+        holds.append(figure(what, took, "s", goal=goal, load=load()))
     say(f"{name}: the keeper")
     slurm = SlurmThatHasAll()
     with store.reading("bench") as reads:
@@ -135,13 +160,71 @@ def measure(name: str, url: str) -> bool:
     keeper = ReservationKeeper(
         store, slurm, "bench", clock=lambda: NOW - 1, members=lambda _: (), ahead=2 * YEAR, every=30
     )
-    times = []
+    holds.append(figure(f"keeper pass, {name}", median(asyncio.run(passes(keeper))), "s", goal=2, load=load()))
+    return all(holds)
+
+
+def office_of(ledger: LedgerStore, calendar: Calendar) -> Office:
+    """Return an office with money and rules; there is enough of it."""
+    with ledger.transaction("bench") as writes:
+        amount = 500_000 * GPU_HOUR
+        credit = Entry("grant:c", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root", expires=NOW + MONTH)
+        writes.append([Entry("grant:1", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root"), credit])
+    policy = Policy(QUOTAS, zone="Europe/Berlin")
+    books = Books(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
+    rules = Rules(True, BookingRule(), (), policy.zone)
+    return Desk(calendar, rules=lambda *_: rules, money=SlotMoney(books))._office
+
+
+def write(store: ReservationStore, chance: random.Random) -> None:
+    """Write all bookings, of which nothing is kept here: a service does not keep them either."""
+    rows = list(booked(chance))
+    with store.transaction("bench") as writes:
+        for at in range(0, BOOKINGS, 500):
+            writes.add(rows[at : at + 500])
+    del rows
+    gc.collect()
+    gc.freeze()  # as the service does when it starts
+
+
+def series(office: Office, chance: random.Random, number: int) -> float:
+    """Book a weekly (52) or daily class, and take it back; return the seconds for which nobody else could write."""
+    who = Booker(Person(f"tina{chance.random()}", ADA.groups), ("physics",))  # she has not booked anything yet
+    nine = datetime(2026, 12, 1, 9) + timedelta(days=chance.randrange(0, 30))  # noqa: DTZ001
+    often = "WEEKLY" if number <= 52 else "DAILY"
+    rule = Recurrence("Europe/Berlin", nine, nine + timedelta(hours=2), f"FREQ={often};COUNT={number}")
+    asked = replace(wish(chance, 1, 4, 2), owner=who.user, times=())
+    alone: list[float] = []
+    began = office.store.transaction
+
+    @contextlib.contextmanager
+    def timed_alone(cluster: str) -> Iterator[Any]:
+        with began(cluster) as writes:
+            since = time.perf_counter()
+            yield writes
+        alone.append(time.perf_counter() - since)
+
+    office.store.transaction = timed_alone  # type: ignore[method-assign]
+    try:
+        found = making.book(office, who, asked, rule, "", False)
+    finally:
+        del office.store.transaction
+    assert len(found) == number
+    with office.writing() as writes:
+        for each in found:
+            writes.save(each.to(State.CANCELLED, NOW, actor="ada"))
+            office.money.give_back(writes.ledger, each, "cancelled", "ada")
+    return alone[0]
+
+
+async def passes(keeper: ReservationKeeper) -> list[float]:
+    """Return the seconds of five passes."""
+    found = []
     for _ in range(5):
         began = time.perf_counter()
-        asyncio.run(keeper.once())
-        times.append(time.perf_counter() - began)
-    holds.append(figure(f"keeper pass, {name}", median(times), "s", goal=2, load=load()))
-    return all(holds)
+        await keeper.once()
+        found.append(time.perf_counter() - began)
+    return found
 
 
 def shown(name: str, what: str, times: list[float], goal: float) -> bool:

@@ -20,7 +20,8 @@ c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 carme_hub.configure(c, state_folder=facts["folder"], quotas=True, reservations=True)
 for service in c.JupyterHub.services:
-    service["environment"]["CARME_SANDBOX_HUB"] = os.environ["CARME_SANDBOX_HUB"]
+    names = ("CARME_SANDBOX_HUB", "CARME_SANDBOX_KEEP", "CARME_SANDBOX_LOOK", "CARME_SANDBOX_NO_SHOW")
+    service["environment"].update({name: os.environ[name] for name in names if name in os.environ})
 
 # -- a sandbox follows the code it is made from; a real site stops the hub and runs the upgrades by hand --------------
 c.JupyterHub.upgrade_db = True
@@ -49,7 +50,10 @@ c.CarmeQuotas.disk_usage_command = [sys.executable, "-I", disk_usage.__file__]
 
 # -- the calendar: two nodes of a kind leave no fifth to keep free, and people see what becomes of an unused booking ---
 c.CarmeReservations.share = 100
-c.CarmeReservations.no_show = 120
+c.CarmeReservations.no_show = int(os.environ.get("CARME_SANDBOX_NO_SHOW", "120"))
+c.CarmeReservations.interval = float(os.environ.get("CARME_SANDBOX_LOOK", "30"))
+c.CarmeReservations.keep = os.environ.get("CARME_SANDBOX_KEEP", "auto")
+c.CarmeReservations.licenses = {"a100": "gpu_a100", "h100": "gpu_h100"}  # where CARME_SANDBOX_KEEP is licenses
 
 # -- who may log in -------------------------------------------------------------------------------------------------
 c.CarmeAuthenticator.authenticator_class = facts["login"]

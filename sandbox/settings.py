@@ -7,6 +7,7 @@ shorter MessageTimeout, because a command waits that long for a controller that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,7 +67,7 @@ AccountingStoragePass={munge}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 AccountingStorageEnforce=associations,limits,qos,safe
 AccountingStorageTRES={tres}
-PrivateData=jobs,usage,users,accounts
+PrivateData=jobs,usage,users,accounts,reservations
 PriorityType=priority/multifactor
 PriorityDecayHalfLife=7-0
 PriorityCalcPeriod=1
@@ -78,6 +79,7 @@ PreemptMode=REQUEUE
 PreemptExemptTime=0
 JobRequeue=1
 JobSubmitPlugins=lua
+Licenses={licenses}
 {nodes}
 PartitionName=interactive Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=10
 PartitionName=batch Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
@@ -107,7 +109,7 @@ StorageUser=slurm
 StoragePass={secret}
 StorageLoc=slurm_acct
 CommitDelay=1
-PrivateData=jobs,usage,users,accounts
+PrivateData=jobs,usage,users,accounts,reservations
 CommunicationParameters=NoInAddrAny
 """
 
@@ -156,6 +158,10 @@ class Settings:
         """Return slurm.conf."""
         kinds = {kind for node in self.nodes for kind, _ in node.gpus}
         tres = ["gres/gpu", *(f"gres/gpu:{kind}" for kind in sorted(kinds | {"a100"})), "gres/shard"]
+        counts = Counter[str]()
+        for node in self.nodes:
+            counts.update(dict(node.gpus))
+        licenses = [f"gpu_{kind}:{count}" for kind, count in sorted(counts.items())]
         nodes = [_NODE.format(name=n.name, port=self.ports.node(n), gres=n.gres) for n in self.nodes]
         return _SLURM.format(
             cluster=CLUSTER,
@@ -169,6 +175,7 @@ class Settings:
             state=self.layout.state,
             message_timeout=message_timeout,
             tres=",".join(tres),
+            licenses=",".join(licenses),
             nodes="\n".join(nodes),
         )
 

@@ -1,4 +1,4 @@
-"""Which Slurm accounts a visitor may charge, as Slurm says it, and as the hub knew it where Slurm is silent."""
+"""Which Slurm accounts a visitor may charge, as Slurm says it, and as the hub knew it until Slurm has answered."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ async def accounts_of(book: AssociationBook, visitor: Visitor) -> tuple[str, ...
     if not visitor.is_user:
         return ()
     await book.refresh()
-    return book.accounts_of(visitor.name) or visitor.accounts  # Slurm is silent: what the hub knew at the login
+    # Until Slurm has answered, what the hub knew at the login; who is in no account after that is in none.
+    return book.accounts_of(visitor.name) if book.known else visitor.accounts

@@ -29,6 +29,7 @@ class Roster:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._asked = float("-inf")
+        self._wrong = ""
         self.people: dict[str, Person] = {}
 
     def members(self, who: Who, name: str) -> Collection[str]:
@@ -57,9 +58,11 @@ class Roster:
             return
         try:
             self.people = await self._ask()
-            self._asked = time.monotonic()
+            self._asked, self._wrong = time.monotonic(), ""
         except Exception as error:  # noqa: BLE001 - a hub that restarts; who is in which group is not worth a failure
-            self._log.warning("The hub does not say who is in which group; what was last known stays: %s", error)
+            if str(error) != self._wrong:
+                self._log.warning("The hub does not say who is in which group; what was last known stays: %s", error)
+            self._wrong = str(error)
 
     async def _ask(self) -> dict[str, Person]:
         people: dict[str, Person] = {}

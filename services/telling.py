@@ -28,6 +28,8 @@ _AT_ONCE = 100
 _PART = 300
 #: How much of what was told is remembered, so that the database is not asked again each minute.
 _REMEMBERED = 200_000
+#: Begins a link that leads below the hub's own prefix, in place of the service's.
+HUB = "hub:"
 
 
 class Teller:
@@ -55,7 +57,7 @@ class Teller:
     async def tell(self, found: Iterable[Due]) -> list[Told]:
         """Write down what is new of it, and owe it to the sender; return what was new."""
         due = [each for each in found if each.notice.about not in self._known]
-        links = {each.notice.about: _address(each.link) for each in due}
+        links = {each.notice.about: address(each.link) for each in due}
         told = []
         for at in range(0, len(due), _PART):
             part = due[at : at + _PART]
@@ -123,9 +125,12 @@ class Teller:
         return mail.send(self._settings, letters, self._subject)
 
 
-def _address(link: str) -> str:
+def address(link: str) -> str:
     """Return a link for who is not on our pages; without its host where the hub was not told its public address."""
     if not link:
         return ""
+    if link.startswith(HUB):
+        base = os.environ.get("JUPYTERHUB_PUBLIC_HUB_URL") or f"{os.environ.get('JUPYTERHUB_BASE_URL', '/')}hub"
+        return f"{base.rstrip('/')}/{link.removeprefix(HUB)}"
     base = os.environ.get("JUPYTERHUB_PUBLIC_URL") or os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/")
     return f"{base.rstrip('/')}/{link}"

@@ -120,12 +120,20 @@ class Admission:
         return Ask(account, request.gpus, request.time_limit * 60)
 
     async def hold(
-        self, user: Any, session: str, request: Request, say: Callable[[int, str], None], *, slot: str = ""
+        self,
+        user: Any,
+        session: str,
+        request: Request,
+        say: Callable[[int, str], None],
+        *,
+        slot: str = "",
+        instead_of: str = "",
     ) -> Request:
         """Hold what a session may use, and return the request with what a soft limit changes about it.
 
         Args:
             slot: id of the booking that it starts in, which holds GPU time for it already; "" = none.
+            instead_of: id of the session that was ended so that this one starts, and need not be settled yet.
 
         Raises:
             QuotaExceeded: a rule does not allow it; the message says which, until when, and what would be possible.
@@ -139,7 +147,7 @@ class Admission:
             raise
         await self._prices.load(self.ledger)
         person = self.person(user)
-        where = {"partition": request.partition, "qos": request.qos, "slot": slot}
+        where = {"partition": request.partition, "qos": request.qos, "slot": slot, "instead_of": instead_of}
         reason = HELD if fresh else PROVISIONAL
         decision = await self.ledger.admit(session, person, ask, reason=reason, **where)
         if not decision.granted:
@@ -168,11 +176,13 @@ class Admission:
             "start; running ones go on. Try again in a few minutes, or tell an administrator."
         )
 
-    async def cost(self, user: Any, request: Request | None, *, slot: str = "") -> tuple[Cost | None, dict[str, Left]]:
+    async def cost(
+        self, user: Any, request: Request | None, *, slot: str = "", instead_of: str = ""
+    ) -> tuple[Cost | None, dict[str, Left]]:
         """Return what a choice would cost its account, and whether the policy allows it now; nothing is written.
 
         Beside it what is left of each account of the user's, by one look at the ledger; that alone where no choice is.
-        ``slot``: as for ``hold``.
+        ``slot``, ``instead_of``: as for ``hold``; the latter may still run.
         """
         person, accounts = self.person(user), self._book.accounts_of(user.name)
         ask = self.ask(user.name, request) if request is not None else None
@@ -181,7 +191,7 @@ class Admission:
         if ask is None or request is None:
             return None, left
         await self._prices.load(self.ledger)
-        where = {"partition": request.partition, "qos": request.qos, "slot": slot}
+        where = {"partition": request.partition, "qos": request.qos, "slot": slot, "instead_of": instead_of}
         [decision] = await self.ledger.preview(person, [ask], **where)
         factor = self.ledger.books.factor(ask.gpus.type, request.partition, request.qos)
         cost = cost_of(replace(ask, factor=factor), decision, standing, person.user, virtual=self._virtual)

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from jupyterhub.handlers.pages import HomeHandler
-from tornado import web
+from typing import Any, Generic, TypeVar
 
 from carme_hub.accounting.notices import open_notices, who_answers
 from carme_hub.accounting.requests import Request
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: The name under which ``configure`` adds the service, whose page has more.
 SERVICE = "quotas"
@@ -41,19 +40,24 @@ class Shown:
     link_words: str
 
 
-class NoticesOfHub:
-    """Reads what one user should see."""
+class Board(Generic[T]):
+    """Looks something up for one user, beside the loop.
 
-    def __init__(self) -> None:
+    Args:
+        nothing: what there is while it cannot be told. name: for the log.
+    """
+
+    def __init__(self, nothing: T, name: str) -> None:
+        self._nothing, self._name = nothing, name
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._silent_until = 0.0
-        self._looking: set[asyncio.Task[list[Shown]]] = set()
+        self._looking: set[asyncio.Task[T]] = set()
         self._asking: dict[asyncio.Task[Any] | None, float] = {}  # the looks that have their turn, and since when
 
-    async def of(self, user: Any) -> Sequence[Shown]:
-        """Return a user's open notices; none where GPU time is not kept, or where it cannot be told now."""
+    async def of(self, user: Any) -> T:
+        """Return what there is for a user; nothing where there cannot be any, or where it cannot be told now."""
         if self._is_silent():
-            return ()
+            return self._nothing
         look = asyncio.create_task(self._look(user), name="carme-notices-of-hub")
         self._looking.add(look)
         look.add_done_callback(self._looked)
@@ -64,29 +68,55 @@ class NoticesOfHub:
                 look.cancel()
             # Otherwise it is not cancelled: the thread would go on all the same, and count no more.
             self._is_silent()
-            log.debug("Notices for %s are left out: they were not there in %g s", user.name, PATIENCE)
-            return ()
-        return () if look.exception() is not None else look.result()
+            log.debug("%s for %s are left out: they were not there in %g s", self._name, user.name, PATIENCE)
+            return self._nothing
+        return self._nothing if look.exception() is not None else look.result()
 
     def _is_silent(self) -> bool:
         """Return whether the database is to be left alone, as a look that has its turn was late, or still is."""
         now = time.monotonic()
         if now >= self._silent_until and any(now - since >= PATIENCE for since in self._asking.values()):
             self._silent_until = now + REST
-            log.warning("Notices are left out for %g s: the database has not answered in %g s", REST, PATIENCE)
+            log.warning("%s are left out for %g s: the database has not answered in %g s", self._name, REST, PATIENCE)
         return now < self._silent_until
 
-    def _looked(self, look: asyncio.Task[list[Shown]]) -> None:
+    def _looked(self, look: asyncio.Task[T]) -> None:
         self._looking.discard(look)
         if not look.cancelled() and (error := look.exception()) is not None:
-            log.warning("Notices are left out: %s", error)
+            log.warning("%s are left out: %s", self._name, error)
 
-    async def _look(self, user: Any) -> list[Shown]:
+    async def _look(self, user: Any) -> T:
         shared = getattr(user.spawner, "shared", None)
         part = await shared() if shared is not None else None
+        question = self._question(user, part) if part is not None else None
+        if question is None:
+            return self._nothing
+        async with self._turn:
+            if self._is_silent():
+                return self._nothing
+            look = asyncio.current_task()
+            self._asking[look] = time.monotonic()
+            try:
+                return await question()
+            finally:
+                self._is_silent()  # so that one that took long is remembered
+                del self._asking[look]
+
+    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[T]] | None:
+        """Return what is asked for a user of those shared parts of the hub; None where there is nothing to ask."""
+        raise NotImplementedError
+
+
+class NoticesOfHub(Board[Sequence[Shown]]):
+    """Reads what one user should see of GPU time."""
+
+    def __init__(self) -> None:
+        super().__init__((), "Notices")
+
+    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[Sequence[Shown]]] | None:
         admission = getattr(part, "admission", None)
-        if part is None or admission is None:
-            return []
+        if admission is None:
+            return None
         book, person = part.associations, admission.person(user)
         administrators = (user.name,) if user.admin else ()
 
@@ -95,17 +125,12 @@ class NoticesOfHub:
             return who_answers(request, owners, administrators) if book.known else []
 
         accounts, owned = book.accounts_of(user.name), None if user.admin else book.coordinates(user.name)
-        async with self._turn:
-            if self._is_silent():
-                return []
-            look = asyncio.current_task()
-            self._asking[look] = time.monotonic()
-            try:
-                found = await open_notices(admission.ledger, person, accounts, owned, answer)
-            finally:
-                self._is_silent()  # so that one that took long is remembered
-                del self._asking[look]
-        return [Shown(each.notice.level, each.notice.text, each.link, each.link_words) for each in found]
+
+        async def ask() -> list[Shown]:
+            found = await open_notices(admission.ledger, person, accounts, owned, answer)
+            return [Shown(each.notice.level, each.notice.text, each.link, each.link_words) for each in found]
+
+        return ask
 
 
 async def notices_for(handler: Any) -> dict[str, Any]:
@@ -113,22 +138,16 @@ async def notices_for(handler: Any) -> dict[str, Any]:
     user = handler.current_user
     board: NoticesOfHub = handler.settings.setdefault("carme_notices", NoticesOfHub())
     notices = await board.of(user)
-    href = next((each.href for each in handler.get_accessible_services(user) if each.name == SERVICE), "")
+    return shown(notices, service_href(handler, SERVICE))
+
+
+def shown(notices: Sequence[Shown], href: str) -> dict[str, Any]:
+    """Return some notices for the template, how many more there are, and where."""
     return {"notices": notices[:MOST], "more": len(notices[MOST:]), "href": href}
 
 
-class CarmeHomeHandler(HomeHandler):
-    """The hub's home page, with the notices of who looks at it."""
-
-    _gpu_time: dict[str, Any] | None = None
-
-    @web.authenticated
-    async def get(self) -> None:
-        """Show it."""
-        self._gpu_time = await notices_for(self)
-        await super().get()
-
-    @property
-    def template_namespace(self) -> dict[str, Any]:
-        """What every template of the hub is given, and the notices."""
-        return {**super().template_namespace, "gpu_time": self._gpu_time}
+def service_href(handler: Any, name: str) -> str:
+    """Return where a service's pages begin, "" for who may not open them."""
+    return next(
+        (str(each.href) for each in handler.get_accessible_services(handler.current_user) if each.name == name), ""
+    )

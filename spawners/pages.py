@@ -36,9 +36,11 @@ from carme_hub.paths import share_folder
 from carme_hub.spawners.cost import NOT_KNOWN, Cost, Left
 from carme_hub.spawners.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.form import Offer, live_answer, render_form, request_shown, takeable
-from carme_hub.spawners.notices import CarmeHomeHandler, notices_for
+from carme_hub.spawners.home import CarmeHomeHandler
+from carme_hub.spawners.notices import notices_for
 from carme_hub.spawners.options import options_from_form, options_from_query
 from carme_hub.spawners.slot_cards import slots_html
+from carme_hub.spawners.ways_out_handlers import API, FORM, WaysOutFormHandler, WaysOutHandler
 
 log = logging.getLogger(__name__)
 
@@ -270,6 +272,8 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (r"/spawn/([^/]+)/([^/]+)", CarmeSpawnHandler),
     (r"/api/carme/availability(?:/([^/]+))?", AvailabilityHandler),
     (EXTEND, ExtendHandler),
+    (API, WaysOutHandler),
+    (FORM, WaysOutFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),
 ]
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.jobs import JobSpec
+from carme_hub.domain.licenses import named_by
 from carme_hub.domain.sessions import JOB_NAME_PREFIX, Request
 
 #: The batch script: the same bytes for every session of every user.
@@ -85,6 +86,7 @@ class Site:
     Attributes:
         bind_roots: folders inside which the source of a bind must lie once resolved on the node.
         environ: variables for the inside of every container; not secret.
+        licenses: the licence of Slurm by which each GPU type is counted, {} where none is.
         grace: seconds between TERM and the end of everything.
     """
 
@@ -96,6 +98,7 @@ class Site:
     root: str = "layer"
     tmp_mib: int = 0
     grace: int = 10
+    licenses: Mapping[str, str] = field(default_factory=dict)
 
 
 def session_folder(owner: Owner, session: str) -> str:
@@ -152,6 +155,8 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # it comes on top of what the site gives all sessions; a bare --nice is 100
         nice += int(extra.pop("nice") or 100)
+    if licenses := named_by(request, site.licenses):  # beside those of a program that the site gives all sessions
+        extra["licenses"] = ",".join(filter(None, (extra.get("licenses"), licenses)))
     return JobSpec(
         name=JOB_NAME_PREFIX + session,
         user=owner.name,

@@ -7,6 +7,7 @@ from typing import Any
 
 from traitlets import Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
 
+from carme_hub.booking.settings import CarmeReservations
 from carme_hub.containers.registry import runtime
 from carme_hub.domain.profile_list import parse_profiles
 from carme_hub.errors import ConfigError
@@ -116,4 +117,5 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             root=self.container_root,
             tmp_mib=self.container_tmp_mib,
             grace=self.stop_grace,
+            licenses=CarmeReservations(parent=self).counted_by(),
         )

@@ -27,11 +27,13 @@ from carme_hub.sessions.associations import AssociationBook, book_of
 from carme_hub.sessions.book import SessionBook
 from carme_hub.sessions.keeper import SessionKeeper
 from carme_hub.slurm.client import SlurmClient
+from carme_hub.slurm.reservations import ReservationsCli
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners.admission import Admission
 from carme_hub.spawners.cluster import ClusterLook
 from carme_hub.spawners.cost import Cost, Left
+from carme_hub.spawners.letting_in import let_in
 from carme_hub.spawners.slots import Slots
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import settle
@@ -59,6 +61,7 @@ class Shared:
         self.slots: Slots | None = None
         self._quotas = CarmeQuotas(config=config, log=logger)
         self._reservations = CarmeReservations(config=config, log=logger)
+        self._counted_by = self._reservations.counted_by()
         self._virtual = bool(config.SlurmContainerSpawner.get("virtual", False))
         self._store = CarmeStore(config=config, log=logger)
         self._hub_db = hub_db
@@ -78,7 +81,9 @@ class Shared:
                 *(self._quotas, engine, cluster, self.associations, self.watcher, self.log), virtual=self._virtual
             )
         if self._reservations.enabled:
-            self.slots = Slots(engine, self.settings.cluster, log=self.log)
+            in_slurm = ReservationsCli(self.settings.commands()).show
+            counted = self._counted_by
+            self.slots = Slots(engine, self.settings.cluster, licenses=counted, in_slurm=in_slurm, log=self.log)
         self._revoke_unborn()
         self.keeper = SessionKeeper(self.book, self.client, self.watcher, forget=self.revoke, log=self.log)
         self.book.on_change(self._tell_spawner)
@@ -92,23 +97,33 @@ class Shared:
         if self.slots is not None:
             await self.slots.stop()
 
-    async def admitted(self, user: Any, session: str, request: Request, say: Callable[[int, str], None]) -> Request:
+    async def admitted(
+        self, user: Any, session: str, request: Request, say: Callable[[int, str], None], instead_of: str = ""
+    ) -> Request:
         """Hold what a session may use, from its booking where it is in one, and return the request as it is started.
+
+        Args:
+            instead_of: the session that was ended so that this one starts, "" for none.
 
         Raises:
             Refused: a rule does not allow it, or its booking is over.
         """
         request, slot = self.slots.entered(request, say) if self.slots is not None else (request, "")
+        if slot:
+            await let_in(user, slot, self.log)
         if self.admission is None:
             return request
-        return await self.admission.hold(user, session, request, say, slot=slot)
+        return await self.admission.hold(user, session, request, say, slot=slot, instead_of=instead_of)
 
-    async def cost(self, user: Any, request: Request | None) -> tuple[Cost | None, Mapping[str, Left]]:
+    async def cost(
+        self, user: Any, request: Request | None, instead_of: str = ""
+    ) -> tuple[Cost | None, Mapping[str, Left]]:
         """Return what a choice would cost, and what is left by account; None and {} where GPU time is not kept."""
         if self.admission is None:
             return None, {}
         inside = self.slots.named(request.reservation) if self.slots is not None and request is not None else None
-        return await self.admission.cost(user, request, slot=inside.id if inside is not None else "")
+        slot = inside.id if inside is not None else ""
+        return await self.admission.cost(user, request, slot=slot, instead_of=instead_of)
 
     async def give_back(self, id: str) -> None:
         """Release what is held for a session that never got a job."""

@@ -13,8 +13,9 @@ import logging
 import operator
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from carme_hub.domain import slots
@@ -25,17 +26,19 @@ from carme_hub.domain.periods import Period
 from carme_hub.domain.profiles import Problem
 from carme_hub.domain.reservations import PROMISED, Kind, Reservation
 from carme_hub.domain.sessions import Request
-from carme_hub.domain.slurm_reservations import PREFIX
+from carme_hub.domain.slurm_reservations import PREFIX, SlurmReservation
 from carme_hub.errors import Refused, StoreError
+from carme_hub.spawners.by_hand import ByHand
 from carme_hub.spawners.words import clock, clock_there, duration
 from carme_hub.store.ledger import LedgerStore
-from carme_hub.store.reservations import ReservationStore
+from carme_hub.store.reservations import ReservationReads, ReservationStore
 from carme_hub.store.threads import in_store_thread
 
 #: What the option ``reservation`` says for a booking, followed by its id, and for staying out of all of them.
 BOOKING = "booking:"
 OUTSIDE = "booking:none"
-#: Seconds ahead for which bookings are looked at: no session is longer than the longest time limit on the form.
+#: Seconds ahead for which bookings are looked at: no session is longer than the longest time limit on the form. As long
+#: after its end a booking is still known to be one of ours.
 AHEAD = 14 * 86_400
 _OURS = re.compile(re.escape(PREFIX) + r"[0-9a-f]{16}-[0-9]+")
 
@@ -48,11 +51,17 @@ class SlotOver(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known of the calendar. ``silent_since``: since when it has not been read, epoch seconds, 0 = it is."""
+    """What is known of the calendar.
+
+    Attributes:
+        silent_since: since when it has not been read, epoch seconds, 0 = it is.
+        by_hand: what Slurm reserves beside its bookings.
+    """
 
     known: tuple[Reservation, ...] = ()
     silent_since: float = 0.0
     ever: bool = False
+    by_hand: tuple[SlurmReservation, ...] = ()
 
 
 class Slots:
@@ -60,6 +69,8 @@ class Slots:
 
     Args:
         fresh: seconds for which a look is used again. patience: seconds that a page waits for a new one.
+        licenses: the licence of Slurm by which each GPU type is kept, {} = by nodes.
+        in_slurm: all reservations of Slurm; without it those made by hand are not known.
     """
 
     def __init__(
@@ -70,14 +81,17 @@ class Slots:
         clock: Callable[[], float] = time.time,
         fresh: float = 5.0,
         patience: float = 1.0,
+        licenses: Mapping[str, str] = MappingProxyType({}),
+        in_slurm: Callable[[], Awaitable[Sequence[SlurmReservation]]] | None = None,
         log: logging.Logger | None = None,
     ) -> None:
-        self._store = ReservationStore(LedgerStore(engine))
+        self._store = ReservationStore(LedgerStore(engine), licenses=licenses)
         self._cluster = cluster
         self._clock = clock
         self._fresh = fresh
         self._patience = patience
         self._log = log or logging.getLogger(__name__)
+        self._by_hand = in_slurm and ByHand(in_slurm, self._stems, clock=clock, patience=patience, log=self._log)
         self._asked = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._made: tuple[float, tuple[Look, Cluster], Timetable] | None = None
@@ -94,6 +108,10 @@ class Slots:
             await asyncio.wait([self._reading], timeout=patience)
             if self._reading is not None and not self.latest.silent_since:
                 self.latest = replace(self.latest, silent_since=self._asked)
+        if self._by_hand is not None:
+            by_hand = await self._by_hand.look()
+            if by_hand is not self.latest.by_hand:
+                self.latest = replace(self.latest, by_hand=by_hand)
         return self.latest
 
     async def of(
@@ -116,7 +134,7 @@ class Slots:
             or not all(map(operator.is_, self._made[1], of))
             or not 0 <= now - self._made[0] < self._fresh
         ):
-            self._made = (now, of, Timetable(cluster, look.known, now))
+            self._made = (now, of, Timetable(cluster, look.known, now, look.by_hand))
         return self._made[2]
 
     def named(self, names: str) -> Reservation | None:
@@ -140,14 +158,30 @@ class Slots:
         say(4, f"In your booking “{found.title}” until {until}; time limit: {duration(request.time_limit)}.")
         return request, found.id
 
-    async def stop(self) -> None:
-        """Wait for what is being read."""
+    async def read(self, question: Callable[[ReservationReads], list[Reservation]]) -> list[Reservation]:
+        """Ask the calendar as it is at this moment, however long it takes.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+
+        def ask() -> list[Reservation]:
+            with self._store.reading(self._cluster) as reads:
+                return question(reads)
+
+        return await in_store_thread(ask)
+
+    async def stop(self, patience: float = 3.0) -> None:
+        """Wait a moment for what is being read; a database that is silent keeps no hub from ending."""
+        if self._by_hand is not None:
+            await self._by_hand.stop()
         if self._reading is not None:
-            await asyncio.wait([self._reading])
+            await asyncio.wait([self._reading], timeout=patience)
 
     async def _read(self) -> None:
         try:
-            self.latest = Look(tuple(await in_store_thread(self._overlapping)), ever=True)
+            known = tuple(await in_store_thread(self._overlapping))
+            self.latest = Look(known, ever=True, by_hand=self.latest.by_hand)
         except StoreError as error:
             if not self.latest.silent_since:
                 self.latest = replace(self.latest, silent_since=self._asked)
@@ -158,6 +192,15 @@ class Slots:
             self._log.exception("The calendar cannot be read, and is tried again")
         finally:
             self._reading = None
+
+    async def _stems(self) -> Collection[str]:
+        """Return what the names in Slurm of all bookings begin with, also of those that are over."""
+
+        def stems() -> list[str]:
+            with self._store.reading(self._cluster) as reads:
+                return reads.stems(self._clock() - AHEAD)
+
+        return set(await in_store_thread(stems))
 
     def _overlapping(self) -> list[Reservation]:
         now = int(self._clock())
@@ -246,7 +289,8 @@ class Bookings:
         if self.accounts is not None and reservation.account not in self.accounts:
             return f"is charged to the account {reservation.account}, which you do not have"
         nodes = {node.name for node in self.cluster.part(request.partition).nodes}
-        if self.cluster.known and nodes.isdisjoint(place.node for place in reservation.places):
+        apart = not reservation.license and nodes.isdisjoint(place.node for place in reservation.places)
+        if self.cluster.known and apart:
             return f"is on nodes that are not in the partition {request.partition}"
         return ""
 
@@ -268,7 +312,7 @@ class Bookings:
         return self._times().crossing(request)
 
     def _times(self) -> Timetable:
-        return self.timetable or Timetable(self.cluster, self.look.known, self.now)
+        return self.timetable or Timetable(self.cluster, self.look.known, self.now, self.look.by_hand)
 
     def no_longer(self, job: Job, request: Request, total: int) -> str:
         """Return why a running session cannot have so many minutes in all, and what it can have; "" where it can."""

@@ -39,7 +39,7 @@ from carme_hub.spawners.script import Server, render, session_folder, tls_paths,
 from carme_hub.spawners.settings import SessionSettings
 from carme_hub.spawners.shared import Shared, shared
 from carme_hub.spawners.tls import certificate_of, issue_certificate
-from carme_hub.spawners.truth import STOPPED, SessionTruth
+from carme_hub.spawners.truth import SessionTruth
 from carme_hub.spawners.with_hub import start_with_hub
 
 #: A port that no user can listen on.
@@ -200,7 +200,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         if request is None or told is None:
             raise Refused("Choose a profile first.")
         await self._end_earlier(part)
-        request = self._request = await part.admitted(self.user, self._session_id, request, told.say)
+        request = self._request = await part.admitted(self.user, self._session_id, request, told.say, self.replaces)
         told.say(5, "Request accepted.")
         session, nonce = await part.book.intend(
             self._session_id,
@@ -305,7 +305,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         if session is None:
             return
         self._stopped = True
-        await part.keeper.cancel(session.id, STOPPED)
+        await part.keeper.cancel(session.id, self.why_stopped)
         if now:
             return
         deadline = time.monotonic() + self.stop_timeout

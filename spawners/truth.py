@@ -6,9 +6,9 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.sessions import MADE_WAY, Session, SessionState
 from carme_hub.domain.verdict import Standing
-from carme_hub.spawners.shared import ready
+from carme_hub.spawners.shared import Shared, ready
 from carme_hub.spawners.words import clock
 
 #: Why a session ended that a person, an administrator or the culler stopped.
@@ -21,6 +21,10 @@ class SessionTruth:
     user: Any
     name: str
     _abandoned: bool
+    #: What is noted of a session that is stopped now.
+    why_stopped = STOPPED
+    #: The session that was ended so that another one of this server starts; "" for none.
+    replaces = ""
 
     @property
     def ready(self) -> bool:
@@ -31,11 +35,18 @@ class SessionTruth:
     def last_end(self) -> str:
         """How this server's last session ended."""
         part = ready()
-        session = part.book.last_end(self.user.name, self.name) if part is not None else None
+        if part is None:
+            return ""
+        for leaving in part.book.open_of(self.user.name, self.name):
+            if leaving.cancel_reason.startswith(MADE_WAY):  # its end is being looked up; that it ends is certain
+                why = leaving.cancel_reason
+                return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(part, leaving)}"
+        session = part.book.last_end(self.user.name, self.name)
         if session is None or session.end_reason == STOPPED:
             return ""
         when = datetime.fromtimestamp(session.ended).astimezone()
-        return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}"
+        refund = _refund(part, session) if session.end_reason.startswith(MADE_WAY) else ""
+        return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}{refund}"
 
     @property
     def running_out(self) -> dict[str, Any] | None:
@@ -60,6 +71,12 @@ class SessionTruth:
                 whose = f"server “{self.name}”" if self.name else "server"
                 return f"Whether your {whose} still runs is not known at the moment. {verdict.reason}"
         return ""
+
+
+def _refund(part: Shared, session: Session) -> str:
+    """Return what is said of the GPU time of a session that made way for maintenance, after a sentence."""
+    refunded = part.admission is not None and "maintenance" in part.admission.policy().refunded
+    return " The GPU time that it used is refunded." if refunded and session.request.gpus else ""
 
 
 def iso(at: float) -> str:

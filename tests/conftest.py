@@ -1,5 +1,5 @@
 """Fixtures for tests on real parts; tests that need nothing real do not use them."""
 
-from rig.fixtures import cluster, demo_hub, hub, quiet
+from rig.fixtures import cluster, demo_hub, hub, hub_environment, quiet
 
-__all__ = ["cluster", "demo_hub", "hub", "quiet"]
+__all__ = ["cluster", "demo_hub", "hub", "hub_environment", "quiet"]

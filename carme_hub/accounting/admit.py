@@ -17,11 +17,13 @@ from carme_hub.store.ledger_slots import OpenSlot, open_slots
 
 from .books import Books, Unknown, covers, named_session
 from .credits import expire_due
-from .facts import NOTHING_FREED, Freed, Gathering, Taken, about_time, moments
+from .facts import NOTHING_FREED, NOTHING_REPLACED, Freed, Gathering, Replaced, Taken, about_time, moments
 from .slots import return_unused, slot_with, take_over
 
 #: What a statement says of a hold.
 HELD = "held until the session is over"
+#: Seconds by which Slurm's clock may be ahead of ours where a session has just ended.
+LATE = 60
 
 
 class StillRunning(Refused):
@@ -79,11 +81,14 @@ def admit(
     reason: str = HELD,
     *,
     slot: str = "",
+    instead_of: str = "",
 ) -> Decision:
     """Decide on a new session and hold what it may use; asked again for the same session, it is granted.
 
     Args:
         slot: the reservation in which it is to start, "" for none; one of another account, or over, is none.
+        instead_of: the session in place of which it starts, "" for none. That has ended: what it cannot have used any
+            more is given back at once, in place of when it is settled.
     """
     if not session:
         raise ValueError("a session has an id")
@@ -93,7 +98,9 @@ def admit(
             return Decision(largest=ask)
         now = books.clock()
         expire_due(books, now_ours, now, ask.account)
-        asked = _Asked(books, now_ours, person, now, open_slots(now_ours, [slot]).get(slot) if slot else None)
+        inside = open_slots(now_ours, [slot]).get(slot) if slot else None
+        replaced, back = _replaced(now_ours, instead_of, now)
+        asked = _Asked(books, now_ours, person, now, inside, replaced=replaced)
         start, end = int(now), int(now) + ask.seconds
         decision = asked.decide(ask, start, end)
         if decision.granted:
@@ -114,7 +121,7 @@ def admit(
                 qos=qos,
                 reason=reason,
             )
-            now_ours.append([*asked.taken(session, ask, start, end), hold])
+            now_ours.append([*back, *asked.taken(session, ask, start, end), hold])
     return decision
 
 
@@ -200,12 +207,20 @@ def released(hold: OpenHold, at: float, reason: str, actor: str = "carme-hub") -
 
 
 def preview(
-    books: Books, person: Person, asks: Sequence[Ask], partition: str, qos: str, *, slot: str = ""
+    books: Books,
+    person: Person,
+    asks: Sequence[Ask],
+    partition: str,
+    qos: str,
+    *,
+    slot: str = "",
+    instead_of: str = "",
 ) -> list[Decision]:
     """Decide on several requests as if each were the only one; nothing is written."""
     with books.store.reading(books.cluster) as reads:
         now = books.clock()
-        asked = _Asked(books, reads, person, now, open_slots(reads, [slot]).get(slot) if slot else None)
+        inside = open_slots(reads, [slot]).get(slot) if slot else None
+        asked = _Asked(books, reads, person, now, inside, replaced=_replaced(reads, instead_of, now)[0])
         start = int(now)
         return [asked.decide(_priced(books, ask, partition, qos), start, start + ask.seconds) for ask in asks]
 
@@ -229,13 +244,21 @@ class _Asked:
 
     Args:
         slot: the reservation in which it is to be, None for none. extends: the session that asks for more.
+        replaced: the session in place of which it is to start.
     """
 
     def __init__(
-        self, books: Books, reads: LedgerReads, person: Person, now: float, slot: OpenSlot | None, extends: str = ""
+        self,
+        books: Books,
+        reads: LedgerReads,
+        person: Person,
+        now: float,
+        slot: OpenSlot | None,
+        extends: str = "",
+        replaced: Replaced = NOTHING_REPLACED,
     ) -> None:
         self._books, self._reads, self._person, self._now, self._slot = books, reads, person, now, slot
-        self._extends = extends
+        self._extends, self._replaced = extends, replaced
         self._gathered: dict[tuple[Freed, float], Gathering] = {}
         self._facts: dict[tuple[str, Freed], Facts] = {}
 
@@ -282,9 +305,30 @@ class _Asked:
         key = (freed, at)
         if key not in self._gathered:
             self._gathered[key] = Gathering(
-                self._books, self._reads, self._person, self._now, at=at, freed=freed, extends=self._extends
+                *(self._books, self._reads, self._person, self._now),
+                at=at,
+                freed=freed,
+                extends=self._extends,
+                replaced=self._replaced,
             )
         return self._gathered[key]
+
+
+def _replaced(reads: LedgerReads, session: str, now: float) -> tuple[Replaced, list[Entry]]:
+    """Return what comes back of a session that has ended and is not settled yet, and the entry that gives it back.
+
+    What it may be charged stays held: all the time from when it was admitted until now. What it took over from a
+    booking goes back to that when it is settled.
+    """
+    hold = reads.open_holds([session]).get(session) if session else None
+    if hold is None:
+        return NOTHING_REPLACED, []
+    first, end = hold.entry, int(now) + LATE
+    kept = sum(each.count for each in first.gpus) * first.factor * (end - int(first.start))
+    back = max(0, hold.amount - kept) if slot_with(reads, session) is None else 0
+    about = {"key": hold_key(session, hold.extensions + 1), "amount": back, "at": now, "start": end, "end": end}
+    entry = first.but(**about, reason="another session goes on in its place", id=0)
+    return Replaced(session, first.account, back), [entry] if back else []
 
 
 def _return_extension(writes: LedgerWrites, session: str, now: float) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from carme_hub.domain.credits import expiry_key, left_of_credits
 from carme_hub.domain.ledger import Entry, Kind
 from carme_hub.domain.windows import FOREVER
@@ -41,11 +39,31 @@ def live_credits(reads: LedgerReads, account: str, now: float, until: float = FO
     Args:
         without: a reservation of which the hold is looked at as if it were not there.
     """
-    entries = reads.grants(account)
-    live = {entry.key for entry in entries if now < entry.expires <= until and entry.amount > 0}
-    if not live:
-        return 0
-    return sum(rest for key, rest in _left(reads, account, entries, now, without).items() if key in live)
+    return Live(reads, account, now, without).until(until)
+
+
+class Live:
+    """The credits of an account that have not expired, as ``live_credits``; what is needed is read once."""
+
+    def __init__(self, reads: LedgerReads, account: str, now: float, without: str = "") -> None:
+        self._reads, self._account, self._now, self._without = reads, account, now, without
+        self._entries = reads.grants(account)
+        self._draws: list[tuple[int, int]] | None = None
+        self._new: list[tuple[int, int]] = []
+
+    def count(self, end: int, amount: int) -> None:
+        """Count what is held for one more reservation, which ends then."""
+        self._new.append((end, amount))
+
+    def until(self, until: float) -> int:
+        """Return how much of the balance will expire up to a time."""
+        live = {entry.key for entry in self._entries if self._now < entry.expires <= until and entry.amount > 0}
+        if not live:
+            return 0
+        if self._draws is None:
+            self._draws = _draws(self._reads, self._account, self._without)
+        left = left_of_credits(self._entries, self._draws + self._new, self._now)
+        return sum(rest for key, rest in left.items() if key in live)
 
 
 def _expire(books: Books, writes: LedgerWrites, account: str, now: float) -> list[Entry]:
@@ -58,7 +76,7 @@ def _expire(books: Books, writes: LedgerWrites, account: str, now: float) -> lis
     ]
     if not due:
         return []  # as for most accounts: what follows reads all that they used
-    left, new = _left(writes, account, entries, now), []
+    left, new = left_of_credits(entries, _draws(writes, account), now), []
     for credit in due:
         part, taken = 0, 0
         while (known := by_key.get(expiry_key(credit.key, part))) is not None:
@@ -83,13 +101,14 @@ def _expire(books: Books, writes: LedgerWrites, account: str, now: float) -> lis
     return writes.append(new)
 
 
-def _left(reads: LedgerReads, account: str, entries: Sequence[Entry], now: float, without: str = "") -> dict[str, int]:
+def _draws(reads: LedgerReads, account: str, without: str = "") -> list[tuple[int, int]]:
+    """Return what was drawn on an account's credits and when; see ``left_of_credits``."""
     holds = [hold for hold in reads.open_holds().values() if hold.entry.account == account]
     held = [(int(hold.entry.start), hold.amount) for hold in holds]
     # A reservation may be used up to its end, so only what lasts until then pays for it.
     slots = [slot for slot in open_slots(reads).values() if slot.entry.account == account and slot.id != without]
     held += [(int(slot.entry.end), slot.amount) for slot in slots]
-    return left_of_credits(entries, reads.draws(account) + held, now)
+    return reads.draws(account) + held
 
 
 def _is_over(entry: Entry, now: float) -> bool:

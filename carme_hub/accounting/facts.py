@@ -41,6 +41,18 @@ class Freed:
 NOTHING_FREED = Freed("", 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A session that is over when who asks begins: its GPUs are nobody's, and so much of its hold comes back."""
+
+    session: str = ""
+    account: str = ""
+    amount: int = 0
+
+
+NOTHING_REPLACED = Replaced()
+
+
 class Gathering:
     """Reads facts within one transaction; what several rules need is read once.
 
@@ -48,6 +60,7 @@ class Gathering:
         person: whose own use stands in for a group of which the members are not known.
         at: the moment whose windows count; the default is now. What runs is counted up to now.
         extends: the session that would go on into those windows, and take what it holds with it.
+        replaced: the session in place of which another one is asked for.
     """
 
     def __init__(
@@ -60,6 +73,7 @@ class Gathering:
         at: float | None = None,
         freed: Freed = NOTHING_FREED,
         extends: str = "",
+        replaced: Replaced = NOTHING_REPLACED,
     ) -> None:
         self._extends = extends
         self._books = books
@@ -69,15 +83,35 @@ class Gathering:
         self._at = now if at is None else at
         self._zone = books.policy().zone
         held = reads.held()
-        self._holds = [hold for hold in held if not hold.is_slot]
+        self._holds = [_without(hold, replaced) for hold in held if not hold.is_slot]
         self._slots = [
             replace(hold, amount=hold.amount - freed.amount) if hold.session == freed.slot else hold
             for hold in held
             if hold.is_slot
         ]
         self._freed = {hold.account: freed.amount for hold in held if hold.is_slot and hold.session == freed.slot}
+        self._freed[replaced.account] = self._freed.get(replaced.account, 0) + replaced.amount
         self._outside: dict[Whose, list[tuple[Usage, int]]] = {}
         self._taken: dict[tuple[Whose, float, float], Taken] = {}
+        self._used: dict[tuple[Whose, float, float | None], int] = {}
+        self._last_use: dict[Whose, int] = {}
+        self._balances: dict[str, Balance] = {}
+        self._by_whose: dict[tuple[Whose, bool], list[Held]] = {}
+
+    def go_to(self, at: float) -> None:
+        """Look at the windows of another moment from here on."""
+        self._at = at
+        self._taken.clear()
+
+    def count(self, slot: Held) -> None:
+        """Count what is held for one more reservation."""
+        self._slots.append(slot)
+        self._taken.clear()
+        for (whose, of_slots), mine in self._by_whose.items():
+            if of_slots and _is_of(whose, slot.account, slot.user):
+                mine.append(slot)
+        if (balance := self._balances.get(slot.account)) is not None:
+            self._balances[slot.account] = replace(balance, held=balance.held + slot.amount)
 
     def facts(self, applied: Sequence[Applied], accounts: Iterable[str]) -> Facts:
         """Return the facts for these rules and accounts."""
@@ -91,7 +125,7 @@ class Gathering:
     def fills_later(self, applied: Iterable[Applied]) -> bool:
         """Return whether a reservation counts for these rules, so that their windows to come may not be empty."""
         timed = (one for one in applied if one.quota.gpu_time is not None) if self._slots else ()
-        return any(self._of(self.whose(one), self._slots) for one in timed)
+        return any(self._booked(self.whose(one)) for one in timed)
 
     def counts(self, one: Applied, account: str, user: str) -> bool:
         """Return whether what this user holds for this account counts for a rule."""
@@ -99,7 +133,10 @@ class Gathering:
 
     def balances(self, accounts: Iterable[str]) -> dict[str, Balance]:
         """Return the balances as the ledger has them, without what runs outside the hub."""
-        return self._reads.balances(sorted(set(accounts)))
+        names = sorted(set(accounts))
+        if new := [name for name in names if name not in self._balances]:
+            self._balances |= self._reads.balances(new)
+        return {name: self._balances[name] for name in names}
 
     def whose(self, one: Applied) -> Whose:
         """Return whose entries count for a rule."""
@@ -116,12 +153,26 @@ class Gathering:
         key = (whose, start, end)
         if key not in self._taken:
             until = None if one.quota.window in (Window.TOTAL, Window.ROLLING) else end
-            used = self._reads.used(whose, start, until).amount + self._running(whose, (start, end))
+            used = self._use_of(whose, start, until) + self._running(whose, (start, end))
             open_now = [hold for hold in self._held(whose) if self._lasts(hold, start)] if end >= self._now else []
             reach = end + one.quota.days * DAY if one.quota.window is Window.ROLLING else end
-            booked = [slot for slot in self._of(whose, self._slots) if slot.start < reach and slot.end > start]
+            booked = [slot for slot in self._booked(whose) if slot.start < reach and slot.end > start]
             self._taken[key] = Taken(used, sum(hold.amount for hold in (*open_now, *booked)), start, end)
         return self._taken[key]
+
+    def _use_of(self, whose: Whose, since: float, until: float | None) -> int:
+        key = (whose, since, until)
+        if key not in self._used:
+            self._used[key] = 0 if self._unused_since(whose, since) else self._reads.used(whose, since, until).amount
+        return self._used[key]
+
+    def _unused_since(self, whose: Whose, since: float) -> bool:
+        """Return whether it is sure that nothing was used since: most of what is booked lies after all use."""
+        if self._at <= self._now:
+            return False
+        if whose not in self._last_use:
+            self._last_use[whose] = self._reads.last_use(whose)
+        return int(since) >= self._last_use[whose]
 
     def _lasts(self, hold: Held, start: float) -> bool:
         """Return whether a hold counts in a window that is open now, or begins then."""
@@ -157,18 +208,25 @@ class Gathering:
         if one.quota.window is not Window.ROLLING:
             return taken.end, ()
         days, since = one.quota.days * DAY, int(taken.start)
-        frees = []
+        frees: list[tuple[float, int]] = []
+        if self._unused_since(whose, taken.start):
+            return 0.0, ()
         for start, end, amount in self._reads.oldest_uses(whose, taken.start):
             part = amount if start >= since else amount // (end - start) * (end - since)
             frees.append((float(end + days), part))
         return (frees[0][0] if frees else 0.0), tuple(frees)
 
     def _held(self, whose: Whose) -> list[Held]:
-        return self._of(whose, self._holds)
+        return self._of(whose, of_slots=False)
 
-    @staticmethod
-    def _of(whose: Whose, holds: Iterable[Held]) -> list[Held]:
-        return [hold for hold in holds if _is_of(whose, hold.account, hold.user)]
+    def _booked(self, whose: Whose) -> list[Held]:
+        return self._of(whose, of_slots=True)
+
+    def _of(self, whose: Whose, *, of_slots: bool) -> list[Held]:
+        if (whose, of_slots) not in self._by_whose:
+            holds = self._slots if of_slots else self._holds
+            self._by_whose[whose, of_slots] = [hold for hold in holds if _is_of(whose, hold.account, hold.user)]
+        return self._by_whose[whose, of_slots]
 
     def _running(self, whose: Whose, within: tuple[float, float] | None = None) -> int:
         """Return what open jobs without a hold have used by now, in a window."""
@@ -195,6 +253,14 @@ class Gathering:
                 if key not in charged
             ]
         return self._outside[whose]
+
+
+def _without(hold: Held, replaced: Replaced) -> Held:
+    """Return a hold as it will be once what is replaced has made room; its first line has the number of its GPUs."""
+    if hold.session != replaced.session or not replaced.session:
+        return hold
+    back = replaced.amount if hold.is_first else 0
+    return replace(hold, amount=hold.amount - back, gpus=0, is_first=False)
 
 
 def about_time(applied: Iterable[Applied]) -> list[Applied]:

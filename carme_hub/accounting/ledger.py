@@ -62,19 +62,30 @@ class Ledger:
         qos: str = "",
         reason: str = admit.HELD,
         slot: str = "",
+        instead_of: str = "",
     ) -> Decision:
         """Decide on a new session, and hold what it may use where it is granted; the price is looked up.
 
         Args:
             slot: id of the reservation in which it is to start: it takes over what that holds for its time.
+            instead_of: the session that has ended so that this one starts: what it cannot use any more is free.
         """
-        return await in_thread(admit.admit, self.books, session, person, ask, partition, qos, reason, slot=slot)
+        more = {"slot": slot, "instead_of": instead_of}
+        return await in_thread(admit.admit, self.books, session, person, ask, partition, qos, reason, **more)
 
     async def preview(
-        self, person: Person, asks: Sequence[Ask], *, partition: str = "", qos: str = "", slot: str = ""
+        self,
+        person: Person,
+        asks: Sequence[Ask],
+        *,
+        partition: str = "",
+        qos: str = "",
+        slot: str = "",
+        instead_of: str = "",
     ) -> list[Decision]:
-        """Decide on several requests as if each were the only one; nothing is written. ``slot``: as for ``admit``."""
-        return await in_thread(admit.preview, self.books, person, asks, partition, qos, slot=slot)
+        """Decide on several requests as if each were the only one; nothing is written. The rest is as for ``admit``."""
+        more = {"slot": slot, "instead_of": instead_of}
+        return await in_thread(admit.preview, self.books, person, asks, partition, qos, **more)
 
     async def standing(self, person: Person, accounts: Iterable[str]) -> Standing:
         """Return balances, and what was used and held of every rule with GPU time; nothing is written."""

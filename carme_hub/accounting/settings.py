@@ -60,9 +60,9 @@ class CarmeQuotas(LoggingConfigurable):
 
     refund_node_failure = Bool(
         True,
-        help="""Give GPU time back by itself when a node failed or did not start. This and the next two count where the
-        policy says nothing of ``refunds``; where it does, the policy decides alone. Example, for a site whose users
-        save their work: ``c.CarmeQuotas.refund_node_failure = False``.""",
+        help="""Give GPU time back by itself when a node failed or did not start. This and the next three count where
+        the policy says nothing of ``refunds``; where it does, the policy decides alone. Example, for a site whose
+        users save their work: ``c.CarmeQuotas.refund_node_failure = False``.""",
     ).tag(config=True)
     refund_preemption = Bool(
         True,
@@ -73,6 +73,12 @@ class CarmeQuotas(LoggingConfigurable):
         True,
         help="""Give GPU time back by itself when a session never became usable. Example:
         ``c.CarmeQuotas.refund_start_failed = False``.""",
+    ).tag(config=True)
+    refund_maintenance = Bool(
+        True,
+        help="""Give GPU time back by itself when a user stops a session that is in the way of maintenance, as the
+        calendar offers them. All that it used comes back, also what was used after the notice. Example, for a site
+        whose notice is long enough to end the work: ``c.CarmeQuotas.refund_maintenance = False``.""",
     ).tag(config=True)
 
     price_of_gpu_hour = Unicode(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from carme_hub.domain.jobs import Phase
 from carme_hub.domain.ledger import RULES, Entry, Kind, charge_key, refund_key
-from carme_hub.domain.sessions import Session, SessionState
+from carme_hub.domain.sessions import MADE_WAY, Session, SessionState
 from carme_hub.domain.usage import Usage
 from carme_hub.store.ledger import Anomaly, LedgerReads, LedgerWrites, OpenHold
 
@@ -24,6 +24,8 @@ from .slots import return_unused
 SETTLED = "settled"
 #: Incarnations that are settled in one transaction.
 PART = 300
+#: Seconds by which the clocks of hub and Slurm may differ.
+SKEW = 60
 
 _REFUNDED_STATES = {
     "NODE_FAIL": ("node-failure", "a node failed"),
@@ -186,8 +188,12 @@ class _Settling:
         if rule in rules:
             return why
         # The job id is compared as well: anybody can give another job the name of a session that failed.
-        failed = session is not None and not session.started and session.job_id == usage.job_id
-        return "the session never became usable" if failed and "start-failed" in rules else ""
+        if session is None or session.job_id != usage.job_id:
+            return ""
+        if not session.started and "start-failed" in rules:
+            return "the session never became usable"
+        made_way = "maintenance" in rules and _made_way(usage, session)
+        return "its user made way for maintenance of the node" if made_way else ""
 
     def _session(self, usage: Usage) -> Session | None:
         session = self._rows.get(named_session(usage))
@@ -269,6 +275,12 @@ class _Settling:
         """Return what looked wrong about a session's job, decided or not; a changed record was charged."""
         found = self._writes.anomalies_of_jobs([session.job_id])
         return [each for each in found if each.seen.get("session") == session.id and each.kind != odd.CHANGED]
+
+
+def _made_way(usage: Usage, session: Session) -> bool:
+    """Return whether this incarnation ran when its user made way for maintenance, and ended with that."""
+    at = session.cancel_wanted
+    return session.cancel_reason.startswith(MADE_WAY) and usage.start - SKEW <= at <= usage.end + SKEW
 
 
 def charge_of(books: Books, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:

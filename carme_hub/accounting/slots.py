@@ -12,29 +12,23 @@ add to what was decided, and ask the rules.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from carme_hub.domain.ledger import ONE, RULES, Entry, Kind, price, release_key, slot_charge_key, slot_key
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quota_sentences import gpu_hours, hours
+from carme_hub.domain.ledger import Entry, Kind, price, release_key, slot_key
 from carme_hub.domain.quotas import Ask, Decision, Person, applying, decide
 from carme_hub.domain.reservations import Reservation
 from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
-from carme_hub.domain.windows import overlap
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import LedgerReads, LedgerWrites
-from carme_hub.store.ledger_slots import OpenSlot, open_slots
+from carme_hub.store.ledger_slots import ALSO, OpenSlot, new_slot, open_slots, rate_of
 
 from .books import Books
-from .credits import expire_due, live_credits
+from .credits import Live, expire_due, live_credits
 from .facts import NOTHING_FREED, Freed, Gathering, about_time, moments
 
 #: Seconds of a slot's GPUs below which nothing is written for them.
 SMALL = 60
-#: Seconds after a slot's end from which Slurm's accounting is taken to know of all jobs that ran in it.
-LATE = 60
 #: What is not needed any more comes back in this many parts at most: the ledger only grows, and is looked at each
 #: half minute.
 PARTS = 8
@@ -48,7 +42,10 @@ class Over(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A reservation as the ledger sees it. Times are UTC epoch seconds."""
+    """A reservation as the ledger sees it. Times are UTC epoch seconds.
+
+    ``also``: GPUs of other types that go with its whole nodes.
+    """
 
     id: str
     user: str
@@ -57,18 +54,24 @@ class Slot:
     start: int
     end: int
     title: str
+    also: tuple[Gpus, ...] = ()
+
+    def parts(self, factor: Callable[[str], int]) -> tuple[tuple[Gpus, int], ...]:
+        """Return all its GPUs, its own type first, and what each costs."""
+        return tuple((gpus, factor(gpus.type)) for gpus in (self.gpus, *self.also))
 
 
 def slot_of(reservation: Reservation) -> Slot:
     """Return what the ledger needs to know of a reservation."""
-    period, gpus = reservation.period, Gpus(reservation.need.type, reservation.gpus)
+    period, own = reservation.period, Gpus(reservation.need.type, reservation.own)
+    also = tuple(Gpus(type, count) for type, count in reservation.by_type.items() if type != own.type)
     whose = (reservation.id, reservation.owner, reservation.account)
-    return Slot(*whose, gpus, period.start, period.end, reservation.title)
+    return Slot(*whose, own, period.start, period.end, reservation.title, also)
 
 
 def price_of(books: Books, slot: Slot) -> int:
     """Return what the whole slot costs now, in milli-GPU-seconds."""
-    return price(slot.gpus, slot.end - slot.start, books.factor(slot.gpus.type, "", ""))
+    return rate_of(slot.parts(_usual(books))) * (slot.end - slot.start)
 
 
 def holding(reads: LedgerReads) -> dict[str, int]:
@@ -80,42 +83,59 @@ def holding(reads: LedgerReads) -> dict[str, int]:
 
 
 def hold(books: Books, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
-    """Decide by the rules on GPU time in the windows of the slot's time, and hold its whole price.
+    """Decide by the rules on GPU time in the windows of the slot's time, and hold its whole price; see ``hold_all``."""
+    return hold_all(books, writes, [slot], person, actor)
 
-    A slot that holds already is granted as it is; of one that is refused nothing is written.
+
+def hold_all(books: Books, writes: LedgerWrites, slots: Sequence[Slot], person: Person, actor: str) -> Decision:
+    """Hold for all times of a booking, each decided beside those before it; what refuses one of them refuses all.
+
+    A slot that holds already is granted as it is; where one is refused nothing is written.
 
     Args:
-        person: the slot's user, with groups and roles. actor: who books it.
+        slots: at least one; all of one user and account. person: that user, with groups and roles. actor: who books.
 
     Raises:
-        Over: it was given back before; it takes a new reservation.
+        Over: one was given back before; it takes a new reservation.
     """
-    factor = books.factor(slot.gpus.type, "", "")
-    ask = Ask(slot.account, slot.gpus, slot.end - slot.start, factor)
-    if not slot.gpus or open_slots(writes, [slot.id]):
-        return Decision(largest=ask)
-    if writes.entries([release_key(slot.id)]):
-        raise Over("This reservation is over. Book a new one.")
-    now = books.clock()
-    decision = _decide(books, writes, slot, person, ask, now)
-    if decision.granted:
-        held = Entry(
-            key=slot_key(slot.id),
-            kind=Kind.HOLD,
-            cluster=books.cluster,
-            account=slot.account,
-            amount=-ask.amount,
-            at=now,
-            user=slot.user,
-            session=slot.id,
-            start=slot.start,
-            end=slot.end,
-            gpus=(slot.gpus,),
-            factor=factor,
-            reason=f"held for the booking “{slot.title}”",
-            actor=actor,
-        )
-        writes.append([held])
+    if len({(slot.user, slot.account) for slot in slots}) != 1:
+        raise ValueError("the times of a booking are one user's, and one account pays for them")
+    there = open_slots(writes, [slot.id for slot in slots])
+    over = writes.entries([release_key(slot.id) for slot in slots])
+    now, new, rules = books.clock(), list[Entry](), None
+    for slot in slots:
+        parts = slot.parts(_usual(books))
+        ask = _ask(slot, parts)
+        decision = Decision(largest=ask)
+        if not slot.gpus or slot.id in there:
+            continue
+        if release_key(slot.id) in over:
+            raise Over("This reservation is over. Book a new one.")
+        rules = rules or _Deciding(books, writes, person, slot.account, now)
+        decision = rules.decide(ask, slot)
+        if not decision.granted:
+            return decision
+        new += [
+            Entry(
+                key=slot_key(slot.id, number, ALSO if number else ""),
+                kind=Kind.HOLD,
+                cluster=books.cluster,
+                account=slot.account,
+                amount=-price(gpus, ask.seconds, factor),
+                at=now,
+                user=slot.user,
+                session=slot.id,
+                start=slot.start,
+                end=slot.end,
+                gpus=(gpus,),
+                factor=factor,
+                reason=f"held for the booking “{slot.title}”",
+                actor=actor,
+            )
+            for number, (gpus, factor) in enumerate(parts)
+        ]
+        rules.count(slot, ask.amount)
+    writes.append(new)
     return decision
 
 
@@ -127,22 +147,56 @@ def change(books: Books, writes: LedgerWrites, slot: Slot, person: Person, actor
     held = open_slots(writes, [slot.id]).get(slot.id)
     if held is None:
         return hold(books, writes, slot, person, actor)
-    before = held.entry
-    factor = before.factor if slot.gpus.type == held.gpus.type else books.factor(slot.gpus.type, "", "")
-    whole = price(slot.gpus, slot.end - slot.start, factor)
+    before, known = held.entry, {gpus.type: factor for gpus, factor in held.parts}
+    usual = _usual(books)
+    parts = slot.parts(lambda type: known[type] if type in known else usual(type))
+    whole = rate_of(parts) * (slot.end - slot.start)
     wanted = max(0, held.amount + whole - held.whole)  # what sessions have taken over, or came back, stays so
-    ask = Ask(slot.account, slot.gpus, slot.end - slot.start, factor)
-    if (slot.gpus, slot.start, slot.end) == (held.gpus, before.start, before.end):
+    ask = _ask(slot, parts)
+    if ({*parts}, slot.start, slot.end) == ({*held.parts}, before.start, before.end):
         return Decision(largest=ask)
     decision, now = Decision(largest=ask), books.clock()
     if wanted > held.amount or slot.start < before.start or slot.end > before.end:
-        if rate := price(slot.gpus, 1, factor):
+        if rate := rate_of(parts):
             ask = replace(ask, seconds=-(-wanted // rate))
-        decision = _decide(books, writes, slot, person, ask, now, Freed(slot.id, held.amount))
+        freed = Freed(slot.id, held.amount)
+        decision = _Deciding(books, writes, person, slot.account, now, freed).decide(ask, slot)
     if decision.granted:
-        new = held.more(wanted - held.amount, now, f"the booking “{slot.title}” was changed", actor=actor)
-        writes.append([new.but(start=slot.start, end=slot.end, gpus=(slot.gpus,), factor=factor)])
+        writes.append(_changed(held, slot, parts, wanted - held.amount, now, actor))
     return decision
+
+
+def _changed(
+    held: OpenSlot, slot: Slot, parts: Sequence[tuple[Gpus, int]], more: int, now: float, actor: str
+) -> list[Entry]:
+    """Return the entries by which a slot holds so much more, for its new time and these GPUs; its own type's is last.
+
+    Of each other type is held more what its price is more.
+    """
+    reason, found = f"the booking “{slot.title}” was changed", list[Entry]()
+    (own, own_factor), others = parts[0], {gpus.type: (gpus, factor) for gpus, factor in parts[1:]}
+    before = {gpus.type: (gpus, factor) for gpus, factor in held.also}
+    length = int(held.entry.end - held.entry.start)
+    for type, (gpus, factor) in (before | others).items():
+        start = slot.start if type in others else slot.end  # of what goes the time is none
+        amount = price(gpus, slot.end - start, factor)
+        amount -= rate_of([before[type]]) * length if type in before else 0
+        if amount or before.get(type) != others.get(type):
+            entry = held.more(amount, now, reason, session=ALSO, actor=actor)
+            found.append(entry.but(start=start, end=slot.end, gpus=(gpus,), factor=factor))
+            held, more = held.after(found[-1]), more - amount
+    last = held.more(more, now, reason, actor=actor)
+    return [*found, last.but(start=slot.start, end=slot.end, gpus=(own,), factor=own_factor)]
+
+
+def _ask(slot: Slot, parts: Sequence[tuple[Gpus, int]]) -> Ask:
+    """Return what the rules are asked for a slot with these GPUs."""
+    return Ask(slot.account, slot.gpus, slot.end - slot.start, parts[0][1], also=rate_of(parts[1:]))
+
+
+def _usual(books: Books) -> Callable[[str], int]:
+    """Return what a GPU of a type costs now; nobody knows in which partition a slot is used."""
+    return lambda type: books.factor(type, "", "")
 
 
 def give_back(books: Books, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
@@ -150,33 +204,47 @@ def give_back(books: Books, writes: LedgerWrites, slot: Slot, reason: str, actor
     held = open_slots(writes, [slot.id]).get(slot.id)
     if held is None:
         return False
-    writes.append([_released(held, books.clock(), reason, actor)])
+    writes.append([held.release(books.clock(), reason, actor)])
     return True
 
 
-def _decide(
-    books: Books,
-    writes: LedgerWrites,
-    slot: Slot,
-    person: Person,
-    ask: Ask,
-    now: float,
-    freed: Freed = NOTHING_FREED,
-) -> Decision:
-    """Decide in each window that the slot's time lies in; the first that refuses says why."""
-    expire_due(books, writes, now, slot.account)
-    policy = books.policy()
-    applied = about_time(applying(policy.quotas, person, slot.account))
-    # A credit that expires before its end would leave it unpaid.
-    lost = live_credits(writes, slot.account, now, slot.end, without=freed.slot)
-    decision = Decision(largest=ask)
-    for at in moments(applied, max(now, slot.start), slot.end, policy.zone):
-        facts = Gathering(books, writes, person, now, at=at, freed=freed).facts(applied, [slot.account])
-        facts = replace(facts, left={account: left - lost for account, left in facts.left.items()})
-        decision = decide(applied, ask, facts, zone=policy.zone)
-        if not decision.granted:
-            break
-    return decision
+class _Deciding:
+    """The rules on GPU time of one person and account; what they need of the ledger is read once for many slots."""
+
+    def __init__(
+        self,
+        books: Books,
+        writes: LedgerWrites,
+        person: Person,
+        account: str,
+        now: float,
+        freed: Freed = NOTHING_FREED,
+    ) -> None:
+        expire_due(books, writes, now, account)
+        policy = books.policy()
+        self._applied = about_time(applying(policy.quotas, person, account))
+        self._zone, self._now = policy.zone, now
+        self._live = Live(writes, account, now, without=freed.slot)
+        self._gathering = Gathering(books, writes, person, now, freed=freed)
+
+    def decide(self, ask: Ask, slot: Slot) -> Decision:
+        """Decide in each window that the slot's time lies in; the first that refuses says why."""
+        # A credit that expires before its end would leave it unpaid.
+        lost = self._live.until(slot.end)
+        decision = Decision(largest=ask)
+        for at in moments(self._applied, max(self._now, slot.start), slot.end, self._zone):
+            self._gathering.go_to(at)
+            facts = self._gathering.facts(self._applied, [slot.account])
+            facts = replace(facts, left={account: left - lost for account, left in facts.left.items()})
+            decision = decide(self._applied, ask, facts, zone=self._zone)
+            if not decision.granted:
+                break
+        return decision
+
+    def count(self, slot: Slot, amount: int) -> None:
+        """Count what is held for a slot from here on."""
+        self._live.count(slot.end, amount)
+        self._gathering.count(new_slot(slot.account, slot.user, slot.id, amount, slot.start, slot.end))
 
 
 # -- sessions in it ---------------------------------------------------------------------------------------------------
@@ -246,63 +314,14 @@ def level(
             written.append(take_over(held, id, more, now))
             held = held.after(written[-1])
     if booked:
-        needed = held.whole - sum(held.taken.values()) - by_hand * held.entry.factor
+        # Nobody has told of which type those jobs' GPUs are.
+        needed = held.whole - sum(held.taken.values()) - by_hand * min(factor for _, factor in held.parts)
     else:
         theirs = (held.within(hold.entry.gpus[0], hold.entry.factor, now, hold.end) for hold in mine.values())
-        needed = held.within(held.gpus, held.entry.factor, now, held.entry.end) - sum(theirs)
+        needed = held.left(now) - sum(theirs)
     spare = held.amount - max(0, needed)
     if held.amount and spare >= max(SMALL * held.rate, held.whole // PARTS):
         written.append(held.more(-spare, now, f"not needed any more for the booking “{slot.title}”"))
         held = held.after(written[-1])
     writes.append(written)
     return held.amount
-
-
-# -- its end ----------------------------------------------------------------------------------------------------------
-
-
-def settle_slot(
-    books: Books, writes: LedgerWrites, slot: Slot, now: float, *, ended: int, booked: bool, used: int
-) -> bool:
-    """Charge what was booked and not used, and give the rest back; return whether that is done. Again, it is nothing.
-
-    Where booked time is charged, it waits until accounting knows of the jobs in it, and for sessions in it that are not
-    settled yet, up to the grace time after the slot's end: until then is asked again. Never more is charged than the
-    slot still holds, so no budget is overrun.
-
-    Args:
-        ended: when it was over, epoch seconds. booked: whether booked time is charged in place of used time.
-        used: GPU-seconds of all jobs in it, ``used_inside``.
-    """
-    held = open_slots(writes, [slot.id]).get(slot.id)
-    if held is None:
-        return True
-    took = [session for session, amount in held.taken.items() if amount > 0]
-    if booked and (now < ended + LATE or (now < ended + books.grace and writes.open_holds(took))):
-        return False
-    length = max(0, min(ended, slot.end) - slot.start)
-    seconds = max(0, held.gpus.count * length - used)
-    entries = [_released(held, now, "the reservation is over", RULES)]
-    if booked and (amount := min(seconds * held.entry.factor, held.amount)):
-        # It lies at one moment: it has no rate, and counts in the window in which the slot was over.
-        unused = hours(amount // held.entry.factor * ONE)
-        reason = f"booked and not used: {unused} of {gpu_hours(held.gpus.count * length * ONE)} of “{slot.title}”"
-        charge = {"key": slot_charge_key(slot.id), "kind": Kind.CHARGE, "amount": -amount, "start": ended, "end": ended}
-        entries.insert(0, held.entry.but(**charge, at=now, reason=reason, actor=RULES, id=0))
-    writes.append(entries)
-    return True
-
-
-def used_inside(usages: Iterable[Usage], names: Collection[str], period: Period) -> int:
-    """Return the GPU-seconds that jobs in reservations of these names had within a period; what runs, up to its end."""
-    wanted, during = set(names), (float(period.start), float(period.end))
-    return sum(
-        sum(gpus.whole for gpus in usage.gpus) * int(overlap(usage.start, usage.end or period.end, during))
-        for usage in usages
-        if usage.start and not wanted.isdisjoint(usage.reservation.split(","))
-    )
-
-
-def _released(held: OpenSlot, now: float, reason: str, actor: str) -> Entry:
-    key = release_key(held.id)
-    return held.entry.but(key=key, kind=Kind.RELEASE, amount=held.amount, at=now, reason=reason, actor=actor, id=0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -38,35 +38,58 @@ _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
-    """A wish that makes sense. ``notes``: what clocks do to each of its times, "" where nothing."""
+class Spelled:
+    """A wish with all its times in the place of a rule. ``notes``: what clocks do to each of them, "" = nothing."""
 
     wish: Wish
     notes: tuple[str, ...]
 
 
-def understood(
-    who: Booker, wish: Wish, recurrence: Recurrence | None, now: int, *, titled: bool = True, begun: int = 0
-) -> Understood:
-    """Return a wish with all its times, or refuse what is wrong with it.
+def spelled_out(wish: Wish, recurrence: Recurrence | None) -> Spelled:
+    """Return a wish with all its times, or refuse their rule; for before a transaction, in which others wait."""
+    if recurrence is None:
+        _need_zone(wish.zone)
+        if not 1 <= len(wish.times) <= MOST:
+            raise BadBooking(f"A booking has from 1 to {MOST} times.")
+        return Spelled(wish, ("",) * len(wish.times))
+    found = occurrences(recurrence)
+    if not found:
+        raise BadBooking("All its times are left out. Leave one of them.")
+    once = len(found) == 1
+    times = tuple(Time(each.period, "" if once else each.id) for each in found)
+    return Spelled(replace(wish, times=times, zone=recurrence.zone), tuple(each.note for each in found))
+
+
+def understood(who: Booker, wish: Wish, now: int, *, titled: bool = True, pays: bool = True, begun: int = 0) -> Wish:
+    """Return a wish that makes sense now, or refuse what is wrong with it.
 
     Args:
-        titled: whether it needs its title by now. begun: a start that is past and stays, of what is being moved.
+        wish: with all its times. titled: whether it needs its title by now. pays: whether its account is charged with
+            more than before. begun: a start that is past and stays, of what is being moved.
     """
     if wish.owner != who.user and not who.admin:
         raise NotAllowed("You may book in your own name only.")
     if not _NAME.fullmatch(wish.owner):
         raise BadBooking(f"{wish.owner[:60]!r} is no user name.")
-    _need_account(who, wish.account)
+    if pays:
+        need_account(who, wish.account)
     _need_people(who, wish)
     if wish.profile and not _SLUG.fullmatch(wish.profile):
         raise BadBooking("A profile is named by its slug: lower-case letters, digits and hyphens.")
     title = line(wish.title, "title", _TITLE) if titled or wish.title.strip() else ""
     if titled and not title:
         raise BadBooking("Give it a title, so that others know what it is for.")
-    times, notes, zone = _times(wish, recurrence)
-    times = tuple(replace(each, period=period_asked(each.period, now, begun=begun)) for each in times)
-    return Understood(replace(wish, title=title, times=times, zone=zone), notes)
+    times = tuple(replace(each, period=period_asked(each.period, now, begun=begun)) for each in wish.times)
+    return replace(wish, title=title, times=times)
+
+
+def need_account(who: Booker, account: str) -> None:
+    """Refuse to charge an account of which they are no member."""
+    if account in who.accounts or (who.admin and _NAME.fullmatch(account)):
+        return
+    if not account or not who.accounts:
+        raise NotAllowed("Name a Slurm account that is to be charged; you have to be a member of it.")
+    raise NotAllowed(f"You may not book for account {account[:60]}. You may for {_listed(who.accounts)}.")
 
 
 def line(text: str, what: str, most: int = _REASON) -> str:
@@ -104,34 +127,11 @@ def period_asked(period: Period, now: int, *, begun: int = 0) -> Period:
     return Period(start, period.end)
 
 
-def _times(wish: Wish, recurrence: Recurrence | None) -> tuple[Sequence[Time], tuple[str, ...], str]:
-    """Return the times, what clocks do to each, and the zone."""
-    if recurrence is None:
-        _need_zone(wish.zone)
-        if not 1 <= len(wish.times) <= MOST:
-            raise BadBooking(f"A booking has from 1 to {MOST} times.")
-        return wish.times, ("",) * len(wish.times), wish.zone
-    found = occurrences(recurrence)
-    if not found:
-        raise BadBooking("All its times are left out. Leave one of them.")
-    once = len(found) == 1
-    times = tuple(Time(each.period, "" if once else each.id) for each in found)
-    return times, tuple(each.note for each in found), recurrence.zone
-
-
 def _need_zone(zone: str) -> None:
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadBooking(f"{zone[:60]!r} is no time zone. Zones are named like Europe/Berlin.") from error
-
-
-def _need_account(who: Booker, account: str) -> None:
-    if account in who.accounts or (who.admin and _NAME.fullmatch(account)):
-        return
-    if not account or not who.accounts:
-        raise NotAllowed("Name a Slurm account that is to be charged; you have to be a member of it.")
-    raise NotAllowed(f"You may not book for account {account[:60]}. You may for {_listed(who.accounts)}.")
 
 
 def _need_people(who: Booker, wish: Wish) -> None:

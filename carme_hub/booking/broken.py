@@ -6,6 +6,9 @@ back by then, and a job may end long before its limit, so places elsewhere are s
 Slurm does not look at running jobs when it reserves single GPUs, and a booking for now asks nobody who is there. So the
 jobs that may still run at its start are counted here: all that are not in bookings which hold at that moment.
 What they leave of a node goes to its bookings in the order in which those begin.
+
+What is kept by licences may be on any nodes, so it is broken when too few GPUs of its type are left in all. Its places
+are the calendar's alone. They are moved all the same, so that nobody else books what it will be on instead.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from itertools import takewhile
 from carme_hub.domain.capacity import Capacity, Place, Taken
 from carme_hub.domain.jobs import Job
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import PROMISED, Kind, Reservation
+from carme_hub.domain.reservations import PROMISED, Kind, Reservation, by_type
 from carme_hub.domain.resources import Node
 from carme_hub.domain.slurm_reservations import SlurmReservation, stem_of
 from carme_hub.domain.supply import held_by_jobs, is_out
@@ -55,11 +58,13 @@ class Why:
     Attributes:
         nodes: where it cannot be, and the reason in words; {} where other nodes would not help.
         other: the reason then. maintenance: that is the cause of it.
+        places: only its places in the calendar are meant: it is kept wherever they are.
     """
 
     nodes: Mapping[str, str]
     other: str = ""
     maintenance: Reservation | None = None
+    places: bool = False
 
     @property
     def words(self) -> str:
@@ -91,7 +96,7 @@ class Promises:
         stems = {each.stem: each for each in promised}
         for job in seen.jobs:
             asked = (stems[stem] for stem in map(stem_of, job.reservations) if stem in stems)
-            of = next((each for each in asked if not each.nodes.isdisjoint(job.nodes)), None)
+            of = next((each for each in asked if each.license or not each.nodes.isdisjoint(job.nodes)), None)
             for held in held_by_jobs((job,), seen.nodes, seen.now):
                 self._held.setdefault(held.node, []).append((held, of))
 
@@ -120,18 +125,24 @@ class Promises:
         )
         running = (held for node in self._held for held in self._running(node, reservation))
         taken = (each for each in (*supply.taken, *booked, *running) if each.period.overlaps(period))
-        places = Capacity(spots, taken, by_node=supply.by_node).place(reservation.need, period)
-        return places if places and sum(place.count for place in places) == reservation.gpus else None
+        need, capacity = reservation.need, Capacity(spots, taken, by_node=supply.by_node)
+        places = capacity.only(supply.open_to(reservation.profile, need)).place(need, period)
+        return places if places and by_type(places) == reservation.by_type else None
 
     def _why(self, reservation: Reservation) -> Why | None:
         refused = self._refused(reservation)
         nodes, planned = self._maintained(reservation)
         if reservation.kind is Kind.MAINTENANCE or not all(_about_nodes(said) for _, said in refused):
             return Why({}, f"Slurm refuses it ({refused[0][1]})") if refused else None
-        if reservation.period.start - self._seen.now <= SOON:
-            for place in reservation.places:
-                if reason := self._out_of_order(place.node) or self._short(reservation, place):
-                    nodes.setdefault(place.node, reason)
+        soon = reservation.period.start - self._seen.now <= SOON
+        for place in reservation.places if soon else ():
+            jobs = "" if reservation.license else self._short(reservation, place)
+            if reason := self._out_of_order(place.node) or jobs:
+                nodes.setdefault(place.node, reason)
+        if reservation.license:
+            if reason := self._too_few(reservation, soon=soon):
+                return Why({}, reason)
+            return Why(nodes, places=True) if nodes else None
         for part, _ in refused:
             for node in sorted(part.nodes):
                 nodes.setdefault(node, f"Slurm does not reserve {node}")
@@ -182,8 +193,35 @@ class Promises:
                 return ""
         if not theirs:
             return ""
-        when = "run" if reservation.period.start <= self._seen.now else "may still run then"
-        return f"jobs of others {when} on {place.node}"
+        return f"jobs of others {self._when(reservation)} on {place.node}"
+
+    def _too_few(self, reservation: Reservation, *, soon: bool) -> str:
+        """Return why too few GPUs of its type are left in all of its time, in words; "" where enough are."""
+        type, at = reservation.need.type, self._at(reservation)
+        gone: list[str] = []
+        left = 0
+        for node in self._seen.nodes.values():
+            if not (count := node.gpus.get(type, 0)):
+                continue
+            windows = (period for period, _ in self._windows.get(node.name, ()))
+            if soon and (reason := self._out_of_order(node.name)):
+                gone.append(reason)
+            elif any(period.overlaps(reservation.period) for period in windows):
+                gone.append(f"{node.name} is in maintenance then")
+            else:
+                running = (held.count for held in self._running(node.name, reservation) if held.type == type)
+                used = min(count, sum(running)) if soon else 0
+                left += count - used
+                gone += [f"jobs of others {self._when(reservation)} on {node.name}"] if used else []
+        ahead = takewhile(lambda each: each is not reservation, self._promised)
+        same = (each for each in ahead if each.kind is Kind.BOOKING)
+        left -= sum(each.own for each in same if each.period.start <= at < each.period.end)
+        if left >= reservation.own or not gone:
+            return ""
+        return f"only {max(0, left)} of its {reservation.own} × {type} are left: {words.listed(gone)}"
+
+    def _when(self, reservation: Reservation) -> str:
+        return "run" if reservation.period.start <= self._seen.now else "may still run then"
 
     def _at(self, reservation: Reservation) -> int:
         return max(reservation.period.start, self._seen.now)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 
 from carme_hub.domain.capacity import Capacity, Need, Place, Spot, Taken
+from carme_hub.domain.offers import Profile
 from carme_hub.domain.periods import Period
+from carme_hub.domain.profile_seats import misfit, places_for
 from carme_hub.domain.reservations import Reservation, State
-from carme_hub.errors import Refused
-from carme_hub.store.reservations import ReservationReads, ReservationStore
+from carme_hub.errors import ProfileNotAllowed, Refused
+from carme_hub.store.reservations import ReservationReads, ReservationStore, by_license
 from carme_hub.store.threads import in_store_thread
 
 #: Seconds before and after the wanted time in which another one is looked for.
@@ -23,7 +26,7 @@ AROUND = 7 * 86_400
 EXPLAINED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Supply:
     """What can be booked at all.
 
@@ -31,12 +34,37 @@ class Supply:
         spots: the GPUs of all nodes that may be booked. taken: what others than bookings have of them: maintenance,
             reservations by hand, nodes that are down.
         by_node: whether Slurm keeps whole nodes only. share: the percent of each type that may be booked at one moment.
+        by_license: whether Slurm keeps as many GPUs as are booked, wherever they are, by counting licences.
+        profiles: those of the site, by slug, None where they are not known.
+        partitions: of each node, with "" where jobs start that name none.
     """
 
     spots: Sequence[Spot]
     taken: Sequence[Taken] = ()
     by_node: bool = False
     share: int = 100
+    by_license: bool = False
+    profiles: Mapping[str, Profile] | None = None
+    partitions: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    @cached_property
+    def empty(self) -> Capacity:
+        """All of it, while nobody has anything."""
+        return Capacity(self.spots, (), by_node=self.by_node, share=self.share)
+
+    def open_to(self, profile: str, need: Need) -> frozenset[tuple[str, str]] | None:
+        """Return the nodes on which sessions of a profile can have such seats, and of which types; None = all."""
+        known = self.profiles.get(profile) if profile and self.profiles is not None else None
+        if known is None:
+            return None
+        if (key := (profile, need.gpus)) not in self._open_to:
+            spots = (replace(spot, alone=spot.alone or self.by_node) for spot in self.spots)
+            self._open_to[key] = places_for(known, need, spots, self.partitions)
+        return self._open_to[key]
+
+    @cached_property
+    def _open_to(self) -> dict[tuple[str, int], frozenset[tuple[str, str]]]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +127,7 @@ class Asked:
 
     Attributes:
         places: that are kept where they are free. fixed: and no others will do, since jobs run there.
-        sure: they are its own for all of that time.
+        sure: they are its own for all of that time. profile: whose sessions are to start there, "" = any.
     """
 
     time: Time
@@ -107,6 +135,7 @@ class Asked:
     places: tuple[Place, ...] = ()
     fixed: bool = False
     sure: bool = False
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +144,11 @@ class Fit:
 
     places: Mapping[int, tuple[Place, ...]]
     conflicts: tuple[Conflict, ...]
+
+
+def anytime(_period: Period) -> bool:
+    """Allow any period."""
+    return True
 
 
 @dataclass
@@ -146,7 +180,7 @@ class Calendar:
         return await in_store_thread(self._conflicts, wish)
 
     def _book(self, wish: Wish, state: State) -> tuple[Reservation, ...]:
-        supply = self.supply_for(wish.need)
+        supply = self.supply_for(wish.need, profile=wish.profile, account=wish.account)
         with self.store.transaction(self.cluster) as writes:
             fit = self.fit(writes, supply, asked(wish))
             if fit.conflicts:
@@ -156,37 +190,50 @@ class Calendar:
         return found
 
     def _conflicts(self, wish: Wish) -> tuple[Conflict, ...]:
-        supply = self.supply_for(wish.need)
+        supply = self.supply_for(wish.need, profile=wish.profile, account=wish.account)
         with self.store.reading(self.cluster) as reads:
             return self.fit(reads, supply, asked(wish)).conflicts
 
     # -- parts of a use case, within its transaction ------------------------------------------------------------------
 
-    def supply_for(self, need: Need, share: int = 100) -> Supply:
+    def supply_for(self, need: Need, share: int = 100, *, profile: str = "", account: str = "") -> Supply:
         """Return what there is; refuse what no time would make possible.
 
         Args:
             share: the percent of each type that who asks lets be booked at one moment; the site's may be less.
+            profile: whose sessions are to start there, "" = any. account: that they are charged to.
         """
         supply = self.supply()
         supply = replace(supply, share=min(share, supply.share))
-        empty = Capacity(supply.spots, (), by_node=supply.by_node, share=supply.share)
+        empty = supply.empty
         if empty.place(need, Period(0, 1)) is None:
             what = f"{need.seats} × {need.gpus or 'a whole node of'} {need.type}"
             known = ", ".join(f"{empty.total(type)} {type}" for type in empty.types) or "none"
             raise NoSuchGpus(f"{what} can never be booked here. GPUs that may be: {known}.")
+        if profile and supply.profiles is not None:
+            _need_start(supply, need, profile, account)
         return supply
 
     def capacity(
         self, reads: ReservationReads, supply: Supply, within: Period, without: Collection[str] = ()
     ) -> Capacity:
         """Return what is free within a period. ``without``: ids of what is about to be somewhere else."""
-        return self._capacity(reads, supply, (), within, without)
+        return _capacity(supply, within, reads.taken(within, without))
 
     def fit(
-        self, reads: ReservationReads, supply: Supply, wanted: Sequence[Asked], without: Collection[str] = ()
+        self,
+        reads: ReservationReads,
+        supply: Supply,
+        wanted: Sequence[Asked],
+        without: Collection[str] = (),
+        *,
+        allowed: Callable[[Period], bool] = anytime,
     ) -> Fit:
-        """Return where all that is asked for can be at once, and what cannot be had."""
+        """Return where all that is asked for can be at once, and what cannot be had.
+
+        Args:
+            allowed: whether who asks may book a period, so that nothing is offered that would be refused.
+        """
         found: dict[int, tuple[Place, ...]] = {}
         missed: list[int] = []
         more: list[Taken] = []
@@ -194,16 +241,18 @@ class Calendar:
         order = sorted(
             range(len(wanted)), key=lambda at: (not wanted[at].sure, not wanted[at].fixed, wanted[at].time.period)
         )
+        periods = sorted({one.time.period for one in wanted if not one.sure})
+        known = dict(zip(periods, reads.taken_in(periods, without), strict=True))
         for at in order:
             one = wanted[at]
-            places = one.places if one.sure else self._place(reads, supply, more, one, without)
+            places = one.places if one.sure else _place(supply, known[one.time.period], more, one)
             if places is None:
                 missed.append(at)
             else:
                 found[at] = places
                 more += [place.taken(one.time.period) for place in places]
         conflicts = [
-            self._explained(reads, supply, more, wanted[at], without)
+            self._explained(reads, supply, more, wanted[at], without, allowed)
             if number < EXPLAINED
             else Conflict(wanted[at].time)
             for number, at in enumerate(sorted(missed, key=lambda at: wanted[at].time.period))
@@ -221,7 +270,7 @@ class Calendar:
     ) -> Reservation:
         """Return a new reservation, which nobody has written yet."""
         now = self.clock()
-        return Reservation(
+        made = Reservation(
             id=self.new_id(),
             cluster=self.cluster,
             owner=wish.owner,
@@ -242,45 +291,36 @@ class Calendar:
             changed=now,
             actor=actor or wish.owner,
         )
-
-    def _place(
-        self, reads: ReservationReads, supply: Supply, more: Sequence[Taken], one: Asked, without: Collection[str]
-    ) -> tuple[Place, ...] | None:
-        period = one.time.period
-        capacity = self._capacity(reads, supply, more, period, without)
-        if one.places and capacity.fits(one.places, period):
-            return one.places
-        return None if one.fixed else capacity.place(one.need, period)
-
-    def _capacity(
-        self, reads: ReservationReads, supply: Supply, more: Sequence[Taken], within: Period, without: Collection[str]
-    ) -> Capacity:
-        """``more``: what other times of the same booking take, which may overlap each other."""
-        known = (*supply.taken, *reads.taken(within, without), *more)
-        there = (each for each in known if each.period.overlaps(within))
-        return Capacity(supply.spots, there, by_node=supply.by_node, share=supply.share)
+        return by_license(made, self.store.licenses)
 
     def _explained(
-        self, reads: ReservationReads, supply: Supply, more: Sequence[Taken], one: Asked, without: Collection[str]
+        self,
+        reads: ReservationReads,
+        supply: Supply,
+        more: Sequence[Taken],
+        one: Asked,
+        without: Collection[str],
+        allowed: Callable[[Period], bool],
     ) -> Conflict:
+        """``more``: what other times of the same booking take, which may overlap each other."""
         time, need = one.time, one.need
         start, end = time.period.start - AROUND, time.period.end + AROUND
         within = Period(max(start, min(int(self.clock()), time.period.start)), end)
-        capacity = self._capacity(reads, supply, more, within, without)
+        capacity = _capacity(supply, within, reads.taken(within, without), more)
         if one.fixed:
-            return Conflict(time, _longest(capacity, one, within))
+            return Conflict(time, _longest(capacity, one, within, allowed))
+        capacity = capacity.only(supply.open_to(one.profile, need))
+        times = capacity.other_times(need, time.period, within, allowed=allowed)
+        if not allowed(time.period):
+            return Conflict(time, times)
         fewer = capacity.fewer_seats(need, time.period)
-        return Conflict(
-            time,
-            capacity.other_times(need, time.period, within),
-            fewer.seats if fewer else 0,
-            tuple(other.type for other in capacity.other_types(need, time.period)),
-        )
+        types = tuple(other.type for other in capacity.other_types(need, time.period))
+        return Conflict(time, times, fewer.seats if fewer else 0, types)
 
 
 def asked(wish: Wish) -> tuple[Asked, ...]:
     """Return a wish as its times."""
-    return tuple(Asked(time, wish.need) for time in wish.times)
+    return tuple(Asked(time, wish.need, profile=wish.profile) for time in wish.times)
 
 
 def taken(conflicts: Sequence[Conflict], done: str = "booked") -> SlotTaken:
@@ -289,9 +329,42 @@ def taken(conflicts: Sequence[Conflict], done: str = "booked") -> SlotTaken:
     return SlotTaken(f"These GPUs are not free at {when}. Nothing was {done}.", conflicts)
 
 
-def _longest(capacity: Capacity, one: Asked, within: Period) -> tuple[Period, ...]:
+def _need_start(supply: Supply, need: Need, slug: str, account: str) -> None:
+    """Refuse what sessions of a profile can never start with."""
+    known = supply.profiles or {}
+    if slug not in known:
+        raise ProfileNotAllowed(f"There is no profile {slug}. Profiles are: {', '.join(sorted(known)) or 'none'}.")
+    if sentence := misfit(known[slug], need, account):
+        raise ProfileNotAllowed(sentence)
+    where = supply.open_to(slug, need)
+    if supply.empty.only(where).place(need, Period(0, 1)) is None:
+        what = f"{need.seats} × {need.gpus or 'a whole node of'} {need.type}"
+        there = {spot.node for spot in supply.spots if spot.type == need.type}
+        some = len(there & {node for node, type in where or () if type == need.type})
+        on = f"{some} of the {len(there)} nodes with {need.type} only" if some else f"no node with {need.type}"
+        name = known[slug].display_name
+        raise NoSuchGpus(f"{what} can never be booked here for “{name}”, whose sessions start on {on}.")
+
+
+def _capacity(supply: Supply, within: Period, taken: Sequence[Taken], more: Sequence[Taken] = ()) -> Capacity:
+    """Return what is free within a period, of which ``taken`` is all that is booked then."""
+    others = (each for each in (*supply.taken, *more) if each.period.overlaps(within))
+    return supply.empty.but((*taken, *others))
+
+
+def _place(supply: Supply, taken: Sequence[Taken], more: Sequence[Taken], one: Asked) -> tuple[Place, ...] | None:
+    period = one.time.period
+    capacity = _capacity(supply, period, taken, more)
+    where = supply.open_to(one.profile, one.need)
+    stays = one.fixed or where is None or all((place.node, place.type) in where for place in one.places)
+    if one.places and stays and capacity.fits(one.places, period):
+        return one.places
+    return None if one.fixed else capacity.only(where).place(one.need, period)
+
+
+def _longest(capacity: Capacity, one: Asked, within: Period, allowed: Callable[[Period], bool]) -> tuple[Period, ...]:
     """Return until when it can keep its places, as the period from its start; () where not at all."""
     start = one.time.period.start
     ends = (part.start for part, _ in reversed(capacity.band(one.need.type, within)))
     shorter = (Period(start, end) for end in ends if start < end < one.time.period.end)
-    return tuple(islice((each for each in shorter if capacity.fits(one.places, each)), 1))
+    return tuple(islice((each for each in shorter if capacity.fits(one.places, each) and allowed(each)), 1))

@@ -1,8 +1,9 @@
 """The door to booking for pages, REST, command line and keeper: each method is one use case in one transaction.
 
 Refusals are ``Refused`` and are shown as they are. Their reasons: slot-taken (``SlotTaken``, with ``conflicts``),
-no-such-gpus, not-allowed, too-far, over-budget, not-possible, changed-meanwhile, bad-booking and bad-recurrence (what
-was written makes no sense), key-used, unknown (there is none, or none that they may know of), not-yours.
+no-such-gpus, profile-not-allowed (its sessions could not start there), not-allowed, too-far, over-budget, not-possible,
+changed-meanwhile, bad-booking and bad-recurrence (what was written makes no sense), key-used, unknown (there is none,
+or none that they may know of), not-yours.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def _nobody_told() -> None:
     """Tell nobody that the calendar has changed."""
 
 
+def _nobody_knows(user: str) -> None:
+    """Know no accounts of anybody."""
+
+
 class Desk:
     """Where GPUs of one cluster are booked. Every method may raise ``StoreError``; then nothing was written.
 
@@ -60,6 +65,7 @@ class Desk:
         rules: what the policy lets a person book with an account now.
         people: groups and roles of a user who does not ask themselves (what waits, what is approved, what an
             administrator books for them).
+        accounts: that a user may charge, for what waits to be booked by itself; None where nobody knows now.
         on_change: is called after each write: the keeper's ``look_now``.
     """
 
@@ -70,9 +76,10 @@ class Desk:
         rules: Callable[[Person, str], Rules],
         money: Money,
         people: Callable[[str], Person] = Person,
+        accounts: Callable[[str], Collection[str] | None] = _nobody_knows,
         on_change: Callable[[], None] = _nobody_told,
     ) -> None:
-        self._office = Office(calendar, rules, money, people)
+        self._office = Office(calendar, rules, money, people, accounts)
         self._on_change = on_change
 
     # -- booking ----------------------------------------------------------------------------------------------------
@@ -141,13 +148,16 @@ class Desk:
     # -- administrators and the keeper ------------------------------------------------------------------------------
 
     async def maintain(
-        self, who: Booker, nodes: Collection[str], period: Period, title: str
+        self, who: Booker, nodes: Collection[str], period: Period, title: str, *, key: str = ""
     ) -> tuple[Reservation, tuple[Reservation, ...]]:
         """Reserve whole nodes for maintenance, also where they are booked; return it and the bookings it changed.
 
         Those have other places now, or a ``problem``.
+
+        Args:
+            key: sent again by the same user, it is the same maintenance again, and nothing is written.
         """
-        return await self._write(maintenance.maintain, who, nodes, period, title)
+        return await self._write(maintenance.maintain, who, nodes, period, title, key)
 
     async def promote(self, now: float | None = None) -> tuple[Reservation, ...]:
         """Book what waits and fits now, the oldest first, and drop what waited too long; return what was changed.

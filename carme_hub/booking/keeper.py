@@ -6,7 +6,8 @@ the controller down for an hour; the next pass that reaches Slurm puts it right.
 is known, and nothing is changed there.
 
 A pass first turns what time turns (``turning``), then asks Slurm: who is there and who is missing, then the steps, then
-what cannot be kept (``mending``). At its end, who waits for GPUs gets what has become free.
+what cannot be kept (``mending``). At its end, who waits for GPUs gets what has become free. The next one comes when the
+next reservation begins or ends, when somebody asks for it, or after a while.
 """
 
 from __future__ import annotations
@@ -14,27 +15,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.reservations import PROMISED, Reservation
+from carme_hub.domain.reservations import PROMISED, Reservation, State
 from carme_hub.domain.resources import Node
-from carme_hub.domain.slurm_reservations import Create, SlurmReservation, Step, plan, stem_of
+from carme_hub.domain.slurm_reservations import Create, SlurmReservation, Step, make_way, plan, stem_of
 from carme_hub.errors import CarmeError, SlurmUnreachable
 from carme_hub.store.reservations import ReservationStore
 from carme_hub.store.threads import in_store_thread
 
 from .broken import Seen
 from .calendar import Supply
-from .mending import Mending
-from .turning import ACTOR, Till, Turning
+from .mending import IN_VAIN, Mending
+from .office import ACTOR
+from .turning import Till, Turning
 
 __all__ = ["ACTOR", "Pass", "ReservationKeeper", "SlurmReservations", "Till"]
 
 #: Seconds for which what is over is still looked for in Slurm, to delete it there.
 REMEMBERED = 14 * 86_400
+#: Seconds after which a pass that could not be made is tried again: twice as long after each, up to ``every``.
+SOON = 2.0
+#: Seconds between two passes at least, and from a start or an end to the pass that is made for it.
+LEAST, AFTER = 1.0, 0.1
 
 
 class SlurmReservations(Protocol):
@@ -77,6 +83,8 @@ class ReservationKeeper:
 
     Args:
         members: the users of a hub group now.
+        charging: the users of a Slurm account now, () where that is not known. Slurm refuses a whole reservation for
+            one user who is not in its account, and whose jobs could not be in it anyway.
         ahead: seconds before its start from which a reservation is in Slurm. every: seconds between two passes.
         money: what is held for a booking, written in the transaction of its state; None = nothing is.
         jobs: the newest answer of squeue, nodes: of scontrol, None where it is not known now. Without them nobody is
@@ -95,6 +103,7 @@ class ReservationKeeper:
         *,
         clock: Callable[[], float],
         members: Callable[[str], Collection[str]],
+        charging: Callable[[str], Collection[str]] = lambda _: (),
         ahead: float = 30 * 86_400,
         every: float = 30.0,
         money: Till | None = None,
@@ -111,6 +120,7 @@ class ReservationKeeper:
         self._cluster = cluster
         self._clock = clock
         self._members = members
+        self._charging = charging
         self._ahead = ahead
         self._every = every
         self._jobs = jobs
@@ -121,14 +131,28 @@ class ReservationKeeper:
         self._turning = Turning(store, cluster, money=money, no_show=no_show, log=self._log)
         self._mending = Mending(store, cluster, supply=supply, lasting=every)
         self._due = asyncio.Event()
+        #: Done at the end of the pass that begins next.
+        self._coming: asyncio.Future[None] | None = None
+        #: When the next reservation begins or ends.
+        self._edge = float("inf")
+        #: Who gets into each by what Slurm had when it last answered, by id; nobody named = all of the account.
+        self._open_to: Mapping[str, frozenset[str]] = {}
+        #: When others last made way for what was refused, by its name.
+        self._way_made: Mapping[str, float] = {}
+        #: Slurm's words by the name of what it refused when it last answered.
+        self._refused: Mapping[str, str] = {}
         self._task: asyncio.Task[None] | None = None
         #: What the newest pass found, None before the first.
         self.last: Pass | None = None
+        #: All reservations as Slurm last told them, None while it never has: one by hand is not gone for its silence.
+        self.seen: tuple[SlurmReservation, ...] | None = None
 
     def start(self) -> None:
         """Begin; does nothing when it already has."""
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="carme-reservation-keeper")
+            loop = asyncio.get_running_loop()
+            self._coming = loop.create_future()
+            self._task = loop.create_task(self._run(self._coming), name="carme-reservation-keeper")
 
     async def stop(self) -> None:
         """End the task and wait for it. Reservations are not touched."""
@@ -136,24 +160,55 @@ class ReservationKeeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        if self._coming is not None and not self._coming.done():
+            self._coming.set_result(None)  # nobody waits for a pass that never comes
 
     def look_now(self) -> None:
         """Make the next pass at once: something was booked or taken back."""
         self._due.set()
 
-    async def _run(self) -> None:
+    async def look(self) -> None:
+        """Make a pass that begins after this moment, and wait for its end, whatever comes of it; many share one."""
+        if self._coming is not None and self._task is not None and not self._task.done():
+            self.look_now()
+            await asyncio.shield(self._coming)
+
+    def lets_in(self, id: str, user: str) -> bool:
+        """Return whether a user's jobs get into a reservation, by what Slurm had when it last answered."""
+        users = self._open_to.get(id)
+        return users is not None and (not users or user in users)
+
+    async def _run(self, coming: asyncio.Future[None]) -> None:
+        loop, failures, said = asyncio.get_running_loop(), 0, ""
         while True:
             self._due.clear()
+            this, coming = coming, loop.create_future()
+            self._coming = coming
             try:
                 await self.once()
             except CarmeError as error:
-                self._log.warning("The calendar could not be compared with Slurm, it is tried again: %s", error)
+                failures += 1
+                if str(error) != said:
+                    self._log.warning("The calendar could not be compared with Slurm, it is tried again: %s", error)
+                said = str(error)
             except Exception:  # noqa: BLE001
                 # Whatever it was must not end the loop: what was promised is still owed.
+                failures += 1
                 self._log.exception("Comparing the calendar with Slurm failed; it is tried again")
+            else:
+                if failures:
+                    self._log.info("The calendar can be compared with Slurm again")
+                failures, said = 0, ""
+            finally:
+                this.set_result(None)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout(self._pause(failures)):
                     await self._due.wait()
+
+    def _pause(self, failures: int) -> float:
+        if failures:
+            return min(self._every, SOON * 2.0 ** min(failures - 1, 16))
+        return min(self._every, max(LEAST, self._edge + AFTER - self._clock()))
 
     async def once(self) -> Pass:
         """Make one pass.
@@ -170,13 +225,14 @@ class ReservationKeeper:
         except SlurmUnreachable as error:
             self._turning.lost()
             self.last = Pass(now, unreachable=str(error), turned=turns.turned)
+        self._edge = _next_edge(turns.known, now)
         if self._promote is not None and any(each.waits for each in turns.known):
             await self._promote(now)
         return self.last
 
     async def _with_slurm(self, turns: Turns, now: float) -> Pass:
         """Do what needs to know Slurm; ``SlurmUnreachable`` where it is not known any more."""
-        there = await self._slurm.show()
+        there = self.seen = await self._slurm.show()
         jobs = self._jobs() if self._jobs is not None else None
         if jobs is not None:
             await self._turn(turns, lambda known: self._turning.by_use(known, jobs, now))
@@ -185,29 +241,46 @@ class ReservationKeeper:
         wanted, gone = self._wanted(turns.known, there, now)
         steps = plan(wanted, there, gone=gone, now=int(now))
         refused = {_name(step): words for step in steps if (words := await self._slurm.take(step))}
-        known = self.last.refused if self.last is not None else {}
         for name, words in refused.items():
-            if known.get(name) != words:
+            if self._refused.get(name) != words:
                 self._log.warning("Slurm does not keep reservation %s, it is tried again: %s", name, words)
-        self._turning.kept(*_kept(turns.known, wanted, steps, refused), now)
+        self._refused = refused
+        if refused and jobs is not None:
+            await self._make_way([step for step in steps if _name(step) in refused], there, jobs, now)
+        kept, anew = _kept(turns.known, wanted, steps, refused)
+        self._open_to = kept
+        self._turning.kept(turns.known, kept, anew, now)
         nodes = self._nodes() if self._nodes is not None else None
         if nodes and jobs is not None:
             by_name = {node.name: node for node in nodes}
             seen = Seen(int(now), by_name, tuple(jobs.jobs.values()), there, refused)
-            if await self._turn(turns, lambda known: self._mending.mend(known, seen, now)):
+            before = turns.known
+            await self._turn(turns, lambda known: self._mending.mend(known, seen, now))
+            if any(old.places != new.places for old, new in zip(before, turns.known, strict=True)):
                 self.look_now()  # Slurm is told of other places at once
         return Pass(now, len(steps), "", refused, there, turns.turned)
 
-    async def _turn(self, turns: Turns, turn: Callable[[Sequence[Reservation]], list[Reservation]]) -> bool:
-        """Have reservations turned, and tell of those that were; return whether there are any."""
-        changed = turns.now(await in_store_thread(turn, turns.known))
-        for each in changed:
+    async def _make_way(
+        self, refused: Sequence[Step], there: Sequence[SlurmReservation], jobs: Snapshot, now: float
+    ) -> None:
+        """Delete what may be in the way of what was refused, to make it again after that; not twice in an hour."""
+        self._way_made = {name: at for name, at in self._way_made.items() if now - at < IN_VAIN}
+        new = [step for step in refused if _name(step) not in self._way_made]
+        named = {name for job in jobs.jobs.values() for name in job.reservations}
+        if deletions := make_way(new, there, named=named, now=int(now)):
+            for step in deletions:
+                await self._slurm.take(step)
+            self._way_made |= {_name(step): now for step in new}
+            self.look_now()
+
+    async def _turn(self, turns: Turns, turn: Callable[[Sequence[Reservation]], list[Reservation]]) -> None:
+        """Have reservations turned, and tell of those that were."""
+        for each in turns.now(await in_store_thread(turn, turns.known)):
             try:
                 self._on_turn(each)
             except Exception:  # noqa: BLE001
                 # It is written, and who could not be told must not keep Slurm from being told.
                 self._log.exception("Nobody was told of what became of reservation %s", each.id)
-        return bool(changed)
 
     def _known(self, now: float) -> list[Reservation]:
         with self._store.reading(self._cluster) as reads:
@@ -220,11 +293,17 @@ class ReservationKeeper:
         wanted: list[SlurmReservation] = []
         for each in known:
             if each.state in PROMISED and each.period.start - now <= self._ahead:
-                wanted += each.in_slurm(self._members(each.group) if each.group else ())
+                parts = each.in_slurm(self._members(each.group) if each.group else ())
+                wanted += [self._for_who_can_pay(part, each.account) for part in parts]
         names, stems = {each.name for each in wanted}, {each.stem for each in known}
         # Also what was on more nodes before, and is on fewer now.
         gone = [each.name for each in there if each.ours and each.stem in stems and each.name not in names]
         return wanted, gone
+
+    def _for_who_can_pay(self, part: SlurmReservation, account: str) -> SlurmReservation:
+        # For nobody at all it would be for the whole account.
+        users = part.users & frozenset(self._charging(account)) if account else part.users
+        return replace(part, users=users) if users else part
 
 
 class Turns:
@@ -262,13 +341,20 @@ def _kept(
     wanted: Sequence[SlurmReservation],
     steps: Sequence[Step],
     refused: Mapping[str, str],
-) -> tuple[set[str], set[str]]:
-    """Return the ids of the reservations that Slurm has whole by now, and those of them that it did not have before."""
+) -> tuple[dict[str, frozenset[str]], set[str]]:
+    """Return who gets into each reservation that Slurm has whole by now, by id, and which it did not have before."""
     lacking = {stem_of(name) for name in refused}
     anew = {step.wanted.stem for step in steps if isinstance(step, Create)}
-    stems = {each.stem for each in wanted} - lacking
-    kept = {each.id: each.stem for each in known if each.stem in stems}
-    return set(kept), {id for id, stem in kept.items() if stem in anew}
+    users = {each.stem: each.users for each in wanted if each.stem not in lacking}
+    kept = {each.id: users[each.stem] for each in known if each.stem in users}
+    return kept, {each.id for each in known if each.id in kept and each.stem in anew}
+
+
+def _next_edge(known: Iterable[Reservation], now: float) -> float:
+    """Return when the next of them begins or ends; endless where none does."""
+    starts = (each.period.start for each in known if each.state in (State.PENDING, State.CONFIRMED))
+    ends = (each.period.end for each in known if each.state in PROMISED)
+    return min((at for at in (*starts, *ends) if at > now), default=float("inf"))
 
 
 def _name(step: Step) -> str:

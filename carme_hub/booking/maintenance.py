@@ -15,25 +15,37 @@ from carme_hub.store.reservations import ReservationReads, ReservationWrites
 from . import words
 from .asking import period_asked, title_of
 from .calendar import NoSuchGpus, Time, Wish
+from .keys import once
 from .office import BadBooking, Booker, NotAllowed, Office, has_begun
+
+#: Seconds before its start from which those whose sessions are in its way are told, and can move or stop them for it.
+NOTICE = 7 * 86_400
 
 
 def maintain(
-    office: Office, who: Booker, nodes: Collection[str], period: Period, title: str
+    office: Office, who: Booker, nodes: Collection[str], period: Period, title: str, key: str
 ) -> tuple[Reservation, tuple[Reservation, ...]]:
     """Reserve whole nodes; see ``Desk.maintain``."""
     if not who.admin:
         raise NotAllowed("Maintenance is for administrators.")
-    now = office.now()
-    time, title = Time(period_asked(period, now)), title_of(title)
-    places = _whole(office, nodes)
-    need = Need(places[0].type, 0, len(places))
-    wish = Wish(who.user, "", title, need, (time,))
+    title, asked = title_of(title), sorted(set(nodes))
     with office.writing() as writes:
-        it = office.calendar.reservation(wish, time, places, State.CONFIRMED, actor=who.name)
-        it = it.but(kind=Kind.MAINTENANCE)
-        writes.add([it])
-        return it, tuple(_make_way(office, writes, it, now, who.name))
+        said = ("maintenance", [asked, period, title])
+        it, *changed = once(office, writes, who, key, said, lambda: _planned(office, writes, who, asked, period, title))
+        return it, tuple(changed)
+
+
+def _planned(
+    office: Office, writes: ReservationWrites, who: Booker, nodes: Collection[str], period: Period, title: str
+) -> list[Reservation]:
+    """Return it, and what it changed."""
+    now = office.now()
+    time, places = Time(period_asked(period, now)), _whole(office, nodes)
+    wish = Wish(who.user, "", title, Need(places[0].type, 0, len(places)), (time,))
+    it = office.calendar.reservation(wish, time, places, State.CONFIRMED, actor=who.name)
+    it = it.but(kind=Kind.MAINTENANCE)
+    writes.add([it])
+    return [it, *_make_way(office, writes, it, now, who.name)]
 
 
 def moved(
@@ -112,7 +124,7 @@ def _elsewhere(
     except NoSuchGpus:
         return None
     capacity = office.calendar.capacity(writes, supply, booking.period, {booking.id})
-    places = capacity.place(booking.need, booking.period)
+    places = capacity.only(supply.open_to(booking.profile, booking.need)).place(booking.need, booking.period)
     if places is None:
         return None
     found = booking.but(places=places, problem="")

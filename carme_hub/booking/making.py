@@ -5,9 +5,7 @@ What would come of it can be asked before, as often as a hand drags something ov
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from carme_hub.domain.booking_rules import needs_approval
@@ -15,19 +13,14 @@ from carme_hub.domain.periods import Period
 from carme_hub.domain.recurrence import Recurrence
 from carme_hub.domain.reservations import HOLDING, NotPossible, Reservation, State
 from carme_hub.errors import Refused
-from carme_hub.store.once import Claim, digest
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
 from . import words
-from .asking import understood
+from .asking import need_account, spelled_out, understood
 from .calendar import Asked, Conflict, Wish, asked, taken
+from .keys import once
 from .moving import asked_again, grows, moved_to
-from .office import Booker, KeyUsed, Office, booking_of, has_begun, share_of
-
-#: Seconds for which a key is known, as that of every other door.
-KEPT = 30 * 86_400.0
-#: Seconds after which a claim without an answer would be free; here they are written together.
-_LEASE = 60.0
+from .office import Booker, Office, booking_of, has_begun, share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +62,28 @@ def book(
     office: Office, who: Booker, wish: Wish, recurrence: Recurrence | None, key: str, wait: bool
 ) -> tuple[Reservation, ...]:
     """Book all times of a wish; see ``Desk.book``."""
+    spelled = spelled_out(wish, recurrence).wish
     with office.writing() as writes:
-        if not key:
-            return _booked(office, writes, who, wish, recurrence, wait)
-        ours = _claim(office, who, wish, recurrence, key, wait)
-        stands = writes.ledger.claim(ours, lease=_LEASE, keep=KEPT)
-        if stands.token != ours.token:
-            return _again(writes, ours, stands)
-        found = _booked(office, writes, who, wish, recurrence, wait)
-        writes.ledger.answer_claim(ours, json.dumps([each.id for each in found]))
-    return found
+        asked_for = ("booking", [wish, recurrence, wait])
+        return once(office, writes, who, key, asked_for, lambda: _booked(office, writes, who, spelled, wait))
 
 
-def _booked(
-    office: Office, writes: ReservationWrites, who: Booker, wish: Wish, recurrence: Recurrence | None, wait: bool
-) -> tuple[Reservation, ...]:
+def _booked(office: Office, writes: ReservationWrites, who: Booker, wish: Wish, wait: bool) -> tuple[Reservation, ...]:
     now = office.now()
-    wish = understood(who, wish, recurrence, now).wish
+    wish = understood(who, wish, now)
     if wait and len(wish.times) > 1:
         raise NotPossible("Only what comes once can wait for GPUs. Book the times one by one, or take those offered.")
     person = office.person(who, wish.owner)
     rules = office.rules(person, wish.account)
     office.need_allowed(writes, rules, wish.owner, _periods(wish), "", now)
-    supply = office.calendar.supply_for(wish.need, share_of(rules))
-    fit = office.calendar.fit(writes, supply, asked(wish))
+    supply = office.calendar.supply_for(wish.need, share_of(rules), profile=wish.profile, account=wish.account)
+    allowed = office.allowing(writes, rules, wish.owner, "", now)
+    fit = office.calendar.fit(writes, supply, asked(wish), allowed=allowed)
     if not fit.conflicts:
         found = office.calendar.made(wish, fit, State.CONFIRMED, actor=who.name)
         found = office.promised(writes, found, rules, person, admin=who.admin, actor=who.name)
     elif wait:
+        office.need_member(wish.owner, wish.account)
         draft = office.calendar.reservation(wish, wish.times[0], (), State.DRAFT, actor=who.name)
         found = (draft.but(waits=True),)
     else:
@@ -109,12 +96,12 @@ def check(office: Office, who: Booker, wish: Wish, recurrence: Recurrence | None
     """Say what would come of a booking; see ``Desk.check``."""
     now, checked = office.now(), Checked()
     try:
+        spelled = spelled_out(wish, recurrence)
         with office.reading() as reads:
             old = office.to_change(reads, who, instead_of) if instead_of else None
             begun = old.period.start if old is not None and has_begun(old, now) else 0
-            meant = understood(who, wish, recurrence, now, titled=False, begun=begun)
-            wish = meant.wish
-            times = zip(wish.times, meant.notes, strict=True)
+            wish = understood(who, spelled.wish, now, titled=False, pays=old is None, begun=begun)
+            times = zip(wish.times, spelled.notes, strict=True)
             checked = Checked(tuple(CheckedTime(time.period, time.occurrence, note) for time, note in times))
             return _looked_at(office, reads, who, wish, old, checked, now)
     except Refused as error:
@@ -131,13 +118,16 @@ def _looked_at(
     now: int,
 ) -> Checked:
     rules = office.rules(office.person(who, wish.owner), wish.account)
-    supply = office.calendar.supply_for(wish.need, share_of(rules))
     wanted: Sequence[Asked] = asked(wish)
     if old is not None:
         for each in wanted:
             moved_to(old, each.time.period, wish.need, now)
         wanted = [asked_again(old, each.time.period, wish.need, now) for each in wanted]
-    fit = office.calendar.fit(reads, supply, wanted, {old.id} if old is not None else ())
+    profile = "" if all(each.sure for each in wanted) else wanted[0].profile
+    supply = office.calendar.supply_for(wish.need, share_of(rules), profile=profile, account=wish.account)
+    booking = booking_of(old) if old is not None else ""
+    allowed = office.allowing(reads, rules, wish.owner, booking, now)
+    fit = office.calendar.fit(reads, supply, wanted, {old.id} if old is not None else (), allowed=allowed)
     checked = replace(checked, conflicts=fit.conflicts)
     asks = [each for each in _periods(wish) if old is None or grows(old, each, wish.need)]
     if not fit.conflicts:
@@ -149,11 +139,12 @@ def _looked_at(
             price=price,
             gpus=found[0].gpus,
             needs_approval=bool(asks) and not who.admin and needs_approval(rules.rule, whole),
-            notes=words.notes(supply, wish.need, fit.places[0]),
+            notes=words.notes(supply, wish.need, fit.places[0], wanted[0].profile),
         )
     try:
         if asks:
-            office.need_allowed(reads, rules, wish.owner, asks, booking_of(old) if old is not None else "", now)
+            need_account(who, wish.account)
+            office.need_allowed(reads, rules, wish.owner, asks, booking, now)
     except Refused as error:
         return replace(checked, refusal=error.message, reason=error.reason)
     return checked
@@ -167,29 +158,3 @@ def _others(reads: ReservationReads, old: Reservation | None) -> list[Reservatio
 
 def _periods(wish: Wish) -> list[Period]:
     return [time.period for time in wish.times]
-
-
-# -- keys -------------------------------------------------------------------------------------------------------------
-
-
-def _claim(office: Office, who: Booker, wish: Wish, recurrence: Recurrence | None, key: str, wait: bool) -> Claim:
-    """Return the claim on a key of who asks, for what is asked."""
-    mine = digest(f"{office.calendar.cluster}\0booking\0{who.user}\0{key}")
-    said = json.dumps([_plain(wish), _plain(recurrence), wait], sort_keys=True, default=_plain)
-    return Claim(mine, digest(said), uuid.uuid4().hex, office.now())
-
-
-def _plain(value: object) -> object:
-    """Return what JSON knows and what is the same for the same wish."""
-    if isinstance(value, (frozenset, set)):
-        return sorted(value)
-    names = getattr(value, "__slots__", ())
-    return {name: getattr(value, name) for name in names} if names else str(value)
-
-
-def _again(writes: ReservationWrites, ours: Claim, stands: Claim) -> tuple[Reservation, ...]:
-    """Return what was booked under a key before, as it is now."""
-    if stands.digest != ours.digest:
-        raise KeyUsed("This idempotency key was used for something else. Take a new key for a new booking.")
-    ids: Collection[str] = json.loads(stands.answer or "[]")
-    return tuple(each for id in ids if (each := writes.get(id)) is not None)

@@ -16,7 +16,8 @@ from carme_hub.store.reservations import Changed, ReservationReads, ReservationS
 
 from .broken import Promises, Seen, Why, moved, problem
 from .calendar import Supply
-from .turning import ACTOR, jobs_by_reservation, jobs_inside
+from .office import ACTOR
+from .turning import jobs_by_reservation, jobs_inside
 
 #: Seconds for which nodes on which a reservation could not be kept are not tried again for it.
 IN_VAIN = 3600.0
@@ -73,7 +74,7 @@ class Mending:
         self, reservation: Reservation, why: Why, promises: Promises, inside: Collection[Phase], now: float
     ) -> Reservation:
         self._in_vain |= {(reservation.id, node): now for node in why.nodes}
-        in_use = not {Phase.ACTIVE, Phase.ENDING, Phase.UNKNOWN}.isdisjoint(inside)
+        in_use = not why.places and not {Phase.ACTIVE, Phase.ENDING, Phase.UNKNOWN}.isdisjoint(inside)
 
         def places(reads: ReservationReads) -> tuple[Place, ...] | None:
             if in_use or not why.nodes or self._supply is None:
@@ -84,13 +85,15 @@ class Mending:
 
         with self._store.reading(self._cluster) as reads:
             there = places(reads) is not None
+        if not there and why.places:
+            return self._written(reservation, reservation.but(problem=""), now)
         if not there:
             return self._written(reservation, _told(reservation, why, now, in_use=in_use), now)
         try:
             with self._store.transaction(self._cluster) as writes:
                 if (new := places(writes)) is None:
                     return reservation  # somebody was faster; the next pass looks again
-                reason = moved(reservation, new, why, waited=Phase.WAITING in inside)
+                reason = moved(reservation, new, why, waited=Phase.WAITING in inside and not why.places)
                 changed = reservation.but(places=new, problem="", reason=reason, actor=ACTOR)
                 changed = changed.but(changed=now, version=reservation.version + 1)
                 writes.save(changed)

@@ -17,7 +17,7 @@ from carme_hub.domain.reservations import HOLDING, Kind, NotPossible, Reservatio
 from carme_hub.store.reservations import Changed, ReservationWrites
 
 from . import maintenance
-from .asking import period_asked, title_of
+from .asking import need_account, period_asked, title_of
 from .calendar import Asked, Time, taken
 from .office import Booker, NotAllowed, Office, OverBudget, booking_of, has_begun, share_of
 from .rules import Rules
@@ -63,7 +63,8 @@ def asked_again(old: Reservation, period: Period, need: Need, now: int) -> Asked
     """Return what is asked for by moving a reservation there."""
     time, same = Time(period, old.occurrence), need == old.need
     sure = same and bool(old.places) and _within(period, old.period)
-    return Asked(time, need, old.places if same else (), fixed=same and has_begun(old, now), sure=sure)
+    places, fixed = old.places if same else (), same and has_begun(old, now)
+    return Asked(time, need, places, fixed=fixed, sure=sure, profile=old.profile)
 
 
 def move(office: Office, who: Booker, id: str, version: int, change: Change, which: Which) -> tuple[Reservation, ...]:
@@ -79,13 +80,18 @@ def move(office: Office, who: Booker, id: str, version: int, change: Change, whi
         rules = office.rules(office.person(who, one.owner), one.account)
         periods = [each.new.period for each in moves if each.grows]
         if periods:
+            need_account(who, one.account)
             office.need_allowed(writes, rules, one.owner, periods, booking_of(one), now)
-        moves = _placed(office, writes, moves, rules, now)
+        moves = _placed(office, writes, one, moves, rules, now)
         moves = _approved(office, writes, who, one, moves, rules, now)
         moves.sort(
             key=lambda each: office.money.price(each.new) - office.money.price(each.old)
         )  # what is given back first
         found = [_written(office, writes, who, each, now) for each in moves]
+        if periods and any(each.state is State.PENDING for each in found):
+            whole = writes.of_series(one.series) if one.series else found
+            waiting = [each for each in whole if each.state is State.PENDING and each.period.end > now]
+            office.could_hold(writes, waiting, office.person(who, one.owner), who.name)
     return tuple(sorted(found, key=lambda each: each.period)) or (one,)
 
 
@@ -122,14 +128,17 @@ def _moves(writes: ReservationWrites, one: Reservation, change: Change, which: W
     return found
 
 
-def _placed(office: Office, writes: ReservationWrites, moves: Sequence[_Move], rules: Rules, now: int) -> list[_Move]:
+def _placed(
+    office: Office, writes: ReservationWrites, one: Reservation, moves: Sequence[_Move], rules: Rules, now: int
+) -> list[_Move]:
     """Give all that holds GPUs places for its new time, or refuse the whole."""
     some = [each for each in moves if each.placed and each.old.state in HOLDING]
     wanted = [asked_again(each.old, each.new.period, each.new.need, now) for each in some]
     supply = office.calendar.supply()
-    for need in {each.need for each in wanted if not each.sure}:
-        supply = office.calendar.supply_for(need, share_of(rules))
-    fit = office.calendar.fit(writes, supply, wanted, {each.old.id for each in some})
+    for need, profile in {(each.need, each.profile) for each in wanted if not each.sure}:
+        supply = office.calendar.supply_for(need, share_of(rules), profile=profile, account=one.account)
+    allowed = office.allowing(writes, rules, one.owner, booking_of(one), now)
+    fit = office.calendar.fit(writes, supply, wanted, {each.old.id for each in some}, allowed=allowed)
     if fit.conflicts:
         raise taken(fit.conflicts, "changed")
     places = {each.old.id: fit.places[at] for at, each in enumerate(some)}

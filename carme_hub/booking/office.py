@@ -6,15 +6,16 @@ in it and writes everything in it, so that no rule is kept by one door and not b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from carme_hub.domain.booking_rules import Booked, needs_approval
 from carme_hub.domain.periods import Period
 from carme_hub.domain.quotas import Person
-from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
+from carme_hub.domain.reservations import HOLDING, Kind, NotPossible, Reservation, State
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import LedgerWrites
 from carme_hub.store.reservations import ReservationReads, ReservationStore, ReservationWrites
@@ -68,11 +69,23 @@ class OverBudget(Refused):
     reason = "over-budget"
 
 
-class Money(Protocol):
+class Closing(Protocol):
+    """What ends the money of a booking, in the transaction that writes the booking."""
+
+    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+        """Release all that is held for a booking that will not be. Nothing held is no error."""
+        ...
+
+    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+        """Settle a booking that has ended or was given back in its time: charge what is to be, release the rest."""
+        ...
+
+
+class Money(Closing, Protocol):
     """Who keeps GPU time; all is written in the transaction that writes the booking. A refusal has written nothing."""
 
-    def hold(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
-        """Hold what a confirmed booking may use; return the sentence of a refusal, "" where it is held by then."""
+    def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
+        """Hold what all times of a confirmed booking may use; return the sentence of a refusal, "" where it is held."""
         ...
 
     def change(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
@@ -80,14 +93,6 @@ class Money(Protocol):
 
         One that is pending holds where it was confirmed before; one that never was holds nothing, and goes on so.
         """
-        ...
-
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
-        """Release all that is held for a booking that will not be. Nothing held is no error."""
-        ...
-
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
-        """Settle a booking that has ended or was given back in its time."""
         ...
 
     def price(self, reservation: Reservation) -> int:
@@ -98,7 +103,7 @@ class Money(Protocol):
 class FreeOfCharge:
     """The money of a hub that keeps no ledger."""
 
-    def hold(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:  # noqa: ARG002
+    def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:  # noqa: ARG002
         """Grant it."""
         return ""
 
@@ -150,6 +155,7 @@ class Office:
     rules: Callable[[Person, str], Rules]
     money: Money
     people: Callable[[str], Person]
+    accounts: Callable[[str], Collection[str] | None]
 
     @property
     def store(self) -> ReservationStore:
@@ -183,6 +189,17 @@ class Office:
                 far = rules.may_book and ahead is not None and period.start - now > ahead
                 raise (TooFar if far else NotAllowed)(sentence)
 
+    def allowing(
+        self, reads: ReservationReads, rules: Rules, owner: str, booking: str, now: int
+    ) -> Callable[[Period], bool]:
+        """Return whether the rules let an owner book a period, for what is offered to them."""
+
+        @cache
+        def mine() -> list[Booked]:  # most bookings have no conflict, and are offered nothing
+            return _booked_by(reads, owner, now - (rules.rule.cooldown or 0))
+
+        return lambda period: not refused(rules, period, booking=booking, mine=mine(), now=now)
+
     def promised(
         self,
         writes: ReservationWrites,
@@ -196,15 +213,28 @@ class Office:
         """Return a whole new booking as it is to be written: confirmed and held for, or pending."""
         price = sum(self.money.price(each) for each in found)
         if not admin and needs_approval(rules.rule, price):
+            self.could_hold(writes, found, person, actor)
             return tuple(each.but(state=State.PENDING) for each in found)
-        for each in found:
-            self.hold(writes, each, person, actor)
+        self.hold(writes, found, person, actor)
         return tuple(found)
 
-    def hold(self, writes: ReservationWrites, reservation: Reservation, person: Person, actor: str) -> None:
-        """Hold GPU time for a booking, or refuse it."""
-        if sentence := self.money.hold(writes.ledger, reservation, person, actor):
+    def hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
+        """Hold GPU time for all times of a booking, or refuse it."""
+        if sentence := self.money.hold(writes.ledger, booking, person, actor):
             raise OverBudget(sentence)
+
+    def could_hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
+        """Refuse what could not be held for if it were approved now: it keeps its GPUs from others meanwhile."""
+        with writes.ledger.trial():
+            self.hold(writes, [each.but(state=State.CONFIRMED) for each in booking], person, actor)
+
+    def need_member(self, user: str, account: str) -> None:
+        """Refuse what is booked by itself later, and never would be: its owner is not in the account."""
+        known = self.accounts(user)
+        if known is not None and account not in known:
+            raise NotPossible(
+                f"{user} is no member of {account[:60]}, and what waits is booked for members alone. Take what is free."
+            )
 
     def to_change(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
         """Return a reservation that they may change, or refuse it."""
@@ -222,8 +252,15 @@ class Office:
 
 
 def may_see(who: Booker, reservation: Reservation) -> bool:
-    """Return whether they may see title and people: it is theirs or for them, or an account of theirs pays."""
-    if who.admin or reservation.kind is Kind.MAINTENANCE or reservation.account in who.accounts:
+    """Return whether they may see title and people: it is theirs or for them, or an account of theirs pays.
+
+    What is not certain yet is its owner's alone.
+    """
+    if who.admin or reservation.kind is Kind.MAINTENANCE or reservation.owner == who.user:
+        return True
+    if reservation.state in _UNCERTAIN:
+        return False
+    if reservation.account in who.accounts:
         return True
     return reservation.concerns(who.user, who.accounts, who.person.groups)
 
@@ -267,4 +304,5 @@ def _booked_by(reads: ReservationReads, owner: str, since: float) -> list[Booked
     return found
 
 
+_UNCERTAIN = frozenset({State.DRAFT, State.PENDING})
 _COUNTING = HOLDING | {State.ENDED, State.RELEASED}

@@ -22,7 +22,6 @@ from .office import BadBooking, Booker, Office, may_change, may_see, time_taken
 SHOWN = HOLDING | {State.ENDED, State.RELEASED}
 #: Seconds that are looked at at once: a year and some.
 LONGEST = 400 * 86_400
-_UNCERTAIN = frozenset({State.DRAFT, State.PENDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Facts:
 
     Attributes:
         by_node: whether Slurm keeps whole nodes only. note: what it cannot keep exactly, as a sentence, "" = nothing.
-        share: percent of each type that may be booked at one moment.
+        share: percent of each type that may be booked at one moment. by_license: whether Slurm keeps their number only.
     """
 
     types: tuple[TypeFacts, ...]
@@ -78,6 +77,7 @@ class Facts:
     by_node: bool
     share: int
     note: str
+    by_license: bool = False
 
 
 def get(office: Office, who: Booker, id: str) -> Reservation:
@@ -90,14 +90,14 @@ def mine(office: Office, who: Booker, since: float) -> tuple[Reservation, ...]:
     """Return what is theirs, or for them. What is not certain yet is its owner's alone."""
     with office.reading() as reads:
         found = reads.concerning(who.user, who.accounts, who.person.groups, since)
-    return tuple(each for each in found if each.owner == who.user or each.state not in _UNCERTAIN)
+    return tuple(each for each in found if may_see(who, each))
 
 
 def between(office: Office, who: Booker, period: Period, states: Collection[State]) -> tuple[View, ...]:
-    """Return views of what is booked within a period."""
+    """Return views of what is booked within a period; what takes nothing from others concerns no others."""
     need_sensible(period)
     with office.reading() as reads:
-        found = reads.overlapping(period, states)
+        found = [each for each in reads.overlapping(period, states) if each.state in SHOWN or may_see(who, each)]
     return tuple(_view(who, each, there) for each in found if (there := time_taken(each)) and there.overlaps(period))
 
 
@@ -133,7 +133,8 @@ def supply(office: Office) -> Facts:
         tuple(NodeFacts(name, nodes[name]) for name in sorted(nodes)),
         known.by_node,
         known.share,
-        words.by_node(known),
+        words.not_exact(known),
+        known.by_license,
     )
 
 
@@ -144,7 +145,7 @@ def need_sensible(period: Period) -> None:
 
 
 def _view(who: Booker, reservation: Reservation, period: Period) -> View:
-    groups = who.person.groups
+    groups, seen = who.person.groups, may_see(who, reservation)
     return View(
         period,
         reservation.state,
@@ -152,7 +153,7 @@ def _view(who: Booker, reservation: Reservation, period: Period) -> View:
         reservation.need.type,
         reservation.gpus,
         reservation.places,
-        reservation if may_see(who, reservation) else None,
-        reservation.kind is Kind.BOOKING and reservation.concerns(who.user, who.accounts, groups),
+        reservation if seen else None,
+        seen and reservation.kind is Kind.BOOKING and reservation.concerns(who.user, who.accounts, groups),
         may_change(who, reservation),
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from traitlets import Bool, Enum, Float, Integer, List, Unicode
+import re
+from typing import Any
+
+from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
 from carme_hub.domain.booking_rules import BookingRule
 from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.errors import ConfigError
 
 _DAY = 86_400
+#: As slurm.conf takes them; those of a license server end with ``@SERVER``.
+_LICENSE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*(@[A-Za-z0-9_.-]+)?")
 
 
 class CarmeReservations(LoggingConfigurable):
@@ -30,12 +36,23 @@ class CarmeReservations(LoggingConfigurable):
     # -- how Slurm keeps it -------------------------------------------------------------------------------------------
 
     keep = Enum(
-        ("auto", "gpus", "nodes"),
+        ("auto", "gpus", "nodes", "licenses"),
         default_value="auto",
         help="""What Slurm reserves. ``gpus``: single GPUs of a node (``TRES=gres/gpu:…``, from Slurm 24.11 on).
         ``nodes``: whole nodes; a booking of fewer GPUs takes the node with all that is on it, as earlier releases know
-        no GPUs in reservations. ``auto``, the default, finds out which Slurm it is. The calendar says what is kept
-        before anything is booked. Example: ``c.CarmeReservations.keep = "nodes"``.""",
+        no GPUs in reservations. ``licenses``: as many of a licence as GPUs are booked, wherever those are; see
+        ``licenses``. ``auto``, the default, finds out which Slurm it is, and takes ``gpus`` or ``nodes``. The calendar
+        says what is kept before anything is booked. Example: ``c.CarmeReservations.keep = "nodes"``.""",
+    ).tag(config=True)
+
+    licenses = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="""With ``keep = "licenses"``: the licence of Slurm by which each GPU type is counted. Other types cannot
+        be booked. Slurm has to have as many of it as there are GPUs (``Licenses=gpu_a100:16`` in slurm.conf), and every
+        job that takes such GPUs outside of a booking has to name as many (``--licenses=gpu_a100:2``): the hub's
+        sessions do, other jobs by the job_submit.lua that comes with Carme Hub. The default is none. Example:
+        ``c.CarmeReservations.licenses = {"a100": "gpu_a100"}``.""",
     ).tag(config=True)
 
     partitions = List(
@@ -70,9 +87,10 @@ class CarmeReservations(LoggingConfigurable):
     back_in = Integer(
         3600,
         min=60,
-        help="""Seconds after which a node that is down or drained now is taken to be back: until then it cannot be
-        booked. A node with an announced end of its outage is better given a maintenance window. Example, where broken
-        nodes stay away for days: ``c.CarmeReservations.back_in = 2 * 86400``.""",
+        help="""Seconds after which a node that is down or drained now is taken to be back, at the next quarter of an
+        hour on the clock: until then it cannot be booked. A node with an announced end of its outage is better given a
+        maintenance window. Example, where broken nodes stay away for days:
+        ``c.CarmeReservations.back_in = 2 * 86400``.""",
     ).tag(config=True)
 
     no_show = Integer(
@@ -95,8 +113,8 @@ class CarmeReservations(LoggingConfigurable):
         default_value="used",
         help="""What a booking costs, where there is a ledger of GPU time. ``used``, the default: what its sessions
         used; the rest of what it held is refunded when it is over. ``booked``: all of the time that was booked, as
-        Slurm itself accounts reservations; what its sessions used is within that. Example:
-        ``c.CarmeReservations.charge = "booked"``.""",
+        Slurm itself accounts reservations; what its sessions used is within that, and time in which Slurm did not have
+        it, or it had a problem, is not charged. Example: ``c.CarmeReservations.charge = "booked"``.""",
     ).tag(config=True)
 
     # -- the usual rule, where the policy says nothing ----------------------------------------------------------------
@@ -146,6 +164,26 @@ class CarmeReservations(LoggingConfigurable):
         says nothing. The default leaves a fifth to those who come without a booking; where there are fewer than five
         of a type, that is one. Example: ``c.CarmeReservations.share = 50``.""",
     ).tag(config=True)
+
+    @validate("licenses")
+    def _plain_names(self, proposal: Any) -> Any:
+        if wrong := sorted(name for name in proposal["value"].values() if not _LICENSE.fullmatch(name)):
+            raise TraitError(f"licenses: {wrong[0]!r} is no name of a licence")
+        if len({*proposal["value"].values()}) < len(proposal["value"]):
+            raise TraitError("licenses: each GPU type needs a licence of its own")
+        return proposal["value"]
+
+    def counted_by(self) -> dict[str, str]:
+        """Return the licence by which each GPU type is counted, {} where Slurm keeps GPUs or nodes.
+
+        Raises:
+            ConfigError: they are to be kept by licences, and none is named.
+        """
+        if not self.enabled or self.keep != "licenses":
+            return {}
+        if not self.licenses:
+            raise ConfigError('CarmeReservations.keep = "licenses" needs a licence for each GPU type in `licenses`')
+        return dict(self.licenses)
 
     def usual(self) -> BookingRule:
         """Return the rule that counts where the policy says nothing."""

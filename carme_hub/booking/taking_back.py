@@ -50,8 +50,8 @@ def decide(office: Office, who: Booker, id: str, approve: bool, reason: str) -> 
             raise NotPossible(f"The time of “{one.title}” is over. It can only be denied.")
         person = office.person(who, one.owner)
         found = [each.to(State.CONFIRMED, now, actor=who.name, reason=reason) for each in ahead]
+        office.hold(writes, found, person, who.name)
         for each in found:
-            office.hold(writes, each, person, who.name)
             writes.save(each)
     return tuple(found)
 

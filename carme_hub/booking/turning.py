@@ -22,8 +22,9 @@ from carme_hub.errors import StoreError
 from carme_hub.store.ledger import LedgerWrites
 from carme_hub.store.reservations import Changed, ReservationStore, ReservationWrites
 
-#: Who changes a reservation's state when its time comes.
-ACTOR = "carme-hub"
+from .lapses import Lapses, Owed
+from .office import ACTOR, Closing
+
 #: Why what nobody has approved is cancelled when its time comes.
 NOT_APPROVED = "not approved in time"
 #: Why what was never active in its time is not charged.
@@ -34,15 +35,11 @@ LEVEL = 300.0
 BLIND = 120.0
 
 
-class Till(Protocol):
+class Till(Closing, Protocol):
     """What the keeper asks of the money of reservations, in the transaction of their state."""
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
-        """Charge what is to be, and release the rest: it has ended or was given back in its time."""
-        ...
-
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
-        """Release all that is held: it will not be. Nothing held is no error."""
+    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: Owed, now: float) -> None:
+        """Do not charge the time in which it was not to be had."""
         ...
 
     def level(
@@ -88,6 +85,9 @@ class Turning:
         #: The GPU-seconds of jobs in each that are of no session, by job and start; also of what squeue has forgotten.
         #: A start of the service forgets it, and what they used is held until the end as well.
         self._by_hand: dict[str, dict[tuple[int, float], int]] = {}
+        self._lapses = Lapses()
+        #: How many GPUs the jobs in each have.
+        self._in_use: dict[str, int] = {}
         self._asked = float("-inf")
 
     # -- what Slurm is known to have ----------------------------------------------------------------------------------
@@ -96,15 +96,21 @@ class Turning:
         """Note that Slurm is not known now."""
         self._kept.clear()
 
-    def kept(self, kept: Collection[str], anew: Collection[str], now: float) -> None:
+    def kept(self, known: Collection[Reservation], kept: Collection[str], anew: Collection[str], now: float) -> None:
         """Note the ids of the reservations that Slurm has now. ``anew``: of which it did not have before."""
         self._kept = {id: now if id in anew else self._kept.get(id, now) for id in kept}
+        if self._money is not None:
+            self._lapses.note(known, kept, anew, self._in_use, now)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def by_time(self, known: Iterable[Reservation], now: float) -> list[Reservation]:
         """Give each the state that its time has brought; return all as they are now."""
-        return [self._timed(each, now) for each in known]
+        found = []
+        for each in known:
+            self._note_lapse(each, now)
+            found.append(self._timed(each, now))
+        return found
 
     def by_use(self, known: Sequence[Reservation], jobs: Snapshot, now: float) -> list[Reservation]:
         """Note who is there, and give back what nobody uses; return all as they are now.
@@ -120,6 +126,7 @@ class Turning:
         promised = {each.id for each in known if each.state in PROMISED}
         self._level_at = {id: last for id, last in self._level_at.items() if id in promised}
         self._by_hand = {id: used for id, used in self._by_hand.items() if id in promised}
+        self._in_use = {}
         return [self._used(each, jobs_inside(each, named), now) if each.id in promised else each for each in known]
 
     def _timed(self, reservation: Reservation, now: float) -> Reservation:
@@ -145,6 +152,7 @@ class Turning:
             reservation = self._turned(reservation, reservation.but(used=now, version=reservation.version + 1))
         if reservation.problem and reservation.id in self._kept:
             self._kept[reservation.id] = now  # who could not come is missed only once they can
+        self._in_use[reservation.id] = sum(job.gpus.whole for job in jobs if job.phase in (Phase.ACTIVE, Phase.ENDING))
         by_hand = self._by_hand.setdefault(reservation.id, {})
         by_hand |= {(job.id, job.start): _gpu_seconds(job, reservation, now) for job in jobs if _is_by_hand(job)}
         self._level(reservation, _sessions(jobs), sum(by_hand.values()), now)
@@ -176,6 +184,25 @@ class Turning:
 
         if self._written(reservation, None, level):
             self._level_at[reservation.id] = (now, inside)
+
+    def _note_lapse(self, reservation: Reservation, now: float) -> None:
+        """Write now and then, and before it is over, for how long one was not to be had."""
+        final = reservation.state in (State.ENDED, State.CANCELLED, State.RELEASED)
+        if self._money is None or reservation.kind is not Kind.BOOKING or not (final or reservation.state in PROMISED):
+            return
+        self._lapses.expect(reservation, now)
+        over = final or reservation.period.end <= now
+        if over:
+            self._lapses.end(reservation, self._in_use.get(reservation.id, 0))
+        owed = self._lapses.owed(reservation.id, now, all=over)
+        if owed:
+            if not self._written(
+                reservation, None, lambda till, writes: till.lapse(writes.ledger, reservation, owed, now)
+            ):
+                return
+            self._lapses.written(reservation.id, owed, now)
+        if over:
+            self._lapses.forget(reservation.id)
 
     def _ended(self, old: Reservation, now: float) -> Reservation:
         new = old.to(State.ENDED, now, actor=ACTOR)
@@ -221,14 +248,16 @@ def jobs_by_reservation(jobs: Iterable[Job]) -> Mapping[str, Sequence[Job]]:
 def jobs_inside(reservation: Reservation, named: Mapping[str, Sequence[Job]]) -> tuple[Job, ...]:
     """Return the jobs that run in a reservation, wait for it or were in it.
 
-    One that named several and has started is in that on whose nodes it is: Slurm goes on showing all of them.
+    One that named several and has started is in that on whose nodes it is: Slurm goes on showing all of them. What is
+    kept by licences has no nodes.
     """
     there = {job.id: job for name in reservation.names() for job in named.get(name, ())}
     ours = set(reservation.names())
+    anywhere = bool(reservation.license)
     return tuple(
         job
         for job in there.values()
-        if not job.nodes or ours.issuperset(job.reservations) or not reservation.nodes.isdisjoint(job.nodes)
+        if anywhere or not job.nodes or ours.issuperset(job.reservations) or not reservation.nodes.isdisjoint(job.nodes)
     )
 
 

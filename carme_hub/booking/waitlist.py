@@ -12,7 +12,7 @@ from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
 from .asking import LATE
 from .calendar import taken
-from .office import ACTOR, Office, share_of
+from .office import ACTOR, NotAllowed, Office, share_of
 
 #: What an owner is told whose GPUs did not become free.
 TOO_LATE = "Its GPUs did not become free before its start."
@@ -51,9 +51,13 @@ def _may_fit(office: Office, reads: ReservationReads, waiting: Reservation) -> b
 
 def _placed(office: Office, reads: ReservationReads, waiting: Reservation) -> Reservation:
     """Return it with places, or refuse it; what else could be had is nobody's question here."""
+    if waiting.account not in (office.accounts(waiting.owner) or ()):
+        raise NotAllowed("Its owner is not in the account any more, or nobody knows.")
     rules = office.rules(office.people(waiting.owner), waiting.account)
-    supply = office.calendar.supply_for(waiting.need, share_of(rules))
-    places = office.calendar.capacity(reads, supply, waiting.period).place(waiting.need, waiting.period)
+    need, profile = waiting.need, waiting.profile
+    supply = office.calendar.supply_for(need, share_of(rules), profile=profile, account=waiting.account)
+    capacity = office.calendar.capacity(reads, supply, waiting.period).only(supply.open_to(profile, need))
+    places = capacity.place(need, waiting.period)
     if places is None:
         raise taken(())
     return waiting.but(places=places)

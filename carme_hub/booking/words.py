@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from carme_hub.domain import quota_sentences as sentences
 from carme_hub.domain.capacity import Need, Place
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation
+from carme_hub.domain.reservations import Reservation, by_type
+from carme_hub.domain.resources import Gpus
 
 from .calendar import Supply
 
@@ -17,29 +18,63 @@ MAINTENANCE = "Maintenance of "
 WHOLE_NODES = "This cluster's Slurm reserves whole nodes"
 #: What is said of nodes with shards.
 SHARED_NODES = "Nodes with shards of GPUs are reserved whole"
+#: What is said of GPUs that are counted.
+COUNTED = (
+    "This cluster’s Slurm keeps how many GPUs of a type are booked, and not which: they may be on other nodes than "
+    "planned, several for one session, or a whole node, need not be free on one node at once, and no CPUs and memory "
+    "are reserved with them. Jobs that do not say that they take GPUs by their licence (--licenses), or take shards of "
+    "them, are not kept off."
+)
+#: What is said of single GPUs: Slurm reserves CPU, GRES, Node, License and BB (scontrol(1) of 24.11, TRES), and takes
+#: ``mem=`` without reserving any (seen on 24.11.5).
+NO_MEMORY = (
+    "No memory is reserved with single GPUs: where jobs of others take nearly all of a node's, a session that is "
+    "booked there waits for it."
+)
+#: What is said where the site's profiles are not known to the calendar.
+UNKNOWN_PROFILE = (
+    "The calendar does not know the profiles of this site, so it cannot say whether sessions of {} start on these "
+    "nodes."
+)
 _NAMED = 5
 
 
-def by_node(supply: Supply) -> str:
+def not_exact(supply: Supply) -> str:
     """Return what this Slurm cannot keep exactly, "" where it can all."""
+    if supply.by_license:
+        return COUNTED
     if supply.by_node:
         return f"{WHOLE_NODES}: a booking of some of a node's GPUs takes the node with all of them."
+    found = []
     if alone := sorted({spot.node for spot in supply.spots if spot.alone}):
-        return f"{SHARED_NODES}, since Slurm lets shards run on reserved GPUs: {listed(alone)}."
-    return ""
+        found.append(f"{SHARED_NODES}, since Slurm lets shards run on reserved GPUs: {listed(alone)}.")
+    if not all(spot.alone for spot in supply.spots):
+        found.append(NO_MEMORY)
+    return " ".join(found)
 
 
-def notes(supply: Supply, need: Need, places: Sequence[Place]) -> tuple[str, ...]:
-    """Return what a booking at these places takes beyond what was asked for."""
+def notes(supply: Supply, need: Need, places: Sequence[Place], profile: str = "") -> tuple[str, ...]:
+    """Return what of a booking at these places, for a profile, is not as it was asked for, or is not known to be."""
+    unknown = (UNKNOWN_PROFILE.format(profile),) if profile and supply.profiles is None else ()
+    return (*_not_as_asked(supply, need, places), *unknown)
+
+
+def _not_as_asked(supply: Supply, need: Need, places: Sequence[Place]) -> tuple[str, ...]:
+    if supply.by_license:
+        return (COUNTED,)
     whole = [place for place in places if place.whole]
-    nodes = [place.node for place in whole]
-    taken = sum(spot.count for spot in supply.spots if spot.node in nodes)
-    asked = need.gpus * sum(place.seats for place in whole)
-    if not asked or taken <= asked:
+    nodes, types = [place.node for place in whole], by_type(whole)
+    taken, asked = sum(types.values()), need.gpus * sum(place.seats for place in whole)
+    if taken <= asked or (not asked and len(types) < 2):
         return ()
-    why = WHOLE_NODES if supply.by_node else SHARED_NODES
-    verb, whose = ("takes", "its") if asked == 1 else ("take", "their" if len(nodes) > 1 else "its")
-    return (f"{why}: {asked} × {need.type} {verb} {listed(nodes)} with all {whose} {taken} GPUs.",)
+    count, whose = asked or len(nodes), "their" if len(nodes) > 1 else "its"
+    if asked:
+        what = f"{WHOLE_NODES if supply.by_node else SHARED_NODES}: {asked} × {need.type}"
+    else:
+        what = f"{count} whole nodes of {need.type}" if count > 1 else f"A whole node of {need.type}"
+    told = f" ({listed([str(Gpus(*each)) for each in types.items()])})" if len(types) > 1 else ""
+    verb = "takes" if count == 1 else "take"
+    return (f"{what} {verb} {listed(nodes)} with all {whose} {taken} GPUs{told}.",)
 
 
 def maintenance_problem(maintenance: Reservation, booking: Reservation, now: float) -> str:

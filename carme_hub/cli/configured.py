@@ -129,6 +129,12 @@ class Parent(Application):
     def start(self) -> None:
         """Run the subcommand, or print the help."""
         if self.subapp is None:
+            if self.extra_args:
+                wrong = self.extra_args[0]
+                near = difflib.get_close_matches(wrong, sorted(self.subcommands), 1)
+                hint = f"Did you mean {near[0]}?" if near else "--help says which there are."
+                print(f"{self.name}: there is no command {wrong!r}. {hint}", file=sys.stderr)
+                self.exit(2)
             self.print_help()
             self.exit(1)
         super().start()

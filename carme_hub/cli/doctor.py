@@ -49,7 +49,7 @@ class DoctorApp(Application):
     def examine(self, file: Path) -> Iterator[Finding]:
         """Yield the findings about this file and its Slurm."""
         # Here: JupyterHub takes a second to import, and --help need not wait.
-        from . import doctor_hub, doctor_policy, doctor_slurm
+        from . import doctor_calendar, doctor_hub, doctor_policy, doctor_slurm
         from .hub_file import load_config
 
         try:
@@ -65,7 +65,10 @@ class DoctorApp(Application):
             folder, environ = doctor_hub.slurm_commands(config)
         except (TraitError, CarmeError):
             return  # said already
-        yield from doctor_slurm.judge(doctor_slurm.read_facts(folder, environ), doctor_policy.soft_qos(config))
+        facts, licenses = doctor_slurm.read_facts(folder, environ), doctor_policy.licenses(config)
+        yield from doctor_slurm.judge(facts, doctor_policy.soft_qos(config), licenses)
+        if facts.config is not None:  # else it is said already that Slurm does not answer
+            yield from doctor_calendar.judge_site(config)
 
     def report(self, findings: list[Finding]) -> int:
         """Print the findings, worst first, and return the exit status."""

@@ -25,8 +25,10 @@ def judge(config: Config) -> Iterator[Finding]:
         yield unsafe("CarmeQuotas", "", f"the hub cannot start: {error}", wrong)
         return
     try:
-        books = CarmeReservations(config=config).enabled
-    except TraitError as error:
+        settings = CarmeReservations(config=config)
+        books = settings.enabled
+        settings.counted_by()
+    except (TraitError, ConfigError) as error:
         yield unsafe("CarmeReservations", "", f"the hub cannot start: {error}", wrong)
         return
     yield from _booking(policy, books)
@@ -53,6 +55,14 @@ def soft_qos(config: Config) -> tuple[str, ...]:
     except (TraitError, ConfigError):
         return ()  # said already
     return tuple(dict.fromkeys(rule.soft_qos for rule in rules if rule.soft_qos))
+
+
+def licenses(config: Config) -> dict[str, str]:
+    """Return the licence by which the calendar counts each GPU type, {} where none is."""
+    try:
+        return CarmeReservations(config=config).counted_by()
+    except (TraitError, ConfigError):
+        return {}  # said already
 
 
 def _policy(config: Config) -> Policy:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+
+from carme_hub.domain.licenses import faults
+from carme_hub.slurm.reservations import read_licenses
 
 from .findings import Finding, advice, unknown, unsafe
 
@@ -15,7 +20,7 @@ from .findings import Finding, advice, unknown, unsafe
 SLURMD_TIMEOUT = 900
 MIN_JOB_AGE = 120
 ENFORCE = ("associations", "limits", "qos", "safe")
-PRIVATE = ("jobs", "usage", "users", "accounts")
+PRIVATE = ("jobs", "usage", "users", "accounts", "reservations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +29,16 @@ class SlurmFacts:
 
     Attributes:
         config: ``scontrol show config``. dbd: the daemon's half of ``sacctmgr show configuration``.
-        gres: the GRES of each node. qos: the names of all QOS.
+        gres: the GRES of each node. qos: the names of all QOS. gpus: how many there are of each type.
+        licenses: how many there are of each licence.
     """
 
     config: Mapping[str, str] | None = None
     dbd: Mapping[str, str] | None = None
     gres: Sequence[str] | None = None
     qos: Sequence[str] | None = None
+    gpus: Mapping[str, int] | None = None
+    licenses: Mapping[str, int] | None = None
     silence: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -67,14 +75,19 @@ def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) 
 
     config = ask("scontrol", "show", "config")
     both = ask("sacctmgr", "-n", "show", "configuration") if config is not None else None
-    gres = ask("sinfo", "-h", "-N", "-o", "%G") if config is not None else None
+    there = ask("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
+    # A node is listed once for each of its partitions.
+    gres = {node: text for node, _, text in (line.partition(" ") for line in (there or "").splitlines())}
+    licenses = ask("scontrol", "show", "licenses", "--oneliner") if config is not None else None
     qos = ask("sacctmgr", "-n", "-P", "show", "qos", "format=Name") if both is not None else None
     _, found, dbd = (both or "").partition("SlurmDBD configuration")
     return SlurmFacts(
         config=parse(config) if config is not None else None,
         dbd=parse(dbd) if found else None,
-        gres=tuple(sorted(set(gres.split()))) if gres is not None else None,
+        gres=tuple(sorted(set(gres.values()))) if there is not None else None,
         qos=tuple(qos.split()) if qos is not None else None,
+        gpus=_gpus(gres.values()) if there is not None else None,
+        licenses=read_licenses(licenses) if licenses is not None else None,
         silence=silence,
     )
 
@@ -89,11 +102,14 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-def judge(facts: SlurmFacts, soft_qos: Sequence[str] = ()) -> Iterator[Finding]:
+def judge(
+    facts: SlurmFacts, soft_qos: Sequence[str] = (), licenses: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Finding]:
     """Yield what is unsafe in what Slurm said.
 
     Args:
         soft_qos: the QOS that the policy gives sessions over a soft limit.
+        licenses: the licence by which the calendar counts each GPU type.
     """
     if facts.config is None:
         words = facts.silence.get("scontrol", "not asked")
@@ -104,6 +120,7 @@ def judge(facts: SlurmFacts, soft_qos: Sequence[str] = ()) -> Iterator[Finding]:
     yield from _secrets(facts.config)
     yield from _accounting(facts)
     yield from _soft_limits(facts, soft_qos)
+    yield from _licenses(facts, licenses)
 
 
 def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
@@ -274,6 +291,34 @@ def _soft_limits(facts: SlurmFacts, soft_qos: Sequence[str]) -> Iterator[Finding
                 "Slurm has no such QOS: it refuses every session over that soft limit (Invalid qos)",
                 f"sacctmgr add qos {name} Priority=…, then carme-hub quotas mirror --apply, which lets accounts use it",
             )
+
+
+def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Finding]:
+    if not licenses:
+        return
+    setting = "CarmeReservations.licenses"
+    if facts.licenses is None or facts.gpus is None:
+        words = facts.silence.get("scontrol", facts.silence.get("sinfo", "not asked"))
+        yield unknown(setting, f"Slurm named no licences: {words}", "run the doctor where Slurm answers")
+        return
+    wanted = ",".join(f"{name}:{facts.gpus.get(type, 0)}" for type, name in sorted(licenses.items()))
+    for why in faults(licenses, facts.licenses, facts.gpus):
+        yield unsafe(setting, ", ".join(licenses.values()), why, f"Licenses={wanted} in slurm.conf")
+    if left := sorted(facts.gpus.keys() - licenses.keys()):
+        yield advice(
+            setting,
+            ", ".join(licenses),
+            f"GPUs that have no licence cannot be booked: {', '.join(left)}",
+            "name one for each type, where they are to be booked",
+        )
+
+
+def _gpus(gres: Iterable[str]) -> Counter[str]:
+    found = Counter[str]()
+    for part in (part.split(":") for text in gres for part in _split(text)):
+        if part[0] == "gpu" and len(part) > 2 and part[-1].isdigit():
+            found[":".join(part[1:-1])] += int(part[-1])
+    return found
 
 
 def _private(file: str, config: Mapping[str, str]) -> Iterator[Finding]:

@@ -195,7 +195,8 @@ class MaintenanceApp(CalendarTask):
         start, end = moment(first, self.here), moment(last, self.here)
         if not self.yes:
             there = await self._there(nodes, start, end)
-            over = f"It lies over {there} booking{'' if there == 1 else 's'}, whose owners are told. " if there else ""
+            whose = "1 booking, whose owner is" if there == 1 else f"{there} bookings, whose owners are"
+            over = f"It lies over {whose} told. " if there else ""
             self.confirm(f"{over}Keep {', '.join(nodes)} free of jobs, {self.when({'start': start, 'end': end})}?")
         body = {"nodes": nodes, "start": sent(first), "end": sent(last), "zone": self.here.key, "title": title}
         found = await self.ask("POST", "maintenance", body)

@@ -6,19 +6,20 @@ They hold no rule: what may be booked, moved or cancelled is the service's to sa
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from traitlets import Unicode
 
 from carme_hub.domain.quota_sentences import gpu_hours
-from carme_hub.errors import CarmeError
+from carme_hub.errors import CarmeError, Refused
 
 from .configured import UsageError, new_key, table
 from .hub_client import HubClient, HubRefused, HubUnreachable
@@ -28,10 +29,15 @@ from .reservations_times import local_zone, moment, read_length, read_time, read
 SERVICE = "reservations"
 #: What a session is told where the site sets ``JupyterHub.public_url``.
 PUBLIC = "JUPYTERHUB_PUBLIC_HUB_URL"
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: What is asked for of a period.
 Times = tuple[datetime, datetime]
+#: What who has not the scope can do.
+_MORE = "Where you may have it, /hub/token makes a token with it; else ask an administrator to do it."
 #: How states are said where the word is not enough.
 _STATES = {"pending": "waits for approval", "released": "given back"}
+#: States in which nothing can be wrong any more.
+_OVER = frozenset({"cancelled", "released", "ended"})
 
 
 class CalendarTask(HubTask):
@@ -58,6 +64,8 @@ class CalendarTask(HubTask):
                 if error.status == 401:
                     raise CarmeError("the hub does not take the token; its page /hub/token makes a new one") from error
                 if not self.as_json:
+                    if error.reason == "forbidden":
+                        raise Refused(f"{error.message} {_MORE}", reason=error.reason) from error
                     raise
                 self.give(error.answer)
                 self.note(f"{self.name}: {error.message}")
@@ -110,7 +118,7 @@ class CalendarTask(HubTask):
 
     def within(self, begin: str, end: str, usual: timedelta) -> tuple[int, int]:
         """Return what is looked at, in epoch seconds: from now on for the usual time, unless something else is said."""
-        now = time.time()
+        now = time.time() // 60 * 60  # whole minutes are read more easily, and nothing is missed by them
         first = read_time(begin or "now", self.here, now)
         last = read_time(end, self.here, now, after=first) if end else first + usual
         first, last = self.ordered(first, last)
@@ -140,7 +148,8 @@ class CalendarTask(HubTask):
             heads.insert(2, "owner")
             for row, one in zip(rows, bookings, strict=True):
                 row.insert(2, one["owner"])
-        problems = [f"{shown(one)}, {self.when(one)}: {one['problem']}" for one in bookings if one["problem"]]
+        broken = (one for one in bookings if one["problem"] and one["state"] not in _OVER)
+        problems = [f"{shown(one)}, {self.when(one)}: {one['problem']}" for one in broken]
         return "\n".join([table(heads, rows), *problems])
 
     def told(self, found: Mapping[str, Any], what: str) -> int:
@@ -153,8 +162,10 @@ class CalendarTask(HubTask):
 
 
 def booking_path(id: str, verb: str = "") -> str:
-    """Return the path of one booking, or of what is done to it."""
-    return f"bookings/{quote(id, safe='')}" + (f"/{verb}" if verb else "")
+    """Return the path of one booking, or of what is done to it; ``UsageError`` for what is no id."""
+    if not _ID.fullmatch(id):
+        raise UsageError(f"{id!r} is no id of a booking; `carme-hub reservations list` shows the ids")
+    return f"bookings/{id}" + (f"/{verb}" if verb else "")
 
 
 def gpus(booking: Mapping[str, Any]) -> str:
@@ -164,10 +175,16 @@ def gpus(booking: Mapping[str, Any]) -> str:
         nodes = len({place["node"] for place in booking["places"]})
         return f"{nodes} whole node{'' if nodes == 1 else 's'}"
     if booking["hidden"]:
-        return f"{booking['total']} {kind}"
+        taken = booking["by_type"] or {kind: booking["total"]}
+        return " and ".join(counted(number, each) for each, number in taken.items())
     if not count:
         return f"{seats} whole {kind} node{'' if seats == 1 else 's'}"
-    return f"{seats} × {count} {kind}" if seats > 1 else f"{count} {kind}"
+    return f"{seats} × {count} {kind}" if seats > 1 else counted(count, kind)
+
+
+def counted(count: int, kind: str) -> str:
+    """Return "8 a100", and "7 × 1g.10gb", since two numbers in a row are read as one."""
+    return f"{count} × {kind}" if kind[:1].isdigit() else f"{count} {kind}"
 
 
 def shown(booking: Mapping[str, Any]) -> str:

@@ -62,7 +62,8 @@ class ListApp(CalendarTask):
         elif not found["bookings"]:
             whose = "Nothing is booked" if self.everybodys else "You have booked nothing"
             which = f" that is {self.state}" if self.state else ""
-            print(f"{whose}{which}, {self.when({'start': start, 'end': end})}.")
+            said = "Nothing waits for an approval" if self.pending else f"{whose}{which}"
+            print(f"{said}, {self.when({'start': start, 'end': end})}.")
         else:
             print(self.listed(found["bookings"], owners=self.everybodys))
         return 0

@@ -8,12 +8,13 @@ is on it (``by_node``), and as many seats as the node has room for.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from .periods import Period
+from .steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Need:
 class Place:
     """What a booking has on one node: ``count`` GPUs for ``seats`` seats, with so many CPUs.
 
-    ``whole``: and nobody else is there.
+    ``whole``: and nobody else is there. ``also``: how many GPUs of which other types go with that.
     """
 
     node: str
@@ -78,10 +79,18 @@ class Place:
     seats: int
     whole: bool = False
     cpus: int = 0
+    also: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs it takes, of all types."""
+        return self.count + sum(count for _, count in self.also)
 
     def taken(self, period: Period) -> Taken:
         """Return what it takes from others."""
-        return Taken(period, self.node, *(("", 0) if self.whole else (self.type, self.count)), booked=True)
+        if self.whole:
+            return Taken(period, self.node, "", 0, True)
+        return Taken(period, self.node, self.type, self.count, True)
 
 
 class Capacity:
@@ -108,18 +117,40 @@ class Capacity:
                 self._cpus[spot.node, spot.type] = spot.cpus
                 if by_node or spot.alone:
                     self._alone.add(spot.node)
-        self._limit = {type: sum(nodes.values()) * share // 100 for type, nodes in self._spots.items()}
-        self._on: dict[str, list[Taken]] = defaultdict(list)
-        self._booked: dict[str, list[tuple[Period, int]]] = defaultdict(list)
-        for each in taken:
-            self._on[each.node].append(each)
-            if each.booked:
-                for type, count in self._gpus_of(each):
-                    self._booked[type].append((each.period, count))
+        total = {type: sum(nodes.values()) for type, nodes in self._spots.items()}
+        #: How many GPUs of a type may be booked at one moment, where not all of them may.
+        self._limit = {type: limit for type, all in total.items() if (limit := all * share // 100) < all}
+        #: The lines of nodes while nobody has anything.
+        self._bare: dict[str, dict[str, tuple[int, Steps | None]]] = {}
+        #: Where alone something new is placed, by node and type; None = anywhere.
+        self._where: Collection[tuple[str, str]] | None = None
+        self._take(taken)
 
-    def _gpus_of(self, taken: Taken) -> Iterable[tuple[str, int]]:
-        """Return what it takes, by type: of a node that is taken whole, all."""
-        return ((taken.type, taken.count),) if taken.count else self._nodes.get(taken.node, {}).items()
+    def _take(self, taken: Iterable[Taken]) -> None:
+        self._taken = [*taken]
+        self._on: dict[str, list[Taken]] = defaultdict(list)
+        for each in self._taken:
+            self._on[each.node].append(each)
+        # What is made of it is kept: one conflict asks for several things, and for many times.
+        self._lines: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
+        self._bookable: dict[str, Steps] = {}
+
+    def but(self, taken: Iterable[Taken]) -> Capacity:
+        """Return the same GPUs, of which others have these."""
+        other = copy(self)
+        other._take(taken)
+        return other
+
+    def only(self, where: Collection[tuple[str, str]] | None) -> Capacity:
+        """Return the same, of which new places are taken on these nodes with these types alone; None = anywhere.
+
+        The share is still that of all nodes, and ``fits`` asks of any places.
+        """
+        if where is None:
+            return self
+        other = copy(self)
+        other._where = where
+        return other
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -136,7 +167,7 @@ class Capacity:
 
     def free_on(self, node: str, type: str, period: Period) -> int:
         """Return how many GPUs of a type a node has free at every moment of a period."""
-        return self._left(node, type, self._spots.get(type, {}).get(node, 0), period)
+        return self._left(node, type, period)
 
     # -- places -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +176,14 @@ class Capacity:
 
         The largest rooms are filled first, so that it is on few nodes, and the rest goes where it leaves least.
         """
-        offers, wanted = sorted(self._offers(need, period)), need.seats
+        if need.gpus > self.room(need.type):
+            return None
+        return self._place(need, period, self._offers(need, period))
+
+    def _place(self, need: Need, period: Period, offers: Sequence[tuple[int, int, str]]) -> tuple[Place, ...] | None:
+        wanted = need.seats
+        if sum(-seats for seats, _, _ in offers) < wanted:
+            return None
         found: list[Place] = []
         for number, (seats, _, node) in enumerate(offers):
             if -seats >= wanted:  # all of these have room for the rest
@@ -156,9 +194,7 @@ class Capacity:
             wanted -= mine
             if not wanted:
                 break
-        if wanted or not self._within_share(found, period):
-            return None
-        return tuple(sorted(found, key=lambda each: each.node))
+        return tuple(sorted(found, key=_node)) if self._within_share(found, period) else None
 
     def fits(self, places: Iterable[Place], period: Period) -> bool:
         """Return whether these very places are free for the whole period."""
@@ -166,105 +202,180 @@ class Capacity:
         return all(self._has(place, period) for place in there) and self._within_share(there, period)
 
     def _has(self, place: Place, period: Period) -> bool:
-        count = self._spots.get(place.type, {}).get(place.node, 0)
-        return 0 < place.count <= self._left(place.node, place.type, count, period, alone=place.whole)
+        return 0 < place.count <= self._left(place.node, place.type, period, alone=place.whole)
 
-    def _offers(self, need: Need, period: Period) -> Iterator[tuple[int, int, str]]:
-        """Yield, for each node with room, for how many seats (negative), the GPUs free there, and its name."""
-        for node, count in self._spots.get(need.type, {}).items():
-            left = self._left(node, need.type, count, period, alone=not need.gpus)
-            seats = left // need.gpus if need.gpus else int(left > 0)
-            if seats > 0:
-                yield -seats, left, node
+    def _offers(self, need: Need, period: Period) -> list[tuple[int, int, str]]:
+        """Return, for each node with room, for how many seats (negative), the GPUs free there, and its name; sorted."""
+        found, start, end = [], period.start, period.end
+        for node, count, free in self._rooms(need):
+            left = count if free is None else free.least(start, end)
+            if seats := _seats(need, left):
+                found.append((-seats, left, node))
+        return sorted(found)
 
-    def _left(self, node: str, type: str, count: int, period: Period, *, alone: bool = False) -> int:
+    def _seats_at_all(self, need: Need) -> int:
+        """Return for how many seats there is room while nobody has anything."""
+        where, there = self._where, self._spots.get(need.type, {}).items()
+        return sum(_seats(need, count) for node, count in there if where is None or (node, need.type) in where)
+
+    def _rooms(self, need: Need) -> Iterator[tuple[str, int, Steps | None]]:
+        """Yield the lines of the nodes on which it may be placed."""
+        where = self._where
+        for node, (count, free) in self._line(need.type, alone=not need.gpus).items():
+            if where is None or (node, need.type) in where:
+                yield node, count, free
+
+    def _left(self, node: str, type: str, period: Period, *, alone: bool = False) -> int:
         """Return how many GPUs of a type a node has free at every moment. ``alone``: while nobody else is there."""
-        there = [each for each in self._on.get(node, ()) if each.period.overlaps(period)]
-        if not there:
-            return count
-        if alone or node in self._alone or any(not each.count for each in there):
-            return 0
-        return max(0, count - _peak([(each.period, each.count) for each in there if each.type == type], period))
+        count, free = self._line(type, alone=alone).get(node, (0, None))
+        return count if free is None else free.least(period.start, period.end)
+
+    def _line(self, type: str, *, alone: bool = False) -> dict[str, tuple[int, Steps | None]]:
+        """Return how many GPUs of a type each node has, and how many are free over time (None = all, always)."""
+        if (type, alone) not in self._lines:
+            if type not in self._bare:
+                self._bare[type] = {node: (count, None) for node, count in self._spots.get(type, {}).items()}
+            line = self._bare[type].copy()
+            for node in self._on:
+                if node in line:
+                    line[node] = (line[node][0], self._free(node, type, line[node][0], alone))
+            self._lines[type, alone] = line
+        return self._lines[type, alone]
+
+    def _free(self, node: str, type: str, count: int, alone: bool) -> Steps | None:
+        alone, changes = alone or node in self._alone, dict[int, int]()
+        for each in self._on[node]:
+            if alone or not each.count:
+                mine = count
+            elif each.type == type:
+                mine = each.count
+            else:
+                continue
+            start, end = each.period.start, each.period.end
+            changes[start] = changes.get(start, 0) - mine
+            changes[end] = changes.get(end, 0) + mine
+        if not changes:
+            return None
+        steps = Steps.of(count, changes)
+        return Steps(steps.edges, [max(0, level) for level in steps.levels])
 
     def _placed(self, need: Need, node: str, seats: int) -> Place:
         count, whole = self._spots[need.type][node], node in self._alone or not need.gpus
         mine = count if whole else seats * need.gpus
-        return Place(node, need.type, mine, seats, whole, mine * self._cpus[node, need.type])
+        also = tuple(sorted(other for other in self._nodes[node].items() if other[0] != need.type)) if whole else ()
+        return Place(node, need.type, mine, seats, whole, mine * self._cpus[node, need.type], also)
+
+    # -- the share that may be booked ---------------------------------------------------------------------------------
 
     def _within_share(self, places: Iterable[Place], period: Period) -> bool:
+        if not self._limit:
+            return True
         more: dict[str, int] = defaultdict(int)
         for place in places:
             for type, count in self._gpus_of(place.taken(period)):
                 more[type] += count
-        return all(
-            self._limit[type] >= self.total(type) or _peak(self._booked[type], period) + count <= self._limit[type]
-            for type, count in more.items()
-        )
+        return all(count <= self._left_of_share(type, period) for type, count in more.items() if type in self._limit)
+
+    def _left_of_share(self, type: str, period: Period) -> int:
+        """Return how many GPUs of a type of which not all may be booked still may, at every moment."""
+        if type not in self._bookable:
+            changes: dict[int, int] = defaultdict(int)
+            for each in self._taken:
+                for of, count in self._gpus_of(each) if each.booked else ():
+                    if of == type:
+                        changes[each.period.start] -= count
+                        changes[each.period.end] += count
+            self._bookable[type] = Steps.of(self._limit[type], changes)
+        return self._bookable[type].least(period.start, period.end)
+
+    def _gpus_of(self, taken: Taken) -> Collection[tuple[str, int]]:
+        """Return what it takes, by type: of a node that is taken whole, all."""
+        return ((taken.type, taken.count),) if taken.count else self._nodes.get(taken.node, {}).items()
 
     # -- over time --------------------------------------------------------------------------------------------------
 
     def band(self, type: str, period: Period) -> tuple[tuple[Period, int], ...]:
         """Return how many GPUs of a type are free: parts of the period, one after the other, each unlike the next."""
-        starts, levels = self._levels(type, period)
-        ends = [*starts[1:], period.end]
-        return tuple((Period(start, end), level) for start, end, level in zip(starts, ends, levels, strict=True))
-
-    def _levels(self, type: str, period: Period) -> tuple[list[int], list[int]]:
-        """Return the moments at which the number of free GPUs changes, and the number from each of them on."""
         changes: dict[int, int] = defaultdict(int)
-        for node, count in self._spots.get(type, {}).items():
-            there = [each for each in self._on.get(node, ()) if each.period.overlaps(period)]
-            before = count
-            edges = {max(period.start, each.period.start) for each in there} | {each.period.end for each in there}
-            for at in sorted(edge for edge in edges if edge < period.end):
-                left = self._left(node, type, count, Period(at, at + 1))
-                changes[at] += left - before
-                before = left
-        level = self.total(type) + changes.pop(period.start, 0)
-        starts, levels = [period.start], [level]
-        for at in sorted(changes):
-            if changes[at]:
-                level += changes[at]
-                starts.append(at)
-                levels.append(level)
-        return starts, levels
+        for _, free in self._line(type).values():
+            if free is not None:
+                for at, before, after in zip(free.edges, free.levels, free.levels[1:], strict=False):
+                    changes[at] += after - before
+        return Steps.of(self.total(type), changes).parts(period)
+
+    def _seats_from(self, need: Need, length: int, within: Period) -> Steps:
+        """Return for how many seats there is room for so long, by the moment from which on."""
+        first, last = within.start, within.end - length
+        total, changes = 0, dict[int, int]()
+        for _, count, free in self._rooms(need):
+            if free is None:
+                total += _seats(need, count)
+                continue
+            before = _seats(need, free.least(first, first + length))
+            total += before
+            # It grows where something ends, and shrinks where it would reach into what begins.
+            for at in sorted({*free.edges, *(edge - length + 1 for edge in free.edges)}):
+                if first < at <= last:
+                    seats = _seats(need, free.least(at, at + length))
+                    if seats != before:
+                        changes[at] = changes.get(at, 0) + seats - before
+                        before = seats
+        return Steps.of(total, changes)
 
     # -- what else --------------------------------------------------------------------------------------------------
 
-    def other_times(self, need: Need, period: Period, within: Period, most: int = 3) -> tuple[Period, ...]:
+    def other_times(
+        self,
+        need: Need,
+        period: Period,
+        within: Period,
+        most: int = 3,
+        *,
+        allowed: Callable[[Period], bool] | None = None,
+    ) -> tuple[Period, ...]:
         """Return the nearest times at which it could be, of the same length, the nearest first.
 
         They do not overlap each other. A time begins where the wanted one does, where something ends, or so that it
         ends where something begins: in between there is nothing new.
+
+        Args:
+            allowed: whether a time may be booked at all.
         """
         length = period.length
-        if within.length < length:
+        if within.length < length or self._seats_at_all(need) < need.seats:
             return ()
         edges = {period.start, within.start, within.end - length}
         for node in self._spots.get(need.type, {}):
             for each in self._on.get(node, ()):
                 edges |= {each.period.end, each.period.start - length}
-        starts, levels = self._levels(need.type, within)
-        least = need.gpus * need.seats or need.seats
+        room, last = self._seats_from(need, length, within), within.end - length
+        possible = [at for at in edges if within.start <= at <= last and room.at(at) >= need.seats]
         found: list[Period] = []
-        for start in sorted(edges, key=lambda at: (abs(at - period.start), at)):
+        for start in sorted(possible, key=lambda at: (abs(at - period.start), at)):
             other = period.at(start)
-            if not (within.start <= start and other.end <= within.end) or any(other.overlaps(each) for each in found):
+            if any(other.overlaps(each) for each in found) or (allowed is not None and not allowed(other)):
                 continue
-            first, last = bisect_right(starts, start) - 1, bisect_right(starts, other.end - 1)
-            # The sum over all nodes costs nothing to look at, and is too small at most times that cannot be.
-            if min(levels[first:last]) >= least and self.place(need, other) is not None:
+            if self._may_be_booked(need, other):
                 found.append(other)
                 if len(found) == most:
                     break
         return tuple(found)
 
+    def _may_be_booked(self, need: Need, period: Period) -> bool:
+        """Return whether the share allows what there is room for."""
+        if not self._limit:
+            return True
+        least = need.gpus * need.seats or need.seats
+        few = need.type in self._limit and self._left_of_share(need.type, period) < least
+        return not few and self.place(need, period) is not None
+
     def fewer_seats(self, need: Need, period: Period) -> Need | None:
         """Return the same with as many seats as there is room for then, None where there is none."""
-        low, high = 0, min(need.seats, sum(-seats for seats, _, _ in self._offers(need, period)))
+        offers = self._offers(need, period)
+        low, high = 0, min(need.seats, sum(-seats for seats, _, _ in offers))
         while low < high:
-            middle = (low + high + 1) // 2
-            if self.place(replace(need, seats=middle), period) is not None:
+            middle = (low + high + 1) // 2 if self._limit else high
+            if self._place(replace(need, seats=middle), period, offers) is not None:
                 low = middle
             else:
                 high = middle - 1
@@ -276,15 +387,10 @@ class Capacity:
         return tuple(other for other in others if self.place(other, period) is not None)
 
 
-def _peak(taken: list[tuple[Period, int]], period: Period) -> int:
-    """Return the most GPUs that are taken at one moment of a period."""
-    there = [(each, count) for each, count in taken if each.overlaps(period)]
-    if len(there) <= 1:
-        return there[0][1] if there else 0
-    # At one moment an end comes before a start: what only touches is not there at once.
-    edges = sorted([(each.start, count) for each, count in there] + [(each.end, -count) for each, count in there])
-    level = most = 0
-    for _, change in edges:
-        level += change
-        most = max(most, level)
-    return most
+def _seats(need: Need, free: int) -> int:
+    """Return for how many seats a node with so many free GPUs has room."""
+    return free // need.gpus if need.gpus else int(free > 0)
+
+
+def _node(place: Place) -> str:
+    return place.node

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .availability import Cluster
-from .capacity import Capacity, Spot, Taken
+from .capacity import Capacity, Need, Place, Spot, Taken
+from .counted import Count
 from .jobs import Job, Phase
 from .periods import Period
-from .reservations import PROMISED, Kind, Reservation
+from .reservations import PROMISED, Kind, Reservation, State
 from .resources import Node
 from .sessions import Request
 from .slots import GRACE, runs_inside
+from .slurm_reservations import SlurmReservation
+from .supply import taken_by
 
 #: How long a job runs of which nobody knows when it ends.
 _ENDLESS = 365 * 86_400
@@ -47,19 +50,33 @@ class Timetable:
 
     Args:
         known: reservations of which those that are promised count. now: UTC epoch seconds.
+        by_hand: what Slurm reserves beside them.
     """
 
-    def __init__(self, cluster: Cluster, known: Iterable[Reservation], now: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        known: Iterable[Reservation],
+        now: float,
+        by_hand: Iterable[SlurmReservation] = (),
+    ) -> None:
         self._cluster = cluster
         self._now = int(now)
-        self._promised = [each for each in known if each.state in PROMISED and each.period.end > self._now]
+        others = [*by_hand]
+        there = (*known, *as_reservations(others, cluster.nodes))
+        promised = [each for each in there if each.state in PROMISED and each.period.end > self._now]
+        self._promised = [each for each in promised if not each.license]
+        #: What is kept by licences is on no nodes; nor are its jobs anywhere but where they run.
+        self._counted = [each for each in promised if each.license]
+        self._names = {name for each in self._promised for name in each.names()} | {each.name for each in others}
         self._answers: dict[tuple[object, ...], Crossing | None] = {}
 
     def crossing(self, request: Request) -> Crossing | None:
         """Return what is in the way of a session that would start now; None where nothing is."""
         asked = (request.partition, request.gpus, request.cpus, request.memory_mib, request.time_limit)
         if asked not in self._answers:
-            self._answers[asked] = self._crossing(request) if self._promised else None
+            by_nodes = self._crossing(request) if self._promised else None
+            self._answers[asked] = self._counted_crossing(request) or by_nodes
         return self._answers[asked]
 
     def longer(self, job: Job, end: float) -> Reservation | None:
@@ -68,6 +85,11 @@ class Timetable:
         if not job.gpus or end <= after:
             return None
         type, period = job.gpus.type, Period(after, int(end))
+        count = self._count(type)
+        for each in sorted(self._counted, key=lambda each: each.period.start):
+            begin = max(each.period.start, after)
+            if each.need.type == type and each.period.overlaps(period) and count.left_at(begin) < job.gpus.count:
+                return each
         there = [each for each in self._promised if each.period.overlaps(period)]
         others = self._jobs(other for other in self._cluster.jobs if other.id != job.id)
         capacity = Capacity(self._spots(), (*others, *self._booked))
@@ -97,6 +119,40 @@ class Timetable:
             everything=bool(type) and not any(self._ours.free_on(name, type, Period(at, at + 1)) for name in usable),
             causes=_causes(there, type, at),
             expected=expected,
+        )
+
+    def _counted_crossing(self, request: Request) -> Crossing | None:
+        """Return what is in the way by the count of licences; None where nothing is."""
+        type, wanted, now, length = request.gpus.type, request.gpus.count, self._now, 60 * request.time_limit
+        mine = [each for each in self._counted if each.need.type == type]
+        count = self._count(type)
+        if not wanted or not mine or (at := count.taken_at(wanted, now, length)) is None:
+            return None
+        expected = count.first(wanted, now, length)
+        if at == now and expected == count.without_bookings().first(wanted, now, length):
+            return None  # others who run are in the way, and no booking makes that longer
+        return Crossing(
+            longest=max(0, (at - now - GRACE) // 60),
+            at=at,
+            everything=count.booked_at(at) >= count.total,
+            causes=_causes(mine, type, at),
+            expected=float(expected or 0),
+        )
+
+    def _count(self, type: str) -> Count:
+        """Return the licence of a type: as many as there are GPUs, and each job outside of bookings has its own."""
+        inside = {name for each in self._counted for name in each.names()}
+        jobs = (
+            job for job in self._cluster.jobs if job.gpus.type == type and job.phase in (Phase.ACTIVE, Phase.ENDING)
+        )
+        return Count(
+            sum(node.gpus.get(type, 0) for node in self._cluster.nodes),
+            [
+                (max(int(job.end) or self._now + _ENDLESS, self._now + 1), job.gpus.count)
+                for job in jobs
+                if not runs_inside(job, inside)
+            ],
+            [(each.period, each.own) for each in self._counted if each.need.type == type],
         )
 
     def _stays(self, node: str, type: str, count: int, end: int) -> bool:
@@ -130,7 +186,7 @@ class Timetable:
 
     def _jobs(self, jobs: Iterable[Job]) -> list[Taken]:
         """Return what jobs outside of all bookings have, until their time limits."""
-        now, names = self._now, {name for each in self._promised for name in each.names()}
+        now, names = self._now, self._names
         return [
             Taken(Period(now, max(int(job.end) or now + _ENDLESS, now + 1)), node, job.gpus.type, count)
             for job in jobs
@@ -174,6 +230,29 @@ class Timetable:
         for each in self._running:
             found.setdefault(each.node, []).append(each.period.end)
         return found
+
+
+def as_reservations(by_hand: Iterable[SlurmReservation], nodes: Iterable[Node]) -> tuple[Reservation, ...]:
+    """Return reservations that were made in Slurm by hand as ones that nobody owns, with what each takes of its nodes.
+
+    Those that take no GPUs are left out. A maintenance window bears its name in Slurm, others bear none.
+    """
+    there = {node.name: node for node in nodes}
+    found = []
+    for each in by_hand:
+        places = tuple(_place(taken, there[taken.node]) for taken in taken_by(each, there) if there[taken.node].gpus)
+        if places:
+            kind = Kind.MAINTENANCE if each.maintenance else Kind.BOOKING
+            title = each.name if each.maintenance else ""
+            whose = (each.name, "", "", "", title, Need(places[0].type, 0, len(places)), each.period, places)
+            found.append(Reservation(*whose, state=State.CONFIRMED, created=0.0, kind=kind))
+    return tuple(found)
+
+
+def _place(taken: Taken, node: Node) -> Place:
+    if taken.count:
+        return Place(taken.node, taken.type, taken.count, 1)
+    return Place(taken.node, next(iter(node.gpus)), sum(node.gpus.values()), 1, whole=True)
 
 
 def _could_fit(node: Node, request: Request) -> bool:

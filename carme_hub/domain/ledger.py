@@ -134,9 +134,9 @@ def charge_key(cluster: str, job_id: int, submitted: float) -> str:
     return f"charge:{cluster}:{job_id}:{submitted:.0f}"
 
 
-def slot_charge_key(reservation: str) -> str:
-    """Return the key of the charge for what a reservation had and did not use."""
-    return f"charge:{SLOT}{reservation}"
+def slot_charge_key(reservation: str, type: str = "") -> str:
+    """Return the key of the charge for what a reservation had and did not use. ``type``: of other GPUs than its own."""
+    return f"charge:{SLOT}{reservation}{f':{type}' if type else ''}"
 
 
 def refund_key(cluster: str, job_id: int, submitted: float) -> str:

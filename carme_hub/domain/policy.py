@@ -21,7 +21,7 @@ from .policy_values import wrong
 from .quotas import Applied, Quota, Who, Window
 
 #: Why GPU time is given back without anybody asking.
-REFUNDS = ("node-failure", "preemption", "start-failed")
+REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
 _POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
 _WHO_KEYS = tuple(who.value for who in Who)
 _COUNTS = ("concurrent_gpus", "session_gpus", "sessions", "sessions_per_day")

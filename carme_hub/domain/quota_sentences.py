@@ -82,7 +82,7 @@ def window(quota: Quota, zone: str) -> str:
 def refusal(check: Check, ask: Ask, zone: str) -> str:
     """Return the sentence about one limit that does not hold: subject, limit, use, and what is asked."""
     who, limit, used, asked = subject(check.rule), check.limit, check.used, check.asked
-    priced = "" if ask.factor == 1000 else f" at a price factor of {ask.factor / 1000:g}"
+    priced = "" if ask.factor == 1000 or ask.also else f" at a price factor of {ask.factor / 1000:g}"
     more = " more" if ask.held else ""
     match check.reason:
         case "gpu-time":

@@ -104,6 +104,7 @@ class Ask:
 
     Attributes:
         held: seconds that the same session holds already: ``seconds`` more are asked, and no new session is.
+        also: milli-GPU-seconds a second of GPUs of other types, which go with a node that is booked whole.
     """
 
     account: str
@@ -111,11 +112,12 @@ class Ask:
     seconds: int = 0
     factor: int = 1000
     held: int = 0
+    also: int = 0
 
     @property
     def amount(self) -> int:
         """Return the milli-GPU-seconds that would be held."""
-        return self.gpus.count * self.seconds * self.factor
+        return (self.gpus.count * self.factor + self.also) * self.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,10 @@ _REFUSALS = {
     "required partition not available": "the partition is closed now; choose another profile, or try later.",
     "requested time limit is invalid": "the time is longer than the partition allows; ask for less time.",
     "time limit is invalid": "the time is longer than the partition allows; ask for less time.",
-    "access denied to requested reservation": "the reservation is not yours; choose one of yours, or none.",
+    "access denied to requested reservation": (
+        "the reservation is not yours, or not yet: who has just come into a class is let in within a minute. Start "
+        "again then, or choose another reservation, or none."
+    ),
     "requested reservation is invalid": "the reservation does not exist any more; choose another, or none.",
     "requested reservation not usable now": "the reservation cannot be used now.",
     "requested node configuration is not available": "no node has so many GPUs, CPUs or so much memory; ask for less.",

@@ -3,7 +3,7 @@
 Every Tuesday at nine is nine on the wall, whatever the clocks did in between, and ends at eleven on the wall. A time
 that clocks skip is taken with the offset from before the gap, and of one that comes twice the first counts (RFC 5545,
 section 3.3.5); what that does to an occurrence is said in its note. Slurm's own DAILY and WEEKLY flags add 24 hours and
-know no wall clock, so each occurrence becomes a reservation of its own.
+know no wall clock, so each occurrence becomes a reservation of its own. What a rule says is understood in ``rrule``.
 """
 
 from __future__ import annotations
@@ -15,30 +15,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from dateutil.rrule import rrulestr
-
 from carme_hub.errors import Refused
 
 from .periods import Period
+from .rrule import BadRule, days, read
 
 #: The most occurrences of one rule: every day of a year.
 MOST = 366
 #: Days from the first occurrence to the last at most: three years.
 LONGEST = 3 * 366
-_FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
-_PARTS = (
-    "FREQ",
-    "INTERVAL",
-    "COUNT",
-    "UNTIL",
-    "BYDAY",
-    "BYMONTHDAY",
-    "BYMONTH",
-    "BYSETPOS",
-    "BYWEEKNO",
-    "BYYEARDAY",
-    "WKST",
-)
+#: Years in which it may lie: near the ends of the calendar days have no neighbours to count with.
+_YEARS = range(1970, 9000)
 _UNTIL = re.compile(r"(\d{8})(?:T(\d{6})(Z?))?")
 
 
@@ -95,6 +82,9 @@ def occurrences(recurrence: Recurrence, most: int = MOST) -> tuple[Occurrence, .
         raise BadRecurrence(
             "Give start and end as times on the wall, without an offset; the zone is named beside them."
         )
+    for at in (recurrence.start, recurrence.end):
+        if at.year not in _YEARS:
+            raise BadRecurrence(f"Nothing takes place in the year {at.year} here. Give another day.")
     if recurrence.end <= recurrence.start:
         raise BadRecurrence("It ends before it starts. Give a later end.")
     found = []
@@ -116,43 +106,25 @@ def _starts(recurrence: Recurrence, zone: ZoneInfo) -> Iterator[datetime]:
     if not recurrence.rule:
         yield recurrence.start
         return
-    parts = _parts(recurrence.rule)
-    # Whatever the rule says, the search has an end: dateutil looks for a 30 February until the year 9999.
+    try:
+        rule = read(recurrence.rule)
+    except BadRule as error:
+        raise BadRecurrence(str(error)) from error
     last = recurrence.start + timedelta(days=LONGEST)
-    until = _until(parts.pop("UNTIL"), zone) if "UNTIL" in parts else None
-    count = _count(parts.pop("COUNT")) if "COUNT" in parts else None
+    until = _until(rule.until, zone) if rule.until else None
+    count = _count(rule.count) if rule.count else None
     if until is not None and until > last:
         raise BadRecurrence(f"It goes on for more than {LONGEST} days. Let it end sooner.")
-    parts["UNTIL"] = (until or last).strftime("%Y%m%dT%H%M%S")
-    rule = ";".join(f"{name}={value}" for name, value in parts.items())
     found = 0
-    try:
-        for start in islice(rrulestr(rule, dtstart=recurrence.start), count):
-            yield start
-            found += 1
-    except (ValueError, TypeError, OverflowError) as error:
-        raise BadRecurrence(f"The rule {recurrence.rule!r} cannot be followed: {error}.") from error
+    for start in islice(days(rule, recurrence.start, until or last), count):
+        yield start
+        found += 1
     if count is not None and found < count:
         raise BadRecurrence(f"In {LONGEST} days it comes {found} times, not {count}. Take a smaller COUNT.")
 
 
-def _parts(text: str) -> dict[str, str]:
-    """Return the rule's parts by name."""
-    parts: dict[str, str] = {}
-    for part in text.upper().strip().removeprefix("RRULE:").split(";"):
-        name, equals, value = part.partition("=")
-        if name not in _PARTS or not equals or not value or name in parts:
-            raise BadRecurrence(f"{part!r} is not understood. Write a rule like FREQ=WEEKLY;BYDAY=TU;COUNT=12.")
-        parts[name] = value
-    if parts.get("FREQ") not in _FREQUENCIES:
-        raise BadRecurrence("It comes daily, weekly, monthly or yearly: write FREQ=WEEKLY, for example.")
-    if ("COUNT" in parts) == ("UNTIL" in parts):
-        raise BadRecurrence("Say when it ends, by COUNT (how many times) or UNTIL (the last day), and not by both.")
-    return parts
-
-
 def _count(value: str) -> int:
-    if not value.isdecimal() or not value.isascii() or not 0 < int(value[:9]) <= MOST:
+    if not value.isdecimal() or not value.isascii() or not 0 < int(value) <= MOST:
         raise BadRecurrence(f"COUNT={value} is no number of times from 1 to {MOST}.")
     return int(value)
 

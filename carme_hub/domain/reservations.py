@@ -13,7 +13,7 @@ from .capacity import Need, Place, Taken
 from .jobs import Job, Phase
 from .periods import Period
 from .sessions import JOB_NAME_PREFIX
-from .slurm_reservations import MAINTAIN, PREFIX, SlurmReservation
+from .slurm_reservations import LICENSES_ALONE, MAINTAIN, PREFIX, SlurmReservation
 
 
 class State(Enum):
@@ -73,6 +73,7 @@ class Reservation:
         ended: when it was over before its time, 0 otherwise.
         waits: of a draft: it is on the waitlist, and is booked when its GPUs become free.
         problem: why it cannot be kept as it was promised, for its owner; "" while it can.
+        license: the licence of Slurm by which the site has its GPUs kept now, wherever they are; "" = its places are.
     """
 
     id: str
@@ -101,6 +102,7 @@ class Reservation:
     kind: Kind = Kind.BOOKING
     waits: bool = False
     problem: str = ""
+    license: str = ""
 
     def but(self, **changes: Any) -> Reservation:
         """Return the same with changes."""
@@ -119,8 +121,18 @@ class Reservation:
 
     @property
     def gpus(self) -> int:
-        """Return how many GPUs it takes."""
+        """Return how many GPUs it takes, of all types: with a whole node go all that it has."""
+        return sum(place.gpus for place in self.places)
+
+    @property
+    def own(self) -> int:
+        """Return how many GPUs of its own type it takes."""
         return sum(place.count for place in self.places)
+
+    @property
+    def by_type(self) -> dict[str, int]:
+        """Return how many GPUs of each type it takes, its own type first."""
+        return by_type(self.places)
 
     @property
     def gpu_seconds(self) -> int:
@@ -162,6 +174,10 @@ class Reservation:
             root = frozenset({"root"})
             return (SlurmReservation(self.names()[0], self.period, self.nodes, users=root, flags=MAINTAIN),)
         users = frozenset() if self.everybody else frozenset({self.owner, *self.users, *members})
+        accounts = frozenset({self.account})
+        if self.license:
+            wanted = SlurmReservation(self.names()[0], self.period, frozenset(), users=users, accounts=accounts)
+            return (replace(wanted, flags=LICENSES_ALONE, licenses={self.license: self.own}),)
         return tuple(
             SlurmReservation(
                 name,
@@ -170,17 +186,29 @@ class Reservation:
                 {} if part[0].whole else {place.type: place.count for place in part},
                 0 if part[0].whole else sum(place.cpus for place in part),
                 users,
-                frozenset({self.account}),
+                accounts,
             )
             for name, part in zip(self.names(), self._parts(), strict=True)
         )
 
     def _parts(self) -> tuple[tuple[Place, ...], ...]:
-        """Return the places that are one reservation in Slurm: all whole nodes, but each node with single GPUs."""
-        if self.kind is Kind.MAINTENANCE:
+        """Return the places that are one reservation in Slurm: all whole nodes, but each node with single GPUs.
+
+        By licences they are one all together.
+        """
+        if self.kind is Kind.MAINTENANCE or self.license:
             return (self.places,) if self.places else ()
         whole = tuple(place for place in self.places if place.whole)
         return (*((whole,) if whole else ()), *((place,) for place in self.places if not place.whole))
+
+
+def by_type(places: Collection[Place]) -> dict[str, int]:
+    """Return how many GPUs of each type places take; the types that were asked for come first."""
+    found: dict[str, int] = {}
+    others = (other for place in places for other in place.also)
+    for type, count in (*((place.type, place.count) for place in places), *others):
+        found[type] = found.get(type, 0) + count
+    return found
 
 
 def in_the_way(reservation: Reservation, jobs: Iterable[Job]) -> tuple[Job, ...]:

@@ -130,7 +130,14 @@ def runs_inside(job: Job, names: Collection[str]) -> bool:
 
 
 def _free(reservation: Reservation, jobs: Collection[Job]) -> list[tuple[str, int]]:
-    """Return for each of its nodes the name of the reservation in Slurm, and how many of its GPUs no job has."""
+    """Return for each of its nodes the name of the reservation in Slurm, and how many of its GPUs no job has.
+
+    By licences they are on any nodes: then there is one name, and all its GPUs.
+    """
+    if reservation.license:
+        names = set(reservation.names())
+        running = sum(job.gpus.count for job in jobs if runs_inside(job, names))
+        return [(each.name, max(0, reservation.own - running)) for each in reservation.in_slurm()]
     places = {place.node: place.count for place in reservation.places}
     names = set(reservation.names())
     # A job goes on naming all that it might have started in: in which one it is, its node says.

@@ -22,6 +22,7 @@ _OUT = frozenset({"down", "error", "fail", "failing", "drain", "drained", "drain
 _NO_GPU = "no gpu"
 #: Seconds for which a job without a time limit is taken to run on.
 _WITHOUT_END = 10 * 366 * 86_400
+_QUARTER = 900
 
 
 def spots_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[Spot, ...]:
@@ -61,17 +62,18 @@ def taken_by_others(
 
     Args:
         reservations: all of Slurm's. ours: the names of those that are bookings, and are counted as such.
-        back_in: seconds after which a node that is out now is taken to be back.
+        back_in: seconds after which a node that is out now is taken to be back, at the next quarter of an hour:
+            what is offered from then on can still be taken a moment later.
     """
-    known = {node.name: node for node in nodes}
-    found = [Taken(Period(now, now + back_in), node.name) for node in known.values() if is_out(node)]
+    known, back = {node.name: node for node in nodes}, -(-(now + back_in) // _QUARTER) * _QUARTER
+    found = [Taken(Period(now, back), node.name) for node in known.values() if is_out(node)]
     for each in reservations:
         if each.name not in ours:
-            found += _taken(each, known)
+            found += taken_by(each, known)
     return tuple(found)
 
 
-def _taken(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[Taken]:
+def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[Taken]:
     """Yield what a reservation by hand has of each node: where it does not say how many GPUs, as many as it may."""
     there = [nodes[name] for name in sorted(reservation.nodes) if name in nodes]
     if reservation.gpus:

@@ -7,6 +7,7 @@ is simply planned again.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from carme_hub.domain.periods import Period
@@ -21,6 +22,7 @@ _WORD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
 _EMPTY = frozenset({"", "(null)"})
 _VERSION = re.compile(r"slurm\S* (\d+)\.(\d+)")
+_LICENSE = re.compile(r"LicenseName=(\S+) Total=(\d+)\b")
 #: The first release that was seen to reserve single GPUs; 22.05 was seen to refuse them.
 FIRST_WITH_GPUS = (24, 11)
 
@@ -39,6 +41,36 @@ async def keeps_gpus(commands: Commands) -> bool:
     if answer.code != 0 or found is None:
         raise SlurmUnreachable(f"scontrol --version: {answer.words}")
     return (int(found[1]), int(found[2])) >= FIRST_WITH_GPUS
+
+
+async def licenses_in_slurm(commands: Commands) -> dict[str, int]:
+    """Return how many of each licence Slurm has, by name; those of a license server, with their ``@SERVER``.
+
+    Raises:
+        SlurmUnreachable: no answer, or none that can be understood.
+    """
+    answer = await commands.query("scontrol", "show", "licenses", "--oneliner")
+    if answer.code != 0 or answer.complains:
+        raise SlurmUnreachable(f"scontrol show licenses: {answer.words}")
+    return read_licenses(answer.out)
+
+
+def read_licenses(text: str) -> dict[str, int]:
+    """Read the answer of ``scontrol show licenses --oneliner``; Slurm without any says so in words."""
+    return {name: int(total) for name, total in _LICENSE.findall(text)}
+
+
+async def default_partition(commands: Commands) -> str:
+    """Return the partition of jobs that name none, "" where Slurm has no such.
+
+    Raises:
+        SlurmUnreachable: no answer, or none that can be understood.
+    """
+    answer = await commands.query("scontrol", "show", "partition", "--oneliner")
+    if answer.code != 0 or answer.complains:
+        raise SlurmUnreachable(f"scontrol show partition: {answer.words}")
+    lines = (dict(_WORD.findall(line)) for line in answer.out.splitlines())
+    return next((words.get("PartitionName", "") for words in lines if words.get("Default") == "YES"), "")
 
 
 class ReservationsCli:
@@ -73,17 +105,18 @@ def argv(step: Step) -> list[str]:
     match step:
         case Delete(name):
             return ["delete", f"ReservationName={name}"]
-        case Change(name, period, users, accounts):
+        case Change(name, period, users, accounts, licenses):
             words = ["update", f"ReservationName={name}", *_times(period)]
             if users or accounts:
                 words += [f"Users={_list(users)}", f"Accounts={_list(accounts)}"]
-            return words
+            return words + _licenses(licenses)
         case Create(wanted):
             words = ["create", "reservation", f"ReservationName={wanted.name}", *_times(wanted.period)]
-            words.append(f"Nodes={_list(wanted.nodes)}")
+            words += [f"Nodes={_list(wanted.nodes)}"] if wanted.nodes else []
             if wanted.gpus:
                 gpus = [f"gres/gpu:{type}={count}" for type, count in sorted(wanted.gpus.items())]
                 words.append(f"TRES={','.join([f'cpu={wanted.cpus}', *gpus])}")
+            words += _licenses(wanted.licenses)
             words += [f"Users={_list(wanted.users)}"] if wanted.users else []
             words += [f"Accounts={_list(wanted.accounts)}"] if wanted.accounts else []
             words += [f"Flags={_list(wanted.flags)}"] if wanted.flags else []
@@ -95,6 +128,11 @@ def _times(period: Period | None) -> list[str]:
         return []
     start, end = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in (period.start, period.end))
     return [f"StartTime={start}", f"EndTime={end}"]
+
+
+def _licenses(licenses: Mapping[str, int]) -> list[str]:
+    counts = ",".join(f"{name}:{count}" for name, count in sorted(licenses.items()))
+    return [f"Licenses={counts}"] if counts else []
 
 
 def _list(names: frozenset[str]) -> str:
@@ -134,7 +172,13 @@ def _reservation(line: str) -> SlurmReservation:
         accounts=_names(words["Accounts"]),
         flags=frozenset(flag.partition("=")[0] for flag in _names(words["Flags"])),
         state=words["State"],
+        licenses=dict(map(_license, _names(words.get("Licenses", "")))),
     )
+
+
+def _license(item: str) -> tuple[str, int]:
+    name, _, count = item.partition(":")
+    return name, int(count or 1)
 
 
 def _names(text: str) -> frozenset[str]:

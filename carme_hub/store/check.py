@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from carme_hub.domain.ledger import SLOT, Kind
-from carme_hub.domain.reservations import HOLDING
+from carme_hub.domain.reservations import HOLDING, stem_of_id
 from carme_hub.errors import StoreError
 
 from .backup import database_file
@@ -84,6 +84,23 @@ def check(url: str) -> Checked:
                 return Checked(tuple(looked))
             looked += _ledger(connection)
             return Checked(tuple(looked), tuple(_sums(connection)))
+    except SQLAlchemyError as error:
+        raise StoreError(f"The database {make_url(url)!r} cannot be read: {error}") from error
+    finally:
+        engine.dispose()
+
+
+def reservation_stems(url: str, cluster: str) -> frozenset[str]:
+    """Return what the names in Slurm of all reservations that a cluster ever had begin with; nothing is written.
+
+    Raises:
+        StoreError: there is no such database, or it cannot be read.
+    """
+    engine = _read_only(url)
+    try:
+        with engine.connect() as connection:
+            ids = connection.execute(select(reservations.c.id).where(reservations.c.cluster == cluster)).scalars()
+            return frozenset(stem_of_id(id) for id in ids)
     except SQLAlchemyError as error:
         raise StoreError(f"The database {make_url(url)!r} cannot be read: {error}") from error
     finally:

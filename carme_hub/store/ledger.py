@@ -41,9 +41,6 @@ __all__ = [
     "Whose",
 ]
 
-#: Rows in one INSERT.
-_ROWS = 500
-
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -68,6 +65,17 @@ class LedgerWrites(OnceWrites):
         decided = [each for each in map(self.anomaly, self._decided) if each is not None]
         return Committed(tuple(self._entries), tuple(self._notes), tuple(decided))
 
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Undo at its end whatever is written within it: to know what would be refused."""
+        entries, notes, decided = len(self._entries), len(self._notes), len(self._decided)
+        savepoint = self._connection.begin_nested()
+        try:
+            yield
+        finally:
+            savepoint.rollback()
+            del self._entries[entries:], self._notes[notes:], self._decided[decided:]
+
     def append(self, entries: Iterable[Entry]) -> list[Entry]:
         """Write the entries whose key is not there yet, and return those, with their ids.
 
@@ -76,11 +84,11 @@ class LedgerWrites(OnceWrites):
         """
         new = list(entries)
         ids: dict[str, int] = {}
-        for at in range(0, len(new), _ROWS):
-            rows = [entry_row(entry) for entry in new[at : at + _ROWS]]
+        if new:
             statement = upsert(self._connection, ledger).on_conflict_do_nothing(index_elements=["key"])
-            written = self._connection.execute(statement.values(rows).returning(ledger.c.key, ledger.c.id))
-            ids.update((key, id) for key, id in written)
+            # Rows beside the statement: that is compiled once, and SQLAlchemy writes as many at once as may be.
+            rows = [entry_row(entry) for entry in new]
+            ids.update(tuple(row) for row in self.run(statement.returning(ledger.c.key, ledger.c.id), rows))
         found = []
         for entry in new:
             id = ids.pop(entry.key, None)

@@ -6,7 +6,7 @@ and corrections about no time are what may be used.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,6 +162,15 @@ class LedgerReads:
             part = case((inside, amount), else_=amount // (end - start) * (last - first))
         total, oldest = self.run(query.with_only_columns(func.sum(part), func.min(end))).one()
         return Used(-int(total or 0), int(oldest or 0))
+
+    def last_use(self, whose: Whose) -> int:
+        """Return the end of the newest use, 0 = there is none: no window from then on has any."""
+        ends = (
+            self._of(whose).where(ledger.c.kind == kind.value).with_only_columns(func.max(ledger.c.end))
+            for kind in (Kind.CHARGE, Kind.CORRECTION)
+        )
+        # Asked of each kind alone, the index has the answer at its end.
+        return max(int(end or 0) for end in self.run(select(*(each.scalar_subquery() for each in ends))).one())
 
     def oldest_uses(self, whose: Whose, since: float, most: int = 100) -> list[tuple[int, int, int]]:
         """Return (start, end, amount) of what was used since a time, the oldest end first, as positive amounts."""
@@ -346,9 +355,9 @@ class LedgerReads:
     def _read(self, statement: Any) -> list[Entry]:
         return [entry_of(row._mapping) for row in self.run(statement)]
 
-    def run(self, statement: Any) -> Any:
-        """Run a statement of the store."""
-        return self._connection.execute(statement)
+    def run(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> Any:
+        """Run a statement of the store; with ``rows`` for each of them."""
+        return self._connection.execute(statement, rows)
 
 
 def _is_in(column: Any, values: frozenset[str]) -> ColumnElement[bool]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import select
 
-from carme_hub.domain.ledger import RULES, SLOT, Entry, Kind, price, slot_key, slot_session
+from carme_hub.domain.ledger import RULES, SLOT, Entry, Kind, price, release_key, slot_key, slot_session
 from carme_hub.domain.resources import NO_GPUS, Gpus
 from carme_hub.domain.windows import overlap
 
-from .ledger_reads import LedgerReads
+from .ledger_reads import Held, LedgerReads
 from .ledger_rows import entry_of
 from .tables import ledger, open_hold
+
+#: Stands for a session in the key of what is held for GPUs of another type, which go with a whole node.
+ALSO = "also"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +24,18 @@ class OpenSlot:
     """All holds of one reservation that no release has closed, taken together.
 
     Attributes:
-        entry: the newest of them; its time, GPUs and factor are those that count. number: how many there are.
+        entry: the newest of them that is about its own GPU type; its time, GPUs and factor are those that count.
+        number: how many there are.
         amount: what is held, a positive number.
         taken: by session, what it has taken over, less what came back of that.
+        also: GPUs of other types that go with its whole nodes, and the factor at which they were booked.
     """
 
     entry: Entry
     amount: int
     number: int = 1
     taken: Mapping[str, int] = field(default_factory=dict)
+    also: tuple[tuple[Gpus, int], ...] = ()
 
     @property
     def id(self) -> str:
@@ -42,9 +48,19 @@ class OpenSlot:
         return self.entry.gpus[0] if self.entry.gpus else NO_GPUS
 
     @property
+    def parts(self) -> tuple[tuple[Gpus, int], ...]:
+        """Return all GPUs that are reserved, by type, and the factor of each; its own type comes first."""
+        return ((self.gpus, self.entry.factor), *self.also)
+
+    @property
+    def count(self) -> int:
+        """Return how many GPUs are reserved, of all types."""
+        return sum(gpus.count for gpus, _ in self.parts)
+
+    @property
     def rate(self) -> int:
         """Return the price of one second of it, in milli-GPU-seconds."""
-        return price(self.gpus, 1, self.entry.factor)
+        return rate_of(self.parts)
 
     @property
     def whole(self) -> int:
@@ -53,9 +69,20 @@ class OpenSlot:
 
     def within(self, gpus: Gpus, factor: int, start: float, end: float) -> int:
         """Return the price of GPUs for the part of a time that lies in the reservation's; of another type it is 0."""
-        if gpus.type != self.gpus.type:
+        if all(gpus.type != each.type for each, _ in self.parts):
             return 0
         return price(gpus, int(overlap(start, end, (self.entry.start, self.entry.end))), factor)
+
+    def release(self, at: float, reason: str, actor: str = RULES) -> Entry:
+        """Return the entry that gives back all that is held."""
+        gpus, factors = zip(*self.parts, strict=True)
+        about = {"key": release_key(self.id), "kind": Kind.RELEASE, "amount": self.amount, "gpus": gpus, "id": 0}
+        factor = factors[0] if len({*factors}) == 1 else 0
+        return self.entry.but(**about, factor=factor, at=at, reason=reason, actor=actor)
+
+    def left(self, now: float) -> int:
+        """Return the price of what is left of its time."""
+        return self.rate * int(overlap(now, self.entry.end, (self.entry.start, self.entry.end)))
 
     def back(self, session: str, kept: int) -> int:
         """Return what comes back of what a session has taken over, where it keeps so much: all is the whole at most.
@@ -73,9 +100,28 @@ class OpenSlot:
     def after(self, entry: Entry) -> OpenSlot:
         """Return the same with one more of its entries."""
         session, taken = slot_session(entry.key, self.id), dict(self.taken)
+        if session == ALSO:
+            return self._with_also(entry)
         if session:
             taken[session] = taken.get(session, 0) + entry.amount
         return replace(self, entry=entry, amount=self.amount - entry.amount, number=self.number + 1, taken=taken)
+
+    def _with_also(self, entry: Entry) -> OpenSlot:
+        """Return the same with GPUs of another type, or without them where the entry is about no time."""
+        (gpus,) = entry.gpus
+        also = [each for each in self.also if each[0].type != gpus.type]
+        also += [(gpus, entry.factor)] if entry.end > entry.start else []
+        return replace(self, amount=self.amount - entry.amount, number=self.number + 1, also=tuple(also))
+
+
+def rate_of(parts: Iterable[tuple[Gpus, int]]) -> int:
+    """Return the price of one second of GPUs, each type at its factor, in milli-GPU-seconds."""
+    return sum(price(gpus, 1, factor) for gpus, factor in parts)
+
+
+def new_slot(account: str, user: str, id: str, amount: int, start: int, end: int) -> Held:
+    """Return the line of ``LedgerReads.held`` for a reservation that is held for, and not written yet."""
+    return Held(account, user, id, amount, end, gpus=0, job_id=None, is_first=False, start=start, is_slot=True)
 
 
 def open_slots(reads: LedgerReads, only: Collection[str] | None = None) -> dict[str, OpenSlot]:

@@ -7,9 +7,12 @@ Synchronous: ``carme_hub.booking`` calls it in a thread. Whoever books has the c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, and_, cast, insert, or_, select, update
@@ -23,9 +26,6 @@ from .ledger import LedgerStore, LedgerWrites
 from .ledger_reads import LedgerReads
 from .tables import reservation as table
 
-#: Rows in one INSERT: SQLite takes 32,766 values.
-_ROWS = 500
-
 
 class Changed(Refused):
     """Somebody else has changed the reservation meanwhile."""
@@ -36,8 +36,9 @@ class Changed(Refused):
 class ReservationReads:
     """What can be read of a cluster's calendar, at the moment that the reads are of."""
 
-    def __init__(self, reads: LedgerReads) -> None:
+    def __init__(self, reads: LedgerReads, licenses: Mapping[str, str] = MappingProxyType({})) -> None:
         self._reads = reads
+        self._licenses = licenses
         self.cluster = reads.cluster
 
     def get(self, id: str) -> Reservation | None:
@@ -54,16 +55,26 @@ class ReservationReads:
         Args:
             without: ids of reservations that are left out: they are about to be somewhere else.
         """
-        query = select(table.c.start, table.c.end, table.c.places, table.c.kind, table.c.id)
-        where = (table.c.cluster == self.cluster, *_during(period), _in(HOLDING))
-        found: list[Taken] = []
-        for start, end, places, kind, id in self._reads.run(query.where(*where)):
-            if id in without:
-                continue
-            there = Period(start, end)
-            taken = [Place(**place).taken(there) for place in places]
-            # Maintenance is nobody's booking: it leaves the share that may be booked as it is.
-            found += taken if kind == Kind.BOOKING.value else [replace(each, booked=False) for each in taken]
+        return self.taken_in([period], without)[0]
+
+    def taken_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[Taken]]:
+        """Return what they take within each period, by one question to the database: a series has hundreds.
+
+        Args:
+            periods: in order of their starts.
+        """
+        if not periods:
+            return []
+        span = Period(periods[0].start, max(period.end for period in periods))
+        query = select(table.c.start, table.c.end, _PLACES, table.c.kind, table.c.id).order_by(table.c.start)
+        rows = self._reads.run(query.where(table.c.cluster == self.cluster, *_during(span), _in(HOLDING)))
+        coming = deque(row for row in rows if row[4] not in without)
+        found, there = [], list[Any]()
+        for period in periods:
+            there = [row for row in there if row[1] > period.start]
+            while coming and coming[0][0] < period.end:
+                there.append(coming.popleft())
+            found.append([taken for row in there if _overlap(row, period) for taken in _taken(*row[:4])])
         return found
 
     def in_states(self, states: Collection[State]) -> list[Reservation]:
@@ -108,15 +119,16 @@ class ReservationReads:
         return self._of(table.c.series == series)
 
     def _of(self, *where: ColumnElement[bool]) -> list[Reservation]:
-        query = select(table).where(table.c.cluster == self.cluster, *where).order_by(table.c.start, table.c.id)
-        return [_from_row(dict(row._mapping)) for row in self._reads.run(query)]
+        query = select(*_COLUMNS).where(table.c.cluster == self.cluster, *where).order_by(table.c.start, table.c.id)
+        found = (_from_row(*row) for row in self._reads.run(query))
+        return [by_license(each, self._licenses) for each in found]
 
 
 class ReservationWrites(ReservationReads):
     """What can be written while the calendar is ours alone. ``ledger`` is of the same transaction."""
 
-    def __init__(self, ledger: LedgerWrites) -> None:
-        super().__init__(ledger)
+    def __init__(self, ledger: LedgerWrites, licenses: Mapping[str, str]) -> None:
+        super().__init__(ledger, licenses)
         self.ledger = ledger
         #: What was written so far.
         self.written: list[Reservation] = []
@@ -124,9 +136,8 @@ class ReservationWrites(ReservationReads):
     def add(self, new: Iterable[Reservation]) -> None:
         """Write new reservations."""
         found = [*new]
-        rows = [_to_row(each) for each in found]
-        for at in range(0, len(rows), _ROWS):
-            self.ledger.run(insert(table).values(rows[at : at + _ROWS]))
+        if found:
+            self.ledger.run(insert(table), [_to_row(each) for each in found])
         self.written += found
 
     def save(self, changed: Reservation) -> None:
@@ -148,17 +159,26 @@ class ReservationStore:
     Args:
         after: is told, in the writer's thread, what each transaction has written, once that is committed; it raises
             nothing.
+        licenses: the licence of Slurm by which the site keeps each GPU type now, {} = by nodes. It is not stored: when
+            a site changes it, all that is booked is kept in the new way.
     """
 
-    def __init__(self, ledger: LedgerStore, after: Callable[[Sequence[Reservation]], None] | None = None) -> None:
+    def __init__(
+        self,
+        ledger: LedgerStore,
+        after: Callable[[Sequence[Reservation]], None] | None = None,
+        *,
+        licenses: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._ledger = ledger
         self._after = after
+        self.licenses = licenses
 
     @contextmanager
     def transaction(self, cluster: str) -> Iterator[ReservationWrites]:
         """Have the cluster's calendar and ledger alone; committed at the end, undone by an exception."""
         with self._ledger.transaction(cluster) as writes:
-            ours = ReservationWrites(writes)
+            ours = ReservationWrites(writes, self.licenses)
             yield ours
         if self._after is not None and ours.written:
             self._after(ours.written)
@@ -167,7 +187,13 @@ class ReservationStore:
     def reading(self, cluster: str) -> Iterator[ReservationReads]:
         """Read one moment of it, without waiting for who writes."""
         with self._ledger.reading(cluster) as reads:
-            yield ReservationReads(reads)
+            yield ReservationReads(reads, self.licenses)
+
+
+def by_license(reservation: Reservation, licenses: Mapping[str, str]) -> Reservation:
+    """Return a reservation with the licence that keeps it, where one does; maintenance is of nodes."""
+    name = licenses.get(reservation.need.type, "") if reservation.kind is Kind.BOOKING else ""
+    return reservation.but(license=name) if name else reservation
 
 
 def _during(period: Period) -> tuple[ColumnElement[bool], ...]:
@@ -187,29 +213,81 @@ def _to_row(reservation: Reservation) -> dict[str, Any]:
         "seats": reservation.need.seats,
         "start": reservation.period.start,
         "end": reservation.period.end,
-        "places": [asdict(place) for place in reservation.places],
+        "places": [_place_row(place) for place in reservation.places],
         "state": reservation.state.value,
         "kind": reservation.kind.value,
         "users": sorted(reservation.users),
     }
 
 
-def _from_row(row: dict[str, Any]) -> Reservation:
+def _place_row(place: Place) -> dict[str, Any]:
+    found = asdict(place)
+    if not place.also:
+        del found["also"]
+    return found
+
+
+@lru_cache(maxsize=16_384)
+def _places(text: str) -> tuple[Place, ...]:
+    """Return the places of a row's JSON; they hardly ever change, and are read again with each look at the calendar."""
+    return tuple(_shared(_place(**place)) for place in json.loads(text))
+
+
+@lru_cache(maxsize=16_384)
+def _shared(place: Place) -> Place:
+    """Return the same place for all bookings: there are few, and Python's garbage collector looks at each."""
+    return place
+
+
+def _place(*, also: Iterable[tuple[str, int]] = (), **rest: Any) -> Place:
+    """Return a place from its JSON, which knows no tuples; of one type only it says nothing of others."""
+    return Place(**rest, also=tuple((type, count) for type, count in also))
+
+
+def _overlap(row: Any, period: Period) -> bool:
+    start, end, *_ = row
+    return bool(start < period.end and end > period.start)
+
+
+def _taken(start: int, end: int, places: str, kind: str) -> list[Taken]:
+    period = Period(start, end)
+    found = [place.taken(period) for place in _places(places)]
+    # Maintenance is nobody's booking: it leaves the share that may be booked as it is.
+    return found if kind == Kind.BOOKING.value else [replace(each, booked=False) for each in found]
+
+
+@lru_cache(maxsize=1024)
+def _users(text: str) -> frozenset[str]:
+    return frozenset(json.loads(text))
+
+
+def _from_row(
+    type: str, gpus: int, seats: int, start: int, end: int, places: str, state: str, kind: str, users: str, *plain: Any
+) -> Reservation:
+    """Return the reservation of the values of ``_COLUMNS``."""
+    named = dict(zip(_PLAIN, plain, strict=True))
     try:
         return Reservation(
-            need=Need(row.pop("type"), row.pop("gpus"), row.pop("seats")),
-            period=Period(row.pop("start"), row.pop("end")),
-            places=tuple(Place(**place) for place in row.pop("places")),
-            state=State(row.pop("state")),
-            kind=Kind(row.pop("kind")),
-            users=frozenset(row.pop("users")),
-            **row,
+            need=Need(type, gpus, seats),
+            period=Period(start, end),
+            places=_places(places),
+            state=State(state),
+            kind=Kind(kind),
+            users=_users(users),
+            **named,
         )
     except (TypeError, KeyError, ValueError) as error:
-        raise StoreError(f"Reservation {row.get('id')} cannot be understood: {error}") from error
+        raise StoreError(f"Reservation {named['id']} cannot be understood: {error}") from error
 
 
 _PLAIN = (
     *("id", "cluster", "owner", "account", "title", "created", "group", "everybody", "profile", "zone", "series"),
     *("occurrence", "version", "changed", "reason", "actor", "used", "ended", "waits", "problem"),
+)
+#: JSON as its text: what was read before is not read again.
+_PLACES, _USERS = cast(table.c.places, Text), cast(table.c.users, Text)
+_COLUMNS = (
+    *(table.c[name] for name in ("type", "gpus", "seats", "start", "end")),
+    *(_PLACES, table.c.state, table.c.kind, _USERS),
+    *(table.c[name] for name in _PLAIN),
 )

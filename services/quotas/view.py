@@ -139,6 +139,8 @@ def sentence(entry: Entry, zone: str) -> str:
     match entry.kind:
         case Kind.HOLD | Kind.CHARGE if _is_of_slot(entry):
             return f"{why[:1].upper()}{why[1:]}."
+        case Kind.HOLD if entry.amount > 0:
+            return f"Some of the hold came back: {why}." if why else "Some of the hold came back."
         case Kind.HOLD if entry.key.count(":") > 1:
             return "Held for a longer time limit; what is not used comes back when the session ends."
         case Kind.HOLD:

@@ -14,6 +14,7 @@ from carme_hub.services.reservations.api_base import Call
 from carme_hub.services.reservations.asking import zone_of
 from carme_hub.services.reservations.scopes import WRITE
 from carme_hub.services.reservations.shown import Eyes
+from carme_hub.services.reservations.sight import Offer
 from carme_hub.services.rest import NoSense, Text
 from carme_hub.services.roster import SILENT
 
@@ -89,13 +90,13 @@ async def free(call: Call) -> models.FreeOut:
 async def supply(call: Call) -> models.SupplyOut:
     """Return what can be booked at all, and whether the visitor may."""
     sight = call.service.sight
-    facts = await call.service.desk.supply() if sight.known else Facts((), (), sight.offer.by_node, 0, "")
+    facts = await call.service.desk.supply() if sight.known else _nothing(sight.offer)
     states = {node.name: node for node in sight.nodes}
     accounts = await call.service.accounts(call.visitor)
     return models.SupplyOut(
         at=int(sight.at),
         known=sight.known,
-        keeps="nodes" if facts.by_node else "gpus",
+        keeps="licenses" if facts.by_license else "nodes" if facts.by_node else "gpus",
         notes=[facts.note] if facts.note else [],
         types=[
             models.TypeOut(gpu_type=each.type, total=each.total, largest=each.seat, bookable=each.bookable)
@@ -164,7 +165,13 @@ async def health(call: Call) -> models.HealthOut:
     """Return whether Slurm is kept equal to the calendar; Slurm's own words are for the log."""
     standing = call.service.standing
     age = None if standing.answered is None else max(0, int(call.now - standing.answered))
-    return models.HealthOut(keeping=standing.keeping(call.now), age=age, equal=standing.equal)
+    faults = list(call.service.licenses.faults)
+    return models.HealthOut(keeping=standing.keeping(call.now), age=age, equal=standing.equal, faults=faults)
+
+
+def _nothing(offer: Offer) -> Facts:
+    """Return what can be booked while Slurm has not said anything."""
+    return Facts((), (), offer.by_node, 0, "", by_license=bool(offer.licenses))
 
 
 def link(call: Call) -> str:

@@ -104,7 +104,8 @@ async def maintain(call: Call) -> models.MaintenanceOut:
     asked: models.MaintenanceIn = call.body
     period = period_of(asked.start, asked.end, asked.zone)
     nodes = tuple(dict.fromkeys(asked.nodes))
-    done, changed = await call.service.desk.maintain(await call.booker(), nodes, period, asked.title.strip())
+    who, title = await call.booker(), asked.title.strip()
+    done, changed = await call.service.desk.maintain(who, nodes, period, title, key=call.key)
     look = await eyes(call)
     return models.MaintenanceOut(at=int(call.now), maintenance=look.booking(done), changed=look.bookings(changed))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from carme_hub.booking.keeper import REMEMBERED, Pass
 from carme_hub.booking.rules import Rules, rules_for, share_of
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.ledger import Balance
+from carme_hub.domain.offers import Profile
 from carme_hub.domain.profile_list import parse_profiles
 from carme_hub.domain.quotas import Person, Who
 from carme_hub.domain.reservations import Reservation
@@ -27,6 +28,7 @@ from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
 from carme_hub.services.reservations.audit import Audit
+from carme_hub.services.reservations.counting import Counting
 from carme_hub.services.reservations.feed import Feeds
 from carme_hub.services.reservations.keeping import Keeper
 from carme_hub.services.reservations.money import SlotMoney
@@ -36,7 +38,7 @@ from carme_hub.services.reservations.standing import Standing
 from carme_hub.services.roster import SILENT, Roster
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.reservations import ReservationsCli, keeps_gpus
+from carme_hub.slurm.reservations import ReservationsCli, default_partition, keeps_gpus, licenses_in_slurm
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.engine import CarmeStore
@@ -78,6 +80,7 @@ class ReservationsService(CarmeService):
     kept: Kept
     feeds: Feeds
     sight: Sight
+    licenses: Counting
     standing: Standing
     book: AssociationBook
     roster: Roster
@@ -85,15 +88,18 @@ class ReservationsService(CarmeService):
     money: SlotMoney | None = None
     virtual = False
     clock: Callable[[], float] = staticmethod(time.time)
+    #: Seconds for which it is good enough in the next pass who is in which group.
+    _who = _WHO
     _engine: Any = None
     _keeper: Keeper | None = None
 
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
         from carme_hub.services.reservations.api import API
+        from carme_hub.services.reservations.door import DOOR
         from carme_hub.services.reservations.pages import PAGES
 
-        return [*API, *PAGES]
+        return [*API, *DOOR, *PAGES]
 
     async def get_ready(self) -> None:
         """Open the database and begin to keep what is promised."""
@@ -111,6 +117,8 @@ class ReservationsService(CarmeService):
             reservations=ReservationsCli(commands),
             usage=UsageReader(commands).usage,
             by_node=by_node,
+            licenses_in_slurm=lambda: licenses_in_slurm(commands),
+            default_partition=lambda: default_partition(commands),
         )
         self._keeper = self.keeper
         self.keeper.start()
@@ -133,6 +141,8 @@ class ReservationsService(CarmeService):
         reservations: Any,
         usage: Callable[[float], Any],
         by_node: bool,
+        licenses_in_slurm: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
+        default_partition: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """Put the parts together; nothing runs yet."""
         self.settings, quotas = settings, CarmeQuotas(parent=self)
@@ -153,15 +163,20 @@ class ReservationsService(CarmeService):
         )
         self.money = SlotMoney(self.ledger.books, settings.charge == "booked") if quotas.enabled else None
         self._usage = usage
-        store = ReservationStore(ledger, Audit(self.config, quotas.audit_file, self.log))
-        offer = Offer(tuple(settings.partitions), by_node, settings.shards_kept_off, settings.back_in)
+        counted = settings.counted_by()
+        self.licenses = Counting(counted, licenses_in_slurm, clock=self.clock, log=self.log)
+        store = ReservationStore(ledger, Audit(self.config, quotas.audit_file, self.log), licenses=counted)
+        partitions, profiles = tuple(settings.partitions), self._profiles()
+        offer = Offer(partitions, by_node, settings.shards_kept_off, settings.back_in, counted, profiles)
         self.sight = Sight(
             client,
             offer,
             clock=self.clock,
-            there=lambda: self.keeper.last.there if self.keeper.last is not None else (),
+            there=lambda: self.keeper.seen,
             ours=lambda: self._ours,
             share=lambda: share_of(self.policy(), settings.usual(), self.clock()),
+            not_counted=lambda: self.licenses.missing,
+            default_partition=default_partition,
             log=self.log,
         )
         self._ours: Collection[str] = ()
@@ -171,6 +186,7 @@ class ReservationsService(CarmeService):
             rules=self.rules,
             money=self.money or FreeOfCharge(),
             people=self.roster.person,
+            accounts=lambda user: self.book.accounts_of(user) if self.book.known else None,
             on_change=lambda: self.keeper.look_now(),
         )
         self.keeper = Keeper(
@@ -179,6 +195,7 @@ class ReservationsService(CarmeService):
             cluster,
             clock=self.clock,
             members=self.members,
+            charging=lambda account: self.book.members_of(account),
             ahead=settings.ahead,
             every=settings.interval,
             money=self.money,
@@ -200,6 +217,7 @@ class ReservationsService(CarmeService):
             administrators=self._administrators,
             jobs=lambda: self.sight.jobs,
             remind=settings.remind,
+            refunds=lambda: self.charged and "maintenance" in self.policy().refunded,
         )
 
     async def _look(self) -> None:
@@ -208,14 +226,17 @@ class ReservationsService(CarmeService):
         Raises:
             CarmeError: nobody knows yet who is in which group; whoever is would be shut out of their class.
         """
-        await self.roster.refresh(_WHO)
+        who, self._who = self._who, _WHO
+        await self.roster.refresh(who)
         if not self.roster.known:
             raise CarmeError(SILENT)
-        await self.book.refresh()
+        await self.book.refresh(min(who, self.book.max_age))
         if self.money is not None:
             await self.prices.load(self.ledger)
         self._ours = await in_store_thread(self._read, lambda reads: reads.stems(self.clock() - REMEMBERED))
         await self.sight.look()
+        if self.sight.known:
+            await self.licenses.look(self.sight.nodes)
 
     async def _tell(self, done: Pass, seconds: float) -> None:
         """Settle what is over, and tell people what a pass means for them; what fails is done after the next one."""
@@ -226,6 +247,16 @@ class ReservationsService(CarmeService):
             await self.notices.round()
         except CarmeError as error:
             self.log.warning("Not settled or told yet, it is tried again: %s", error)
+
+    async def let_in(self, user: str, id: str) -> bool:
+        """Return whether Slurm lets a user into a booking by now; where it would not, everything is looked at again.
+
+        They may have come into the class, or the booking into the calendar, since the last pass.
+        """
+        if not self.keeper.lets_in(id, user):
+            self._who = 0.0
+            await self.keeper.look()
+        return self.keeper.lets_in(id, user)
 
     def _read(self, question: Callable[[ReservationReads], T]) -> T:
         with self.calendar.store.reading(self.calendar.cluster) as reads:
@@ -264,12 +295,17 @@ class ReservationsService(CarmeService):
 
     def profiles(self) -> list[dict[str, str]]:
         """Return the profiles with which seats can start, where the site lists them in its settings."""
+        found = (self.sight.offer.profiles or {}).values()
+        return [{"slug": each.slug, "name": each.display_name} for each in found if each.gpus is not None]
+
+    def _profiles(self) -> Mapping[str, Profile] | None:
+        """Return the profiles of the site by slug, None where they are made for each user or named otherwise."""
         said = self.config.SlurmContainerSpawner.get("profile_list", [])
         try:
             found = parse_profiles(said) if isinstance(said, list) else ()
         except ConfigError:  # the hub says so
             found = ()
-        return [{"slug": each.slug, "name": each.display_name} for each in found if each.gpus is not None]
+        return {each.slug: each for each in found} or None
 
     def members(self, group: str) -> Collection[str]:
         """Return the users of a hub group."""

@@ -43,7 +43,8 @@ class Audit:
 
 
 def _event(one: Reservation) -> dict[str, Any]:
-    places = ",".join(f"{place.node}:{place.type}:{place.count}" for place in one.places)
+    taken = ((place.node, *gpus) for place in one.places for gpus in ((place.type, place.count), *place.also))
+    places = ",".join(f"{node}:{type}:{count}" for node, type, count in taken)
     details = {
         "series": one.series,
         "account": one.account,

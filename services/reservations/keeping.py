@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from carme_hub.booking.keeper import Pass, ReservationKeeper
-
-#: Seconds after which a pass that could not be made is tried again.
-SOON = 2.0
 
 
 class Keeper(ReservationKeeper):
@@ -32,13 +28,9 @@ class Keeper(ReservationKeeper):
         self._before, self._after = before, after
 
     async def once(self) -> Pass:
-        """Make one pass; one of which it is not known yet what it needs is tried again soon."""
+        """Make one pass."""
         began = time.monotonic()
-        try:
-            await self._before()
-        except Exception:
-            asyncio.get_running_loop().call_later(SOON, self.look_now)
-            raise
+        await self._before()
         done = await super().once()
         await self._after(done, time.monotonic() - began)
         return done

@@ -126,13 +126,14 @@ class SpanOut(BaseModel):
 
 
 class PlaceOut(BaseModel):
-    """What a booking has on one node. ``whole``: nobody else is there."""
+    """What a booking has on one node. ``whole``: nobody else is there; ``also``: its GPUs of other types."""
 
     node: str
     gpu_type: str
     gpus: int
     seats: int
     whole: bool
+    also: dict[str, int] = {}
 
 
 class BookingOut(BaseModel):
@@ -141,7 +142,8 @@ class BookingOut(BaseModel):
     Attributes:
         hidden: it is others', and who and what for is not for the visitor to see: id, title, owner and the like are "".
         mine: the visitor owns it. invited: it is for the visitor, who may start sessions in it.
-        gpus: of one seat, 0 = whole nodes; total: all that it takes. series: "" for what comes once.
+        gpus: of one seat, 0 = whole nodes; total: all that it takes, and by_type: how many of each type, its own first.
+        series: "" for what comes once.
         waits: a draft on the waitlist. problem: why it cannot be kept as promised, "" while it can.
         may: what the visitor may do with it now. amount: milli-GPU-seconds × price of its whole period, null where it
             is hidden or nothing is kept of GPU time.
@@ -158,6 +160,7 @@ class BookingOut(BaseModel):
     gpus: int
     seats: int
     total: int
+    by_type: dict[str, int] = {}
     start: int
     end: int
     zone: str
@@ -291,13 +294,14 @@ class NodeOut(BaseModel):
 class SupplyOut(BaseModel):
     """What can be booked at all, as Slurm said ``at``. ``known`` is false until Slurm has said anything.
 
-    ``keeps``: whether Slurm reserves single ``gpus`` or whole ``nodes``. ``notes``: what it does not keep exactly.
+    ``keeps``: whether Slurm reserves single ``gpus``, whole ``nodes``, or a licence for each GPU (``licenses``).
+    ``notes``: what it does not keep exactly.
     ``may_book``: whether the policy lets the visitor book at all. ``accounts``: those that the visitor may charge.
     """
 
     at: int
     known: bool
-    keeps: Literal["gpus", "nodes"]
+    keeps: Literal["gpus", "nodes", "licenses"]
     notes: list[str]
     types: list[TypeOut]
     nodes: list[NodeOut]
@@ -323,9 +327,10 @@ class HealthOut(BaseModel):
     """Whether Slurm's reservations are kept equal to the calendar.
 
     ``age``: seconds since the last comparison that Slurm answered, null for never. ``equal``: whether nothing had to be
-    changed then.
+    changed then. ``faults``: why GPUs that are counted by licences are not kept, in sentences.
     """
 
     keeping: bool
     age: int | None
     equal: bool
+    faults: list[str]

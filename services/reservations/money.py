@@ -6,13 +6,15 @@ their end. So a booking that is over is settled by a pass of its own, again unti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from carme_hub.accounting import slots
+from carme_hub.accounting import slots, slots_over
 from carme_hub.accounting.books import Books
 from carme_hub.accounting.slots import slot_of
+from carme_hub.booking.lapses import Owed
 from carme_hub.domain.ledger import RULES
+from carme_hub.domain.periods import Period
 from carme_hub.domain.quotas import Person
 from carme_hub.domain.reservations import HOLDING, Reservation, State
 from carme_hub.domain.slurm_reservations import stem_of
@@ -36,9 +38,9 @@ class SlotMoney:
     books: Books
     booked: bool = False
 
-    def hold(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
-        """Hold what a confirmed booking may use; return the sentence of a refusal, "" where it is held."""
-        return slots.hold(self.books, writes, slot_of(reservation), person, actor).message
+    def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
+        """Hold what all times of a confirmed booking may use; return the sentence of a refusal, "" where it is held."""
+        return slots.hold_all(self.books, writes, [slot_of(each) for each in booking], person, actor).message
 
     def change(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
         """Hold for the booking as it is now, more or less than before; return the sentence of a refusal or "".
@@ -59,10 +61,15 @@ class SlotMoney:
         """Hold what is left of it beside what these open sessions in it hold, and other jobs in it have used."""
         slots.level(self.books, writes, slot_of(reservation), now, inside, booked=self.booked, by_hand=by_hand)
 
+    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: Owed, now: float) -> None:
+        """Give back the price of time in which it was not to be had; where use is charged, none is due for it."""
+        if self.booked:
+            slots_over.lapse(writes, slot_of(reservation), now, owed.more, owed.least)
+
     def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         """Give back what a booking that is over still holds; what is to be charged of it is left for ``settle``."""
         if not self.booked:
-            self._settle(writes, reservation, now, 0)
+            self._settle(writes, reservation, now, {})
 
     def price(self, reservation: Reservation) -> int:
         """Return the milli-GPU-seconds of the whole, at its price."""
@@ -98,13 +105,23 @@ class SlotMoney:
                 return self._settle(writes.ledger, one, now, _used(one, known))
             return slots.give_back(self.books, writes.ledger, slot_of(one), "the booking is over", RULES)
 
-    def _settle(self, writes: LedgerWrites, one: Reservation, now: float, used: int) -> bool:
-        ended = min(int(one.ended or one.period.end), one.period.end)
-        slot = slot_of(one)
-        return slots.settle_slot(self.books, writes, slot, now, ended=ended, booked=self.booked, used=used)
+    def _settle(self, writes: LedgerWrites, one: Reservation, now: float, used: Mapping[str, int]) -> bool:
+        slot, ended = slot_of(one), _ended(one)
+        return slots_over.settle_slot(self.books, writes, slot, now, ended=ended, booked=self.booked, used=used)
 
 
-def _used(one: Reservation, known: Sequence[Usage]) -> int:
-    """Return the GPU-seconds of the jobs in it, also on nodes on which it was before."""
+def _ended(one: Reservation) -> int:
+    """Return when it was over."""
+    return min(int(one.ended or one.period.end), one.period.end)
+
+
+def _used(one: Reservation, known: Sequence[Usage]) -> Mapping[str, int]:
+    """Return the GPU-seconds, by type, of the jobs in it, also on nodes on which it was before, until it was over.
+
+    Slurm lets them run on after it was given back; then they are charged for their own time alone.
+    """
+    start, ended = one.period.start, _ended(one)
+    if ended <= start:
+        return {}
     names = {name for usage in known for name in usage.reservation.split(",") if stem_of(name) == one.stem}
-    return slots.used_inside(known, names, one.period)
+    return slots_over.used_inside(known, names, Period(start, ended))

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 from carme_hub.accounting.notices import Due
 from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.booking import sentences
+from carme_hub.booking.maintenance import NOTICE
 from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.reservations import HOLDING, PROMISED, Kind, Reservation, State
+from carme_hub.domain.reservations import HOLDING, PROMISED, Kind, Reservation, State, in_the_way
 from carme_hub.services.once import Kept
-from carme_hub.services.reservations import sentences
-from carme_hub.services.telling import Teller
+from carme_hub.services.reservations.last_told import LastTold
+from carme_hub.services.telling import HUB, Teller
 from carme_hub.store.once import Told, digest, were_told
 from carme_hub.store.reservations import ReservationReads
 from carme_hub.store.threads import in_store_thread
 
 #: Seconds after which what was decided is no news.
 NEWS = 86_400
-#: Seconds before its start at which those whose sessions are in the way of maintenance are told.
-NOTICE = 7 * 86_400
 #: Seconds that two rounds look at both: what was written while one of them began is not missed.
 OVERLAP = 60
 _WEEK = 7 * 86_400
@@ -45,6 +45,7 @@ class Notices(Teller):
     Args:
         calendar: opens one moment of the calendar. people: who a booking is for, besides its owner.
         administrators: who decides on what waits. remind: seconds before its start, 0 = never.
+        refunds: whether GPU time is refunded to who stops a session for maintenance.
     """
 
     def __init__(
@@ -58,12 +59,13 @@ class Notices(Teller):
         administrators: Callable[[], Collection[str]],
         jobs: Callable[[], Snapshot | None],
         remind: int,
+        refunds: Callable[[], bool],
     ) -> None:
         super().__init__(settings, kept, "Your booking", log)
         self._read, self._people, self._administrators = read, people, administrators
-        self._jobs, self._remind = jobs, remind
+        self._jobs, self._remind, self._refunds = jobs, remind, refunds
         self._last: float | None = None  # the time of the last round
-        self._before: dict[str, Reservation] = {}  # as each was at the last round
+        self._last_told = LastTold(kept)
 
     async def round(self) -> list[Told]:
         """Tell what is new since the last round; return it."""
@@ -71,8 +73,10 @@ class Notices(Teller):
         since = max(now - NEWS, self._last - OVERLAP if self._last is not None else 0.0)
         known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - NEWS))
         news = [each for each in known if each.changed >= since]
-        found = [*self.of_news(news, now), *self.of_changes(known, now), *self.of_soon(known, now)]
+        before = await self._last_told.before(known)
+        found = [*self.of_news(news, now), *self.of_changes(known, before, now), *self.of_soon(known, now)]
         told = await self.tell(await self._in_order([*found, *self.of_maintenance(known, now)]))
+        await self._last_told.keep(known)
         self._last = now
         return told
 
@@ -129,16 +133,17 @@ class Notices(Teller):
                     text = sentences.released(each, now)
                     yield _news(f"booking/{each.id}/released", each, each.owner, "warning", text, now)
 
-    def of_changes(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
+    def of_changes(self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float) -> Iterator[News]:
         """Yield what somebody else than its owner made of a booking since the last round: another time, other nodes.
 
         Whom it is for is told of another time whoever made it.
+
+        Args:
+            before: as they were when people were last told, by id.
         """
-        before, self._before = self._before, {}
         for each in known:
             if each.kind is not Kind.BOOKING or each.state not in HOLDING:
                 continue
-            self._before[each.id] = each
             old = before.get(each.id, each)
             if each.version == old.version:
                 continue
@@ -169,14 +174,16 @@ class Notices(Teller):
 
     def of_maintenance(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
         """Yield whose sessions would be in the way of maintenance."""
-        jobs = self._jobs()
+        jobs, refunds = self._jobs(), self._refunds()
         for each in known:
             if jobs is None or each.kind is not Kind.MAINTENANCE or each.state not in PROMISED:
                 continue
             if each.period.start - now <= NOTICE and each.period.end > now:
-                for job in sentences.in_the_way(each, jobs):
+                for job in in_the_way(each, jobs.jobs.values()):
                     about = f"maintenance/{each.id}/{each.period.start}/{job.id}"
-                    yield News(Due(Told(about, job.user, "danger", sentences.maintenance(each, job, now), now)))
+                    text = sentences.maintenance(each, job, now, refunds=refunds)
+                    told = Told(about, job.user, "danger", text, now)
+                    yield News(Due(told, link=f"{HUB}home", link_words="Move it or stop it"))
 
     async def _in_order(self, found: Sequence[News]) -> list[Due]:
         """Leave out what follows on something that was not said before this round."""
@@ -199,7 +206,7 @@ def _by_booking(found: Iterable[Reservation]) -> Mapping[str, list[Reservation]]
 
 
 def _nodes(one: Reservation) -> list[str]:
-    return [place.node for place in one.places]
+    return [place.node for place in one.places if not one.license]  # which they are matters to nobody then
 
 
 def _news(

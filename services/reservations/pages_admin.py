@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 
+from carme_hub.booking.words import listed
 from carme_hub.domain import quota_sentences as sentences
 from carme_hub.domain.jobs import Job, Phase
 from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import occurrences
 from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
 from carme_hub.domain.sessions import JOB_NAME_PREFIX
 from carme_hub.errors import Refused
@@ -27,6 +29,8 @@ _UUID = ID.strip("^$")
 MOST, USUAL, LONGEST = 500, 31, 366
 #: Times of one booking that are listed in the queue.
 LISTED = 12
+#: Times of the whole queue that are looked at again on one page: each is a question to the database.
+CHECKED = 60
 _STATES = tuple(state.value for state in State)
 
 
@@ -56,8 +60,10 @@ class QueueHandler(AdminPage):
         found = grouped(await self.service.desk.pending(self.booker))
         accounts = sorted({group.first.account for group in found})
         balances = await self.service.balances(accounts) if self.service.charged else {}
-        waiting = []
+        waiting, left = [], CHECKED
         for group in found:
+            looked = min(left, LISTED, len(group.times))
+            left -= looked
             cost, balance = self.cost(group.times), balances.get(group.first.account)
             waiting.append(
                 Waiting(
@@ -65,17 +71,23 @@ class QueueHandler(AdminPage):
                     group.times,
                     sentences.gpu_hours(cost) if cost else "",
                     sentences.gpu_hours(max(0, balance.left)) if balance is not None and balance.granted > 0 else "",
-                    await self._conflicts(group.times[:LISTED]),
+                    await self._conflicts(group.times[:LISTED], looked),
                 )
             )
-        self.show("queue.html", heading="Waiting for approval", waiting=waiting, listed=LISTED)
+        self.show("queue.html", heading="Waiting for approval", waiting=waiting, listed=LISTED, unchecked=not left)
 
-    async def _conflicts(self, times: Sequence[Reservation]) -> list[str]:
-        """Return which times are in the way of something now: they have their places, but nodes may have gone."""
-        said = []
-        for each in times:
-            checked = await self.service.desk.check(self.booker, wish_of(each, each.period), instead_of=each.id)
-            if checked.conflicts or each.problem:
+    async def _conflicts(self, times: Sequence[Reservation], looked: int) -> list[str]:
+        """Return which times are in the way of something now: they have their places, but nodes may have gone.
+
+        Args:
+            looked: of how many that is asked; of the others it is said where the calendar knows.
+        """
+        said, desk = [], self.service.desk
+        for number, each in enumerate(times):
+            if gone := number < looked and not each.problem:
+                checked = await desk.check(self.booker, wish_of(each, each.period), instead_of=each.id)
+                gone = bool(checked.conflicts)
+            if gone or each.problem:
                 why = each.problem or "these GPUs are not all there any more."
                 said.append(f"{view.span(each.period, self.zone, self.now)}: {why}")
         return said
@@ -129,6 +141,15 @@ class TableHandler(AdminPage):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A planned maintenance, and whose sessions are in its way: how many, and each with its end."""
+
+    one: Reservation
+    summary: str
+    sessions: Sequence[str]
+
+
 class MaintenanceHandler(AdminPage):
     """Maintenance windows."""
 
@@ -145,11 +166,12 @@ class MaintenanceHandler(AdminPage):
         try:
             if not nodes:
                 raise BadForm("Choose at least one node.")
-            period = occurrences(form.recurrence())[0].period
+            period = form.once()
             if not self.confirmed:
                 await self._ask(form, nodes, period)
                 return
-            it, changed = await self.service.desk.maintain(self.booker, nodes, period, form.title or "Maintenance")
+            title = form.title or "Maintenance"
+            it, changed = await self.service.desk.maintain(self.booker, nodes, period, title, key=form.key)
         except Refused as refused:
             self.set_status(409)
             await self._show_form(form, nodes, refused.message)
@@ -160,6 +182,8 @@ class MaintenanceHandler(AdminPage):
         said = [f"Maintenance is planned: {view.span(period, self.zone, self.now)}."]
         said += [f"{_bookings(elsewhere)} other places."] if elsewhere else []
         said += [f"{_bookings(told)} a problem now, and their owners are told."] if told else []
+        met = sessions_in_the_way(jobs_in_the_way(self._jobs(nodes) or (), nodes, period))
+        said += [f"{met} They are told from a week before."] if met else []
         self.done(" ".join(said), "administration/maintenance")
 
     async def _ask(self, form: Form, nodes: Sequence[str], period: Period) -> None:
@@ -173,18 +197,28 @@ class MaintenanceHandler(AdminPage):
             )
         if not met:
             points.append("Nothing is booked there in this time.")
-        for each in jobs or ():
+        met_jobs = jobs_in_the_way(jobs or (), nodes, period)
+        if summary := sessions_in_the_way(met_jobs):
+            points.append(f"{summary} They are told from a week before, and can move or stop them on their home page.")
+        for each in (jobs or ())[:LISTED]:
             what = "A session" if each.name.startswith(JOB_NAME_PREFIX) else f"Job {each.id}"
-            end = view.clock(each.end, form.zone, self.now).removeprefix("on ")
-            until = f", at the latest until {end}" if each.end else ""
-            into = " That is into the maintenance." if each.end > period.start else ""
-            points.append(f"Running on {', '.join(each.nodes)}: {what} of {each.user}{until}.{into}")
+            into = " That is into the maintenance." if each in met_jobs else ""
+            points.append(
+                f"Running on {', '.join(each.nodes)}: {what} of {each.user}, {self._until(each, form.zone)}.{into}"
+            )
+        if more := len((jobs or ())[LISTED:]):
+            points.append(f"And {more} more job{'' if more == 1 else 's'} there.")
         if not jobs:
             points.append(
                 "What runs there now is not known: Slurm does not answer." if jobs is None else "No job runs there now."
             )
         self.confirm(
-            "Plan this maintenance?", points, "Plan it", back="administration/maintenance", danger=bool(met or jobs)
+            "Plan this maintenance?",
+            points,
+            "Plan it",
+            back="administration/maintenance",
+            danger=bool(met or jobs),
+            fixed={"key": form.key or secrets.token_urlsafe(16)},
         )
 
     async def _met(self, nodes: Sequence[str], period: Period) -> list[Reservation]:
@@ -197,7 +231,22 @@ class MaintenanceHandler(AdminPage):
         seen = self.service.sight.jobs
         if seen is None:
             return None
-        return [each for each in seen.jobs.values() if each.phase is Phase.ACTIVE and set(each.nodes) & set(nodes)]
+        there = (each for each in seen.jobs.values() if each.phase is Phase.ACTIVE and set(each.nodes) & set(nodes))
+        return sorted(there, key=lambda each: (-(each.end or inf), each.user, each.id))
+
+    def _until(self, job: Job, zone: str) -> str:
+        end = view.clock(job.end, zone, self.now).removeprefix("on ") if job.end else ""
+        return f"at the latest until {end}" if end else "without a time limit"
+
+    def _met_by(self, one: Reservation) -> Met:
+        """Return whose sessions are in the way of a planned maintenance, by the newest look at Slurm."""
+        jobs = self._jobs(sorted(one.nodes))
+        there = jobs_in_the_way(jobs or (), one.nodes, one.period)
+        met = [each for each in there if each.name.startswith(JOB_NAME_PREFIX)]
+        lines = [f"{each.user} on {', '.join(each.nodes)}, {self._until(each, self.zone)}" for each in met[:LISTED]]
+        lines += [f"and {len(met) - LISTED} more"] if len(met) > LISTED else []
+        none = "Whose sessions are in the way is not known: Slurm does not answer."
+        return Met(one, none if jobs is None else sessions_in_the_way(met), lines)
 
     async def _show_form(self, form: Form, chosen: Sequence[str], problem: str = "") -> None:
         facts = await self.facts()
@@ -211,9 +260,24 @@ class MaintenanceHandler(AdminPage):
             chosen=chosen,
             nodes=facts.nodes,
             zones=zones(),
-            planned=planned,
+            planned=[self._met_by(one) for one in planned],
             problem=problem,
         )
+
+
+def jobs_in_the_way(jobs: Sequence[Job], nodes: Collection[str], period: Period) -> list[Job]:
+    """Return which of some jobs run on these nodes and may still do so when a maintenance begins."""
+    there = (each for each in jobs if not set(nodes).isdisjoint(each.nodes))
+    return [each for each in there if each.end > period.start or not each.end]
+
+
+def sessions_in_the_way(jobs: Sequence[Job]) -> str:
+    """Say how many sessions of whom are among jobs, "" for none."""
+    sessions = [each for each in jobs if each.name.startswith(JOB_NAME_PREFIX)]
+    if not sessions:
+        return ""
+    users = listed(sorted({each.user for each in sessions}))
+    return f"In the way: {len(sessions)} session{'' if len(sessions) == 1 else 's'} of {users}."
 
 
 def _bookings(count: int) -> str:

@@ -29,6 +29,8 @@ DAYS = (
     ("SA", "Sat", "Saturday"),
     ("SU", "Sun", "Sunday"),
 )
+#: Seconds after its end for which a booking says what its owner will want the next time.
+RECENT = 60 * 86_400
 ADMINISTRATION = (
     ("administration", "Waiting for approval"),
     ("administration/bookings", "Everything booked"),
@@ -130,6 +132,7 @@ class ReservationPage(pages.PageHandler):
                 {"path": path, "name": name, "current": path == current} for path, name in ADMINISTRATION
             ]
         words = {"need": view.need, "badge": view.badge, "where": view.where, "whom": view.whom, "length": view.length}
+        words["counted"] = view.counted
         super().show(
             template,
             heading=heading,
@@ -175,6 +178,16 @@ class ReservationPage(pages.PageHandler):
             return sorted(person.groups)
         await self.service.roster.refresh()
         return sorted(person.groups.union(*(each.groups for each in self.service.roster.people.values())))
+
+    async def usual_type(self, types: Sequence[TypeFacts]) -> str:
+        """Return the type that is chosen at first: that of the visitor's newest booking, else the most frequent."""
+        known = {each.type for each in types}
+        found = await self.service.desk.mine(self.booker, self.now - RECENT) if known else ()
+        newest = (one for one in found if one.owner == self.visitor.name and one.need.type in known)
+        last = max(newest, key=lambda one: one.created, default=None)
+        if last is not None:
+            return str(last.need.type)
+        return max(types, key=lambda each: each.bookable).type if types else ""
 
     def may_book(self) -> bool:
         """Return whether the policy lets the visitor book with one of their accounts."""

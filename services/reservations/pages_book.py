@@ -39,7 +39,8 @@ class BookHandler(ReservationPage):
     async def get(self) -> None:
         """Show the fields, filled in as the address says."""
         choices = await self.choices()
-        form = Form.empty(self.now, self.zone, type=_first_type(choices), account=_first_account(choices))
+        usual = await self.usual_type(choices.types)
+        form = Form.empty(self.now, self.zone, type=usual, account=_first_account(choices))
         said = {
             name: value for name, value in Form.read(self.get_query_argument, self.get_query_arguments).pairs() if value
         }
@@ -97,7 +98,7 @@ class BookHandler(ReservationPage):
             rows=[each for number, each in enumerate(rows) if number < LISTED or each.note or not each.free],
             count=len(rows),
             taken=len(checked.conflicts),
-            offers=offers(form, checked.conflicts, say),
+            offers=offers(form, checked.conflicts, say, len(rows)),
             refusal=checked.refusal,
             meanwhile=meanwhile,
             approval=checked.needs_approval,
@@ -125,10 +126,6 @@ class BookHandler(ReservationPage):
 def page_data(choices: Choices) -> dict[str, object]:
     """Return what the pages' scripts know without asking."""
     return {"left": {each.name: each.left for each in choices.accounts}}
-
-
-def _first_type(choices: Choices) -> str:
-    return choices.types[0].type if choices.types else ""
 
 
 def _first_account(choices: Choices) -> str:

@@ -44,9 +44,8 @@ class CalendarHandler(ReservationPage):
         bands = await desk.free(Period(start, start + (DAYS + 1) * _DAY)) if totals else {}
         soon = Period(int(now), int(now) + _DAY)
         free = {type: _within(band, soon) for type, band in bands.items()}
-        form = Form.empty(
-            now, zone, type=next(iter(totals), ""), account=choices.accounts[0].name if choices.accounts else ""
-        )
+        account = choices.accounts[0].name if choices.accounts else ""
+        form = Form.empty(now, zone, type=await self.usual_type(facts.types), account=account)
         self.show(
             "calendar.html",
             heading="Calendar",

@@ -6,14 +6,15 @@ All fields are text, as browsers send them, so a form that cannot be understood 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, time, timedelta
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from carme_hub.booking.calendar import Conflict, Wish
 from carme_hub.domain.capacity import Need
 from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import Recurrence
+from carme_hub.domain.recurrence import Recurrence, occurrences
 from carme_hub.services.pages import BadForm
 from carme_hub.services.reservations.pages_base import DAYS, need_zone
 
@@ -21,6 +22,8 @@ _CODES = tuple(code for code, _, _ in DAYS)
 _EVERY = {"weekly": 1, "fortnightly": 2}
 _MOST = 1024
 _HOUR = 3600
+#: Between them every day has neighbours, in every zone.
+_FIRST, _LAST = date(1970, 1, 2), date(8999, 12, 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,11 @@ class Form:
             raise BadForm("It ends before it starts. Give a later end.")
         return Recurrence(need_zone(self.zone), start, end, self.rule(start), frozenset(self.without))
 
+    def once(self) -> Period:
+        """Return its first time, of a form in which nothing is said of others."""
+        (one,) = occurrences(replace(self, repeats="", without=()).recurrence())
+        return one.period
+
     def start(self) -> datetime:
         """Return when it starts, on the wall."""
         return _moment(self.start_date, self.start_time, "start")
@@ -170,7 +178,7 @@ class Form:
             if kind == "without":
                 starts = (datetime.fromisoformat(each).isoformat() for each in value.split(","))
                 return replace(self, without=tuple(sorted({*self.without, *starts})))
-        except (ValueError, OverflowError, OSError) as error:
+        except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:
             raise BadForm("That choice is not understood. Choose again.") from error
         raise BadForm("That choice is not understood. Choose again.")
 
@@ -198,21 +206,21 @@ class Offer:
     words: str
 
 
-def offers(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], str]) -> list[Offer]:
+def offers(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], str], count: int = 1) -> list[Offer]:
     """Return what could be had instead, the nearest first.
 
     Args:
-        say: a period as buttons say it.
+        say: a period as buttons say it. count: of all its times, of which one has to be left.
     """
     explained = [each for each in conflicts if each.times or each.seats or each.types]
     found = []
-    if form.again and conflicts:
+    if form.again and 0 < len(conflicts) < count:
         starts = ",".join(each.time.occurrence for each in conflicts if each.time.occurrence)
         what = "that time" if len(conflicts) == 1 else f"these {len(conflicts)} times"
         found += [Offer(f"without:{starts}", f"Leave out {what}")] if starts else []
     if explained:
         always = " every time" if form.again else ""
-        for period in explained[0].times:
+        for period in (_whole_minutes(each, explained[0].time.period) for each in explained[0].times):
             if form.fits_days(period):
                 found.append(Offer(f"time:{period.start}:{period.end}", f"Take {say(period)}{always}"))
         seats = min(each.seats for each in explained)
@@ -224,6 +232,11 @@ def offers(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], st
     return found
 
 
+def _whole_minutes(period: Period, wanted: Period) -> Period:
+    """Return what is free of a period as the fields of a form can say it, unless it begins when it was wanted."""
+    return period if period.start == wanted.start else Period(-(-period.start // 60) * 60, period.end)
+
+
 def _number(text: str, what: str, least: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and least <= int(text) <= _MOST):
         raise BadForm(f"{what}: write a whole number from {least} to {_MOST}.")
@@ -231,10 +244,10 @@ def _number(text: str, what: str, least: int) -> int:
 
 
 def _day(text: str, what: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise BadForm(f"{what}: write a day like 2026-11-24.") from error
+    with suppress(ValueError):
+        if _FIRST <= (found := date.fromisoformat(text)) <= _LAST:
+            return found
+    raise BadForm(f"{what}: write a day like 2026-11-24.")
 
 
 def _moment(day: str, clock: str, what: str) -> datetime:

@@ -52,10 +52,12 @@ class MinePage(ReservationPage):
         found: Sequence[Reservation] = await self.service.desk.mine(self.booker, now - BACK * _DAY)
         coming = [each for each in found if each.period.end > now and each.state not in _OVER]
         past = [each for each in found if each.period.end <= now or each.state in _OVER]
+        problems = {f"bookings/{each.id}" for each in coming if each.problem}  # those stand with their bookings
         past.sort(key=lambda one: one.period, reverse=True)
         self.show(
             "mine.html",
             heading="My bookings",
+            told=[each for each in await self.service.notices.of(me) if each["link"] not in problems],
             mine=grouped(each for each in coming if each.owner == me),
             invited=grouped(each for each in coming if each.owner != me),
             past=past[:MOST_PAST],

@@ -10,7 +10,6 @@ from carme_hub.booking.calendar import Time, Wish
 from carme_hub.booking.desk import Checked, Unknown, Which
 from carme_hub.domain import quota_sentences as sentences
 from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import occurrences
 from carme_hub.domain.reservations import PROMISED, Kind, Reservation
 from carme_hub.errors import Refused
 from carme_hub.services.pages import BadForm
@@ -108,7 +107,7 @@ class MoveHandler(OnePage):
             if take := self.get_body_argument("take", ""):
                 form = form.take(take)
             version = int(self.text("version", "The version", most=9))
-            period = occurrences(form.recurrence())[0].period
+            period = kept(one.period, form.once())
             if period == one.period:
                 raise BadForm("That is when it is already. Give another start or end.")
             checked: Checked = await self.service.desk.check(self.booker, wish_of(one, period), instead_of=id)
@@ -189,6 +188,15 @@ class ReleaseHandler(OnePage):
 
 
 _WHEN = ("start_date", "start_time", "end_date", "end_time", "zone")
+
+
+def kept(old: Period, new: Period) -> Period:
+    """Return a new period whose edges are the old ones to the second where the same minute was typed.
+
+    What was booked for now begins at some second of a minute, and the fields of a form have none.
+    """
+    edges = ((old.start, new.start), (old.end, new.end))
+    return Period(*(was if was // 60 == typed // 60 else typed for was, typed in edges))
 
 
 def wish_of(one: Reservation, period: Period) -> Wish:

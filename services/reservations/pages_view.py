@@ -5,6 +5,7 @@ Times come in epoch seconds and go out in the zone that the reader chose; amount
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
@@ -77,19 +78,32 @@ def length(period: Period) -> str:
 # -- GPUs -------------------------------------------------------------------------------------------------------------
 
 
+def counted(count: int, type: str) -> str:
+    """Return "8 a100", and "7 × 1g.10gb", since two numbers in a row are read as one."""
+    return f"{count} × {type}" if type[:1].isdigit() else f"{count} {type}"
+
+
+def counted_all(by_type: Mapping[str, int]) -> str:
+    """Return "1 l4 and 4 a100"."""
+    parts = [counted(count, type) for type, count in by_type.items()]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+
+
 def need(wanted: Need) -> str:
     """Return "4 seats with 1 a100 each", "8 a100" or "2 whole a100 nodes"."""
     if not wanted.gpus:
         return f"{wanted.seats} whole {wanted.type} nodes" if wanted.seats > 1 else f"a whole {wanted.type} node"
     if wanted.seats > 1:
-        return f"{wanted.seats} seats with {wanted.gpus} {wanted.type} each"
-    return f"{wanted.gpus} {wanted.type}"
+        return f"{wanted.seats} seats with {counted(wanted.gpus, wanted.type)} each"
+    return counted(wanted.gpus, wanted.type)
 
 
 def where(reservation: Reservation) -> str:
     """Return "gpu1 (4 a100), gpu2 (the whole node)"; "" for what has no place."""
+    if reservation.license and reservation.places:
+        return f"{counted(reservation.own, reservation.need.type)}, on whichever nodes have them"
     return ", ".join(
-        f"{place.node} ({'the whole node' if place.whole else f'{place.count} {place.type}'})"
+        f"{place.node} ({'the whole node' if place.whole else counted(place.count, place.type)})"
         for place in reservation.places
     )
 

@@ -10,7 +10,7 @@ from carme_hub.booking.calendar import Conflict
 from carme_hub.booking.desk import Booker, View
 from carme_hub.domain.capacity import Place
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import PROMISED, Kind, Reservation, State
+from carme_hub.domain.reservations import PROMISED, Kind, Reservation, State, by_type
 from carme_hub.services.reservations.models import BookingOut, ConflictOut, PlaceOut, SpanOut
 
 May = Literal["move", "cancel", "release", "decide"]
@@ -47,6 +47,7 @@ class Eyes:
             gpus=one.need.gpus,
             seats=one.need.seats,
             total=one.gpus,
+            by_type=one.by_type,
             start=one.period.start,
             end=one.period.end,
             zone=one.zone,
@@ -93,6 +94,7 @@ class Eyes:
             gpus=0,
             seats=0,
             total=seen.gpus,
+            by_type=by_type(seen.places),
             start=seen.period.start,
             end=seen.period.end,
             zone="",
@@ -137,7 +139,14 @@ def may(one: Reservation, *, mine: bool, admin: bool) -> list[May]:
 def places(found: Collection[Place]) -> list[PlaceOut]:
     """Return what is taken of each node."""
     return [
-        PlaceOut(node=each.node, gpu_type=each.type, gpus=each.count, seats=each.seats, whole=each.whole)
+        PlaceOut(
+            node=each.node,
+            gpu_type=each.type,
+            gpus=each.count,
+            seats=each.seats,
+            whole=each.whole,
+            also=dict(each.also),
+        )
         for each in found
     ]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from carme_hub.booking.calendar import Supply
 from carme_hub.domain.jobs import Snapshot
+from carme_hub.domain.offers import Profile
 from carme_hub.domain.resources import Node
 from carme_hub.domain.slurm_reservations import SlurmReservation
 from carme_hub.domain.supply import spots_of, taken_by_others
@@ -25,21 +27,28 @@ class Offer:
 
     Attributes:
         partitions: whose nodes can be booked, () = all. by_node: whether Slurm keeps whole nodes only.
+        licenses: the licence by which each GPU type is kept, {} = by nodes; other types cannot be booked then.
         shards_kept_off: see ``spots_of``. back_in: seconds after which a node that is out is taken to be back.
+        profiles: of the site, by slug, None where they are not known.
     """
 
     partitions: Collection[str] = ()
     by_node: bool = False
     shards_kept_off: bool = False
     back_in: int = 3600
+    licenses: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] | None = None
 
 
 class Sight:
     """Slurm's nodes and jobs, as of the last look; what was last seen stays while Slurm is silent.
 
     Args:
-        there: Slurm's reservations as last seen. ours: what the names of those that are bookings begin with.
+        there: Slurm's reservations as last seen, None before that.
+        ours: what the names of those that are bookings begin with.
         share: percent of each GPU type that may be booked at one moment.
+        not_counted: GPU types that cannot be booked now, since Slurm lacks their licence.
+        default_partition: asks Slurm where jobs go that name none; without it, anywhere.
     """
 
     def __init__(
@@ -48,14 +57,19 @@ class Sight:
         offer: Offer,
         *,
         clock: Callable[[], float],
-        there: Callable[[], Sequence[SlurmReservation]],
+        there: Callable[[], Sequence[SlurmReservation] | None],
         ours: Callable[[], Collection[str]],
         share: Callable[[], int],
+        not_counted: Callable[[], Collection[str]] = tuple,
+        default_partition: Callable[[], Awaitable[str]] | None = None,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self.offer = offer
         self._client, self._clock, self._log = client, clock, log
-        self._there, self._ours, self._share = there, ours, share
+        self._there, self._ours, self._share, self._not_counted = there, ours, share, not_counted
+        self._default = default_partition
+        #: Slurm's default partition, "" while that is not known.
+        self._usual = ""
         self.nodes: tuple[Node, ...] = ()
         self.jobs: Snapshot | None = None
         #: When the nodes were seen; 0 = never.
@@ -85,6 +99,18 @@ class Sight:
         if not isinstance(nodes, BaseException):
             self.nodes, self.at = tuple(node for node in nodes if node.gpus), asked
         self.jobs = None if isinstance(jobs, BaseException) else jobs
+        if not wrong:
+            await self._look_at_default()
+
+    async def _look_at_default(self) -> None:
+        """Ask to which partition the sessions of profiles go that name none."""
+        if self._default is not None and self.offer.profiles:
+            with contextlib.suppress(SlurmError):  # what was last seen stays
+                self._usual = await self._default()
+
+    def _partitions(self, node: Node) -> Collection[str]:
+        unnamed = ("",) if not self._usual or self._usual in node.partitions else ()
+        return (*node.partitions, *unnamed)
 
     def nodes_now(self) -> tuple[Node, ...] | None:
         """Return the nodes, None where Slurm does not say now."""
@@ -96,15 +122,24 @@ class Sight:
         Raises:
             SlurmUnreachable: nothing was ever seen, so nothing can be promised.
         """
-        if not self.known:
-            raise SlurmUnreachable(self.silent)
+        there = self._there()
+        if not self.known or there is None:
+            raise SlurmUnreachable(self.silent or "Slurm has not said yet which reservations there are.")
         offer, now = self.offer, int(self._clock())
-        wanted, there, stems = set(offer.partitions), self._there(), set(self._ours())
+        wanted, stems = set(offer.partitions), set(self._ours())
         ours = {each.name for each in there if each.stem in stems}
         nodes = [node for node in self.nodes if not wanted or wanted & set(node.partitions)]
+        spots = spots_of(nodes, shards_kept_off=offer.shards_kept_off)
+        if offer.licenses:
+            # No node is reserved, so it would keep no shards off to take one whole.
+            types = offer.licenses.keys() - self._not_counted()
+            spots = tuple(replace(spot, alone=False) for spot in spots if spot.type in types)
         return Supply(
-            spots_of(nodes, shards_kept_off=offer.shards_kept_off),
+            spots,
             taken_by_others(nodes, there, ours=ours, now=now, back_in=offer.back_in),
             by_node=offer.by_node,
             share=self._share(),
+            by_license=bool(offer.licenses),
+            profiles=offer.profiles,
+            partitions={node.name: self._partitions(node) for node in nodes},
         )

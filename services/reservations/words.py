@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from carme_hub.booking.desk import View
 from carme_hub.domain import quota_sentences as said
 from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Kind
+from carme_hub.domain.reservations import Kind, by_type
+from carme_hub.services.reservations.pages_view import counted, counted_all
 
 #: The most bookings that are told one by one.
 MOST = 20
@@ -42,7 +43,7 @@ def sentences(
 
 def _free(type: str, band: Band, total: int, now: float, zone: str) -> str:
     first = band[0][1]
-    start = f"{_count(first, total)} {type} {'is' if first == 1 else 'are'} free now"
+    start = f"{type}: {_count(first, total)} {'is' if first == 1 else 'are'} free now"
     later = [(period, level) for period, level in band[1:] if level != first]
     if not later:
         return f"{start}, and stay so." if first != 1 else f"{start}, and stays so."
@@ -61,7 +62,7 @@ def _count(free: int, total: int) -> str:
 def _mine(view: View, now: float, zone: str) -> str:
     one = view.reservation
     title = one.title if one is not None else ""
-    gpus = f"{view.gpus} {view.type}"
+    gpus = counted_all(by_type(view.places)) or counted(view.gpus, view.type)
     if view.period.start <= now:
         return f"“{title}” has {gpus} until {_clock(view.period.end, now, zone)}."
     return f"“{title}” has {gpus} {_from_to(view.period, now, zone)}."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from rig.hub import Hub
-from windows import DESK, log_in
+from windows import DESK, NO_SHOW, log_in
 
 expect.set_options(timeout=20_000)  # two cores, and pages that ask the hub and Slurm
 
@@ -22,6 +22,12 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+@pytest.fixture(scope="session")
+def hub_environment() -> dict[str, str]:
+    """The calendar looks at Slurm often, and takes an unused booking back early: people here do not wait."""
+    return {"CARME_SANDBOX_LOOK": "5", "CARME_SANDBOX_NO_SHOW": str(NO_SHOW)}
 
 
 @pytest.fixture(scope="module")

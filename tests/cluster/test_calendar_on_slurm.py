@@ -134,6 +134,21 @@ def test_others_wait_while_the_booker_starts_at_once_and_go_on_when_it_is_given_
     wait_for(lambda: calendar.held(booked) == 0, 60, "its GPU time to come back")
 
 
+def test_a_class_begins_on_time_and_lets_in_who_logs_in_for_the_first_time_during_it(
+    calendar: Calendar, site: Hub
+) -> None:
+    site.api("DELETE", "/users/tina")
+    booked = calendar.book(start=time.time() + 8, seats=1, account="teaching", group="carme-users")
+    calendar.wait_kept(booked)
+    wait_for(lambda: calendar.one(booked)["state"] == "active", 30, "its start")
+    assert time.time() < booked["start"] + 10, "not at the next comparison, which is made twice a minute"
+    site.login("tina")
+    site.start_server("tina", profile="a100", gpus=4, time_minutes=10)
+    (row,) = [job for job in site.jobs() if job["user"] == "tina"]
+    said = site.cluster.run("squeue", "-h", "-j", row["id"], "-O", "reservation:200").stdout
+    assert said.split()[0].split(",")[0] in booked["slurm"]
+
+
 def test_what_somebody_else_has_is_refused_with_alternatives(calendar: Calendar) -> None:
     start = time.time() + 3600
     first = calendar.book(start=start)
@@ -164,6 +179,7 @@ def test_what_is_deleted_by_hand_in_slurm_is_there_again_within_a_minute(calenda
 
 def test_a_service_killed_between_its_database_and_slurm_keeps_its_word(calendar: Calendar, site: Hub) -> None:
     assert calendar.people["ada"].get("health")["keeping"]
+    assert calendar.in_slurm() == {}
     site.cluster.freeze("slurmctld")  # so that the booking is in the database, and cannot be in Slurm
     try:
         booked = calendar.book(start=time.time() + 3600)
@@ -173,8 +189,8 @@ def test_a_service_killed_between_its_database_and_slurm_keeps_its_word(calendar
         wait_for(lambda: site.request("GET", ROOT + "health").status == 200, 60, "the new service to answer")
     finally:
         site.cluster.thaw("slurmctld")
-    assert calendar.in_slurm() == {} or set(calendar.in_slurm()) <= set(booked["slurm"])
     calendar.wait_kept(booked)
+    assert calendar.in_slurm().keys() == set(booked["slurm"]), "all of it once, and nothing else"
     assert calendar.one(booked)["state"] == "confirmed"
 
 

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from carme_hub.store.engine import CarmeStore
+from carme_hub.store.engine import CarmeStore, make_engine
 from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.threads import COUNT
 
 from .postgres import Postgres, PostgresMissing, postgres
+
+#: How many processes tests make believe there are: as many as ask at the same time.
+PROCESSES = COUNT
 
 
 class OnePostgres:
@@ -58,3 +62,18 @@ def engine(database_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def store(engine: Engine) -> LedgerStore:
     return LedgerStore(engine)
+
+
+@pytest.fixture
+def stores(database_url: str) -> Iterator[list[LedgerStore]]:
+    """The ledger as several processes have it, so that only the database's own lock lets one of them write at a time.
+
+    Threads with one store queue in that.
+    """
+    CarmeStore(url=database_url).open().dispose()
+    engines = [make_engine(database_url) for _ in range(PROCESSES)]
+    for engine in engines:
+        engine.connect().close()  # so that nobody is late by the time that a connection takes
+    yield [LedgerStore(engine) for engine in engines]
+    for engine in engines:
+        engine.dispose()

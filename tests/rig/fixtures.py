@@ -99,9 +99,16 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 @pytest.fixture(scope="session")
-def demo_hub(cluster: Cluster) -> Iterator[Hub]:
+def hub_environment() -> dict[str, str]:
+    """What the hub's environment has besides; a folder of tests that wants something of its hub says so here."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def demo_hub(cluster: Cluster, hub_environment: dict[str, str]) -> Iterator[Hub]:
     """A hub in front of the cluster, its proxy beside it; use ``hub``, which leaves no server behind."""
     hub = Hub(Demo.prepare(Sandbox(cluster.state), print))
+    hub.environment |= hub_environment
     hub.start()
     try:
         yield hub

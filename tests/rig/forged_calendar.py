@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 from collections.abc import Iterator
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -20,6 +18,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from carme_hub.services.reservations import models, queries
+
+from .forged_http import ForgedHandler, ForgedServer, run, serving
+
+__all__ = ["ID", "ForgedCalendar", "at", "booking", "calendar", "commands", "conflict", "run", "taken"]
 
 SECRET = "of-alice"
 ID = "0f3a9d4c-5b6e-4f80-9a1b-2c3d4e5f6071"
@@ -57,18 +59,14 @@ def taken(*conflicts: dict[str, Any]) -> tuple[int, Any]:
     return 409, {**said, "conflicts": [*conflicts]}
 
 
-class ForgedCalendar(ThreadingHTTPServer):
+class ForgedCalendar(ForgedServer):
     """Answers as the reservations service does, from a table of method and path; what it was asked is kept."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.keys: list[str] = []
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     def gives(self, method: str, path: str, *bookings: dict[str, Any]) -> None:
         """Answer with these bookings."""
@@ -96,11 +94,11 @@ def _model(method: str, path: str) -> type[BaseModel] | None:
     return queried.get(path) if method == "GET" else taken[path.rpartition("/")[2]]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(ForgedHandler):
     server: ForgedCalendar
 
     def _answer(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
+        body = self.body()
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/services/reservations/api/v1/")
         query = dict(parse_qsl(parts.query))
@@ -117,31 +115,19 @@ class _Handler(BaseHTTPRequestHandler):
                 model.model_validate_json(json.dumps(body)) if body else model.model_validate(query)
             except ValidationError as error:
                 status, said = 400, {"error": "bad-request", "message": str(error)}
-        raw = (said if isinstance(said, str) else json.dumps(said)).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
+        self.say(status, said)
 
     do_GET = do_POST = do_PATCH = _answer
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture
 def calendar(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgedCalendar]:
-    calendar = ForgedCalendar()
-    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", SECRET)
-    monkeypatch.setenv("JUPYTERHUB_API_URL", f"{calendar.address}/hub/api")
-    monkeypatch.delenv("JUPYTERHUB_PUBLIC_HUB_URL", raising=False)
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    thread = threading.Thread(target=calendar.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield calendar
-    calendar.shutdown()
-    thread.join()
-    calendar.server_close()
+    with serving(ForgedCalendar()) as calendar:
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", SECRET)
+        monkeypatch.setenv("JUPYTERHUB_API_URL", f"{calendar.address}/hub/api")
+        monkeypatch.delenv("JUPYTERHUB_PUBLIC_HUB_URL", raising=False)
+        monkeypatch.setenv("TZ", "Europe/Berlin")
+        yield calendar
 
 
 def commands(text: str) -> dict[str, list[str]]:
@@ -149,15 +135,3 @@ def commands(text: str) -> dict[str, list[str]]:
     return {
         above.strip(): shlex.split(line) for above, line in pairwise(text.splitlines()) if line.startswith("    carme")
     }
-
-
-def run(app: type[Any], *argv: str) -> int:
-    command = app()
-
-    def whole() -> None:
-        command.initialize(list(argv))
-        command.start()
-
-    with pytest.raises(SystemExit) as ended:
-        whole()
-    return int(ended.value.code or 0)

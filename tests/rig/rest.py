@@ -31,6 +31,17 @@ class Rest:
         return self.hub.request(method, self.root + path, json.dumps(body), headers, timeout=60)
 
 
+def clear_calendar(hub: Hub) -> None:
+    """Take back all that is booked, and wait until Slurm has nothing of it: others use the same cluster."""
+    ada = Rest(hub, "ada", "/services/reservations/api/v1/")
+    for state in ("draft", "pending", "confirmed", "active"):
+        verb = "release" if state == "active" else "cancel"
+        for each in ada.get(f"bookings?state={state}")["bookings"]:
+            ada.send(f"bookings/{each['id']}/{verb}", {})
+    there = ("scontrol", "show", "reservation", "--oneliner")
+    wait_for(lambda: "ReservationName=" not in hub.cluster.run(*there).stdout, 120, "Slurm to have no reservation")
+
+
 def wait_for_calendar(hub: Hub) -> None:
     """Wait until the reservations service has looked at Slurm; the hub is ready without it."""
 

@@ -91,9 +91,11 @@ def test_one_booking_is_shown_with_what_one_may_do(
     assert found["GPU time"] == "8 GPU-hours"
     assert found["you may"] == "move, cancel"
     assert "problem" not in found
-    assert run(ShowApp, "no such/id") == 1
-    assert calendar.asked[-1][1] == "bookings/no%20such%2Fid"
+    assert run(ShowApp, ID.replace("0", "1")) == 1
     assert capsys.readouterr().err == "carme-hub reservations show: There is no such booking.\n"
+    assert run(ShowApp, "no such/id") == 2
+    assert "'no such/id' is no id of a booking; `carme-hub reservations list` shows" in capsys.readouterr().err
+    assert len(calendar.asked) == 2
 
 
 # -- change ------------------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ def test_a_maintenance_window_says_over_what_it_lies(
     calendar.gives("GET", "bookings", *there)
     argv = ("Drivers", "--nodes", "gpu[1-2]", "--from", "2026-12-01 08:00", "--length", "4h")
     assert run(MaintenanceApp, *argv) == 2
-    assert "It lies over 1 booking, whose owners are told. Keep gpu1, gpu2 free of jobs" in capsys.readouterr().err
+    assert "It lies over 1 booking, whose owner is told. Keep gpu1, gpu2 free of jobs" in capsys.readouterr().err
     mends = booking(kind="maintenance", title="Drivers")
     answer = {"at": 0, "maintenance": mends, "changed": [booking(problem="gpu1 is maintained.")]}
     calendar.answers["POST", "maintenance"] = (200, answer)

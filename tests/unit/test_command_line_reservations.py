@@ -32,6 +32,12 @@ def test_every_command_says_how_it_is_used_and_takes_no_token(app: Any) -> None:
     assert not [name for name in names if "token" in name and name != "token_file"]
 
 
+@pytest.mark.parametrize(("word", "hint"), [("bok", "Did you mean book?"), ("x", "--help says which there are.")])
+def test_a_command_that_there_is_not_is_said(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ReservationsApp, word) == 2
+    assert capsys.readouterr() == ("", f"carme-hub reservations: there is no command '{word}'. {hint}\n")
+
+
 def test_the_calendar_is_one_of_the_commands() -> None:
     assert CarmeHubApp.subcommands["reservations"][0] == "carme_hub.cli.reservations.ReservationsApp"
     assert service_address("https://a.org/jupyter/hub/", "reservations") == (

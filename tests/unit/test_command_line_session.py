@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.forged_http import ForgedHandler, ForgedServer, run, serving
 
 from carme_hub.cli.hub_client import api_address
 from carme_hub.cli.session import ListApp, SessionApp, StartApp, StopApp
@@ -22,81 +21,50 @@ SECRET = "of-alice"
 REFUSED = "You may use 2 GPU-hours a week; 1.5 are used or held, and this needs 1."
 
 
-class ForgedHub(ThreadingHTTPServer):
+class ForgedHub(ForgedServer):
     """Answers as JupyterHub does, from a table of method and path; what it was asked is kept."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.asked: list[tuple[str, str, Any]] = []
         self.answers: dict[tuple[str, str], list[tuple[int, Any]]] = {
             ("GET", "/user"): [(200, {"kind": "user", "name": "alice"})]
         }
         self.servers()
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
     def servers(self, *found: dict[str, Any]) -> None:
         """Let alice have these servers."""
         self.answers["GET", "/users/alice"] = [(200, {"servers": {each["name"]: each for each in found}})]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(ForgedHandler):
     server: ForgedHub
 
     def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length", 0))
-        body = json.loads(self.rfile.read(length) or "null")
+        body = self.body()
         path = self.path.removeprefix("/hub/api")
         self.server.asked.append((self.command, path, body))
         answers = self.server.answers.get((self.command, path), [(404, {"status": 404, "message": "Not Found"})])
         status, said = answers[0] if len(answers) == 1 else answers.pop(0)
         if self.headers["Authorization"] != f"token {SECRET}":
             status, said = 403, {"status": 403, "message": "Missing or invalid credentials."}
-        raw = (said if isinstance(said, str) else json.dumps(said)).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(raw)))
-        if status == 302:
-            self.send_header("Location", "/elsewhere")
-        self.end_headers()
-        self.wfile.write(raw)
+        self.say(status, said, {"Location": "/elsewhere"} if status == 302 else None)
 
     do_GET = do_POST = do_DELETE = _answer
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgedHub]:
-    hub = ForgedHub()
-    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", SECRET)
-    monkeypatch.setenv("JUPYTERHUB_API_URL", hub.address)
-    thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield hub
-    hub.shutdown()
-    thread.join()
-    hub.server_close()
+    with serving(ForgedHub()) as hub:
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", SECRET)
+        monkeypatch.setenv("JUPYTERHUB_API_URL", hub.address)
+        yield hub
 
 
 def server(name: str = "", **changes: Any) -> dict[str, Any]:
     url = f"/user/alice/{name}/".replace("//", "/")
     known = {"name": name, "ready": True, "pending": None, "started": "2026-11-21T10:00:00Z", "url": url}
     return {**known, "full_url": None, "user_options": {"profile": "a100"}, **changes}
-
-
-def run(app: type[Any], *argv: str) -> int:
-    command = app()
-
-    def whole() -> None:
-        command.initialize(list(argv))
-        command.start()
-
-    with pytest.raises(SystemExit) as ended:
-        whole()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize("app", [StartApp, StopApp, ListApp], ids=lambda app: app.name)

@@ -24,9 +24,9 @@ SAFE = {
     "AccountingStorageTRES": "cpu,mem,energy,node,billing,gres/gpu,gres/gpu:a100,gres/gpu:1g.10gb,gres/shard",
     "AccountingStoreFlags": "",
     "JobSubmitPlugins": "lua",
-    "PrivateData": "accounts,jobs,usage,users",
+    "PrivateData": "accounts,jobs,reservations,usage,users",
 }
-DBD = {"PrivateData": "accounts,jobs,usage,users"}
+DBD = {"PrivateData": "accounts,jobs,reservations,usage,users"}
 GRES = ("gpu:a100:4(S:0-1),shard:a100:16", "gpu:1g.10gb:7", "(null)")
 
 
@@ -123,7 +123,7 @@ def test_a_silent_database_is_unknown_and_the_rest_is_judged(tmp_path: Path) -> 
     (tmp_path / "config").write_text(lines)
     command(tmp_path, "scontrol", f"cat {tmp_path}/config")
     command(tmp_path, "sacctmgr", "exit 1")
-    command(tmp_path, "sinfo", "echo gpu:a100:4; echo gpu:1g.10gb:7")
+    command(tmp_path, "sinfo", "echo node1 gpu:a100:4; echo node1 gpu:a100:4; echo node2 gpu:1g.10gb:7")
     findings = list(judge(read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})))
     assert {(f.level, f.setting) for f in findings} == {
         (Level.UNSAFE, "SlurmdTimeout"),
@@ -138,12 +138,47 @@ def test_the_qos_of_a_soft_limit_has_to_be_there(tmp_path: Path) -> None:
     assert doctor_policy.soft_qos(Config({"CarmeQuotas": {"policy": policy}})) == ()  # nothing asks for it
     (tmp_path / "config").write_text("\n".join(f"{name} = {value or '(null)'}" for name, value in SAFE.items()))
     command(tmp_path, "scontrol", f"cat {tmp_path}/config")
-    command(tmp_path, "sinfo", "echo gpu:a100:4; echo gpu:1g.10gb:7")
-    dbd = "SlurmDBD configuration:\nPrivateData = accounts,jobs,usage,users"
+    command(tmp_path, "sinfo", "echo node1 gpu:a100:4; echo node1 gpu:a100:4; echo node2 gpu:1g.10gb:7")
+    dbd = "SlurmDBD configuration:\nPrivateData = accounts,jobs,reservations,usage,users"
     for names, level in (("normal", Level.UNSAFE), ("normal\nlow", None), ("", Level.UNKNOWN)):
         command(tmp_path, "sacctmgr", f'[ "$3" = show ] && echo "{names}" || echo "{dbd}"')
         facts = read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})
         assert [(f.setting, f.level) for f in judge(facts, wanted)] == ([("soft_qos", level)] if level else [])
+
+
+def test_the_licences_that_gpus_are_counted_by_have_to_be_as_many(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("\n".join(f"{name} = {value or '(null)'}" for name, value in SAFE.items()))
+    dbd = "SlurmDBD configuration:\nPrivateData = accounts,jobs,reservations,usage,users"
+    command(tmp_path, "sacctmgr", f'[ "$3" = show ] && echo normal || echo "{dbd}"')
+    command(
+        tmp_path, "sinfo", "echo node1 'gpu:a100:4(S:0),shard:a100:8'; echo node1 gpu:a100:4; echo node2 gpu:a100:4"
+    )
+    calendar = {"enabled": True, "keep": "licenses", "licenses": {"a100": "gpu_a100"}}
+    wanted = doctor_policy.licenses(Config({"CarmeReservations": calendar}))
+    assert doctor_policy.licenses(Config({"CarmeReservations": {**calendar, "keep": "auto"}})) == {}
+
+    def judged(licences: str) -> list[tuple[Level, str, str]]:
+        command(tmp_path, "scontrol", f'[ "$2" = licenses ] && {licences} || cat {tmp_path}/config')
+        facts = read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})
+        assert list(judge(facts)) == []
+        return [(each.level, each.why, each.mend) for each in judge(facts, (), wanted)]
+
+    assert judged("echo LicenseName=gpu_a100 Total=8 Used=0 Free=8 Reserved=0 Remote=no") == []
+    fix = "Licenses=gpu_a100:8 in slurm.conf"
+    for total, words in ((7, "for 8 a100"), (9, "for only 8 a100")):
+        ((level, why, mend),) = judged(f"echo LicenseName=gpu_a100 Total={total} Used=0")
+        assert (level, mend, words in why) == (Level.UNSAFE, fix, True)
+    assert judged("echo LicenseName=gpu_h100 Total=8 Used=0")[0][:2] == (
+        *(Level.UNSAFE, "Slurm has no licence gpu_a100, so a100 cannot be booked."),
+    )
+
+
+def test_a_calendar_that_counts_without_licences_cannot_start() -> None:
+    (found,) = doctor_policy.judge(Config({"CarmeReservations": {"enabled": True, "keep": "licenses"}}))
+    assert (found.setting, found.level, "needs a licence" in found.why) == ("CarmeReservations", Level.UNSAFE, True)
+    for wrong in ({"a100": "two words"}, {"a100": "gpus", "h100": "gpus"}):
+        calendar = {"enabled": True, "keep": "licenses", "licenses": wrong}
+        assert len(list(doctor_policy.judge(Config({"CarmeReservations": calendar})))) == 1
 
 
 def test_a_policy_that_cannot_be_read_is_named_with_its_place() -> None:

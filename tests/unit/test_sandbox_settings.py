@@ -63,13 +63,14 @@ def test_settings_keep_the_promises_that_need_them() -> None:
     for line in (
         "SlurmdTimeout=900",
         "DisableRootJobs=YES",
-        "PrivateData=jobs,usage,users,accounts",
+        "PrivateData=jobs,usage,users,accounts,reservations",
         "AccountingStorageEnforce=associations,limits,qos,safe",
         "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny",
         "JobSubmitPlugins=lua",
+        "Licenses=gpu_1g.10gb:7,gpu_3g.40gb:2,gpu_a100:8,gpu_h100:4",
     ):
         assert line in text.splitlines()
-    assert "PrivateData=jobs,usage,users,accounts" in _settings().slurmdbd_conf().splitlines()
+    assert "PrivateData=jobs,usage,users,accounts,reservations" in _settings().slurmdbd_conf().splitlines()
     assert "hush" not in text
     assert "bind-address=127.0.0.1" in _settings().database_conf()
     assert "MessageTimeout=5" in _settings().slurm_conf(message_timeout=5)

@@ -37,3 +37,23 @@ for (const line of document.querySelectorAll(".carme-time")) {
     }
   });
 }
+
+// What to do about maintenance: each button opens its question, and a form is sent once.
+for (const button of document.querySelectorAll("[data-carme-dialog]")) {
+  const dialog = document.getElementById(button.dataset.carmeDialog);
+  button.addEventListener("click", () => dialog.showModal());
+  dialog.querySelector("form").addEventListener("submit", (event) => {
+    if (event.submitter?.formMethod === "dialog") return;
+    if (dialog.dataset.sent) event.preventDefault();
+    dialog.dataset.sent = "yes";
+    event.submitter.textContent = "Stopping…"; // the answer comes once it has ended
+    for (const each of dialog.querySelectorAll("button")) each.disabled = true;
+  });
+  dialog.addEventListener("cancel", (event) => {
+    if (dialog.dataset.sent) event.preventDefault();
+  });
+}
+// A page that comes back from the browser's memory asks anew.
+window.addEventListener("pageshow", (event) => {
+  if (event.persisted) window.location.reload();
+});

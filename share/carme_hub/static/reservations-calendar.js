@@ -2,7 +2,7 @@
 // EventCalendar is told the wall clock of the reader's zone; what comes back from it goes to REST as such, with the zone.
 import { bands, content, event, rows, shown } from "./reservations-events.js";
 import { BookingForm, Looker, offerButtons, offers, verdict } from "./reservations-form.js";
-import { ask, newKey, settings } from "./reservations-rest.js";
+import { ask, Keys, settings } from "./reservations-rest.js";
 import { epoch, need, offset, shortSpan, span, wall } from "./reservations-time.js";
 import { zone } from "./reservations-zone.js";
 
@@ -41,14 +41,22 @@ async function load({ startStr, endStr }) {
   }
 }
 
+/** Put sentences into a list. What is there already stays untouched: screen readers say each node that is new. */
+function tell(list, sentences) {
+  const there = new Map([...list.children].map((each) => [each.textContent.trim(), each]));
+  for (const [sentence, item] of there) if (!sentences.includes(sentence)) item.remove();
+  sentences.forEach((sentence, at) => {
+    if (list.children[at]?.textContent.trim() === sentence) return;
+    const item = there.get(sentence) ?? Object.assign(document.createElement("li"), { textContent: sentence });
+    list.insertBefore(item, list.children[at] ?? null);
+  });
+  while (list.children.length > sentences.length) list.lastElementChild.remove();
+}
+
 async function words() {
   try {
     const said = await ask("GET", `words?zone=${encodeURIComponent(zone)}`);
-    const list = document.getElementById("words");
-    const old = [...list.children].map((each) => each.textContent.trim()).join("\n");
-    if (said.sentences.length && said.sentences.join("\n") !== old) {
-      list.replaceChildren(...said.sentences.map((each) => Object.assign(document.createElement("li"), { textContent: each })));
-    }
+    if (said.sentences.length) tell(document.getElementById("words"), said.sentences);
   } catch { /* the calendar says that the service does not answer */ }
 }
 
@@ -102,7 +110,7 @@ const bookDialog = document.getElementById("book-dialog");
 const form = document.getElementById("book-form");
 const booking = new BookingForm(form, document.getElementById("book-check"));
 const wait = form.querySelector("[data-wait]");
-let key = newKey();
+const keys = new Keys();
 
 booking.onlooked = (found) => { wait.hidden = !(found && found.conflicts.length && found.times.length === 1 && !found.refusal); };
 
@@ -116,7 +124,6 @@ function offerBooking(when, type) {
   form.elements.seats.value = asked.seats;
   form.elements.gpus.value = asked.gpus;
   booking.at(when);
-  key = newKey();
   bookDialog.showModal();
   form.elements.title.focus();
   booking.look(0);
@@ -125,11 +132,17 @@ function offerBooking(when, type) {
 async function book(waits) {
   if (!form.reportValidity()) return;
   const body = booking.body();
-  if (!body) return;
+  if (!body) {
+    booking.look(0);
+    booking.place.scrollIntoView({ block: "nearest" });
+    return;
+  }
   const button = waits ? wait : form.querySelector('[type="submit"]');
   button.disabled = true;
   try {
-    const done = await ask("POST", "bookings", { ...body, wait: waits }, { "Idempotency-Key": key });
+    const asked = { ...body, wait: waits };
+    const done = await ask("POST", "bookings", asked, { "Idempotency-Key": keys.of(asked) });
+    keys.done();
     bookDialog.close();
     const [one] = done.bookings;
     const state = one.waits ? "is on the waitlist" : one.state === "pending" ? "waits for approval" : "is booked";
@@ -137,7 +150,6 @@ async function book(waits) {
     setTimeout(() => say(""), 6000);
     refresh();
   } catch (refusal) {
-    key = newKey();
     booking.fail(refusal);
   } finally {
     button.disabled = false;
@@ -155,6 +167,7 @@ wait.addEventListener("click", () => book(true));
 const moveDialog = document.getElementById("move-dialog");
 const moveForm = document.getElementById("move-form");
 const moveCheck = document.getElementById("move-check");
+const moves = new Keys();
 const moving = { one: null, when: null, revert: () => {} };
 
 function offerMove(info) {
@@ -198,7 +211,8 @@ moveForm.addEventListener("submit", async (submitted) => {
   submit.disabled = true;
   try {
     const series = one.series ? moveForm.elements.series.value : "one";
-    await ask("PATCH", `bookings/${one.id}`, { version: one.version, start: when.start, end: when.end, series }, { "Idempotency-Key": newKey() });
+    const asked = { version: one.version, start: when.start, end: when.end, series };
+    await ask("PATCH", `bookings/${one.id}`, asked, { "Idempotency-Key": moves.of({ id: one.id, ...asked }) });
     moveDialog.close("moved");
     say(`✓ “${one.title}” is moved to ${span(when, zone)}.`, "done");
     setTimeout(() => say(""), 6000);
@@ -341,4 +355,5 @@ async function begin() {
 }
 
 document.getElementById("wish-type").addEventListener("change", () => calendar.refetchEvents());
+document.getElementById("wish")?.removeAttribute("hidden");  // without this script there is nothing to choose for
 begin();

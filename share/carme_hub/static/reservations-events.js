@@ -1,6 +1,6 @@
 // What the calendar draws: bookings, and how many GPUs are free, from what REST says.
 import { el } from "./reservations-rest.js";
-import { need, span, wall } from "./reservations-time.js";
+import { need, span, takes, wall } from "./reservations-time.js";
 
 /** What a booking is to the reader: mine, class, others, maintenance. */
 export function kind(one) {
@@ -12,7 +12,7 @@ export function kind(one) {
 /** What is said of a booking where there is room for a line. */
 export const title = (one) =>
   one.kind === "maintenance" ? "Maintenance"
-    : one.hidden ? `${one.total} ${one.gpu_type} ${one.state === "pending" ? "asked for" : "booked"}` : one.title;
+    : one.hidden ? `${takes(one)} ${one.state === "pending" ? "asked for" : "booked"}` : one.title;
 
 /** Everything that may be known of a booking, in a sentence: for tooltips and screen readers. */
 export function words(one, zone) {
@@ -27,26 +27,36 @@ export function event(one, zone, number) {
   const what = kind(one);
   const waits = one.waits || one.state === "pending";
   const over = ["ended", "released"].includes(one.state);
-  const rows = new Set(one.places.map((each) => `${each.gpu_type}@${each.node}`));
+  // What was given back early took its GPUs until then; a quarter of an hour is the least that can be read.
+  const until = over && one.ended ? Math.min(one.end, Math.max(one.ended, one.start + 900)) : one.end;
+  const rows = new Set(one.places.flatMap((each) => [each.gpu_type, ...Object.keys(each.also)].map((type) => `${type}@${each.node}`)));
   if (one.waits) rows.add(one.gpu_type);
   const movable = one.may.includes("move") && one.kind === "booking";
   return {
     id: one.id || `hidden-${number}`,
     start: wall(one.start, zone),
-    end: wall(one.end, zone),
+    end: wall(until, zone),
     title: title(one),
     resourceIds: [...rows],
     startEditable: movable && one.state !== "active",
     durationEditable: movable,
-    classNames: ["booking", `booking-${what}`, ...(waits ? ["booking-pending"] : []), ...(one.problem ? ["booking-problem"] : []), ...(over ? ["booking-over"] : []), ...(one.state === "active" ? ["booking-active"] : []), ...(one.end - one.start < 2700 ? ["booking-short"] : [])],
+    classNames: ["booking", `booking-${what}`, ...(waits ? ["booking-pending"] : []), ...(one.problem ? ["booking-problem"] : []), ...(over ? ["booking-over"] : []), ...(one.state === "active" ? ["booking-active"] : []), ...(until - one.start < 2700 ? ["booking-short"] : [])],
     extendedProps: { one, words: words(one, zone) },
   };
 }
 
+/** As much of a band's label as it has room for: on a timeline of a week an hour is a few pixels. */
+function fitting({ event: { start, end }, view }, label, free) {
+  if (!view.type.startsWith("resourceTimeline")) return label;
+  const [whole, number] = view.type === "resourceTimelineWeek" ? [12, 2] : [1.5, 0.25];
+  const hours = (end - start) / 3_600_000;
+  return hours >= whole ? label : hours >= number ? `${free}` : "";
+}
+
 /** What is written on a booking. */
 export function content(info) {
-  const { one, band, label } = info.event.extendedProps;
-  if (band) return { domNodes: [el("div", { class: "booking-band-words" }, label)] };
+  const { one, band, label, free } = info.event.extendedProps;
+  if (band) return { domNodes: [el("div", { class: "booking-band-words" }, fitting(info, label, free))] };
   if (!one) return undefined;
   const pending = one.state === "pending" && !one.hidden;
   const mark = one.problem ? "Problem: " : one.waits ? "Waits: " : pending ? "Asked for: " : kind(one) === "class" ? "◆ " : "";
@@ -54,7 +64,7 @@ export function content(info) {
   return {
     domNodes: [
       el("div", { class: "ec-event-time" }, info.timeText),
-      el("div", { class: "ec-event-title" }, mark, one.hidden ? `${one.total} ${one.gpu_type}` : title(one), more ? el("span", { class: "booking-event-more" }, more) : ""),
+      el("div", { class: "ec-event-title" }, mark, one.hidden ? takes(one) : title(one), more ? el("span", { class: "booking-event-more" }, more) : ""),
     ],
   };
 }
@@ -74,7 +84,7 @@ function* daily(parts, zone) {
   }
 }
 
-function background(start, end, zone, shading, label, only, more = {}) {
+function background(start, end, zone, shading, label, only, more = {}, free = 0) {
   return {
     start: wall(start, zone),
     end: wall(end, zone),
@@ -82,7 +92,7 @@ function background(start, end, zone, shading, label, only, more = {}) {
     title: label,
     classNames: ["booking-band", `booking-${shading}`],
     ...more,
-    extendedProps: { band: true, label, only },
+    extendedProps: { band: true, label, only, free },
   };
 }
 
@@ -91,8 +101,8 @@ export function bands(types, zone, wanted) {
   const found = [];
   for (const { gpu_type: name, total, parts } of types) {
     for (const { start, end, free } of parts) {
-      const words = end - start < 3 * 3600 ? `${free}` : `${free} of ${total} free`;
-      found.push(background(start, end, zone, shade(free, total), words, "timeline", { resourceIds: [name] }));
+      const place = { resourceIds: [name] };
+      found.push(background(start, end, zone, shade(free, total), `${free} of ${total} free`, "timeline", place, free));
     }
     if (name !== wanted) continue;
     const days = new Map();

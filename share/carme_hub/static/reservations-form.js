@@ -31,11 +31,11 @@ export class Looker {
   }
 }
 
-/** What could be had instead, as (words, what it changes); `again`: of a booking that comes more than once. */
-export function offers(conflicts, zone, again = false, fits = () => true) {
+/** What could be had instead, as (words, what it changes); `again`: of a booking that comes more than once, `count` times. */
+export function offers(conflicts, zone, again = false, fits = () => true, count = Infinity) {
   const told = conflicts.filter((each) => each.times.length || each.seats || each.types.length);
   const found = [];
-  if (again && conflicts.length) {
+  if (again && conflicts.length && conflicts.length < count) {
     const starts = conflicts.map((each) => each.occurrence).filter(Boolean);
     const what = conflicts.length === 1 ? "that time" : `these ${conflicts.length} times`;
     if (starts.length) found.push([`Leave out ${what}`, { without: starts }]);
@@ -58,6 +58,12 @@ export function offerButtons(found, take) {
   const buttons = found.map(([words, what]) =>
     el("button", { type: "button", class: "btn btn-outline-primary", onclick: () => take(what) }, words));
   return el("div", { class: "booking-offers", role: "group", "aria-label": "What could be had instead" }, ...buttons);
+}
+
+/** A span as nodes: its times stay on one line. */
+function timed(words) {
+  const at = words.lastIndexOf(", ") + 2;
+  return [words.slice(0, at), el("span", { class: "text-nowrap" }, words.slice(at))];
 }
 
 /** The line that says whether it can be had. */
@@ -111,10 +117,9 @@ export class BookingForm {
   body() {
     const start = `${this.value("start_date")}T${this.value("start_time")}`;
     const end = `${this.value("end_date")}T${this.value("end_time")}`;
-    if (start.length < 16 || end.length < 16 || !this.value("gpu_type") || !this.value("zone") || !Number(this.value("seats"))) return null;
+    if (this.missing()) return null;
     const whom = this.value("whom");
     const rule = this.#rule();
-    if (rule === null || (whom === "group" && !this.value("group"))) return null;
     return {
       title: this.value("title") || "-",
       gpu_type: this.value("gpu_type"),
@@ -126,11 +131,28 @@ export class BookingForm {
       rule,
       without: rule ? this.without : [],
       ...(this.value("account") ? { account: this.value("account") } : {}),
-      users: whom === "users" ? this.value("users").split(/[\s,;]+/).filter(Boolean) : [],
+      users: whom === "users" ? this.#users() : [],
       group: whom === "group" ? this.value("group") : "",
       everybody: whom === "everybody",
       profile: whom === "group" ? this.value("profile") : "",
     };
+  }
+
+  /** What has to be said before it can be looked at, as a sentence; "" for nothing. */
+  missing() {
+    const days = ["start_date", "start_time", "end_date", "end_time"];
+    if (days.some((name) => !this.value(name))) return "Say when it starts and ends.";
+    if (!this.value("gpu_type")) return "Choose a GPU type.";
+    if (!this.value("zone")) return "Name the time zone, such as Europe/Berlin.";
+    if (!Number(this.value("seats"))) return "Say how many seats it has.";
+    if (this.#rule() === null) return "Say either how many times it comes, or until which day.";
+    if (this.value("whom") === "group" && !this.value("group")) return "Name the group or class that it is for, or choose “Just me”.";
+    if (this.value("whom") === "users" && !this.#users().length) return "Name the people whom it is for, or choose “Just me”.";
+    return "";
+  }
+
+  #users() {
+    return this.value("users").split(/[\s,;]+/).filter(Boolean);
   }
 
   #rule() {
@@ -148,7 +170,8 @@ export class BookingForm {
     this.last = null;
     if (!body) {
       this.looker.stop();
-      this.place.replaceChildren(this.again ? el("p", { class: "quota-facts mb-0" }, "Say either how many times it comes, or until which day.") : "");
+      this.place.removeAttribute("aria-busy");
+      this.place.replaceChildren(el("p", { class: "quota-facts mb-0" }, this.missing()));
       this.onlooked(null);
       return;
     }
@@ -201,7 +224,7 @@ export class BookingForm {
     const rows = first.map((each) => {
       const free = !taken.has(each.start);
       return el("li", { class: free ? "" : "booking-taken" }, el("span", { class: "booking-mark", "aria-hidden": "true" }, free ? "✓" : "✕"),
-        ` ${span(each, zone)} `, free ? "" : el("strong", {}, "not free"), each.note ? el("span", { class: "quota-facts" }, ` ${each.note}`) : "");
+        " ", ...timed(span(each, zone)), " ", free ? "" : el("strong", {}, "not free"), each.note ? el("span", { class: "quota-facts" }, ` ${each.note}`) : "");
     });
     if (found.times.length > first.length) rows.push(el("li", { class: "quota-facts" }, `And ${found.times.length - first.length} more, all of them free.`));
     return el("ul", { class: "list-unstyled booking-times" }, ...rows);
@@ -211,7 +234,7 @@ export class BookingForm {
     const days = this.days.length ? this.days : [weekday(this.value("start_date"))];
     const keeps = days.length === 1 && days[0] === weekday(this.value("start_date"));
     const fits = (time) => !this.again || keeps || days.includes(weekday(wall(time.start, zone)));
-    const found = offers(conflicts, zone, this.again, fits);
+    const found = offers(conflicts, zone, this.again, fits, this.last?.times.length);
     if (!found.length && conflicts.length) return el("p", { class: "quota-facts" }, "Nothing like it is free within a week of it.");
     return offerButtons(found, (what) => this.take(what));
   }

@@ -2,6 +2,9 @@
 const page = document.getElementById("reservations");
 export const settings = page ? { ...page.dataset } : {};
 
+/** Milliseconds after which an answer is not waited for any more. */
+const PATIENCE = 30_000;
+
 /** What the service refuses, or that it cannot be reached; `answer` is what it said. */
 export class Refusal extends Error {
   constructor(message, answer = {}) {
@@ -19,8 +22,12 @@ export async function ask(method, path, body, headers = {}) {
       headers: { "X-XSRFToken": settings.xsrf, ...(body ? { "Content-Type": "application/json" } : {}), ...headers },
       body: body ? JSON.stringify(body) : undefined,
       credentials: "same-origin",
+      signal: AbortSignal.timeout(PATIENCE),
     });
-  } catch {
+  } catch (error) {
+    if (error.name === "TimeoutError") {
+      throw new Refusal(`The reservations service has not answered for ${PATIENCE / 1000} s.${method === "GET" || path === "check" ? "" : " What you asked for may be done all the same: reload the page to see."}`);
+    }
     throw new Refusal("The reservations service cannot be reached. Check your connection, and try again.");
   }
   let said = {};
@@ -35,7 +42,25 @@ export async function ask(method, path, body, headers = {}) {
 }
 
 /** A key under which a write happens once, however often it is sent. */
-export const newKey = () => crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+const newKey = () => crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+
+/** The keys of one kind of write. Whose answer was lost may have been done, so the same is sent again with its key. */
+export class Keys {
+  #said = "";
+  #key = "";
+
+  /** Return the key of what is asked: a new one where it is not what was asked last. */
+  of(body) {
+    const said = JSON.stringify(body);
+    if (said !== this.#said) [this.#said, this.#key] = [said, newKey()];
+    return this.#key;
+  }
+
+  /** What was asked is done; the same again is something new. */
+  done() {
+    this.#said = "";
+  }
+}
 
 /** Make an element: el("p", { class: "x" }, "text", child…). */
 export function el(name, attributes = {}, ...children) {

@@ -56,10 +56,17 @@ export function duration(seconds) {
   return parts.filter(([count]) => count).map(([count, unit]) => `${count} ${unit}`).join(" ") || "0 min";
 }
 
+/** "8 a100", and "7 × 1g.10gb", since two numbers in a row are read as one. */
+export const counted = (count, type) => `${count} ${/^\d/.test(type) ? "× " : ""}${type}`;
+
+/** All GPUs that a booking takes: "8 a100", "1 l4 and 4 a100". */
+export const takes = ({ by_type: types, total, gpu_type: own }) =>
+  Object.entries(types).map(([type, count]) => counted(count, type)).join(" and ") || counted(total, own);
+
 /** "4 seats with 1 a100 each", "8 a100", "2 whole a100 nodes". */
 export function need({ gpu_type: type, gpus, seats }) {
   if (!gpus) return seats > 1 ? `${seats} whole ${type} nodes` : `a whole ${type} node`;
-  return seats > 1 ? `${seats} seats with ${gpus} ${type} each` : `${gpus} ${type}`;
+  return seats > 1 ? `${seats} seats with ${counted(gpus, type)} each` : counted(gpus, type);
 }
 
 /** "12.5 GPU-hours". */

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from forged_site import ADA, HOUR, MONDAY, Site, a100
 
-from carme_hub.accounting import slots
+from carme_hub.accounting import slots, slots_over
 from carme_hub.accounting.admit import admit
 from carme_hub.accounting.slots import Slot
 from carme_hub.domain.ledger import Entry
@@ -48,10 +48,15 @@ class Till:
         with self.open() as writes:
             return slots.level(self.site.ledger.books, writes, which, self.site.now, inside, **more)
 
-    def settle(self, which: Slot, *, ended: float = 0, booked: bool = True, used: int = 0) -> bool:
-        at = int(ended or which.end)
+    def lapse(self, which: Slot, gpu_seconds: int, least: int = 0) -> int:
         with self.open() as writes:
-            return slots.settle_slot(
+            return slots_over.lapse(writes, which, self.site.now, gpu_seconds, least)
+
+    def settle(self, which: Slot, *, ended: float = 0, booked: bool = True, used: int | Mapping[str, int] = 0) -> bool:
+        at = int(ended or which.end)
+        used = {which.gpus.type: used} if isinstance(used, int) else used
+        with self.open() as writes:
+            return slots_over.settle_slot(
                 self.site.ledger.books, writes, which, self.site.now, ended=at, booked=booked, used=used
             )
 

@@ -15,7 +15,7 @@ from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.accounting.trial import try_policy
 from carme_hub.domain.ledger import GPU_HOUR, ONE
 from carme_hub.domain.policy import REFUNDS, dump_policy, parse_policy
-from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.sessions import MADE_WAY, SessionState
 
 
 def settings(**values: Any) -> CarmeQuotas:
@@ -31,17 +31,22 @@ async def refunded(site: Site, said: CarmeQuotas) -> set[str]:
     """Settle a job for each refund, and return for which of them it was given."""
     site.session("s1", state=SessionState.ENDED, job_id=9, created=site.now, ended=site.now + 90, submitted=site.now)
     start_failed = site.usage_of(job=9, start=MONDAY, end=MONDAY + 90)
+    at = site.now + 80
+    more = {"submitted": site.now, "started": site.now, "cancel_wanted": at, "cancel_reason": MADE_WAY + "n1."}
+    site.session("s2", state=SessionState.ENDED, job_id=10, created=site.now, ended=site.now + 90, **more)
+    made_way = site.usage_of("s2", job=10, start=MONDAY, end=MONDAY + 90, state="CANCELLED by 0")
     site.now += 7000
     done = await ledger(site, said).settle(
         [
             usage(7, MONDAY, MONDAY + 10, "NODE_FAIL"),
             usage(8, MONDAY, MONDAY + 10, "PREEMPTED"),
             start_failed,
+            made_way,
         ],
         sessions=site.rows.values(),
     )
-    assert len(done.charged) == 3
-    rules = {7: "node-failure", 8: "preemption", 9: "start-failed"}
+    assert len(done.charged) == 4
+    rules = {7: "node-failure", 8: "preemption", 9: "start-failed", 10: "maintenance"}
     return {rules[entry.job_id] for entry in done.refunded}
 
 
@@ -66,7 +71,7 @@ async def test_a_policy_file_leaves_refunds_to_the_settings_and_is_written_back_
     file = tmp_path / "policy.yaml"
     file.write_text("quotas: []\n")
     said = settings(refund_node_failure=False, policy_file=str(file))
-    assert await refunded(site, said) == {"preemption", "start-failed"}
+    assert await refunded(site, said) == {"preemption", "start-failed", "maintenance"}
     assert "refunds" not in dump_policy(PolicyInForce(said)())
     file.write_text(json.dumps({"quotas": [], "refunds": ["node-failure"]}))
     assert PolicyInForce(said)().refunded == ("node-failure",)

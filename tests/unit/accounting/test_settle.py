@@ -11,7 +11,7 @@ from carme_hub.domain.jobs import Phase
 from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
 from carme_hub.domain.quotas import Ask, Quota, Who, Window
 from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.sessions import MADE_WAY, SessionState
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import Filter
 
@@ -163,6 +163,40 @@ async def test_another_job_with_the_name_of_a_session_that_failed_is_not_refunde
     done = await site.settle(site.usage_of(job=8, start=MONDAY, end=MONDAY + 90))
     assert (len(done.charged), done.refunded) == (1, [])
     assert [entry.session for entry in done.released] == ["s1"]  # a job's name keeps nobody's hold
+
+
+async def test_who_made_way_for_maintenance_is_refunded_once_for_the_incarnation_that_ran_then(site: Site) -> None:
+    await site.grant(2 * GPU_HOUR)
+    await started(site)
+    site.session("s1", cancel_wanted=MONDAY + 800.0, cancel_reason=f"{MADE_WAY}n1.", state=ENDED, ended=MONDAY + 830.0)
+    requeued = site.usage_of(start=MONDAY, end=MONDAY + 300, state="REQUEUED", submitted=MONDAY)
+    last = site.usage_of(start=MONDAY + 420, end=MONDAY + 830, state="CANCELLED by 0", submitted=MONDAY + 300)
+    site.now = MONDAY + 900.0
+    done = await site.settle(requeued, last)
+    [refund] = done.refunded
+    assert (refund.amount, refund.submitted) == (410_000, MONDAY + 300)
+    assert refund.reason == "refunded: its user made way for maintenance of the node"
+    assert await site.left() == 2 * GPU_HOUR - 300_000
+    assert not await site.settle(requeued, last)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cancel_reason": "Stopped."},
+        {"cancel_reason": "My app was Stopped for maintenance of n1."},
+        {"cancel_wanted": MONDAY + 1000.0},  # it had ended by itself long before
+        {"job_id": 8},  # another job of that name
+    ],
+)
+async def test_who_did_not_make_way_pays(site: Site, changes: dict[str, object]) -> None:
+    site.quotas = ()
+    await started(site)
+    made_way = {"cancel_wanted": MONDAY + 800.0, "cancel_reason": f"{MADE_WAY}n1.", "ended": MONDAY + 830.0}
+    site.session("s1", **{**made_way, "state": ENDED, **changes})
+    site.now += 7000
+    done = await site.settle(site.usage_of(start=MONDAY, end=MONDAY + 830, state="CANCELLED by 0"))
+    assert (len(done.charged), done.refunded) == (1, [])
 
 
 async def test_a_refund_that_is_switched_off_is_not_given(site: Site) -> None:

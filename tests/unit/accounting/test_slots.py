@@ -9,7 +9,7 @@ from forged_slots import Till, slot
 from carme_hub.accounting.admit import release, undo_extension
 from carme_hub.accounting.books import Unknown
 from carme_hub.accounting.settle import sessions_wanted
-from carme_hub.accounting.slots import Over
+from carme_hub.accounting.slots import Over, Slot, hold_all
 from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
 from carme_hub.domain.quotas import Quota, Who, Window
 from carme_hub.domain.resources import Gpus
@@ -175,6 +175,32 @@ async def test_what_a_session_paid_from_a_credit_is_not_promised_for_after_its_e
     site.now = float(MONDAY + 2 * HOUR)
     await site.ledger.expire()
     assert await site.left() == 0
+
+
+@pytest.mark.parametrize("window", [Window.DAY, Window.WEEK, Window.ROLLING, Window.TOTAL])
+async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_whole_or_not_at_all(
+    site: Site, till: Till, window: Window
+) -> None:
+    site.quotas = (GRANTED_ONLY, Quota("some", Who.ACCOUNT, gpu_time=50 * GPU_HOUR, window=window, days=5))
+    for account in ("physics", "bio"):
+        await site.grant(70 * GPU_HOUR, key=account, account=account)
+        await site.grant(40 * GPU_HOUR, key=f"{account} course", account=account, expires=MONDAY + 6 * DAY, reason="c")
+
+    def times(account: str) -> list[Slot]:
+        return [slot(f"{account}{n}", MONDAY + n * 9 * HOUR, account=account) for n in range(20)]
+
+    alone = [till.hold(each) for each in times("physics")]
+    fits = next((at for at, each in enumerate(alone) if not each.granted), 20)
+    assert 0 < fits < 20
+    with till.open() as writes:
+        whole = hold_all(site.ledger.books, writes, times("bio")[: fits + 1], ADA, "ada")
+    assert whole.message == alone[fits].message.replace("physics", "bio")
+    assert not [id for id in till.held() if id.startswith("bio")]
+    for _ in range(2):  # again, it is held already
+        with till.open() as writes:
+            assert hold_all(site.ledger.books, writes, times("bio")[:fits], ADA, "ada").granted
+    assert len([id for id in till.held() if id.startswith("bio")]) == fits
+    assert await site.left("bio") == (110 - 8 * fits) * GPU_HOUR
 
 
 # -- changed and cancelled --------------------------------------------------------------------------------------------

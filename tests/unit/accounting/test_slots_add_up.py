@@ -16,7 +16,8 @@ from carme_hub.accounting.admit import admit, extend, release, undo_extension
 from carme_hub.accounting.credits import expire_all
 from carme_hub.accounting.grants import grant
 from carme_hub.accounting.settle import settle
-from carme_hub.accounting.slots import LATE, Slot, used_inside
+from carme_hub.accounting.slots import Slot
+from carme_hub.accounting.slots_over import LATE, used_inside
 from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
 from carme_hub.domain.periods import Period
 from carme_hub.domain.quotas import Quota, Who, Window
@@ -47,6 +48,7 @@ _steps = st.lists(
         st.tuples(st.just("give back"), _pick),
         st.tuples(st.just("end"), _pick, st.floats(0, 0.3)),
         st.tuples(st.just("level"), _pick),
+        st.tuples(st.just("lapse"), _pick, _seconds),
         st.tuples(st.just("settle"), _pick),
     ),
     min_size=20,
@@ -94,12 +96,15 @@ class Story:
             # Those over midnight count twice, and so are no matter of exact sums by day.
             start = (now // HOUR + 1 + what[0]) * HOUR
             start = min(start, (start // DAY + 1) * DAY - what[2] * HOUR)
-            found = slot(f"r{next(_numbers)}", start, what[2] * HOUR, what[1], account=self.account)
+            number = next(_numbers)
+            found = slot(f"r{number}", start, what[2] * HOUR, what[1], account=self.account)
+            found = replace(found, also=(Gpus("l4", 1 + number % 2),) if number % 3 == 0 else ())
             if start >= now and self.till.hold(found).granted:
                 self.slots[found.id] = found
         elif name == "change" and slots:
             before = self.slots[slots[what[0] % len(slots)]]
-            after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]))
+            also = (Gpus("l4", what[2]),) if what[2] % 2 else ()
+            after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]), also=also)
             sensible = after.start < after.end <= (after.start // DAY + 1) * DAY and now < before.end
             if sensible and self.till.change(after).granted:
                 self.slots[after.id] = after
@@ -115,7 +120,9 @@ class Story:
             self._start(chosen.id, what[1], max(60, int(rest * what[2])))
         elif name == "extend" and sessions:
             id = sessions[what[0] % len(sessions)]
-            if extend(self.books, id, what[1], ADA, None).granted and what[2]:
+            with self.site.store.reading("lab") as reads:
+                over = reads.open_holds([id])[id].end < now  # Slurm has ended it
+            if not over and extend(self.books, id, what[1], ADA, None).granted and what[2]:
                 assert undo_extension(self.books, id, "Slurm refused it")
         elif name == "end" and sessions:
             self._end(sessions[what[0] % len(sessions)], what[1])
@@ -128,6 +135,12 @@ class Story:
             inside = [id for id, each in self.open.items() if each.within == chosen.id]
             before_it = self.till.held()[chosen.id]
             assert self.till.level(chosen, *inside, booked=self._booked(chosen)) <= before_it
+        elif name == "lapse" and slots:
+            chosen = self.slots[slots[what[0] % len(slots)]]
+            before_it = self.till.held()[chosen.id]
+            if self._booked(chosen) and now > chosen.start:
+                self.till.lapse(chosen, what[1])
+            assert self.till.held()[chosen.id] <= before_it
         elif name == "settle" and slots:
             self._settle(self.slots[slots[what[0] % len(slots)]])
 
@@ -152,7 +165,8 @@ class Story:
             assert _taken(entries, float(day * DAY)) <= LIMIT
         for id, amount in self.till.held().items():
             mine = self.slots[id]
-            assert 0 <= amount <= mine.gpus.count * (mine.end - mine.start) * 1000
+            gpus = sum(each.count for each in (mine.gpus, *mine.also))
+            assert 0 <= amount <= gpus * (mine.end - mine.start) * 1000
 
     def _start(self, within: str, gpus: int, seconds: int) -> None:
         id, now = f"s{next(_numbers)}", self.site.now

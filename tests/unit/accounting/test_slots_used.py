@@ -10,7 +10,8 @@ from forged_slots import Till, slot
 from sqlalchemy import Engine
 
 from carme_hub.accounting.admit import admit, extend, preview, release, undo_extension
-from carme_hub.accounting.slots import LATE, slot_of, used_inside
+from carme_hub.accounting.slots import slot_of
+from carme_hub.accounting.slots_over import LATE, used_inside
 from carme_hub.domain.capacity import Need, Place
 from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
 from carme_hub.domain.periods import Period
@@ -244,6 +245,43 @@ async def test_it_waits_for_its_sessions_to_be_settled_and_not_for_ever(site: Si
     assert till.settle(slot("r2"))
 
 
+async def test_the_time_in_which_nobody_could_use_it_is_not_charged(site: Site, till: Till) -> None:
+    await site.grant(8 * GPU_HOUR)
+    till.hold(slot())
+    site.now = float(MONDAY + 1.5 * HOUR)
+    assert till.lapse(slot(), 3600) == GPU_HOUR
+    assert await balance(site) == Balance(8 * GPU_HOUR, 0, 7 * GPU_HOUR)
+    assert till.lapse(slot(), 0, least=3000) == GPU_HOUR, "what was written counts towards it"
+    assert till.lapse(slot(), 0, least=7200) == 2 * GPU_HOUR
+    assert till.start("s1", 1, 1.5 * HOUR)
+    till.level(slot(), "s1", booked=True, by_hand=1800)
+    assert till.held() == {"r1": 6 * GPU_HOUR - 3 * GPU_HOUR // 2}
+    site.now = float(MONDAY + 3 * HOUR)
+    await till.end("s1", MONDAY + 1.5 * HOUR)
+    site.now += LATE
+    assert till.settle(slot(), used=int(1.5 * HOUR) + 1800)
+    # 1.5 of the session, and of the other 6.5 neither the two that lapsed nor the half that was used by hand.
+    assert await balance(site) == Balance(8 * GPU_HOUR, int(5.5 * GPU_HOUR), 0)
+    assert [each.reason for each in till.entries() if each.key.endswith(":lapsed")] == [
+        "nobody could use the booking “Deep “2””"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("lapsed", "charged"), [(4 * 7200, 0), (4 * 7200 - 4 * 59, 0), (4 * 7200 - 4 * 61, 4 * 61_000)]
+)
+async def test_what_could_be_used_for_less_than_a_minute_could_not_be_used(
+    site: Site, till: Till, lapsed: int, charged: int
+) -> None:
+    await site.grant(8 * GPU_HOUR)
+    till.hold(slot())
+    till.lapse(slot("none"), 5)
+    till.lapse(slot(), lapsed)
+    site.now = float(MONDAY + 3 * HOUR + LATE)
+    assert till.settle(slot())
+    assert await balance(site) == Balance(8 * GPU_HOUR, charged, 0)
+
+
 async def test_its_charge_counts_in_windows_and_reports_and_is_no_job(site: Site, till: Till) -> None:
     site.quotas = (Quota("day", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.DAY),)
     till.hold(slot(start=MONDAY + DAY - 2 * HOUR))
@@ -276,8 +314,8 @@ def test_gpu_seconds_inside_are_those_of_its_jobs_in_its_time() -> None:
         usage(6, MONDAY, MONDAY + HOUR, gpus=(Gpus("shard", 4),), **ours),
         usage(7, **ours),
     ]
-    assert used_inside(jobs, ("carme-1-0", "carme-1-1"), during) == 60 + 4 * 30 + 10
-    assert used_inside(jobs, (), during) == 0
+    assert used_inside(jobs, ("carme-1-0", "carme-1-1"), during) == {"a100": 60 + 4 * 30 + 10, "shard": 0}
+    assert used_inside(jobs, (), during) == {}
 
 
 # -- the database -----------------------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 import pytest
 from front_desk import FrontDesk
-from rig.databases import database_url, engine, one_postgres, store
+from rig.databases import database_url, engine, one_postgres, store, stores
 
 from carme_hub.store.ledger import LedgerStore
 
-__all__ = ["database_url", "engine", "one_postgres", "store"]
+__all__ = ["database_url", "engine", "one_postgres", "store", "stores"]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
 from carme_hub.booking.keeper import Pass, ReservationKeeper
+from carme_hub.booking.lapses import Owed
 from carme_hub.domain.capacity import Need
 from carme_hub.domain.jobs import Job, Phase, Snapshot
 from carme_hub.domain.periods import Period
@@ -31,6 +32,7 @@ class SlurmWithReservations:
     dies_after: int = 10**9
     in_use: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
+    licenses: int = 8
 
     async def show(self) -> tuple[SlurmReservation, ...]:
         if self.down:
@@ -46,6 +48,8 @@ class SlurmWithReservations:
             case Create(wanted):
                 if wanted.nodes & self.busy:
                     return "Error creating the reservation: Requested nodes are busy"
+                if wanted.licenses and self._added_up(wanted) > self.licenses:
+                    return "Error creating the reservation: Invalid license specification"
                 assert wanted.name not in self.there
                 assert wanted.period.start >= int(self.now)
                 self.there[wanted.name] = replace(wanted, state="INACTIVE")
@@ -53,11 +57,16 @@ class SlurmWithReservations:
                 if name in self.in_use:
                     return "Requested reservation is in use"
                 del self.there[name]
-            case Change(name, period, users, accounts):
-                have = self.there[name]
+            case Change(name, period, users, accounts, licenses):
+                have = replace(self.there[name], licenses=licenses or self.there[name].licenses)
                 who = {"users": users, "accounts": accounts} if users or accounts else {}
                 self.there[name] = replace(have, period=period or have.period, **who)
         return ""
+
+    def _added_up(self, wanted: SlurmReservation) -> int:
+        """Return what Slurm takes to be reserved: all that overlaps, whether at the same moment or not."""
+        there = (each for each in self.there.values() if each.period.overlaps(wanted.period))
+        return sum(sum(each.licenses.values()) for each in (wanted, *there))
 
 
 @dataclass
@@ -79,6 +88,18 @@ class TillThatNotes:
     ) -> None:
         self._note(writes, "level", reservation.id, tuple(sorted(inside)), int(now))
         self.by_hand.append(by_hand)
+
+    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: Owed, now: float) -> None:
+        self._note(writes, "lapse", reservation.id, owed.more, owed.least)
+
+    def lapsed(self, reservation: Reservation) -> int:
+        """Return the GPU-seconds of a booking that are not to be charged."""
+        total = 0
+        for what, id, *amounts in self.done:
+            if what == "lapse" and id == reservation.id:
+                more, least = (int(str(each)) for each in amounts)
+                total = max(total, least) + more
+        return total
 
     def _note(self, writes: LedgerWrites, *what: object) -> None:
         assert isinstance(writes, LedgerWrites)
@@ -102,11 +123,13 @@ class Kept:
     stale: bool = False
     deaf: bool = False
     by_node: bool = False
+    licenses: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = {name: node(name) for name in ("n1", "n2")}
         self._answers = 0
-        self.calendar = Calendar(ReservationStore(self.store), "lab", self.supply, lambda: self.slurm.now)
+        reservations = ReservationStore(self.store, licenses=self.licenses)
+        self.calendar = Calendar(reservations, "lab", self.supply, lambda: self.slurm.now)
         self.keeper = self.new_keeper()
 
     def new_keeper(self) -> ReservationKeeper:
@@ -126,7 +149,8 @@ class Kept:
         )
 
     def supply(self) -> Supply:
-        return Supply(spots_of(self.nodes.values()), by_node=self.by_node)
+        spots = spots_of(self.nodes.values())
+        return Supply(spots, by_node=self.by_node, by_license=bool(self.licenses))
 
     def snapshot(self) -> Snapshot | None:
         if self.blind:

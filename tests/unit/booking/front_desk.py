@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,12 @@ class PurseOf:
     def __init__(self, gpu_hours: float) -> None:
         self.amount = int(gpu_hours * GPU_HOUR)
 
-    def hold(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
-        assert (person.user, reservation.state) == (reservation.owner, State.CONFIRMED)
+    def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
         held = self.held(writes)
-        if reservation.id in held:
-            assert held[reservation.id] == self.price(reservation), "it was held for what it was before"
-            return ""
-        return self._put(writes, {**held, reservation.id: self.price(reservation)})
+        for each in booking:
+            assert (person.user, each.state) == (each.owner, State.CONFIRMED)
+            assert held.get(each.id) in (None, self.price(each)), "it was held for what it was before"
+        return self._put(writes, {**held, **{each.id: self.price(each) for each in booking}})
 
     def change(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
         held = self.held(writes)
@@ -78,6 +77,7 @@ class FrontDesk:
     rule: BookingRule = field(default_factory=BookingRule)
     blackouts: tuple[Blackout, ...] = ()
     may_book: bool = True
+    accounts: tuple[str, ...] | None = ("teaching",)
     told: int = 0
     purse: PurseOf = field(default_factory=lambda: PurseOf(100_000))
 
@@ -88,7 +88,13 @@ class FrontDesk:
             lambda: Supply(self.spots, self.taken, self.by_node, self.share),
             lambda: self.now,
         )
-        self.desk = Desk(self.calendar, rules=self.rules, money=self.purse, on_change=self.changed)
+        self.desk = Desk(
+            self.calendar,
+            rules=self.rules,
+            money=self.purse,
+            accounts=lambda user: self.accounts,
+            on_change=self.changed,
+        )
 
     def rules(self, person: Person, account: str) -> Rules:
         return Rules(self.may_book, self.rule, self.blackouts, "Europe/Berlin")

@@ -9,10 +9,11 @@ import pytest
 from front_desk import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
 
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.booking.desk import Desk
+from carme_hub.booking.desk import Booker, Desk
 from carme_hub.domain.booking_rules import BookingRule
 from carme_hub.domain.capacity import Need, Taken
 from carme_hub.domain.periods import Period
+from carme_hub.domain.quotas import Person
 from carme_hub.domain.reservations import Reservation, State
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import LedgerStore
@@ -194,6 +195,24 @@ async def test_what_was_always_pending_stays_so_and_holds_no_money(front: FrontD
     one = await front.book(at(24))
     (one,) = await front.desk.move(who(), one.id, 1, period=at(30))
     assert (one.state, front.held()) == (State.PENDING, {})
+
+
+async def test_who_is_not_in_the_account_any_more_only_makes_it_less(front: FrontDesk) -> None:
+    one = await front.book(at(24), gpus=2)
+    gone = Booker(Person("tina"), ("physics",))
+    for more in ({"period": at(24, 3)}, {"period": at(30)}, {"need": Need("a100", 4)}):
+        with pytest.raises(Refused, match="You may not book for account teaching") as error:
+            await front.desk.move(gone, one.id, 1, **more)  # type: ignore[arg-type]
+        assert error.value.reason == "not-allowed"
+    longer = await front.desk.check(gone, wish(at(24, 3), gpus=2), instead_of=one.id)
+    assert longer.reason == "not-allowed"
+    shorter = await front.desk.check(gone, wish(at(24, 1), gpus=2), instead_of=one.id)
+    assert shorter.ok
+    (one,) = await front.desk.move(gone, one.id, 1, period=at(24, 1), title="Less")
+    assert (one.period, one.title) == (at(24, 1), "Less")
+    (one,) = await front.desk.move(ROOT, one.id, 2, period=at(24, 3))
+    assert one.period == at(24, 3)
+    assert front.sound()
 
 
 async def test_two_who_move_at_the_same_moment_are_one_winner(front: FrontDesk) -> None:

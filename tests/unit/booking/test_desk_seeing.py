@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from front_desk import HOUR, NOW, ROOT, FrontDesk, at, who
 
+from carme_hub.booking.words import NO_MEMORY
 from carme_hub.domain.booking_rules import BookingRule
 from carme_hub.domain.periods import Period
+from carme_hub.domain.reservations import State
 from carme_hub.errors import Refused
 
 
@@ -52,6 +54,41 @@ async def test_what_is_not_certain_is_its_owners_alone(front: FrontDesk) -> None
     assert await front.desk.mine(who("anna"), NOW) == ()
 
 
+async def test_what_is_not_certain_takes_gpus_and_has_no_name_for_those_who_are_invited(front: FrontDesk) -> None:
+    front.rule = BookingRule(approval_above=0)
+    one = await front.book(at(24), users=frozenset({"anna"}))
+    for by in (who("anna"), who("carl")):
+        (view,) = await front.desk.between(by, at(20, 20))
+        assert (view.state, view.gpus, view.reservation, view.mine) == (State.PENDING, 1, None, False)
+        with pytest.raises(Refused, match="no such booking"):
+            await front.desk.get(by, one.id)
+    for by in (who(), ROOT):
+        (view,) = await front.desk.between(by, at(20, 20))
+        assert view.reservation == await front.desk.get(by, one.id) == one
+    await front.desk.decide(ROOT, one.id, True, "yes")
+    (view,) = await front.desk.between(who("anna"), at(20, 20))
+    assert view.mine
+    assert view.reservation == front.one(one.id)
+
+
+async def test_what_holds_nothing_is_shown_to_nobody_whom_it_does_not_concern(front: FrontDesk) -> None:
+    there = await front.book(at(24), gpus=4, seats=2, owner="bob", users=frozenset({"anna"}))
+    waiting = await front.book(at(24), wait=True, users=frozenset({"anna"}))
+    await front.desk.cancel(who("bob"), there.id)
+    everything = frozenset(State)
+    shown = {
+        name: {view.state for view in await front.desk.between(who(name, account), at(20, 20), everything)}
+        for name, account in (("tina", "x"), ("bob", "x"), ("anna", "x"), ("eve", "x"))
+    }
+    assert shown == {
+        "tina": {waiting.state},
+        "bob": {State.CANCELLED},
+        "anna": {State.CANCELLED},
+        "eve": set(),
+    }
+    assert len(await front.desk.between(ROOT, at(20, 20), everything)) == 2
+
+
 async def test_what_was_given_back_is_shown_until_then(front: FrontDesk) -> None:
     one = front.begin(await front.book(at(1, 4)))
     front.now += HOUR
@@ -84,4 +121,4 @@ async def test_what_can_be_booked_at_all(front: FrontDesk) -> None:
         ("n2", {"a100": 4}),
         ("n3", {"h100": 2}),
     ]
-    assert (facts.by_node, facts.note) == (False, "")
+    assert (facts.by_node, facts.note) == (False, NO_MEMORY)

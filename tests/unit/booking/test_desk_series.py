@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from threading import Event, Thread
 from zoneinfo import ZoneInfo
 
 import pytest
 from front_desk import NOW, ROOT, FrontDesk, who, wish
 
+from carme_hub.booking import asking
 from carme_hub.booking.calendar import SlotTaken
 from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import Recurrence
+from carme_hub.domain.recurrence import Occurrence, Recurrence
 from carme_hub.domain.reservations import Reservation, State
 from carme_hub.errors import Refused
 
@@ -73,6 +75,27 @@ async def test_a_rule_that_makes_no_sense_is_refused_by_check_and_book_alike(fro
         with pytest.raises(Refused, match=words):
             await book(front, bad)
     assert front.everything() == []
+
+
+async def test_nobody_is_kept_waiting_while_a_rule_is_followed(
+    front: FrontDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = asking.occurrences
+
+    def slowly(recurrence: Recurrence) -> tuple[Occurrence, ...]:
+        written = Event()
+
+        def write() -> None:
+            with front.store.transaction("lab"):
+                written.set()
+
+        Thread(target=write, daemon=True).start()
+        assert written.wait(5), "somebody else has to wait"
+        return followed(recurrence)
+
+    monkeypatch.setattr(asking, "occurrences", slowly)
+    for key, start in (("", "2026-11-24T09:00"), ("k", "2026-11-24T12:00")):
+        assert len(await front.desk.book(who(), wish(), every(start), key=key)) == 6
 
 
 async def test_one_time_that_is_taken_books_none(front: FrontDesk) -> None:

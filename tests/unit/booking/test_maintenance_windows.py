@@ -102,6 +102,20 @@ async def test_nobody_pays_more_for_a_move_that_others_make(store: LedgerStore) 
     assert front.sound()
 
 
+async def test_the_same_key_is_the_same_maintenance(front: FrontDesk) -> None:
+    one = await front.book(at(30))
+    first, changed = await front.desk.maintain(ROOT, ["n1", "n2"], at(30), "Disks", key="k")
+    front.now += 31 * HOUR
+    front.spots = ()
+    again, those = await front.desk.maintain(ROOT, ["n2", "n1"], at(30), "Disks", key="k")
+    assert (again, [each.id for each in those]) == (first, [one.id])
+    assert [each.id for each in changed] == [one.id]
+    assert len(front.everything()) == 2
+    with pytest.raises(Refused, match="used for something else") as error:
+        await front.desk.maintain(ROOT, ["n1"], at(60), "Disks", key="k")
+    assert error.value.reason == "key-used"
+
+
 async def test_it_is_for_administrators_and_known_nodes(front: FrontDesk) -> None:
     with pytest.raises(Refused, match="for administrators"):
         await front.desk.maintain(who(), ["n1"], at(24), "Firmware")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from front_desk import GPU_HOUR, HOUR, FrontDesk, PurseOf, at, who
+from front_desk import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
 
 from carme_hub.booking.calendar import NoSuchGpus
 from carme_hub.booking.waitlist import TOO_LATE
@@ -91,6 +91,30 @@ async def test_rules_and_money_of_the_moment_hold(store: LedgerStore) -> None:
     (done,) = await front.desk.promote()
     assert (done.id, done.state) == (one.id, State.PENDING)
     assert front.sound()
+
+
+async def test_who_is_not_in_the_account_any_more_goes_on_waiting_and_so_where_nobody_knows(front: FrontDesk) -> None:
+    there = await full(front)
+    one = await wait(front, owner="bob")
+    await front.desk.cancel(who("root"), there.id)
+    for accounts in (("physics",), (), None):
+        front.accounts = accounts
+        assert await front.desk.promote() == (), accounts
+        assert front.one(one.id).waits
+    front.accounts = ("physics", "teaching")
+    (done,) = await front.desk.promote()
+    assert (done.id, done.state) == (one.id, State.CONFIRMED)
+
+
+async def test_an_administrator_puts_nobody_on_the_waitlist_who_could_never_be_booked(front: FrontDesk) -> None:
+    await full(front)
+    asked = wish(at(24), owner="bob", account="physics")
+    with pytest.raises(Refused, match="bob is no member of physics") as error:
+        await front.desk.book(ROOT, asked, wait=True)
+    assert error.value.reason == "not-possible"
+    front.accounts = None
+    (one,) = await front.desk.book(ROOT, asked, wait=True)
+    assert one.waits
 
 
 async def test_only_what_comes_once_and_can_be_waits(front: FrontDesk) -> None:

@@ -189,6 +189,19 @@ def test_where_slurm_keeps_whole_nodes_a_class_fills_them() -> None:
     assert [each.taken(Period(1, 2)) for each in places] == [taken("n1", 1, 2), taken("n3", 1, 2)]
 
 
+def test_a_whole_node_is_taken_with_its_gpus_of_other_types() -> None:
+    for by_node, need, also, gpus in (
+        (False, Need("3g.40gb", 0), (("1g.10gb", 7),), 9),
+        (True, Need("1g.10gb", 1), (("3g.40gb", 2),), 9),
+        (False, Need("1g.10gb", 7), (), 7),
+        (True, Need("a100", 2), (), 2),
+    ):
+        places = Capacity(SPOTS, [], by_node=by_node).place(need, Period(1, 2))
+        assert places is not None
+        (place,) = places
+        assert (place.also, place.gpus) == (also, gpus)
+
+
 def test_the_share_of_the_cluster_counts_bookings_and_not_maintenance() -> None:
     half = Need("a100", 1, 5)
     for booked, fits in ((False, True), (True, False)):

@@ -282,7 +282,7 @@ def chosen(said: list[bool]) -> tuple[str, ...]:
 def test_what_is_written_is_read_back_equal(data: st.DataObject, count: int, zone: str) -> None:
     policy = Policy(
         tuple(data.draw(quotas(f"q{n}")) for n in range(count)),
-        data.draw(st.none() | st.lists(st.booleans(), min_size=3, max_size=3).map(chosen)),
+        data.draw(st.none() | st.lists(st.booleans(), min_size=len(REFUNDS), max_size=len(REFUNDS)).map(chosen)),
         zone,
         data.draw(st.sampled_from(["EUR", "CHF"])),
         tuple(data.draw(st.lists(blackouts(), max_size=2))),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from time import process_time
 from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil import tz
-from hypothesis import given, settings
+from dateutil.rrule import rrulestr
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from carme_hub.domain.periods import Period
@@ -136,6 +138,22 @@ def test_what_comes_once_needs_no_rule() -> None:
         ("FREQ=WEEKLY;UNTIL=never", "UNTIL=NEVER is no day"),
         ("FREQ=WEEKLY;UNTIL=20261399", "UNTIL=20261399 is no day"),
         ("FREQ=WEEKLY;BYDAY=XX;COUNT=3", "cannot be followed"),
+        ("FREQ=YEARLY;INTERVAL=0;BYMONTH=2;BYMONTHDAY=30;COUNT=1", "INTERVAL=0 cannot be followed"),
+        ("FREQ=DAILY;INTERVAL=367;COUNT=2", "from 1 to 366"),
+        ("FREQ=DAILY;INTERVAL=1,2;COUNT=2", "INTERVAL=1,2 cannot be followed"),
+        ("FREQ=YEARLY;BYMONTH=13;COUNT=1", "from 1 to 12"),
+        ("FREQ=MONTHLY;BYMONTHDAY=32;COUNT=1", "from 1 to 31, or from -31 to -1"),
+        ("FREQ=MONTHLY;BYMONTHDAY=0;COUNT=1", "from 1 to 31, or from -31 to -1"),
+        ("FREQ=MONTHLY;BYMONTHDAY=;COUNT=1", "'BYMONTHDAY=' is not understood"),
+        ("FREQ=MONTHLY;BYDAY=99MO;COUNT=2", "BYDAY=99MO cannot be followed"),
+        ("FREQ=MONTHLY;BYDAY=6MO;COUNT=2", "from 1 to 5"),
+        ("FREQ=YEARLY;BYDAY=54MO;COUNT=2", "from 1 to 53"),
+        ("FREQ=WEEKLY;BYDAY=2MO;COUNT=2", "FREQ=MONTHLY or FREQ=YEARLY"),
+        ("FREQ=MONTHLY;BYDAY=MO,1TU;COUNT=2", "all days or none"),
+        ("FREQ=WEEKLY;WKST=XX;COUNT=2", "WKST=XX cannot be followed"),
+        ("FREQ=WEEKLY;BYSETPOS=1;COUNT=2", "BYSETPOS does not go with FREQ=WEEKLY"),
+        ("FREQ=MONTHLY;BYWEEKNO=20;COUNT=2", "BYWEEKNO does not go with FREQ=MONTHLY"),
+        ("FREQ=DAILY;BYMONTHDAY=" + ",".join(["1"] * 400) + ";COUNT=2", "too long"),
         ("FREQ=WEEKLY;COUNT=three", "no number of times"),
         ("FREQ=WEEKLY;COUNT=0", "no number of times"),
         (f"FREQ=DAILY;COUNT={MOST + 1}", "no number of times"),
@@ -158,6 +176,8 @@ def test_rules_that_cannot_be_followed_are_refused_in_words(rule: str, words: st
         ({"zone": "../etc/passwd"}, "no time zone"),
         ({"end": "2026-10-06T09:00"}, "ends before it starts"),
         ({"start": "2026-10-06T09:00+02:00"}, "without an offset"),
+        ({"end": "9999-12-31T09:00"}, "year 9999"),
+        ({"start": "0001-01-01T00:00"}, "year 1"),
     ],
 )
 def test_times_that_are_none_are_refused_in_words(changes: dict[str, str], words: str) -> None:
@@ -167,3 +187,83 @@ def test_times_that_are_none_are_refused_in_words(changes: dict[str, str], words
 
 def test_a_rule_that_never_comes_is_no_endless_search() -> None:
     assert occurrences(every("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30;UNTIL=20290101")) == ()
+
+
+#: Rules of every kind; what is picked by chance goes in front of them.
+KINDS = (
+    "FREQ=DAILY",
+    "FREQ=DAILY;BYDAY=MO,TU,WE,TH,FR",
+    "FREQ=DAILY;BYMONTH=1,7,10",
+    "FREQ=WEEKLY",
+    "FREQ=WEEKLY;WKST=SU;BYDAY=SU,MO",
+    "FREQ=WEEKLY;BYMONTH=3,4,5,10,11;BYDAY=TU,SA",
+    "FREQ=MONTHLY",
+    "FREQ=MONTHLY;BYDAY=-1FR",
+    "FREQ=MONTHLY;BYDAY=1MO,3WE",
+    "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1",
+    "FREQ=MONTHLY;BYDAY=FR;BYMONTHDAY=8,9,10,11,12,13,14",
+    "FREQ=MONTHLY;BYMONTHDAY=1,-1",
+    "FREQ=YEARLY",
+    "FREQ=YEARLY;BYMONTH=2,6",
+    "FREQ=YEARLY;BYMONTH=6;BYDAY=2TU",
+    "FREQ=YEARLY;BYDAY=20MO,-1SU",
+    "FREQ=YEARLY;BYWEEKNO=7,20,40;BYDAY=MO",
+    "FREQ=YEARLY;BYWEEKNO=20;WKST=SU",
+    "FREQ=YEARLY;BYYEARDAY=1,100,-1",
+    "FREQ=YEARLY;BYDAY=SA;BYSETPOS=3,-2",
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(KINDS), st.dates(date(2025, 1, 1), date(2030, 1, 1)), st.integers(1, 3))
+def test_what_is_looked_for_month_by_month_is_what_one_long_search_finds(kind: str, day: date, interval: int) -> None:
+    start = datetime.combine(day, time(9))
+    until = start + timedelta(days=700)
+    rule = f"{kind};INTERVAL={interval};UNTIL={until:%Y%m%dT%H%M%S}"
+    wanted = [each.isoformat() for each in rrulestr(rule, dtstart=start)]
+    if len(wanted) > MOST:
+        wanted, rule = wanted[:MOST], f"{kind};INTERVAL={interval};COUNT={MOST}"
+    found = occurrences(Recurrence(BERLIN, start, start + timedelta(hours=2), rule))
+    assert [each.id for each in found] == wanted
+
+
+#: What people and programs may write, sense and nonsense.
+NUMBERS = st.one_of(st.integers(-60, 60), st.integers(-(10**20), 10**20)).map(str)
+WEEKDAYS = st.builds(
+    lambda number, day: number + day,
+    st.sampled_from(("", "1", "-1", "+5", "53", "99", "0")),
+    st.sampled_from((*DAYS, "XX")),
+)
+VALUES = {
+    "INTERVAL": st.integers(-1, 400).map(str),
+    "BYDAY": st.lists(WEEKDAYS, max_size=4).map(",".join),
+    "WKST": st.sampled_from((*DAYS, "XX")),
+    **{
+        name: st.lists(NUMBERS, max_size=4).map(",".join)
+        for name in ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYSETPOS", "BYEASTER", "BYHOUR")
+    },
+}
+RULES = st.builds(
+    lambda freq, parts, end: ";".join([f"FREQ={freq}", *(f"{name}={value}" for name, value in parts.items()), end]),
+    st.sampled_from(("DAILY", "WEEKLY", "MONTHLY", "YEARLY", "HOURLY")),
+    st.fixed_dictionaries({}, optional=VALUES),
+    st.sampled_from(("COUNT=1", "COUNT=5", f"COUNT={MOST}", "UNTIL=20261201", "UNTIL=20291001T000000Z")),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(RULES, st.text(max_size=60), st.text("FREQ=DAILYW;BCOUNT0123456789,-+", max_size=60)))
+@example("FREQ=YEARLY;INTERVAL=366;BYMONTH=2;BYMONTHDAY=30;COUNT=1")
+@example("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=1")
+@example("FREQ=DAILY;INTERVAL=7;BYDAY=WE;COUNT=1")
+@example("FREQ=MONTHLY;BYMONTHDAY=31;BYMONTH=2;UNTIL=20291001")
+@example(f"FREQ=DAILY;COUNT={MOST}")
+def test_whatever_a_rule_says_it_is_soon_refused_or_followed(rule: str) -> None:
+    before = process_time()
+    try:
+        found = occurrences(every(rule))
+    except BadRecurrence:
+        pass
+    else:
+        assert len(found) <= MOST
+    assert process_time() - before < 0.5

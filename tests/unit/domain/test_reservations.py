@@ -83,6 +83,15 @@ def test_its_gpu_time_is_that_of_all_its_seats() -> None:
     assert (BOOKED.gpus, BOOKED.gpu_seconds) == (5, 5 * 3600)
 
 
+def test_what_it_takes_of_other_types_counts_and_is_no_licence_of_its_own() -> None:
+    mixed = Place("n4", "1g.10gb", 7, 7, whole=True, also=(("3g.40gb", 2),))
+    one = BOOKED.but(need=Need("1g.10gb", 1, 8), places=(mixed, Place("n5", "1g.10gb", 1, 1)))
+    assert (one.gpus, one.gpu_seconds, one.own) == (10, 10 * 3600, 8)
+    assert [*one.by_type.items()] == [("1g.10gb", 8), ("3g.40gb", 2)]
+    (by_licence,) = one.but(license="gpu_small").in_slurm()
+    assert by_licence.licenses == {"gpu_small": 8}
+
+
 def test_maintenance_is_whole_nodes_for_root_over_whatever_is_there() -> None:
     window = BOOKED.but(kind=Kind.MAINTENANCE, account="", group="")
     (one,) = window.in_slurm(["alice"])

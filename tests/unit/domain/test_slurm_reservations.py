@@ -32,8 +32,8 @@ def carried_out(steps: tuple[Step, ...], there: dict[str, SlurmReservation]) -> 
                 found[wanted.name] = seen(wanted)
             case Delete(name):
                 del found[name]
-            case Change(name, period, users, accounts):
-                have = found[name]
+            case Change(name, period, users, accounts, licenses):
+                have = replace(found[name], licenses=licenses or found[name].licenses)
                 assert period is None or period.start >= NOW or period.start == have.period.start
                 who = {"users": users, "accounts": accounts} if users or accounts else {}
                 found[name] = replace(have, period=period or have.period, **who)
@@ -44,6 +44,17 @@ def test_what_is_not_there_is_made_and_what_is_there_is_left() -> None:
     assert plan([BOOKED], [], gone=(), now=NOW) == (Create(BOOKED),)
     assert plan([BOOKED], [seen(BOOKED)], gone=(), now=NOW) == ()
     assert plan([BOOKED], [seen(BOOKED, cpus=9, period=Period(2001, 5600))], gone=(), now=NOW) == ()
+
+
+def test_licences_are_changed_where_they_are_and_come_in_place_of_nodes() -> None:
+    flags = frozenset({"ANY_NODES"})
+    counted = replace(BOOKED, nodes=frozenset(), gpus={}, cpus=0, flags=flags, licenses={"gpu_a100": 2})
+    have = replace(counted, state="ACTIVE")
+    assert plan([counted], [have], gone=(), now=NOW) == ()
+    more = replace(counted, licenses={"gpu_a100": 4})
+    assert plan([more], [have], gone=(), now=NOW) == (Change("carme-a1", licenses={"gpu_a100": 4}),)
+    for want, there in ((counted, seen(BOOKED)), (BOOKED, have)):
+        assert plan([want], [there], gone=(), now=NOW) == (Delete("carme-a1"), Create(want))
 
 
 def test_what_was_deleted_by_hand_in_its_slot_is_made_for_the_rest_of_it() -> None:

@@ -28,9 +28,17 @@ def by_hand(
 
 def taken(*reservations: SlurmReservation, ours: tuple[str, ...] = ()) -> set[Taken]:
     found = taken_by_others(NODES, reservations, ours=ours, now=100, back_in=900)
-    out = {Taken(Period(100, 1000), "n3"), Taken(Period(100, 1000), "n4")}
+    out = {Taken(Period(100, 1800), "n3"), Taken(Period(100, 1800), "n4")}
     assert out <= set(found), "what is drained or down is out for a while"
     return set(found) - out
+
+
+def test_a_node_is_back_at_a_quarter_of_an_hour_so_that_what_is_offered_from_then_on_stays() -> None:
+    def back(now: int) -> set[int]:
+        return {each.period.end for each in taken_by_others(NODES, (), ours=(), now=now, back_in=3600)}
+
+    assert back(900) == back(1) == {4500}
+    assert back(901) == {5400}
 
 
 def test_gpus_and_the_cpus_that_go_with_each() -> None:

@@ -169,6 +169,7 @@ async def running(
     service.roster.people = {user: person_in(user, groups) for user, groups in GROUPS.items()}
     service.roster._asked = float("inf")  # as fresh as it gets
     await service.sight.look()
+    service.keeper.seen = ()  # Slurm has said that there are none
     service.not_ready = ""
     application = service.web()
     server = HTTPServer(application)

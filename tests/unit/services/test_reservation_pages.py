@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.domain.periods import Period
 from carme_hub.domain.recurrence import Recurrence
 from carme_hub.domain.reservations import Kind, State
+from carme_hub.services.reservations import pages_admin
 
 DAY = 86_400
 #: Monday 23 November 2026, 09:00 in Berlin.
@@ -56,7 +59,7 @@ async def change(site: Site, id: str, **changes: Any) -> None:
 async def test_each_page_speaks_of_an_empty_calendar(site: Site, path: str) -> None:
     page = await site.visitor("tina").text(path)
     said = {
-        "": "8 of 8 a100 are free now, and stay so. ",
+        "": "a100: 8 of 8 are free now, and stay so. ",
         "book": "See what would be booked",
         "mine": "You have booked nothing that is to come.",
     }
@@ -99,7 +102,7 @@ async def test_what_slurm_cannot_keep_is_said_before_anything_is_booked(
 async def test_the_next_hours_are_in_words_with_my_bookings_and_what_is_free(site: Site) -> None:
     await site.book("alice", "Ablation", NOW + HOUR, 3, need=Need("a100", 2))
     page = await site.visitor("alice").text("")
-    assert "8 of 8 a100 are free now; 6 of 8 today at 14:00" in page
+    assert "a100: 8 of 8 are free now; 6 of 8 today at 14:00" in page
     assert "“Ablation” has 2 a100 from 14:00 to 17:00." in page
 
 
@@ -213,10 +216,47 @@ async def test_the_queue_shows_price_and_what_is_in_the_way(site: Site) -> None:
     assert "Node gpu1 is down." in page
 
 
+async def test_a_long_queue_asks_the_desk_no_more_than_a_page_may(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_admin, "CHECKED", 3)
+    desk, asked = site.service.desk, []
+    check = desk.check
+
+    async def counted(*args: Any, **more: Any) -> Any:
+        asked.append(more["instead_of"])
+        return await check(*args, **more)
+
+    monkeypatch.setattr(desk, "check", counted)
+    for number in range(5):
+        (last,) = await site.book("alice", f"Large {number}", NOW + (1 + number) * DAY, 10, need=Need("a100", 4))
+    await change(site, last.id, problem="Node gpu1 is down.")
+    page = await site.visitor("root").text("administration")
+    assert len(asked) == 2, "of three times that may be looked at, one has a problem that is known"
+    assert "only the first times were looked at" in page
+    assert "Node gpu1 is down." in page, "what the calendar knows is said of all"
+
+
+async def test_the_form_begins_with_the_gpus_of_the_last_booking_else_with_those_of_which_there_are_most(
+    site: Site,
+) -> None:
+    for path in ("book", ""):
+        body = (await site.visitor("alice").get(path)).body.decode()
+        assert re.search(r'<option value="a100"\s+selected', body), path
+    await site.book("alice", "Large", NOW + DAY, 2, need=Need("a100", 4))
+    site.now += 60
+    await site.book("alice", "Larger", NOW + DAY, 2, need=Need("h100", 1))
+    for path, who, type in (("book", "alice", "h100"), ("", "alice", "h100"), ("book", "tina", "a100")):
+        body = (await site.visitor(who).get(path)).body.decode()
+        assert re.search(rf'<option value="{type}"\s+selected', body), (path, who)
+    body = (await site.visitor("alice").get("book?gpu_type=a100")).body.decode()
+    assert re.search(r'<option value="a100"\s+selected', body), "the address says which"
+
+
 async def test_maintenance_lists_whom_it_meets_before_it_is_planned(site: Site) -> None:
     (one,) = await site.book("alice", "Train", NOW + DAY, 4, need=Need("h100", 2))
     running_job = Job(7, "carme-x", "bob", "RUNNING", Phase.ACTIVE, nodes=("gpu3",), end=NOW + 2 * DAY)
-    site.slurm.running = (running_job,)
+    again = replace(running_job, id=8, name="carme-y", user="alice", end=0)
+    early, by_hand = replace(again, id=9, end=NOW + 60), replace(running_job, id=10, name="train", user="tina")
+    site.slurm.running = (running_job, again, early, by_hand)
     site.service.sight.jobs = await site.slurm.snapshot()
     root = site.visitor("root")
     await root.get("administration/maintenance")
@@ -226,12 +266,20 @@ async def test_maintenance_lists_whom_it_meets_before_it_is_planned(site: Site) 
     }  # fmt: skip
     asked = plain(await root.post("administration/maintenance", **form))
     assert "Booked there: “Train” of alice, 2 h100, Saturday 21 November, 13:00–17:00." in asked
+    assert "In the way: 2 sessions of alice and bob. They are told from a week before" in asked
     assert "of bob, at the latest until Sunday 22 November at 13:00. That is into the maintenance." in asked
+    assert "A session of alice, without a time limit. That is into the maintenance." in asked
+    assert asked.count("That is into the maintenance.") == 3, "one session is over by then"
     planned = await site.service.desk.between(site.booker("root"), Period(int(NOW), int(NOW + 5 * DAY)))
     assert [each.kind for each in planned] == [Kind.BOOKING], "nothing is planned before it is confirmed"
     answer = await root.post("administration/maintenance", **form, confirmed="yes")
     assert answer.code == 303
     page = await root.text("administration/maintenance")
-    assert "1 booking has a problem now, and their owners are told." in page
+    assert "1 booking has a problem now, and their owners are told. In the way: 2 sessions of alice and bob." in page
+    planned_there = page[page.index("Planned") :]
+    assert "In the way: 2 sessions of alice and bob." in planned_there
+    assert "alice on gpu3, without a time limit" in planned_there
+    assert "bob on gpu3, at the latest until Sunday 22 November at 13:00" in planned_there
+    assert "tina" not in planned_there, "a job by hand is no session"
     assert "New driver Announced" in page
     assert "This cannot be kept as promised." in await site.visitor("alice").text(f"bookings/{one.id}")

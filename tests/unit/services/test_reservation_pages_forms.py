@@ -179,6 +179,15 @@ async def test_a_weekly_class_lists_its_conflicts_and_leaves_them_out(site: Site
     assert starts == [int(TUESDAY), int(TUESDAY + 14 * DAY)]
 
 
+async def test_where_all_times_are_taken_leaving_them_out_is_no_way_out(site: Site) -> None:
+    for week in range(3):
+        await site.book("alice", "Theirs", TUESDAY + 7 * week * DAY, 2, need=Need("a100", 1, 6))
+    page = plain(await (await tina_at(site)).post("book", **WEEKLY))
+    assert "3 times (3 of them not free)" in page
+    assert "every time" in page
+    assert "Leave out" not in page
+
+
 async def test_a_series_that_takes_another_time_is_shifted_as_a_whole_and_stays_in_its_first_week(site: Site) -> None:
     tina = await tina_at(site)
     start = int(TUESDAY + 7 * DAY + DAY + HOUR)  # of the second one: Wednesday at ten

@@ -15,11 +15,14 @@ from carme_hub.booking.desk import FreeOfCharge
 from carme_hub.domain.capacity import Need, Place
 from carme_hub.domain.jobs import Job, Phase
 from carme_hub.domain.periods import Period
+from carme_hub.domain.policy import Policy
 from carme_hub.domain.quotas import Person
 from carme_hub.domain.recurrence import Recurrence
 from carme_hub.domain.reservations import Reservation, State
 from carme_hub.domain.sessions import JOB_NAME_PREFIX
+from carme_hub.errors import StoreError
 from carme_hub.services.reservations.notices import Notices
+from carme_hub.services.telling import address
 from carme_hub.store.once import Told
 
 START = int(NOW) + 24 * HOUR
@@ -58,6 +61,11 @@ async def test_who_booked_is_told_that_it_is_confirmed_and_for_whom_it_is_that_t
 async def test_a_restart_says_nothing_twice(site: Site) -> None:
     await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     assert len(await told(site)) == 2
+    assert await restarted(site).round() == []
+
+
+def restarted(site: Site) -> Notices:
+    """Return the notices of a service that has been started anew, and give them to it."""
     old = site.service.notices
     again = Notices(
         old._settings,
@@ -68,8 +76,57 @@ async def test_a_restart_says_nothing_twice(site: Site) -> None:
         administrators=old._administrators,
         jobs=old._jobs,
         remind=old._remind,
+        refunds=old._refunds,
     )
-    assert await again.round() == []
+    site.service.notices = again
+    return again
+
+
+async def test_a_move_just_before_a_restart_is_told_after_it_and_once(site: Site) -> None:
+    (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
+    await told(site)
+    site.now += 60
+    await site.service.desk.move(
+        site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
+    )
+    site.now += HOUR
+    restarted(site)
+    found = await told(site)
+    assert sorted(found) == ["alice", "tina"]
+    assert found["tina"].startswith("root has moved “Class”. It is")
+    restarted(site)
+    assert await told(site) == {}
+
+
+async def test_other_nodes_just_before_a_restart_are_told_after_it(site: Site) -> None:
+    (one,) = await site.book("tina", "Class", START, need=CLASS)
+    await told(site)
+    elsewhere = (Place("gpu2", "a100", 4, 4, cpus=32),)
+    write(site, one.but(places=elsewhere, version=2, changed=site.now, actor="carme-hub"))
+    restarted(site)
+    assert "is on gpu2 now, in place of gpu1." in (await told(site))["tina"]
+    restarted(site)
+    assert await told(site) == {}
+
+
+async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = await site.book("tina", "Class", START, need=CLASS)
+    await told(site)
+    site.now += 60
+    await site.service.desk.move(
+        site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
+    )
+
+    async def away(_found: object) -> list[Told]:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as once:
+        once.setattr(site.service.notices, "tell", away)
+        with pytest.raises(StoreError):
+            await site.service.notices.round()
+    assert list(await told(site)) == ["tina"]
 
 
 async def test_a_booking_that_comes_again_is_told_once_with_how_often(site: Site) -> None:
@@ -207,8 +264,26 @@ async def test_whose_session_would_be_in_the_way_of_maintenance_is_told(site: Si
     await site.service.desk.maintain(site.booker("root"), ["gpu1"], Period(START, START + HOUR), "New disks")
     found = await told(site)
     assert list(found) == ["alice"], "bob's session is over by then, and tina's job is no session"
-    assert found["alice"].startswith("Maintenance of gpu1 begins on Saturday 21 November at 12:00, and your session")
+    assert found["alice"] == (
+        "Maintenance of gpu1 begins on Saturday 21 November at 12:00, and your session there may run longer than that. "
+        "Save your work. On your home page you can move the session to another node, or stop it now with a refund of "
+        "the GPU time that it used."
+    )
     assert await told(site) == {}
+    page = (await site.visitor("alice").get("mine")).body.decode()
+    assert 'href="/hub/home">Move it or stop it</a>' in page
+    site.service.policy = lambda: Policy(refunds=("node-failure",))  # type: ignore[assignment]
+    assert "another node, or stop it now." in await site.visitor("alice").text("mine")
+
+
+async def test_who_is_in_the_way_of_maintenance_is_mailed_the_way_home(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert address("hub:home") == "/hub/home"
+    monkeypatch.setenv("JUPYTERHUB_BASE_URL", "/gpus/")
+    assert address("hub:home") == "/gpus/hub/home"
+    monkeypatch.setenv("JUPYTERHUB_PUBLIC_HUB_URL", "https://lab.org/gpus/hub/")
+    assert address("hub:home") == "https://lab.org/gpus/hub/home"
 
 
 async def test_bookings_are_mailed_under_a_subject_of_their_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from forged_calendar_pages import HOUR, NOW, Site, running
 from icalendar import Calendar
 from tornado.httpclient import HTTPResponse
 
+from carme_hub.booking.words import NO_MEMORY
 from carme_hub.domain.capacity import Need
 from carme_hub.domain.reservations import State
 from carme_hub.services.reservations.api import ROUTES, openapi_document
@@ -204,7 +205,7 @@ async def test_what_is_free_is_a_band_over_time(site: Site) -> None:
 
 async def test_supply_says_what_there_is_and_whether_one_may_book(site: Site) -> None:
     found = await get(site, "tina", "supply")
-    assert (found["known"], found["keeps"], found["notes"]) == (True, "gpus", [])
+    assert (found["known"], found["keeps"], found["notes"]) == (True, "gpus", [NO_MEMORY])
     assert [(each["gpu_type"], each["total"], each["largest"]) for each in found["types"]] == [
         ("a100", 8, 4),
         ("h100", 4, 4),
@@ -218,7 +219,7 @@ async def test_the_next_day_in_words(site: Site) -> None:
     site.now = START - 3600.0
     await book(site)
     told = " ".join((await get(site, "tina", "words?zone=Europe/Berlin"))["sentences"])
-    assert "8 of 8 a100 are free now; 4 of 8 today at 13:00" in told
+    assert "a100: 8 of 8 are free now; 4 of 8 today at 13:00" in told
     assert "“ML class” has 4 a100 from 13:00 to 15:00." in told
     other = " ".join((await get(site, "bob", "words"))["sentences"])
     assert "Others have 1 booking." in other
@@ -358,7 +359,7 @@ async def test_metrics_count_bookings_and_refusals(site: Site) -> None:
 
 async def test_health_is_public_and_says_whether_slurm_is_kept_equal(site: Site) -> None:
     answer = await site.ask("api/v1/health")
-    assert json.loads(answer.body) == {"keeping": False, "age": None, "equal": False}
+    assert json.loads(answer.body) == {"keeping": False, "age": None, "equal": False, "faults": []}
 
 
 async def test_states_that_are_over_are_shown_where_they_are_asked_for(site: Site) -> None:

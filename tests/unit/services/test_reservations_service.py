@@ -11,7 +11,7 @@ from typing import Any
 import forged_calendar_pages
 import pytest
 import pytest_asyncio
-from forged_calendar_pages import HOUR, NODES, NOW, Site, running
+from forged_calendar_pages import GROUPS, HOUR, NODES, NOW, Site, running
 
 from carme_hub.booking.calendar import SlotTaken
 from carme_hub.booking.office import OverBudget
@@ -73,8 +73,11 @@ async def turn(site: Site, seconds: float = 0.0) -> Any:
     return await site.service.keeper.once()
 
 
-async def test_what_is_booked_is_in_slurm_after_a_pass_and_then_equal(site: Site) -> None:
+async def test_what_is_booked_is_in_slurm_after_a_pass_and_then_equal(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (one,) = await site.book("tina", "Class", START, need=Need("a100", 1, 4), group="ml-course")
+    monkeypatch.setitem(GROUPS, "alice", (*GROUPS["alice"], "account:teaching"))
     first = await turn(site)
     assert (first.steps, first.equal) == (1, False)
     (there,) = await site.service.keeper._slurm.show()
@@ -82,7 +85,7 @@ async def test_what_is_booked_is_in_slurm_after_a_pass_and_then_equal(site: Site
     assert there.users == {"tina", "alice"}, "with the members of the group"
     assert (await turn(site)).equal
     answer = await site.ask("api/v1/health")
-    assert json.loads(answer.body) == {"keeping": True, "age": 0, "equal": True}
+    assert json.loads(answer.body) == {"keeping": True, "age": 0, "equal": True, "faults": []}
     assert site.service.standing.drift(site.now + 5) == 5
 
 
@@ -108,6 +111,22 @@ async def test_what_others_have_reserved_by_hand_cannot_be_booked_and_what_is_bo
     (one,) = await site.book("alice", "The last one", START, 1, need=Need("a100", 1))
     assert one.places[0].node == "gpu2"
     assert set(site.kept.there) > {"training"}, "what is not ours is not touched"  # type: ignore[attr-defined]
+
+
+async def test_what_was_reserved_by_hand_is_not_free_while_slurm_does_not_say_what_is(site: Site) -> None:
+    by_hand = SlurmReservation("training", Period(START, START + HOUR), frozenset({"gpu1", "gpu2"}), {}, 1000)
+    site.kept.there["training"] = by_hand  # type: ignore[attr-defined]
+    await turn(site)
+    site.kept.silent = True  # type: ignore[attr-defined]
+    assert (await turn(site, 60)).unreachable
+    with pytest.raises(SlotTaken):
+        await site.book("alice", "Too much", START, 1, need=Need("a100", 1))
+
+
+async def test_nothing_is_promised_before_slurm_has_said_what_is_reserved(site: Site) -> None:
+    site.service.keeper.seen = None
+    with pytest.raises(SlurmUnreachable, match="which reservations there are"):
+        await site.book("alice", "Early", START, 1, need=Need("a100", 1))
 
 
 async def test_a_node_that_is_out_cannot_be_booked_until_it_may_be_back(
@@ -200,7 +219,7 @@ async def test_what_is_moved_and_approved_again_is_held_all_the_while_and_given_
         keep(site)
         desk, root, tina = site.service.desk, site.booker("root"), site.booker("tina")
         (one,) = await site.book("tina", "Class", START, need=Need("a100", 1, 4))
-        (never,) = await site.book("tina", "Too long", START + 48 * HOUR, 5, need=Need("a100", 1, 4))
+        (never,) = await site.book("tina", "Too long", START + 48 * HOUR, 3, need=Need("a100", 1, 4))
         (never,) = await desk.move(tina, never.id, never.version, period=Period(START, START + 3 * HOUR))
         assert (never.state, await held(site)) == (State.PENDING, 8), "what was never confirmed holds nothing"
         for hours, approve, after in ((3, True, 12), (4, False, 0)):
@@ -250,6 +269,7 @@ async def test_where_booked_time_is_charged_what_jobs_used_is_not_charged_twice(
             reservation=one.names()[0],
         )
         site.service._usage = jobs(used)
+        await turn(site)
         site.now = START + 60.0
         await turn(site)
         assert await held(site) == 8
@@ -262,6 +282,32 @@ async def test_where_booked_time_is_charged_what_jobs_used_is_not_charged_twice(
         assert (await site.service.balances(["teaching"]))["teaching"].used == 4 * GPU_HOUR
 
 
+async def test_booked_time_is_charged_where_slurm_had_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, monkeypatch, charge="booked", no_show=0) as site:
+        kept = keep(site)
+        take, refused = kept.take, ""
+
+        async def refuse(step: Step) -> str:
+            return refused or await take(step)
+
+        kept.take = refuse  # type: ignore[method-assign]
+        refused = "Error creating the reservation: Invalid user id"
+        for start in (0, 3, 6):  # the first is refused throughout, the second in its first hour, the third never
+            await site.book("tina", "Class", START + start * HOUR, 2, need=Need("a100", 1, 4))
+        used = []
+        await turn(site, 24 * HOUR - 60)
+        for minutes in range(0, 8 * 60 + 15, 5):
+            refused = refused if minutes < 4 * 60 else ""
+            site.now = START + minutes * 60
+            await turn(site)
+            balance = (await site.service.balances(["teaching"]))["teaching"]
+            used.append(round(balance.used / GPU_HOUR, 1))
+        assert used[2 * 12 + 2] == 0
+        assert used[5 * 12 + 2] == pytest.approx(4, abs=0.4)
+        assert used[-1] == pytest.approx(12, abs=0.4)
+        assert await held(site) == 0
+
+
 async def test_accounting_that_is_silent_keeps_the_hold_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +317,7 @@ async def test_accounting_that_is_silent_keeps_the_hold_until_it_answers(
     async with running(tmp_path, monkeypatch, charge="booked") as site:
         keep(site)
         await site.book("tina", "Class", START, 2, need=Need("a100", 1, 4))
+        await turn(site)
         await turn(site, 25 * HOUR)
         site.service._usage = silent
         await turn(site, 2 * HOUR)
@@ -289,6 +336,7 @@ async def test_a_hub_without_a_ledger_books_free_of_charge(tmp_path: Path, monke
         parts = {"client": site.slurm, "reservations": None, "usage": jobs(), "by_node": True}
         service.compose(site.service.settings, engine, "lab", **parts)  # type: ignore[arg-type]
         await service.sight.look()
+        service.keeper.seen = ()
         assert not service.charged
         facts = await service.desk.supply()
         assert facts.by_node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
 from carme_hub.services.quotas import view
 
 
@@ -20,3 +20,9 @@ from carme_hub.services.quotas import view
 )
 def test_no_amount_is_so_small_that_it_is_not_told(amount: int, words: str) -> None:
     assert view.signed(amount).replace("\u00a0", " ") == words
+
+
+def test_what_comes_back_of_a_hold_before_its_end_says_why() -> None:
+    back = Entry("hold:s1:1", Kind.HOLD, "lab", "physics", 1000, 0.0, reason="another session goes on in its place")
+    assert view.sentence(back, "UTC") == "Some of the hold came back: another session goes on in its place."
+    assert view.sentence(back.but(amount=-1000), "UTC").startswith("Held for a longer time limit")

@@ -9,7 +9,7 @@ from carme_hub.domain.periods import Period
 from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.reservations import argv, keeps_gpus, read
+from carme_hub.slurm.reservations import argv, default_partition, keeps_gpus, licenses_in_slurm, read
 
 #: Recorded on Slurm 22.05.8.
 OLD = """\
@@ -29,6 +29,18 @@ State=ACTIVE BurstBuffer=(null) MaxStartDelay=(null)
 ReservationName=mnt StartTime=1795306145 EndTime=1795309745 Duration=01:00:00 Nodes=node4 NodeCnt=1 CoreCnt=32 \
 Features=(null) PartitionName=interactive Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root Groups=(null) \
 Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) MaxStartDelay=(null)
+"""
+
+
+#: Recorded on Slurm 22.05.8; 24.11.5 leaves out Watts.
+COUNTED = """\
+ReservationName=carme-1-0 StartTime=1795428000 EndTime=1795431600 Duration=01:00:00 Nodes=(null) NodeCnt=0 CoreCnt=0 \
+Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null) Users=alice Groups=(null) Accounts=physics \
+Licenses=gpu_1g.10gb:2,gpu_a100 State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
+"""
+LICENSES = """\
+LicenseName=gpu_1g.10gb Total=7 Used=0 Free=7 Reserved=0 Remote=no
+LicenseName=gpu_a100 Total=8 Used=5 Free=3 Reserved=4 Remote=no
 """
 
 
@@ -63,6 +75,32 @@ def test_single_gpus_and_maintenance_on_24_11() -> None:
     assert (gpus.gpus, gpus.cpus, gpus.nodes, gpus.state) == ({"a100": 5}, 6, names("node1", "node2"), "ACTIVE")
     assert (gpus.users, gpus.accounts, gpus.maintenance) == (names(), names("physics"), False)
     assert (maintenance.maintenance, maintenance.gpus, maintenance.ours) == (True, {}, False)
+
+
+def test_licences_are_of_no_nodes() -> None:
+    (counted,) = read(COUNTED)
+    assert (counted.licenses, counted.nodes, counted.gpus) == ({"gpu_1g.10gb": 2, "gpu_a100": 1}, names(), {})
+    assert counted.flags == {"ANY_NODES"}
+
+
+async def test_how_many_licences_slurm_has(commands: Commands, forged: ForgedSlurm) -> None:
+    for said, found in ((LICENSES, {"gpu_1g.10gb": 7, "gpu_a100": 8}), ("No licenses configured in Slurm.\n", {})):
+        forged.say("scontrol", said)
+        assert await licenses_in_slurm(commands) == found
+    forged.say("scontrol", "", code=1)
+    with pytest.raises(SlurmUnreachable):
+        await licenses_in_slurm(commands)
+
+
+async def test_where_jobs_go_that_name_no_partition(commands: Commands, forged: ForgedSlurm) -> None:
+    batch = "PartitionName=batch AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL   AllocNodes=ALL Default=NO QoS=N/A\n"
+    usual = batch.replace("batch", "interactive").replace("Default=NO", "Default=YES")
+    for said, found in ((batch + usual, "interactive"), (batch, ""), ("", "")):
+        forged.say("scontrol", said)
+        assert await default_partition(commands) == found
+    forged.say("scontrol", "", code=1)
+    with pytest.raises(SlurmUnreachable):
+        await default_partition(commands)
 
 
 def test_no_reservation_is_an_answer_and_silence_is_none() -> None:
@@ -100,6 +138,19 @@ def test_no_reservation_is_an_answer_and_silence_is_none() -> None:
                 *("EndTime=2026-11-23T11:00:00", "Nodes=n", "TRES=cpu=8,gres/gpu:a100=2", "Accounts=a"),
             ],
         ),
+        (
+            Create(
+                SlurmReservation(
+                    *("c", Period(1795428000, 1795431600), names(), {}, 0, names("b"), names("a"), names("ANY_NODES")),
+                    licenses={"gpu_a100": 4},
+                )
+            ),
+            [
+                *("create", "reservation", "ReservationName=c", "StartTime=2026-11-23T10:00:00"),
+                *("EndTime=2026-11-23T11:00:00", "Licenses=gpu_a100:4", "Users=b", "Accounts=a", "Flags=ANY_NODES"),
+            ],
+        ),
+        (Change("c", licenses={"gpu_a100": 2}), ["update", "ReservationName=c", "Licenses=gpu_a100:2"]),
         (Change("c", None, names("bob"), names()), ["update", "ReservationName=c", "Users=bob", "Accounts="]),
         (
             Change("c", Period(1795428000, 1795431600)),

@@ -156,6 +156,18 @@ def test_whole_nodes_are_one_name_and_a_session_may_have_a_node() -> None:
     assert offer(whole, user="tina", there=cluster(jobs=busy)).choose(ONE).reservation == ""
 
 
+def test_gpus_that_are_counted_are_one_name_and_may_be_anywhere() -> None:
+    two = booking(places=(place("n1", 2, 2), place("n2", 2, 2)), license="gpu_a100")
+    assert two.names() == (NAME,)
+    elsewhere = cluster(node(), node("n3", partitions=("other",)), jobs=(job(1, 3, nodes=("n3",), reservation=NAME),))
+    assert offer(two, there=elsewhere).choose(ONE).reservation == NAME
+    assert slots.has_room(two, 1, elsewhere.jobs)
+    assert not slots.has_room(two, 2, elsewhere.jobs)
+    only = cluster(node("n9", partitions=("gpu",)))  # on none of the nodes on which it was planned
+    assert offer(two, there=only).choose(ONE).reservation == NAME
+    assert offer(two.but(license=""), there=only).choose(ONE).reservation == ""
+
+
 def test_a_booking_is_found_by_any_of_its_names() -> None:
     two = booking(places=(place("n1"), place("n2")))
     assert slots.named([booking("2"), two], f"{NAME[:-1]}1,x") is two

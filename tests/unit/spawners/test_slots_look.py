@@ -207,8 +207,11 @@ async def test_a_session_in_a_booking_is_held_for_from_it(engine: Engine, tmp_pa
     await part.admitted(None, "s1", Request("gpu", "base"), lambda *_: None)
     await part.cost(None, inside)
     await part.cost(None, None)
+    await part.admitted(None, "s2", Request("gpu", "base"), lambda *_: None, "s1")
+    await part.cost(None, None, "s1")
     id = booking().id
-    assert held == [{"slot": ""}, {"slot": id}, {"slot": ""}, {"slot": id}, {"slot": ""}]
+    assert [each["slot"] for each in held] == ["", id, "", id, "", "", ""]
+    assert [each["instead_of"] for each in held] == [*[""] * 5, "s1", "s1"]
 
 
 # -- more time ---------------------------------------------------------------------------------------------------------

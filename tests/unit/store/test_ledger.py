@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -228,3 +230,24 @@ def test_a_database_that_is_not_there_is_a_store_error(store: LedgerStore, engin
         now.balance("physics")
     with pytest.raises(StoreError, match="ledger"):
         write(store, grant(5))
+
+
+def test_what_is_only_tried_was_never_there(store: LedgerStore) -> None:
+    told: list[object] = []
+    with LedgerStore(store._engine, told.append).transaction("lab") as writes:
+        writes.append([grant(5)])
+        with writes.trial():
+            writes.append([hold("tried")])
+            writes.add_note("tried", {}, 10.0)
+            assert len(writes.open_holds(["tried"])) == 1
+        with suppress(ValueError), writes.trial():
+            writes.append([hold("refused")])
+            raise ValueError
+        assert writes.open_holds(["tried", "refused"]) == {}
+        writes.append([hold("done")])
+    (committed,) = told
+    assert [each.key for each in committed.entries] == ["g1", hold_key("done")]  # type: ignore[attr-defined]
+    assert committed.notes == ()  # type: ignore[attr-defined]
+    with store.reading("lab") as reads:
+        assert reads.note("tried") is None
+        assert set(reads.open_holds(["tried", "refused", "done"])) == {"done"}

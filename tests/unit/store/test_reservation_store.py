@@ -52,6 +52,20 @@ def test_a_reservation_is_read_as_it_was_written(calendar: ReservationStore) -> 
         assert reads.get("r1") is None
 
 
+def test_what_a_whole_node_has_of_other_types_is_kept_and_rows_of_before_have_none(
+    calendar: ReservationStore, engine: Engine
+) -> None:
+    mixed = booked("r2", places=(Place("n4", "l4", 1, 1, whole=True, also=(("a100", 4), ("t4", 2))),))
+    with calendar.transaction("lab") as writes:
+        writes.add([booked(), mixed])
+    with calendar.reading("lab") as reads:
+        assert reads.get("r2") == mixed
+        assert [hash(each) for each in reads.in_states(HOLDING)]
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT id, places FROM reservation"))
+        assert {id: "also" in str(places) for id, places in rows} == {"r1": False, "r2": True}
+
+
 def test_as_many_as_anybody_may_book_are_written_at_once(calendar: ReservationStore) -> None:
     many = [booked(f"r{number:04}", number, number + 1) for number in range(2500)]
     with calendar.transaction("lab") as writes:

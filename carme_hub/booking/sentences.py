@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from carme_hub.booking.office import ACTOR
 from carme_hub.domain.capacity import Place
-from carme_hub.domain.jobs import Job, Phase, Snapshot
+from carme_hub.domain.jobs import Job
 from carme_hub.domain.periods import Period
 from carme_hub.domain.quota_sentences import duration, moment
 from carme_hub.domain.reservations import Reservation
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
+
+from .office import ACTOR
 
 #: The most of people's own words that a notice repeats.
 _LONGEST = 300
@@ -67,29 +67,30 @@ def soon(one: Reservation, now: float) -> str:
     return f"“{one.title}” begins in {left}, {start}: {_gpus(one)}, until {_at(until)}."
 
 
+def is_now(one: Reservation, now: float) -> str:
+    """Say to whom it is for that its time is now."""
+    return f"“{one.title}” is now: {_gpus(one)}, until {_at(moment(one.period.end, now, one.zone))}."
+
+
 def other_nodes(one: Reservation, before: Reservation, now: float) -> str:
     """Say to its owner that a booking is on other nodes now."""
     new, old = _nodes(one.places), _nodes(before.places)
     return f"“{one.title}” {_from_to(one.period, one.zone, now)} is on {new} now, in place of {old}.{_because(one)}"
 
 
-def maintenance(one: Reservation, job: Job, now: float) -> str:
-    """Say to whose session runs there that there will be maintenance."""
-    nodes = ", ".join(sorted({place.node for place in one.places} & set(job.nodes)))
+def maintenance(one: Reservation, job: Job, now: float, *, refunds: bool) -> str:
+    """Say to whose session runs there that there will be maintenance, and what they can do.
+
+    Args:
+        refunds: whether the GPU time that it used is refunded when they stop it for that.
+    """
+    nodes = ", ".join(sorted(one.nodes & set(job.nodes)))
+    begins = "has begun" if one.period.start <= now else f"begins {moment(one.period.start, now, one.zone)}"
+    stop = "stop it now with a refund of the GPU time that it used" if refunds else "stop it now"
     return (
-        f"Maintenance of {nodes} begins {moment(one.period.start, now, one.zone)}, and your session there may run "
-        "longer than that. Save your work and stop it before, and go on in a new one elsewhere: time that it does not "
-        "use is given back."
+        f"Maintenance of {nodes} {begins}, and your session there may run longer than that. Save your work. On your "
+        f"home page you can move the session to another node, or {stop}."
     )
-
-
-def in_the_way(one: Reservation, jobs: Snapshot) -> Iterator[Job]:
-    """Yield the sessions that run on its nodes and may still do so when it begins."""
-    nodes = {place.node for place in one.places}
-    for job in jobs.jobs.values():
-        runs_on = not job.end or job.end > one.period.start
-        if job.phase is Phase.ACTIVE and job.name.startswith(JOB_NAME_PREFIX) and nodes & set(job.nodes) and runs_on:
-            yield job
 
 
 def _gpus(one: Reservation) -> str:

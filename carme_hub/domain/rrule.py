@@ -1,0 +1,150 @@
+"""What a rule of RFC 5545 says, and the days that it names, of which dateutil is asked month by month or year by year.
+
+Its own search ends where it has found enough or in the year 9999, and some rules never come: a 30 February. Asked about
+one month or year it is done with that, so whatever a rule says is known after some forty questions. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dateutil.rrule import rrulestr
+
+_FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+#: By its name the least and the largest number of a part, and the frequencies with which RFC 5545 lets it stand.
+_NUMBERS = {
+    "INTERVAL": (1, 366, _FREQUENCIES),
+    "BYMONTH": (1, 12, _FREQUENCIES),
+    "BYMONTHDAY": (-31, 31, ("DAILY", "MONTHLY", "YEARLY")),
+    "BYYEARDAY": (-366, 366, ("YEARLY",)),
+    "BYWEEKNO": (-53, 53, ("YEARLY",)),
+    "BYSETPOS": (-366, 366, ("MONTHLY", "YEARLY")),
+}
+_OTHERS = ("FREQ", "COUNT", "UNTIL", "BYDAY", "WKST")
+_WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,3}")
+_BYDAY = re.compile(rf"([+-]?[0-9]{{1,2}})?({'|'.join(_WEEKDAYS)})")
+#: Characters of a rule: a number of each day of a month has room.
+_LONGEST = 500
+#: Every so many years, or months, there is nothing else until the year 9999, where dateutil ends its search.
+_NO_MORE = 120_000
+
+
+class BadRule(ValueError):
+    """It is no rule that can be followed; the message says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule that makes sense.
+
+    Attributes:
+        count, until: as they are written; one of them is "". by: all other parts.
+    """
+
+    freq: str
+    interval: int
+    count: str
+    until: str
+    by: Mapping[str, str]
+
+
+def read(text: str) -> Rule:
+    """Return what a rule says.
+
+    Raises:
+        BadRule: it makes no sense, or never ends.
+    """
+    if len(text) > _LONGEST:
+        raise BadRule(f"The rule is too long: it may have {_LONGEST} characters.")
+    parts: dict[str, str] = {}
+    for part in text.upper().strip().removeprefix("RRULE:").split(";"):
+        name, equals, value = part.partition("=")
+        if name not in (*_NUMBERS, *_OTHERS) or not equals or not value or name in parts:
+            raise BadRule(f"{part!r} is not understood. Write a rule like FREQ=WEEKLY;BYDAY=TU;COUNT=12.")
+        parts[name] = value
+    if parts.get("FREQ") not in _FREQUENCIES:
+        raise BadRule("It comes daily, weekly, monthly or yearly: write FREQ=WEEKLY, for example.")
+    if ("COUNT" in parts) == ("UNTIL" in parts):
+        raise BadRule("Say when it ends, by COUNT (how many times) or UNTIL (the last day), and not by both.")
+    _need_numbers(parts)
+    _need_days(parts)
+    freq, interval = parts.pop("FREQ"), int(parts.pop("INTERVAL", "1"))
+    return Rule(freq, interval, parts.pop("COUNT", ""), parts.pop("UNTIL", ""), parts)
+
+
+def days(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
+    """Yield the days of a rule that begins with ``first``, up to ``last``, at the time of ``first``.
+
+    Args:
+        first: on the wall, without an offset, some years from the ends of the calendar; and so is ``last``.
+    """
+    by, first = dict(rule.by), first.replace(microsecond=0)
+    if rule.freq in ("DAILY", "WEEKLY"):
+        by.setdefault("BYDAY", ",".join(_WEEKDAYS) if rule.freq == "DAILY" else _WEEKDAYS[first.weekday()])
+    elif by.keys().isdisjoint(("BYDAY", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO")):
+        by["BYMONTHDAY"] = str(first.day)
+        if rule.freq == "YEARLY":
+            by.setdefault("BYMONTH", str(first.month))
+    freq = "MONTHLY" if rule.freq == "MONTHLY" else "YEARLY"  # of single days and weeks a year is asked for at once
+    asked = ";".join([f"FREQ={freq}", f"INTERVAL={_NO_MORE}", *(f"{name}={value}" for name, value in by.items())])
+    for begin in _begins(rule, first, last):
+        for day in rrulestr(asked, dtstart=begin):
+            if day > last:
+                return
+            if day >= first and _counts(rule, first, day):
+                yield day
+
+
+def _begins(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
+    """Yield the first days of the months or years that are asked for."""
+    month = first.year * 12 + (first.month - 1 if rule.freq == "MONTHLY" else 0)
+    step = {"MONTHLY": rule.interval, "YEARLY": 12 * rule.interval}.get(rule.freq, 12)
+    while month <= last.year * 12 + last.month - 1:
+        yield first.replace(year=month // 12, month=month % 12 + 1, day=1)
+        month += step
+
+
+def _counts(rule: Rule, first: datetime, day: datetime) -> bool:
+    """Return whether it is one of every so many days or weeks."""
+    if rule.freq == "DAILY":
+        return (day - first).days % rule.interval == 0
+    if rule.freq == "WEEKLY":
+        begin = first - timedelta(days=(first.weekday() - _WEEKDAYS.index(rule.by.get("WKST", "MO"))) % 7)
+        return (day - begin).days // 7 % rule.interval == 0
+    return True
+
+
+def _need_numbers(parts: Mapping[str, str]) -> None:
+    for name in _NUMBERS.keys() & parts.keys():
+        (least, most, fits), value = _NUMBERS[name], parts[name]
+        if parts["FREQ"] not in fits:
+            raise BadRule(f"{name} does not go with FREQ={parts['FREQ']}. Write FREQ={fits[-1]}, or leave it out.")
+        numbers = [value] if name == "INTERVAL" else value.split(",")
+        if not all(_NUMBER.fullmatch(each) and int(each) and least <= int(each) <= most for each in numbers):
+            below = f", or from {least} to -1" if least < 0 else ""
+            raise BadRule(f"{name}={value} cannot be followed. Write whole numbers from 1 to {most}{below}.")
+
+
+def _need_days(parts: Mapping[str, str]) -> None:
+    if (start := parts.get("WKST", "MO")) not in _WEEKDAYS:
+        raise BadRule(f"WKST={start} cannot be followed. Write the day with which a week begins: MO or SU.")
+    if "BYDAY" not in parts:
+        return
+    wrong = f"BYDAY={parts['BYDAY']} cannot be followed."
+    found = [_BYDAY.fullmatch(each) for each in parts["BYDAY"].split(",")]
+    numbers = [int(each[1]) for each in found if each and each[1]]
+    if not all(found):
+        raise BadRule(f"{wrong} Write days like MO,TU, or with FREQ=MONTHLY like 1MO or -1FR.")
+    if not numbers:
+        return
+    if parts["FREQ"] not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts:
+        raise BadRule(f"{wrong} Days have numbers with FREQ=MONTHLY or FREQ=YEARLY, and without BYWEEKNO.")
+    if len(numbers) < len(found):
+        raise BadRule(f"{wrong} Give all days or none of them a number.")
+    most = 53 if parts["FREQ"] == "YEARLY" and "BYMONTH" not in parts else 5
+    if not all(1 <= abs(each) <= most for each in numbers):
+        raise BadRule(f"{wrong} Their numbers are from 1 to {most}, or from -{most} to -1.")
