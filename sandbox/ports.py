@@ -15,6 +15,8 @@ from carme_hub.errors import SandboxError
 from carme_hub.sandbox.hardware import VirtualNode
 
 _FIRST, _BLOCKS, _SIZE = 12000, 180, 100
+#: From a block that is taken to the next one to look at: not that of a neighbour, who may be about to take it.
+_STRIDE = 11
 USUAL = {"public": 8000, "hub": 8081, "proxy_api": 8001, "quotas": 10102, "reservations": 10103}
 
 
@@ -55,7 +57,7 @@ def free_block(state: Path, nodes: int) -> Ports:
     """
     start = sum(str(state).encode())  # names that differ in one digit begin at blocks that differ
     for step in range(_BLOCKS):
-        ports = Ports.block(_FIRST + _SIZE * ((start + step) % _BLOCKS))
+        ports = Ports.block(_FIRST + _SIZE * ((start + _STRIDE * step) % _BLOCKS))
         if all(is_free(port) for port in ports.all(nodes)):
             return ports
     raise SandboxError(f"No free loopback ports found between {_FIRST} and {_FIRST + _BLOCKS * _SIZE}")

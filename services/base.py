@@ -29,6 +29,7 @@ from traitlets.config import Application
 
 from carme_hub.errors import CarmeError, ConfigError
 from carme_hub.paths import share_folder
+from carme_hub.services import started_by
 
 HUB_DATA = Path(DATA_FILES_PATH)
 #: Seconds for which a port that is taken is waited for.
@@ -117,10 +118,9 @@ class CarmeService(Application):
 
     async def _end_with_the_hub(self) -> None:
         """End when the hub is gone, however it went: the next one starts its own service on the same port."""
-        hub = os.getppid()
         if "JUPYTERHUB_SERVICE_NAME" not in os.environ:
             return
-        while os.getppid() == hub:
+        while not started_by.is_gone():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await self._ended.wait()

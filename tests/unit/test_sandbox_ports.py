@@ -36,6 +36,15 @@ def test_a_block_with_a_taken_port_is_passed_by() -> None:
         assert free_block(folder, 4) != first
 
 
+def test_who_finds_a_block_taken_does_not_go_to_that_of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [Path(f"/var/lib/carme-hub-test-{number}") for number in range(1, 10)]
+    own = [free_block(folder, 4) for folder in folders]
+    stray = {block.hub["reservations"] for block in own[1:4]}
+    monkeypatch.setattr(ports, "is_free", lambda port: port not in stray)
+    blocks = [free_block(folder, 4) for folder in folders]
+    assert len({block.controller for block in blocks}) == len(folders)
+
+
 def test_only_the_main_sandbox_takes_the_usual_ports_of_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     block = Ports.block(12000)
     monkeypatch.setattr(ports, "is_free", lambda _port: True)
