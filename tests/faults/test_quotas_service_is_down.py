@@ -71,6 +71,8 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
     hub.run_cell("alice", kernel, "mark = 'kept'")
     alice = truth.row("alice")
     wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
+    alone = "what other tests held to be settled"
+    wait_for(lambda: asked(hub, "select count(*) from open_hold") == [(1,)], 90, alone)
     killed, before = time.monotonic(), last_look(hub)
     end_service(hub, "quotas")
     wait_for(lambda: last_look(hub) > before, 30, "the hub to start the service again")
