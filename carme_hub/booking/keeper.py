@@ -62,14 +62,13 @@ class Pass:
     Attributes:
         at: epoch seconds. steps: how many were taken. unreachable: why Slurm is not known, "" where it is.
         refused: Slurm's words by the name of the reservation that it does not keep.
-        there: all reservations of Slurm before the steps. turned: whose state, place or problem it has changed.
+        turned: whose state, place or problem it has changed.
     """
 
     at: float
     steps: int = 0
     unreachable: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
-    there: tuple[SlurmReservation, ...] = ()
     turned: tuple[Reservation, ...] = ()
 
     @property
@@ -258,7 +257,7 @@ class ReservationKeeper:
             await self._turn(turns, lambda known: self._mending.mend(known, seen, now))
             if any(old.places != new.places for old, new in zip(before, turns.known, strict=True)):
                 self.look_now()  # Slurm is told of other places at once
-        return Pass(now, len(steps), "", refused, there, turns.turned)
+        return Pass(now, len(steps), "", refused, turns.turned)
 
     async def _make_way(
         self, refused: Sequence[Step], there: Sequence[SlurmReservation], jobs: Snapshot, now: float

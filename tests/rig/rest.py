@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 from .hub import Answer, Hub, wait_for
@@ -29,6 +33,36 @@ class Rest:
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
         headers["Idempotency-Key"] = key or uuid.uuid4().hex
         return self.hub.request(method, self.root + path, json.dumps(body), headers, timeout=60)
+
+
+#: 422: an Idempotency-Key that was used for something else, which no schema can say.
+EXPECTED = 'positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 422]'
+
+
+def check_document(rest: Rest, folder: Path, config: str, *part: str) -> None:
+    """Compare a service with its OpenAPI document by schemathesis, for 20 seconds at most.
+
+    Args:
+        rest: who asks. folder: to run in. config: of schemathesis, in which ``${CARME_TEST_TOKEN}`` is their token.
+        part: how much of it is asked.
+    """
+    file = folder / "schemathesis.toml"
+    file.write_text(config, encoding="utf-8")
+    service = rest.hub.demo.url + rest.root.removesuffix("/api/v1/")
+    command = [str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(file), "run"]
+    command += [f"{rest.hub.demo.url}{rest.root}openapi.json", "--url", service, *part, "--seed", "3"]
+    command += ["--max-time", "20", "--no-color", "--warnings", "off"]
+    command += ["--request-timeout", "120"]  # a busy machine is not a fault of the service
+    done = subprocess.run(
+        command,
+        env={**os.environ, "CARME_TEST_TOKEN": rest.token},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
 
 
 def clear_calendar(hub: Hub) -> None:
