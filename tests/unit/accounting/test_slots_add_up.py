@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -27,6 +28,7 @@ from carme_hub.domain.usage import Usage
 from carme_hub.store.ledger import Filter
 
 LIMIT = 20 * GPU_HOUR
+EXAMPLES = 300 if os.environ.get("CARME_NIGHTLY") == "1" else 20
 _numbers = count(1)
 _pick = st.integers(0, 5)
 _gpus = st.integers(1, 4)
@@ -233,7 +235,11 @@ def _taken(entries: Sequence[Entry], day: float) -> int:
     return charged
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(steps=_steps)
 def test_no_order_of_bookings_and_sessions_overruns_a_budget(site: Site, steps: list[tuple[Any, ...]]) -> None:
     site.quotas = (GRANTED_ONLY, Quota("day", Who.ACCOUNT, gpu_time=LIMIT, window=Window.DAY))

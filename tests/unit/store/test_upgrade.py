@@ -27,7 +27,11 @@ from carme_hub.store.once import Told, told_to
 from carme_hub.store.sessions import SessionStore
 
 __all__ = ["one_postgres"]
-EARLIER = ["carme0001", "carme0002", "carme0003", "carme0004", "carme0005"]
+NIGHTLY = os.environ.get("CARME_NIGHTLY") == "1"
+#: All earlier ones by night; else the oldest, one from the middle, and the newest, which has the longest way and the
+#: way that most sites go.
+EARLIER = [f"carme{number:04}" for number in range(1, int(str(head_revision()).removeprefix("carme")))]
+EARLIER = EARLIER if NIGHTLY else [EARLIER[0], EARLIER[4], EARLIER[-1]]
 OPEN = "import sys; from carme_hub.store.engine import CarmeStore; CarmeStore(url=sys.argv[1], upgrade=True).open()"
 _ROW = """
 INSERT INTO session (id, cluster, "user", server_name, request, state, created, nonce_hash, port, node, job_id,

@@ -1,0 +1,164 @@
+"""A session with a notebook, as somebody who trains uses it: cells are run, interrupted, and looked at from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from .hub import Hub, wait_for
+
+
+@dataclass
+class Said:
+    """What came of a cell.
+
+    Attributes:
+        out: what it printed. errors: tracebacks, one string each. shown: MIME bundles of its displays, as they are at
+        last; ``updates``: how often one was changed in place.
+    """
+
+    out: str = ""
+    errors: list[str] = field(default_factory=list)
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    updates: int = 0
+    done: bool = False
+
+    @property
+    def error(self) -> str:
+        """Return all tracebacks, "" where there is none."""
+        return "\n".join(self.errors)
+
+    def text(self, kind: str = "text/plain") -> str:
+        """Return all displays of one MIME type, one below the other."""
+        return "\n".join(str(bundle.get(kind, "")) for bundle in self.shown)
+
+
+class Lab:
+    """One server of one user, with a kernel.
+
+    Args:
+        options: user options of the session: ``profile``, ``image``, ``gpus``, ``cpus``, ``time_minutes``, ….
+    """
+
+    def __init__(self, hub: Hub, user: str = "alice", name: str = "", **options: Any) -> None:
+        self.hub, self.user, self.name = hub, user, name
+        hub.start_server(user, name, **{"profile": "a100", "image": "training", "cpus": 4, **options})
+        self.kernel = hub.new_kernel(user, name)
+
+    # -- cells --------------------------------------------------------------------------------------------------------
+
+    def run(self, code: str, timeout: float = 60) -> Said:
+        """Run one cell to its end; fails where that takes longer than ``timeout`` seconds."""
+        said = Said()
+        asyncio.run(asyncio.wait_for(self._run(code, said), timeout))
+        return said
+
+    def begin(self, code: str, timeout: float = 120) -> tuple[Said, threading.Thread]:
+        """Run one cell beside; return what it says so far, and the thread that reads it."""
+        said = Said()
+
+        def read() -> None:
+            asyncio.run(asyncio.wait_for(self._run(code, said), timeout))
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return said, thread
+
+    def check(self, code: str, timeout: float = 60) -> str:
+        """Run one cell that must not fail, and return what it printed."""
+        said = self.run(code, timeout)
+        assert not said.errors, said.error
+        return said.out
+
+    def command(self, *argv: str, timeout: float = 120) -> tuple[int, str]:
+        """Run a program in the session's container; return exit status and output, errors among it."""
+        code = (
+            "import json, subprocess\n"
+            f"done = subprocess.run({list(argv)!r}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)\n"
+            "print(json.dumps([done.returncode, done.stdout]))"
+        )
+        status, out = json.loads(self.check(code, timeout).strip().splitlines()[-1])
+        return int(status), str(out)
+
+    async def _run(self, code: str, said: Said) -> None:
+        async with self.hub.channel(self.user, self.kernel, self.name) as socket:
+            id = uuid.uuid4().hex
+            header = {"msg_id": id, "msg_type": "execute_request", "username": "test", "session": id, "version": "5.3"}
+            content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+            message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+            await socket.write_message(json.dumps(message))
+            displays: dict[str, int] = {}
+            while not said.done:
+                raw = await socket.read_message()
+                assert raw is not None, f"the kernel's connection closed; so far {said}"
+                answer = json.loads(raw)
+                if answer.get("parent_header", {}).get("msg_id") == id:
+                    _take(said, displays, answer["msg_type"], answer["content"])
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Press the stop button of the notebook."""
+        answer = self._kernel("POST", "/interrupt")
+        assert answer.status == 204, answer
+
+    def restart_kernel(self) -> None:
+        """Have a new kernel in the old one's place, which is killed."""
+        answer = self._kernel("POST", "/restart")
+        assert answer.status == 200, answer
+
+    def end_kernel(self) -> None:
+        """End the kernel, as closing a notebook does, and start another for what comes."""
+        answer = self._kernel("DELETE", "")
+        assert answer.status == 204, answer
+        self.kernel = self.hub.new_kernel(self.user, self.name)
+
+    def _kernel(self, method: str, what: str) -> Any:
+        return self.hub.server_api(method, self.user, self.name, f"/api/kernels/{self.kernel}{what}")
+
+    # -- what is seen from outside ------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> str:
+        """Return the session's UUID."""
+        return self.check("import os; print(os.environ['CARME_SESSION'])").strip()
+
+    def steps(self) -> list[str]:
+        """Return the names of all steps of this user's jobs, but for those that Slurm makes for every job."""
+        said = self.hub.cluster.run("squeue", "--steps", "--noheader", "--user", self.user, "--format=%i %j").stdout
+        return [line for line in said.splitlines() if line.strip() and ".batch" not in line and ".extern" not in line]
+
+    def wait_no_step(self, limit: float = 10) -> float:
+        """Wait until no step is left, and return the seconds it took."""
+        began = time.monotonic()
+        wait_for(lambda: not self.steps(), limit, f"no step to be left: {self.steps()}")
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        """End the session."""
+        self.hub.stop_server(self.user, self.name)
+
+
+def _take(said: Said, displays: dict[str, int], kind: str, content: dict[str, Any]) -> None:
+    """Add one message of the kernel to what came of a cell."""
+    if kind == "stream":
+        said.out += content["text"]
+    elif kind == "error":
+        said.errors.append("\n".join(content["traceback"]))
+    elif kind in ("display_data", "execute_result"):
+        name = content.get("transient", {}).get("display_id")
+        if name is not None:
+            displays[name] = len(said.shown)
+        said.shown.append(content["data"])
+    elif kind == "update_display_data":
+        place = displays.get(content["transient"]["display_id"])
+        if place is not None:
+            said.shown[place] = content["data"]
+            said.updates += 1
+    elif kind == "status" and content["execution_state"] == "idle":
+        said.done = True
