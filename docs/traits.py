@@ -22,6 +22,7 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 CLASSES = (
     "carme_hub.spawners.slurm.SlurmContainerSpawner",
     "carme_hub.spawners.docker.CarmeDockerSpawner",
+    "carme_hub.spawners.apps.CarmeApps",
     "carme_hub.auth.authenticator.CarmeAuthenticator",
     "carme_hub.slurm.settings.CarmeSlurm",
     "carme_hub.accounting.settings.CarmeQuotas",

@@ -22,7 +22,7 @@ from carme_hub.containers.images import read_image
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox.cluster import Cluster
 from carme_hub.sandbox.hubenv import ensure_hub_environment, is_current
-from carme_hub.sandbox.image import build_default_image
+from carme_hub.sandbox.image import build_default_image, build_training_image, forget_old
 from carme_hub.sandbox.layout import default_state
 from carme_hub.sandbox.ports import USUAL, hub_ports
 from carme_hub.sandbox.sandbox import Sandbox
@@ -50,7 +50,7 @@ class Demo:
     cluster: Cluster
     folder: Path
     environment: Path
-    image: Path
+    images: tuple[Path, ...]
     ports: Mapping[str, int]
     user: str
 
@@ -86,12 +86,12 @@ class Demo:
                 progress("The code has changed: the hub is restarted, sessions go on")
                 sandbox.processes.stop("hub", within=20)
             ensure_hub_environment(environment, progress)
-        image = build_default_image(progress=progress)
+        images = _images(progress)
         user = cluster.hub_user
         folder = cluster.state / "hub"
         folder.mkdir(mode=0o700, exist_ok=True)
         _give(folder, user)
-        demo = cls(sandbox, cluster, folder, environment, image, _ports(cluster, folder), user)
+        demo = cls(sandbox, cluster, folder, environment, images, _ports(cluster, folder), user)
         demo._write_facts()
         return demo
 
@@ -110,7 +110,7 @@ class Demo:
             "tail_command": list(self.cluster.tail_argv) if rest else [],
             "login": "pam" if rest else "dummy",
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
-            "images": [asdict(read_image(self.image))],
+            "images": [asdict(read_image(image)) for image in self.images],
         }
         _private(self.folder / "facts.json", json.dumps(facts, indent=1), self.user)
         if not self.policy_file.exists():
@@ -252,6 +252,19 @@ class Demo:
         return context
 
 
+def _images(progress: Progress) -> tuple[Path, ...]:
+    """Return the images that are offered: one to train in too, where it can be had."""
+    images = [build_default_image(progress=progress)]
+    try:
+        images.append(build_training_image(progress=progress))
+    except SandboxError as error:
+        progress(f"There is no training image: {error}")
+        progress("The default image is offered alone. Try again by: carme-hub image build --training")
+    for image in images:
+        forget_old(image)
+    return tuple(images)
+
+
 def run_demo(sandbox: Sandbox, progress: Progress) -> Demo:
     """Bring up everything and say what to try."""
     started = time.monotonic()
@@ -277,6 +290,7 @@ def what_to_try(demo: Demo) -> str:
         "  Try: log in as alice, take “A100” with 2 GPUs, and run in a cell",
         '       !hostname; id; echo "$CUDA_VISIBLE_DEVICES"; echo "$SLURMD_NODENAME"',
         "       Start a second server as bob and watch what the form says is free.",
+        "       Take the image “training”, and open “New from template” in JupyterLab’s launcher.",
         "",
         f"    what runs   {shown} sandbox status",
         f"    end it      {shown} sandbox down      remove it all   {shown} sandbox reset",

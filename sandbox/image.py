@@ -1,12 +1,18 @@
-"""The default image is built here, from PyPI alone: no registry, 20 to 60 seconds, kept for the next time.
+"""The images are built here, from PyPI alone: no registry, each once, kept for the next time.
 
-It is a folder ``default-<digest of its inputs>``. ``base: host``: it holds /opt/venv only, and bubblewrap puts the
-node's own /usr under it, read-only; a session sees a root that it cannot change, and the build needs no base system.
-``build_full_image`` makes one that holds a whole system (``base: own``), for Charliecloud, Apptainer and Enroot, from
-the packages that this machine has installed. Both are hardened, owned by root, byte-compiled (a missing .pyc costs a
-start two seconds), readable by everybody, and put in place by one rename.
+An image is a folder ``<name>-<digest of its inputs>``, put in place by one rename, hardened, owned by root,
+byte-compiled (a missing .pyc costs a start two seconds) and readable by everybody. There are
 
-``python -m carme_hub.sandbox.image [--full] [FOLDER]`` builds one by hand and prints its path.
+- *default*: JupyterLab and TensorBoard, 20 to 60 seconds. ``base: host``: it holds /opt/venv only, and bubblewrap puts
+  the node's own /usr under it, read-only; a session sees a root that it cannot change, and no base system is built;
+- *training*: the same with torch and Horovod, which is built from its source release the first time;
+- *full*: the default one with a whole system (``base: own``), for Charliecloud, Apptainer and Enroot, from the
+  packages that this machine has installed.
+
+Packages are one layer, kept as ``packages-<name>-<digest>``; our own code is the next, over hard links to the first,
+so that a change of code costs a second.
+
+``python -m carme_hub.sandbox.image [--full | --training] [FOLDER]`` builds one by hand and prints its path.
 """
 
 from __future__ import annotations
@@ -23,39 +29,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 
 from carme_hub.containers.harden import add_mount_points, harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store import COMPILE
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import image_system
+from carme_hub.sandbox import horovod, image_code, image_packages, image_system
+from carme_hub.sandbox.image_packages import BWRAP, LOOK, MOUNTS, Progress, run
 
-Progress = Callable[[str], None]
-
-PYTHON = Path("/usr/bin/python3")
-#: What a session can do at once. The hub's own version goes in, so that server and hub speak the same.
-PACKAGES = ("jupyterlab>=4.4", "ipykernel>=6.29", "jupyter-server-proxy>=4.6", "tensorboard>=2.18")
-#: Packages that people install in a session go to its writable layer, and win over the image's.
-LAYER_PTH = "import sys; sys.path.insert(len(sys.path) - 1, '/layer/python')\n"
-PIP_CONF = "[install]\ntarget = /layer/python\n"
-#: A session has no business on the network of its own accord.
-PAGE_CONFIG = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
-LOOK = "import jupyterlab, ipykernel, jupyterhub.singleuser, jupyter_server_proxy, tensorboard.program"
-BWRAP = ("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc")
-MOUNTS = ("--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp")  # noqa: S108  inside the image
-#: What of our own environment the build may see: where packages come from, and how to trust it.
-PASSED = (
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-)
+#: What no sandbox asked for in so long is removed; its sessions are shorter.
+KEPT = 7 * 86_400.0
+LOOK_HOROVOD = "import horovod.torch as hvd; assert hvd.gloo_built()"
 
 
 def image_cache() -> Path:
@@ -67,31 +52,73 @@ def image_cache() -> Path:
 
 def build_default_image(cache: Path | None = None, progress: Progress = print) -> Path:
     """Return the folder of the default image, which is built if it is not there yet."""
-    inputs = _inputs("host")
-    return _cached(cache, "default", inputs, progress, lambda tree: _fill_host(tree, inputs, progress))
+    packages, inputs = _default_packages(cache, progress)
+    about = "Python 3, JupyterLab, TensorBoard"
+    return _with_code(cache, "default", about, packages, inputs, progress)
+
+
+def build_training_image(cache: Path | None = None, progress: Progress = print) -> Path:
+    """Return the folder of the image that people train in, which is built if it is not there yet.
+
+    Where Horovod cannot be built it has none, and its description says so; ``image.json`` says why.
+    """
+    base, inputs = _default_packages(cache, progress)
+    inputs |= {"torch": [image_packages.TORCH, *image_packages.TRAINING], "index": image_packages.TORCH_INDEX}
+    with_torch = _cached(cache, "packages-torch", inputs, progress, lambda tree: _fill_torch(tree, base, progress))
+    with locked(with_torch.parent, "horovod"):
+        wheel = horovod.wheel(with_torch.parent, with_torch / "opt", progress)
+    about = "PyTorch, TensorBoard"
+    if isinstance(wheel, Path):
+        found, about = wheel, f"{about}, Horovod"
+        inputs |= {"horovod": f"{wheel.parent.name}/{wheel.name}"}
+        packages = _cached(
+            *(cache, "packages-training", inputs, progress),
+            lambda tree: _fill_horovod(tree, with_torch, found, progress),
+        )
+    else:
+        progress(f"No Horovod in the training image. {wheel}")
+        inputs |= {"horovod": "", "no horovod": wheel}
+        packages, about = with_torch, f"{about} (no Horovod: it could not be built)"
+    return _with_code(cache, "training", about, packages, inputs, progress)
 
 
 def build_full_image(cache: Path | None = None, progress: Progress = print) -> Path:
     """Return the folder of an image that holds a whole system, which is built if it is not there yet."""
-    inputs = _inputs("own") | {"system": image_system.inputs()}
-    base = build_default_image(cache, progress)
-    return _cached(cache, "full", inputs, progress, lambda tree: _fill_own(tree, base, inputs, progress))
+    base, inputs = _default_packages(cache, progress)
+    inputs |= {"base": "own", "system": image_system.inputs()}
+    packages = _cached(cache, "packages-full", inputs, progress, lambda tree: _fill_own(tree, base, progress))
+    about = "Debian, Python 3, JupyterLab, TensorBoard"
+    return _with_code(cache, "full", about, packages, inputs, progress)
 
 
-def _packages() -> list[str]:
-    return [f"jupyterhub=={version('jupyterhub')}", *PACKAGES]
+def _default_packages(cache: Path | None, progress: Progress) -> tuple[Path, dict[str, object]]:
+    """Return the packages of every image, and what decides what they are."""
+    inputs = {"base": "host", **image_packages.inputs(), "machine": platform.machine()}
+
+    def fill(tree: Path) -> None:
+        image_packages.fill(tree, progress)
+        _finish(tree, "packages-default", progress)
+
+    return _cached(cache, "packages-default", inputs, progress, fill), inputs
 
 
-def _inputs(base: str) -> dict[str, object]:
-    """Return everything that decides what an image will be; another digest is another image."""
-    done = subprocess.run([PYTHON, "-V"], capture_output=True, text=True, check=True)
-    return {
-        "base": base,
-        "packages": _packages(),
-        "python": done.stdout.strip(),
-        "machine": platform.machine(),
-        "recipe": sha256(Path(__file__).read_bytes()).hexdigest(),
-    }
+def _with_code(
+    cache: Path | None, name: str, about: str, packages: Path, inputs: dict[str, object], progress: Progress
+) -> Path:
+    """Return the image that has our code over these packages."""
+    inputs = inputs | {"code": image_code.digest()}
+
+    def fill(tree: Path) -> None:
+        image_code.link(packages, tree)
+        image_code.put(tree, torch=name == "training")
+        write_image(tree, name=name, description=about, base=str(inputs["base"]), more=_more(inputs))
+        tree.chmod(0o755)
+
+    return _cached(cache, name, inputs, progress, fill)
+
+
+def _more(inputs: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in inputs.items() if key != "base"}
 
 
 def _cached(
@@ -102,16 +129,16 @@ def _cached(
     digest = sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     image = cache / f"{name}-{digest}"
     if (image / "image.json").exists():
+        _touch(image)
         return image
     cache.mkdir(parents=True, exist_ok=True)
     cache.chmod(0o755)
     _check_reachable(cache)
-    with locked(cache):
+    with locked(cache, name):
         if (image / "image.json").exists():
             return image
-        for stale in cache.glob(".building-*"):
-            shutil.rmtree(stale)
         tree = cache / f".building-{name}"
+        shutil.rmtree(tree, ignore_errors=True)
         tree.mkdir(mode=0o700)
         began = time.monotonic()
         try:
@@ -132,93 +159,99 @@ def _check_reachable(cache: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(cache: Path) -> Iterator[None]:
-    """Let one process build at a time."""
-    with (cache / ".lock").open("w") as lock:
+def locked(cache: Path, name: str = "") -> Iterator[None]:
+    """Let one process build at a time, of each kind of image."""
+    with (cache / f".lock{name and '-'}{name}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _fill_host(tree: Path, inputs: Mapping[str, object], progress: Progress) -> None:
-    """Build /opt/venv in a folder that is /opt while this lasts, so that its scripts know their later place."""
-    opt = tree / "opt"
-    opt.mkdir(mode=0o755)
-    progress("Building the image: a virtual environment")
-    _inside(opt, str(PYTHON), "-m", "venv", "/opt/venv")
-    progress("Building the image: JupyterLab and what goes with it")
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}")
-    if uv:
-        uv_argv = ("/tmp/uv", "pip", "install", "--quiet", "--link-mode=copy", "--compile-bytecode")  # noqa: S108
-        _inside(opt, *uv_argv, "--python=/opt/venv/bin/python", *_packages(), uv=Path(uv))
-    else:
-        _inside(opt, "/opt/venv/bin/python", "-m", "pip", "install", "--quiet", *_packages())
-    _finish_venv(opt / "venv")
-    progress("Building the image: a look whether everything can be imported")
-    _inside(opt, "/opt/venv/bin/python", "-c", LOOK)
-    progress(f"Hardening the image: {harden(tree, owner=os.geteuid())}")
-    write_image(tree, name="default", description="Python 3, JupyterLab, TensorBoard", base="host", more=inputs)
+def _touch(image: Path) -> None:
+    """Note that an image is in use; by root or its builder, since nobody else may."""
+    with contextlib.suppress(PermissionError):
+        os.utime(image / "image.json")
 
 
-def _finish_venv(venv: Path) -> None:
-    """Add what is the image's own: where packages of a session go, and settings of JupyterLab."""
-    [site] = venv.glob("lib/python3.*/site-packages")
-    (site / "carme-layer.pth").write_text(LAYER_PTH, encoding="utf-8")
-    (venv / "pip.conf").write_text(PIP_CONF, encoding="utf-8")
-    config = venv / "etc/jupyter/labconfig"
-    config.mkdir(parents=True, exist_ok=True)
-    (config / "page_config.json").write_text(json.dumps(PAGE_CONFIG), encoding="utf-8")
+def keep(image: Path) -> None:
+    """Note that somebody built an image by hand, and may have written its name down: it is never removed."""
+    with contextlib.suppress(PermissionError):
+        image.with_name(f".kept-{image.name}").touch()
 
 
-def _fill_own(tree: Path, base: Path, inputs: Mapping[str, object], progress: Progress) -> None:
+def forget_old(image: Path) -> None:
+    """Note that a sandbox uses an image, and remove those of its kind that no sandbox has used in a long time.
+
+    Every change of our code makes another image. One that was not made for a sandbox, or was asked for by hand too, is
+    left alone: a hub's configuration may name it.
+    """
+    with contextlib.suppress(PermissionError):
+        image.with_name(f".sandbox-{image.name}").touch()
+    kinds = (image.name.rpartition("-")[0], "packages-default", "packages-torch", "packages-training")
+    for other in image.parent.iterdir():
+        kind, about = other.name.rpartition("-")[0], other / "image.json"
+        if kind not in kinds or not about.exists() or time.time() - about.stat().st_mtime < KEPT:
+            continue
+        mark = other.with_name(f".sandbox-{other.name}")
+        # Packages are nobody's image; those made of them have links of their own to every file.
+        if kind.startswith("packages-") or (mark.exists() and not other.with_name(f".kept-{other.name}").exists()):
+            gone = other.with_name(f".gone-{other.name}")
+            with contextlib.suppress(OSError):  # two may do it at once
+                other.rename(gone)
+                shutil.rmtree(gone)
+                mark.unlink(missing_ok=True)
+
+
+def _fill_torch(tree: Path, base: Path, progress: Progress) -> None:
+    """Add torch to a copy of its own: an installer may write into files that are there."""
+    _copy_opt(base, tree)
+    image_packages.add_torch(tree, progress)
+    _finish(tree, "packages-torch", progress)
+
+
+def _fill_horovod(tree: Path, base: Path, wheel: Path, progress: Progress) -> None:
+    _copy_opt(base, tree)
+    shutil.copy(wheel, tree / "opt")
+    image_packages.install(tree / "opt", f"/opt/{wheel.name}")
+    (tree / "opt" / wheel.name).unlink()
+    image_packages.inside(tree / "opt", "/opt/venv/bin/python", "-c", LOOK_HOROVOD)
+    _finish(tree, "packages-training", progress)
+
+
+def _fill_own(tree: Path, base: Path, progress: Progress) -> None:
     """Put a whole system under the default image's /opt."""
     progress("Building the full image: the system")
     image_system.copy_system(tree)
     progress("Building the full image: JupyterLab and what goes with it")
-    subprocess.run(["cp", "--archive", "--reflink=auto", str(base / "opt"), str(tree)], check=True)
+    _copy_opt(base, tree)
     add_mount_points(tree)
-    _run([*BWRAP, "--bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", COMPILE], {})
-    progress(f"Hardening the image: {harden(tree, owner=os.geteuid())}")
+    run([*BWRAP, "--bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", COMPILE], {})
     progress("Building the full image: a look whether everything can be imported")
-    _run([*BWRAP, "--ro-bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", LOOK], {})
-    write_image(tree, name="full", description="Debian, Python 3, JupyterLab, TensorBoard", base="own", more=inputs)
+    run([*BWRAP, "--ro-bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", LOOK], {})
+    _finish(tree, "packages-full", progress)
 
 
-def _inside(opt: Path, *argv: str, uv: Path | None = None) -> None:
-    """Run one step of the build with this machine's system and the image's /opt."""
-    environ = {name: os.environ[name] for name in os.environ if name in PASSED or name.startswith("UV_")}
-    wrap = [*BWRAP, *MOUNTS]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "usr", "etc", "run/systemd/resolve"):
-        wrap += ["--ro-bind-try", f"/{name}", f"/{name}"]  # /etc/resolv.conf may lead to the last
-    wrap += ["--bind", str(opt), "/opt"]
-    if uv:
-        cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
-        Path(cache).mkdir(parents=True, exist_ok=True)
-        wrap += ["--ro-bind", str(uv), "/tmp/uv", "--bind", cache, "/tmp/uv-cache"]  # noqa: S108
-        environ["UV_CACHE_DIR"] = "/tmp/uv-cache"  # noqa: S108
-    _run([*wrap, "--", *argv], environ)
+def _copy_opt(base: Path, tree: Path) -> None:
+    subprocess.run(["cp", "--archive", "--reflink=auto", str(base / "opt"), str(tree)], check=True)
 
 
-def _run(argv: list[str], environ: Mapping[str, str]) -> None:
-    """Run one command of a build; what it says is shown only when it fails."""
-    environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **environ}  # noqa: S108
-    try:
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, umask=0o022, check=False)
-    except OSError as error:
-        raise SandboxError(f"Building the image needs {argv[0]}: {error.strerror}") from error
-    if done.returncode:
-        end = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        words = argv[argv.index("--") + 1 :] if "--" in argv else argv
-        raise SandboxError(f"Building the image failed at {' '.join(words[:4])}:\n{end}")
+def _finish(tree: Path, name: str, progress: Progress) -> None:
+    """Harden packages, and say what they are; an image is made of them later."""
+    progress(f"Hardening {name}: {harden(tree, owner=os.geteuid())}")
+    (tree / "image.json").write_text(json.dumps({"packages": name}) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Build an image by hand and print its path."""
-    parser = argparse.ArgumentParser(prog="carme_hub.sandbox.image", description="Build the default image.")
-    parser.add_argument("--full", action="store_true", help="with a whole system, for any runtime")
+    parser = argparse.ArgumentParser(prog="carme_hub.sandbox.image", description="Build an image.")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--full", action="store_true", help="with a whole system, for any runtime")
+    kind.add_argument("--training", action="store_true", help="with torch and Horovod")
     parser.add_argument("folder", nargs="?", type=Path, help=f"where images are kept ({image_cache()})")
     chosen = parser.parse_args(argv)
-    build = build_full_image if chosen.full else build_default_image
-    print(build(chosen.folder, lambda line: print(line, file=sys.stderr)))
+    build = build_full_image if chosen.full else build_training_image if chosen.training else build_default_image
+    image = build(chosen.folder, lambda line: print(line, file=sys.stderr))
+    keep(image)
+    print(image)
 
 
 if __name__ == "__main__":

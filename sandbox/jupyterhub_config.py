@@ -113,6 +113,10 @@ spawner.profile_list = [
     },
 ]
 
+# -- apps beside ours, where tests name some ------------------------------------------------------------------------
+if "CARME_SANDBOX_APPS" in os.environ:
+    c.CarmeApps.apps = json.loads(os.environ["CARME_SANDBOX_APPS"])
+
 # -- a token for `make demo-check` and the tests, where one was made ------------------------------------------------
 if "CARME_SANDBOX_CHECK_TOKEN" in os.environ:
     c.JupyterHub.services = [

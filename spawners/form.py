@@ -19,9 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from carme_hub.domain.availability import Cluster
 from carme_hub.domain.offers import UNLISTED, Limit, Profile
 from carme_hub.domain.profiles import Problem, default_profile, examine, granted
+from carme_hub.domain.scaling import Measured
 from carme_hub.domain.sessions import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.cost import Cost, Left
+from carme_hub.spawners.curves import curves_shown
 from carme_hub.spawners.options import SEPARATOR
 from carme_hub.spawners.prospects import prospect
 from carme_hub.spawners.slots import BOOKING, OUTSIDE, Bookings, split
@@ -46,6 +48,7 @@ class Offer:
         source: who says what is free.
         left: of each account; none where GPU time is not kept.
         bookings: the calendar for this user; None where nobody books.
+        curves: what this user measured of trainings, the newest first.
     """
 
     profiles: tuple[Profile, ...]
@@ -58,6 +61,7 @@ class Offer:
     source: str = "Slurm"
     left: Mapping[str, Left] = field(default_factory=dict)
     bookings: Bookings | None = None
+    curves: tuple[Measured, ...] = ()
 
     def choose(self, options: Mapping[str, object]) -> Request:
         """Return the request these options come to.
@@ -234,6 +238,7 @@ def _card(
         "prospect": seen,
         "link": link,
         "controls": _controls(offer, profile, options, problems if options else ()),
+        "curves": curves_shown(offer.curves, profile, options, offer.images, now),
     }
 
 

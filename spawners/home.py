@@ -58,7 +58,7 @@ class CalendarOfHub(Board[OfCalendar]):
                 *of_released(past, now),
                 *of_times(look.known, user.name, groups, accounts, now),
             ]
-            mine = [each for each in part.book.open_sessions() if each.user == user.name]
+            mine = [each for each in part.book.open_sessions() if each.user == user.name and not each.parent]
             met = all_in_the_way(mine, part.watcher.latest, look.known, now)
             return OfCalendar(notices, [await ways_out(part, user, each, now) for each in met])
 

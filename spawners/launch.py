@@ -1,10 +1,10 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH110, PTH117, PTH119, PTH123, PTH208
+# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH117, PTH119, PTH123, PTH208, T201
 """The batch script of every session, byte for byte the same: it runs one plan and leaves nothing of the user's behind.
 
 It needs /usr/bin/python3 (3.6 or later) and nothing of ours on the compute node. What is to run stands in the data
-document (see docs/explanation/architecture.md), which comes in ``CARME_DATA`` (base64) or lies as ``data.json`` in
-``CARME_SESSION_FOLDER``. Exit codes: 70 bad data document or session folder, 71 image missing, 72 bind refused,
+document (see docs/explanation/architecture.md), which comes in ``CARME_DATA`` (zlib, base64) or lies as ``data.json``
+in ``CARME_SESSION_FOLDER``. Exit codes: 70 bad data document or session folder, 71 image missing, 72 bind refused,
 76 container runtime missing or unusable; every other status is the payload's own (128 + n for signal n).
 """
 
@@ -20,6 +20,7 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 from typing import Any, Dict, List, Optional, Tuple
 
 BAD_DATA, NO_IMAGE, BIND_REFUSED, NO_RUNTIME = 70, 71, 72, 76
@@ -29,23 +30,17 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 OWN_NAMES = ("data.json", "singleuser.json", "job.log", "end.json")
 LOG_LIMIT, LOG_KEPT, LOG_EVERY = 10 << 20, 1 << 20, 5.0
-INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, KEPT_SECONDS = 10.0, 5.0, 20.0, 30 * 86400
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LIBC = ctypes.CDLL(None)
+INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS, KEPT_SECONDS = 10.0, 5.0, 20.0, 6.0, 30 * 86400
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, LIBC = 1, 36, ctypes.CDLL(None)
 
 
 class Failed(Exception):
-    """The session ends here with an exit code of ours."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    """The session ends here with an exit code of ours, and a message."""
 
 
 def say(message: str) -> None:
     """Write one line to the job's log."""
-    sys.stdout.write(f"[carme] {message}\n")
-    sys.stdout.flush()
+    print(f"[carme] {message}", flush=True)
 
 
 def open_folder(path: str) -> int:
@@ -113,11 +108,10 @@ def read_data(folder: int, encoded: Optional[str]) -> Dict[str, Any]:
     """Return the data document; one that came by environment is first written down."""
     try:
         if encoded is not None:
-            write(folder, "data.json", base64.b64decode(encoded, validate=True).decode())
-        fd = os.open("data.json", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder)
-        with os.fdopen(fd, encoding="utf-8") as file:
+            write(folder, "data.json", zlib.decompress(base64.b64decode(encoded, validate=True)).decode())
+        with os.fdopen(os.open("data.json", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), encoding="utf-8") as file:
             data = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zlib.error) as error:
         # The text of a parse error may quote the document, and so a secret.
         raise Failed(BAD_DATA, f"the data document cannot be read ({type(error).__name__})") from error
     return checked(data)
@@ -182,8 +176,7 @@ def process_table() -> Dict[int, Tuple[int, int]]:
 
 def descendants(of: int) -> List[int]:
     """Return all processes below one."""
-    table = process_table()
-    found = [of]
+    table, found = process_table(), [of]
     for parent in found:
         found.extend(pid for pid, (above, _) in table.items() if above == parent)
     return found[1:]
@@ -206,10 +199,7 @@ def reap() -> Dict[int, int]:
     """Collect all children that have ended: pid → wait status."""
     ended = {}  # type: Dict[int, int]
     with contextlib.suppress(ChildProcessError):
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        while pid:
-            ended[pid] = status
-            pid, status = os.waitpid(-1, os.WNOHANG)
+        ended.update(iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)))
     return ended
 
 
@@ -282,8 +272,8 @@ class Supervisor:
 
     def prepare(self) -> None:
         """In the child: give the runtime a clean signal state."""
-        # bwrap itself must outlive a TERM that Slurm sends to every process of the job: when it dies, the payload is
-        # killed at once. Its inner process is safe as the first of its pid namespace.
+        # bwrap must outlive a TERM that Slurm sends to every process of the job, or the payload is killed at once.
+        # Its inner process is safe as the first of its pid namespace.
         for number in FORWARDED:
             signal.signal(number, signal.SIG_IGN if self.way == "bwrap" else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
@@ -316,28 +306,39 @@ class Supervisor:
         if self.inner:
             kill(self.inner, signal.SIGKILL)
             self.ended.setdefault(self.inner, int(signal.SIGKILL))  # Podman's monitor would keep it to itself
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill(-self.pid, signal.SIGKILL)
 
 
 def read_child_pid(info: int) -> int:
     """Return the inner process's pid from bwrap's ``--info-fd``, whose JSON comes in pieces; 0 when none came."""
-    text, end = b"", time.monotonic() + INFO_SECONDS
-    while b"}" not in text:
+    text, piece, end = b"", b"{", time.monotonic() + INFO_SECONDS
+    while piece and b"}" not in text:
         ready, _, _ = select.select([info], [], [], max(0.0, end - time.monotonic()))
         piece = os.read(info, 4096) if ready else b""
-        if not piece:
-            return 0
         text += piece
-    return int(json.loads(text.decode()).get("child-pid", 0))
+    return int(json.loads(text.decode()).get("child-pid", 0)) if piece else 0
+
+
+def start_steps(supervisor: Supervisor) -> int:
+    """Start what starts ranks for the payload, outside of its container; return its pid."""
+    shutil.copyfile(__file__, "carme-launch")  # under which the ranks run, on whichever node
+    argv = ["/usr/bin/python3", "-IS", "carme-steps", os.getcwd()]
+    process = subprocess.Popen(argv, start_new_session=True, preexec_fn=supervisor.prepare)
+    process.returncode = 0  # collected by reap(), as above
+    return process.pid
 
 
 def run_plan(data: Dict[str, Any]) -> int:
     """Run the plan and return the payload's status; a container that never began counts as an unusable runtime."""
     supervisor = Supervisor(data["plan"])
+    steps = start_steps(supervisor) if "carme-steps" in data.get("files", {}) else 0
     try:
         status = supervisor.run()
     finally:
+        end = time.monotonic() + STEPS_SECONDS
+        while steps in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
+            kill(steps, signal.SIGTERM)
+            time.sleep(0.05)
         for argv in data["plan"].get("cleanup", ()):
             try:
                 subprocess.call(argv, env=supervisor.environ, timeout=CLEANUP_SECONDS, preexec_fn=supervisor.prepare)
@@ -353,7 +354,7 @@ def run_plan(data: Dict[str, Any]) -> int:
 
 def close(folder: int, data: Dict[str, Any], status: int, message: str) -> None:
     """Remove what was written for the payload, secrets among it, and leave the end mark."""
-    for name in ("data.json", "singleuser.json", *data.get("files", {})):
+    for name in ("data.json", "singleuser.json", "carme-launch", "steps.sock", *data.get("files", {})):
         remove(folder, name)
     mark = {"exit": status, "time": int(time.time()), "job": os.environ.get("SLURM_JOB_ID", ""), "message": message}
     write(folder, "end.json", json.dumps(mark) + "\n")
@@ -382,7 +383,7 @@ def main() -> int:
             write(folder, "singleuser.json", json.dumps(data["singleuser"]))
         status = run_plan(data)
     except Failed as error:
-        status, message = error.code, str(error)
+        status, message = error.args
     except OSError as error:  # a full disk, a home that went away
         status, message = BAD_DATA, f"{error.filename or 'the session folder'} cannot be used: {error.strerror}"
     with contextlib.suppress(OSError):  # the exit code still tells

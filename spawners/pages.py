@@ -33,7 +33,9 @@ from carme_hub.domain.profiles import Problem
 from carme_hub.domain.sessions import Request
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.paths import share_folder
+from carme_hub.spawners.companions_handlers import HANDLERS as COMPANIONS
 from carme_hub.spawners.cost import NOT_KNOWN, Cost, Left
+from carme_hub.spawners.curves_handler import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.form import Offer, live_answer, render_form, request_shown, takeable
 from carme_hub.spawners.home import CarmeHomeHandler
@@ -171,7 +173,8 @@ class CarmeSpawnHandler(SpawnHandler):
             last = spawner.orm_spawner.user_options
             cost, left = await cost_of(spawner, offer, options, last)
             form = render_form(
-                replace(offer, left=left),
+                # Who starts a server for somebody else is not shown what that user measured.
+                replace(offer, left=left, curves=await curves_of(user.name) if user is self.current_user else ()),
                 options=options,
                 last=last,
                 cost=cost,
@@ -272,6 +275,8 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (r"/spawn/([^/]+)/([^/]+)", CarmeSpawnHandler),
     (r"/api/carme/availability(?:/([^/]+))?", AvailabilityHandler),
     (EXTEND, ExtendHandler),
+    *COMPANIONS,
+    (SCALING, ScalingHandler),
     (API, WaysOutHandler),
     (FORM, WaysOutFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),

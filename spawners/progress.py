@@ -70,14 +70,14 @@ def waiting_event(part: Shared, id: str) -> Event | None:
         return None
     job = live[-1]
     if job.phase is Phase.WAITING:
-        sentence = waiting_sentence(job, ahead_of(job, snapshot), time.time(), _here())
+        sentence = waiting_sentence(job, ahead_of(job, snapshot), time.time(), here())
         return 20, sentence[:1].upper() + sentence[1:]
     if job.phase is Phase.ACTIVE:
         return 50, f"Slurm gave {', '.join(job.nodes)}; the container is starting."
     return None
 
 
-def _here() -> tzinfo:
+def here() -> tzinfo:
     """Return the hub's own time zone: expected starts are said as the site's clocks show them."""
     return datetime.now().astimezone().tzinfo or UTC
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
@@ -20,6 +20,12 @@ from carme_hub.domain.sessions import JOB_NAME_PREFIX, Request
 LAUNCH = (Path(__file__).parent / "launch.py").read_text(encoding="utf-8")
 #: What becomes the server inside the container; travels in the data document.
 SINGLEUSER = (Path(__file__).parent / "singleuser.py").read_text(encoding="utf-8")
+#: Starts ranks, beside the container; travels in the data document.
+STEPS = (Path(__file__).parent / "steps.py").read_text(encoding="utf-8")
+#: What that knows of Slurm; travels in the data document.
+SRUN = (Path(__file__).parent / "srun.py").read_text(encoding="utf-8")
+#: What a task of a step does on its node; travels in the data document.
+RANK = (Path(__file__).parent / "rank.py").read_text(encoding="utf-8")
 
 #: What Slurm says of a job that its user's programs may want to know.
 PASS_ENV = (
@@ -46,6 +52,23 @@ PASS_ENV = (
     "SLURMD_NODENAME",
     "TZ",
 )
+#: What Slurm says of a task of a step besides (srun(1), OUTPUT ENVIRONMENT VARIABLES).
+RANK_ENV = (
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_STEP_GPUS",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "CARME_SLOT",
+)
+#: Where carme-rank puts the rank's command, and the rank's own name into paths.
+RANK_ARGV, RANK_NAME = "@CARME_ARGV@", "@CARME_RANK@"
+#: What the ranks of one step on one node share memory by (NCCL, for one); it is made and removed by carme-rank.
+RANK_SHM = "/dev/shm/carme-@CARME_STEP@"  # noqa: S108  the step's name cannot be foreseen
 PATH = "/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin"
 TLS_FILES = {"keyfile": "tls.key", "certfile": "tls.crt", "cafile": "tls.ca"}
 
@@ -68,6 +91,7 @@ class Server:
     Attributes:
         callback: address that takes the port. ports: lowest and highest port to use. bind: address to listen on.
         tls: texts of key, certificate and authority, by JupyterHub's names for them; empty = plain HTTP.
+        files: further files of the session folder, name to text; not secret.
     """
 
     argv: tuple[str, ...]
@@ -77,6 +101,7 @@ class Server:
     bind: str = "0.0.0.0"  # noqa: S104  the hub connects from another machine; internal_ssl guards the port
     ports: tuple[int, int] = (32768, 60999)
     tls: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,35 +148,8 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
         ContainerError: the runtime cannot do what the request needs.
     """
     folder = session_folder(owner, session)
-    workdir = working_folder(owner, request)
-    plan = site.runtime.render(
-        ContainerRequest(
-            image=image,
-            argv=(f"{folder}/carme-singleuser", folder),
-            home=owner.home,
-            session_folder=folder,
-            user=owner.name,
-            uid=owner.uid,
-            gid=owner.gid,
-            binds=site.binds,
-            environ={
-                "HOME": owner.home,
-                "USER": owner.name,
-                "LOGNAME": owner.name,
-                "SHELL": owner.shell,
-                "PATH": PATH,
-                "LANG": "C.UTF-8",
-                "CARME_SESSION": session,
-                "CARME_SESSION_FOLDER": folder,
-                **site.environ,
-            },
-            pass_env=PASS_ENV,
-            workdir=workdir,
-            gpus=bool(request.gpus),
-            root="ro" if site.root == "ro" else "layer",
-            tmp_mib=site.tmp_mib,
-        )
-    )
+    container = container_of(session, owner, request, image, site)
+    plan = site.runtime.render(container)
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # it comes on top of what the site gives all sessions; a bare --nice is 100
         nice += int(extra.pop("nice") or 100)
@@ -161,7 +159,7 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
         name=JOB_NAME_PREFIX + session,
         user=owner.name,
         script=LAUNCH,
-        data=_document(session, owner, folder, plan, server, site),
+        data=_document(session, owner, folder, plan, rank_part(container, site), server, site),
         session_folder=folder,
         gpus=request.gpus,
         cpus=request.cpus,
@@ -178,9 +176,70 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
     )
 
 
-def _document(session: str, owner: Owner, folder: str, plan: Plan, server: Server, site: Site) -> bytes:
+def container_of(session: str, owner: Owner, request: Request, image: Image, site: Site) -> ContainerRequest:
+    """Return the container of a session's server."""
+    folder = session_folder(owner, session)
+    return ContainerRequest(
+        image=image,
+        argv=(f"{folder}/carme-singleuser", folder),
+        home=owner.home,
+        session_folder=folder,
+        user=owner.name,
+        uid=owner.uid,
+        gid=owner.gid,
+        binds=site.binds,
+        environ={
+            "HOME": owner.home,
+            "USER": owner.name,
+            "LOGNAME": owner.name,
+            "SHELL": owner.shell,
+            "PATH": PATH,
+            "LANG": "C.UTF-8",
+            "CARME_SESSION": session,
+            "CARME_SESSION_FOLDER": folder,
+            "CARME_IMAGE": request.image,
+            **site.environ,
+        },
+        pass_env=PASS_ENV,
+        workdir=working_folder(owner, request),
+        gpus=bool(request.gpus),
+        root="ro" if site.root == "ro" else "layer",
+        tmp_mib=site.tmp_mib,
+    )
+
+
+def rank_part(container: ContainerRequest, site: Site) -> dict[str, object]:
+    """Return what the data document says of ranks: the same container again, for any command and on any node."""
+    rank = replace(
+        container,
+        argv=(RANK_ARGV,),
+        session_folder=f"{container.session_folder}/rank-{RANK_NAME}",
+        # What a rank prints is seen at once; srun's --unbuffered would make it a terminal for that.
+        environ={"PYTHONUNBUFFERED": "1", **container.environ},
+        pass_env=(*container.pass_env, *RANK_ENV),
+        shm=RANK_SHM,
+    )
+    plan = site.runtime.render(rank)
+    if plan.argv[0] == "srun":  # a task of a step would have to start a step
+        how = site.runtime.name.capitalize()
+        return {"refused": f"{how} runs the containers of this site, and cannot run ranks. Tell the administrator."}
+    return {"plan": {**asdict(plan), "grace": site.grace}, "shm": RANK_SHM}
+
+
+#: The programs that start ranks and become them, as files of a data document.
+RANK_FILES: Mapping[str, dict[str, object]] = {
+    "carme-steps": {"mode": 0o700, "text": STEPS},
+    "carme-srun": {"mode": 0o600, "text": SRUN},
+    "carme-rank": {"mode": 0o700, "text": RANK},
+}
+
+
+def _document(
+    session: str, owner: Owner, folder: str, plan: Plan, rank: dict[str, object], server: Server, site: Site
+) -> bytes:
     """Return the data document; its format is in docs/explanation/architecture.md."""
-    files: dict[str, dict[str, object]] = {"carme-singleuser": {"mode": 0o700, "text": SINGLEUSER}}
+    files: dict[str, dict[str, object]] = {name: {"mode": 0o600, "text": text} for name, text in server.files.items()}
+    files |= {"carme-singleuser": {"mode": 0o700, "text": SINGLEUSER}, **RANK_FILES}
     for name, text in server.tls.items():
         files[TLS_FILES[name]] = {"mode": 0o600, "text": text}
     document = {
@@ -189,6 +248,7 @@ def _document(session: str, owner: Owner, folder: str, plan: Plan, server: Serve
         "user": owner.name,
         "session_folder": folder,
         "plan": {**asdict(plan), "grace": site.grace},
+        "rank": rank,
         "files": files,
         "binds": [[b.source, b.destination, b.mode] for b in site.binds],
         "bind_roots": list(site.bind_roots),

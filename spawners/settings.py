@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+from dataclasses import replace
 from typing import Any
 
 from traitlets import Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
@@ -11,13 +12,16 @@ from carme_hub.booking.settings import CarmeReservations
 from carme_hub.containers.registry import runtime
 from carme_hub.domain.profile_list import parse_profiles
 from carme_hub.errors import ConfigError
+from carme_hub.spawners.apps import CONFIG, CarmeApps
 from carme_hub.spawners.batchspawner_names import SlurmSpawner, check_names, profile_from_names
 from carme_hub.spawners.offers import OfferSettings
-from carme_hub.spawners.script import Site
+from carme_hub.spawners.script import Owner, Server, Site, session_folder
 
 
 class SessionSettings(OfferSettings, SlurmSpawner):
     """What an administrator sets for every session."""
+
+    _session_id = ""
 
     container_runtime = Unicode(
         "bubblewrap",
@@ -74,6 +78,17 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         Slurm's NodeAddr. Example: ``lambda node: f"{node}.ib.example.org"``.""",
     ).tag(config=True)
 
+    max_companions = Integer(
+        8,
+        min=0,
+        help="""Companions that one session may have open at once: jobs beside it with more nodes for training. Each is
+        held and charged like a session, and the rules of GPU time count it as one. 0: none. Example: ``2``.""",
+    ).tag(config=True)
+
+    companion_nodes = Integer(
+        16, min=1, help="Most nodes of one companion. The profile's limits hold on each of them. Example: ``4``."
+    ).tag(config=True)
+
     @validate("port_range")
     def _ports(self, proposal: Any) -> tuple[int, int]:
         low, high = proposal["value"]
@@ -91,6 +106,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         """
         check_names(self)
         self.site()
+        CarmeApps(parent=self).files()
         if not self.site_images():
             raise ConfigError("c.SlurmContainerSpawner.images is empty: name at least one container image")
         if not callable(self.profile_list):
@@ -119,3 +135,12 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             grace=self.stop_grace,
             licenses=CarmeReservations(parent=self).counted_by(),
         )
+
+    def with_apps(self, server: Server, owner: Owner) -> Server:
+        """Return the server with the apps of its session, whose configuration lies in the session folder."""
+        argv, environ, folder = server.argv, dict(server.environ), session_folder(owner, self._session_id)
+        before = environ.get("JUPYTER_CONFIG_PATH") or self.container_environment.get("JUPYTER_CONFIG_PATH")
+        environ["JUPYTER_CONFIG_PATH"] = f"{folder}:{before}" if before else folder
+        if self.disable_user_config:  # leaves out what lies in the home
+            argv = (*argv, f"--config={folder}/{CONFIG}")
+        return replace(server, argv=argv, environ=environ, files={**server.files, **CarmeApps(parent=self).files()})

@@ -37,6 +37,7 @@ from carme_hub.spawners.letting_in import let_in
 from carme_hub.spawners.slots import Slots
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.hub_database import settle
+from carme_hub.store.scaling import CurveStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
 
@@ -69,12 +70,14 @@ class Shared:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.book: SessionBook
         self.keeper: SessionKeeper
+        self.curves: CurveStore
 
     async def start(self) -> None:
         """Open the database, read the open sessions, and begin to look at Slurm."""
         engine = await in_store_thread(self._store.open)
         self.book = SessionBook(SessionStore(engine), self.settings.cluster)
         await self.book.load()
+        self.curves = CurveStore(engine, self.settings.cluster)
         if self._quotas.enabled:
             cluster = self.settings.cluster
             self.admission = Admission(

@@ -225,7 +225,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
             tls=self._tls,
         )
         try:
-            spec = render(session.id, owner, request, image, server, self.site())
+            spec = render(session.id, owner, request, image, self.with_apps(server, owner), self.site())
         except ContainerError as error:
             await part.book.close(session.id, str(error))
             await part.give_back(session.id)

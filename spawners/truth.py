@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from carme_hub.domain.sessions import MADE_WAY, Session, SessionState
 from carme_hub.domain.verdict import Standing
+from carme_hub.spawners.companions import described
 from carme_hub.spawners.shared import Shared, ready
 from carme_hub.spawners.words import clock
 
@@ -21,6 +23,7 @@ class SessionTruth:
     user: Any
     name: str
     _abandoned: bool
+    virtual: bool
     #: What is noted of a session that is stopped now.
     why_stopped = STOPPED
     #: The session that was ended so that another one of this server starts; "" for none.
@@ -62,6 +65,16 @@ class SessionTruth:
         return None
 
     @property
+    def companions(self) -> list[Companion]:
+        """The open companions of this server's session, as the home page shows them."""
+        part = ready()
+        if part is None:
+            return []
+        sessions = part.book.open_of(self.user.name, self.name)
+        companions = [each for session in sessions for each in part.book.companions_of(session.id)]
+        return [_companion(part, each, virtual=bool(self.virtual)) for each in companions]
+
+    @property
     def doubt(self) -> str:
         """Why it is not known whether this server's session still runs."""
         part = ready()
@@ -71,6 +84,30 @@ class SessionTruth:
                 whose = f"server “{self.name}”" if self.name else "server"
                 return f"Whether your {whose} still runs is not known at the moment. {verdict.reason}"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """One companion as a page shows it: what it is and how it stands; ``leaving`` when it is being given back."""
+
+    session: str
+    id: str
+    text: str
+    leaving: bool
+
+
+def _companion(part: Shared, one: Session, *, virtual: bool) -> Companion:
+    now = time.time()
+    seen = described(part, one, now, virtual=virtual)
+    text = str(seen["shown"])
+    if seen["state"] == "running":
+        started, ends = float(str(seen["started"])), float(str(seen["ends"]))
+        text += f", since {clock(started, now)}" if started else ""
+        text += f", until {clock(ends, now)} at the latest" if ends else ""
+        text += "."
+    elif seen["said"]:
+        text += f": {str(seen['said'])[:1].lower()}{str(seen['said'])[1:]}"
+    return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted))
 
 
 def _refund(part: Shared, session: Session) -> str:

@@ -51,7 +51,13 @@ class WaysOutHandler(APIHandler):
     @needs_scope("servers")
     async def _post(self, part: Shared | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.find_user(user_name)
-        if part is None or session is None or user is None or session.server_name not in user.spawners:
+        if (
+            part is None
+            or session is None
+            or session.parent
+            or user is None
+            or session.server_name not in user.spawners
+        ):
             raise web.HTTPError(404, _OVER)
         if self.request.body.strip() not in (b"", b"{}"):
             raise web.HTTPError(400, "Send no body.")
@@ -85,7 +91,13 @@ class WaysOutFormHandler(CarmeHomeHandler):
     @needs_scope("servers")
     async def _post(self, part: Shared | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.current_user if user_name == self.current_user.name else self.find_user(user_name)
-        if part is None or session is None or user is None or session.server_name not in user.spawners:
+        if (
+            part is None
+            or session is None
+            or session.parent
+            or user is None
+            or session.server_name not in user.spawners
+        ):
             await self._say(404, _OVER)
             return
         try:

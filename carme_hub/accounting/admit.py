@@ -94,7 +94,10 @@ def admit(
         raise ValueError("a session has an id")
     ask = _priced(books, ask, partition, qos)
     with books.store.transaction(books.cluster) as now_ours:
-        if now_ours.entries([hold_key(session)]):
+        known = now_ours.entries([hold_key(session), release_key(session)])
+        if release_key(session) in known:
+            raise Refused("What was held for this was given back meanwhile. Ask for it anew.", reason="given-back")
+        if known:
             return Decision(largest=ask)
         now = books.clock()
         expire_due(books, now_ours, now, ask.account)

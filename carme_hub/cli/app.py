@@ -28,6 +28,10 @@ class CarmeHubApp(Application):
             "carme_hub.cli.reservations.ReservationsApp",
             "Book GPUs, through the hub's REST API",
         ),
+        "train": ("carme_hub.cli.train.TrainApp", "Run a script as many ranks, in a session or a Slurm job"),
+        "runs": ("carme_hub.cli.train.RunsApp", "List runs, read their logs, end them"),
+        "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
+        "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
         "doctor": ("carme_hub.cli.doctor.DoctorApp", "Name unsafe settings and how to mend them"),
     }
 

@@ -10,7 +10,7 @@ from traitlets.config import Application
 
 from carme_hub.containers.store import add_image
 from carme_hub.errors import CarmeError
-from carme_hub.sandbox.image import build_default_image, build_full_image, image_cache
+from carme_hub.sandbox.image import build_default_image, build_full_image, build_training_image, image_cache, keep
 
 
 class _ImageTask(Application):
@@ -57,19 +57,29 @@ class BuildApp(_ImageTask):
     """Build the default image."""
 
     name = "carme-hub image build"
-    description = "Build the default image (Python 3, JupyterLab, TensorBoard) from PyPI, or find it built already."
+    description = "Build an image (Python 3, JupyterLab, TensorBoard; or more) from PyPI, or find it built already."
 
     full = Bool(
         False, help="With a whole system, for Charliecloud, Apptainer and Enroot. The default takes the node's /usr."
     ).tag(config=True)
     store = Unicode("", help="Where images are kept. Empty: this machine's cache.").tag(config=True)
+    training = Bool(False, help="With torch, and Horovod built from its source release. Off by default.").tag(
+        config=True
+    )
     aliases: Any = {"store": "BuildApp.store"}
-    flags: Any = {"full": ({"BuildApp": {"full": True}}, "with a whole system, for any runtime")}
+    flags: Any = {
+        "full": ({"BuildApp": {"full": True}}, "with a whole system, for any runtime"),
+        "training": ({"BuildApp": {"training": True}}, "with torch and Horovod"),
+    }
 
     def make(self) -> Path:
         """Build it."""
-        build = build_full_image if self.full else build_default_image
-        return build(Path(self.store) if self.store else image_cache(), self.progress)
+        if self.full and self.training:
+            self.exit("carme-hub image build: --full or --training, not both")
+        build = build_full_image if self.full else build_training_image if self.training else build_default_image
+        image = build(Path(self.store) if self.store else image_cache(), self.progress)
+        keep(image)
+        return image
 
 
 class ImageApp(Application):

@@ -3,7 +3,9 @@
 The process gets a clean environment from the batch script, so ``--cleanenv`` is not used: it would drop
 CUDA_VISIBLE_DEVICES. Values travel as APPTAINERENV_*, which win over the image's own, and ``--no-eval`` keeps them
 from being run as shell code. ``root="layer"`` is ``--writable-tmpfs``: new files beside the image's, whose own folders
-stay read-only to everybody but their owner. /tmp is limited by ``sessiondir max size`` of apptainer.conf.
+stay read-only to everybody but their owner. Nothing below /dev/shm can be bound, so containers share no memory (NCCL
+then takes the network where GPUs cannot reach each other). /tmp is limited by ``sessiondir max size`` of
+apptainer.conf.
 """
 
 from __future__ import annotations

@@ -50,6 +50,8 @@ class Bubblewrap:
         argv = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--cap-drop", "ALL"]
         argv += _host_root(request) if request.image.base == "host" else _own_root(request)
         argv += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"]
+        if request.shm:
+            argv += ["--bind", request.shm, "/dev/shm"]  # noqa: S108  a path inside
         argv += _writable(request)
         for socket in NAME_SERVICES if request.image.base == "host" else ():
             argv += ["--ro-bind-try", socket, socket]

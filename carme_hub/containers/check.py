@@ -122,6 +122,8 @@ def check(request: ContainerRequest) -> None:
         raise ContainerError(f"{request.home} cannot be a home in a container")
     if request.workdir:
         check_path(request.workdir, "the working folder")
+    if request.shm:
+        check_path(request.shm, "the folder for shared memory")
     for bind in request.binds:
         check_bind(bind)
     check_environ(request.environ)

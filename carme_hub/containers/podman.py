@@ -102,7 +102,14 @@ class Podman:
         # runc knows no container without a cgroup of its own; the monitor stays in the job's either way.
         crun = ["--cgroups=disabled", "--group-add=keep-groups"]
         argv = ["run", "--rm", "--init", *(crun if self.engine == "crun" else ["--cgroups=no-conmon"])]
-        argv += ["--pull=never", "--network=host", "--uts=host", "--shm-size=0", "--userns=keep-id", "--cap-drop=all"]
+        argv += [
+            "--pull=never",
+            "--network=host",
+            "--uts=host",
+            self._shm(request),
+            "--userns=keep-id",
+            "--cap-drop=all",
+        ]
         argv += ["--security-opt=no-new-privileges", "--entrypoint=", "--log-driver=passthrough"]
         if request.gpus and self.device:
             argv += [f"--device={self.device}", "--security-opt=label=disable"]
@@ -115,6 +122,9 @@ class Podman:
         for name in dict.fromkeys((*inside.environ(request), *inside.pass_env(request))):
             argv.append(f"--env={name}")
         return [*argv, f"--workdir={inside.workdir(request)}"]
+
+    def _shm(self, request: ContainerRequest) -> str:
+        return f"--volume={request.shm}:/dev/shm:rw" if request.shm else "--shm-size=0"
 
 
 def mount_points(request: ContainerRequest) -> tuple[list[str], list[str]]:

@@ -50,6 +50,8 @@ class ContainerRequest:
         session_folder: the session's folder, bound read-write at the same path.
         root: "ro" read-only root; "layer" a writable layer for this session, gone with it.
         tmp_mib: size of the private /tmp, 0 = the runtime's own default.
+        shm: folder of the node that is /dev/shm inside, so that containers on it share memory; "" = one of its own.
+            Apptainer cannot bind it; Charliecloud and Enroot have all of the node's anyway.
     """
 
     image: Image
@@ -66,6 +68,7 @@ class ContainerRequest:
     gpus: bool = False
     root: Literal["ro", "layer"] = "layer"
     tmp_mib: int = 0
+    shm: str = ""
 
 
 @dataclass(frozen=True, slots=True)

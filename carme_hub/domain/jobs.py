@@ -29,6 +29,7 @@ class JobSpec:
         data: the session's data document, delivered as a file of mode 0600 (see ``slurm.submit``).
         session_folder: absolute path of the session's folder on the compute node, mode 0700.
         environment: what the batch script starts with. No secret: only names and paths.
+        gpus: in all, the same number on each node. cpus, memory_mib: on each node.
         extra: further sbatch options by their long name, from the administrator only.
         nice: by how much Slurm lowers the job's priority.
     """
@@ -50,6 +51,12 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
+    nodes: int = 1
+
+    @property
+    def gpus_per_node(self) -> Gpus:
+        """The GPUs on each of its nodes."""
+        return self.gpus.on_each(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,12 @@ class Request:
     Attributes:
         profile: slug of the administrator's offer it was made from.
         image: name of the container image, a key of the site's image list.
-        cpus: CPUs on the node. memory_mib: MiB on the node. time_limit: minutes.
+        gpus: in all, the same number on each node. cpus: CPUs on each node. memory_mib: MiB on each node.
+        time_limit: minutes.
         account, partition, qos, reservation: as Slurm's manual pages use them; empty = Slurm's default.
         working_folder: where the notebook starts; empty = the user's home.
         nice: by how much Slurm lowers the job's priority (sbatch's ``--nice``).
+        nodes: more than one for companions alone. purpose: what a companion is for, in a word.
     """
 
     profile: str
@@ -39,6 +41,15 @@ class Request:
     reservation: str = ""
     working_folder: str = ""
     nice: int = 0
+    nodes: int = 1
+    purpose: str = ""
+
+    def __post_init__(self) -> None:
+        self.gpus.on_each(self.nodes)
+
+    def on_one_node(self) -> Request:
+        """Return the part of it that each of its nodes gives."""
+        return replace(self, nodes=1, gpus=self.gpus.on_each(self.nodes))
 
 
 class SessionState(Enum):
@@ -58,6 +69,7 @@ class Session:
     ``job_id`` alone is never trusted, since Slurm gives ids twice after a crash.
     ``saved`` is when the job was first known to be in the controller's saved state: from then on no crash forgets it.
     ``certificate`` is the fingerprint of the certificate issued for its server; "" without ``internal_ssl``.
+    ``parent`` is the session whose companion it is (``domain.companions``), "" for one with a server of its own.
     """
 
     id: str
@@ -80,6 +92,7 @@ class Session:
     token_id: int = 0
     certificate: str = ""
     saved: float = 0.0
+    parent: str = ""
 
     @property
     def job_name(self) -> str:

@@ -26,6 +26,8 @@ Clock = Callable[[], float]
 
 #: Seconds for which pages say how the last session of a server ended.
 REMEMBERED = 7 * 24 * 3600.0
+#: How many companions of one session are listed: the newest.
+LISTED = 200
 
 
 class CallbackRefused(Refused):
@@ -73,8 +75,21 @@ class SessionBook:
         return tuple(self._open.values())
 
     def open_of(self, user: str, server_name: str) -> tuple[Session, ...]:
-        """Return the open sessions of one server: usually none or one, more while old ones are being cancelled."""
-        return tuple(s for s in self._open.values() if s.user == user and s.server_name == server_name)
+        """Return the open sessions of one server: usually none or one, more while old ones are being cancelled.
+
+        Companions are none of them.
+        """
+        mine = (s for s in self._open.values() if s.user == user and s.server_name == server_name)
+        return tuple(s for s in mine if not s.parent)
+
+    def companions_of(self, parent: str) -> tuple[Session, ...]:
+        """Return the open companions of a session, oldest first."""
+        return tuple(s for s in self._open.values() if s.parent == parent)
+
+    async def all_companions_of(self, parent: str) -> tuple[Session, ...]:
+        """Return the newest companions of a session, also those that have ended, oldest first."""
+        found = await in_store_thread(self._store.companions_of, parent, LISTED)
+        return tuple(self._open.get(session.id, session) for session in found)
 
     def current(self, id: str) -> Session | None:
         """Return an open session, None when it has ended or never was."""
@@ -93,9 +108,20 @@ class SessionBook:
         self._listeners.append(listener)
 
     async def intend(
-        self, id: str, user: str, server_name: str, request: Request, token_id: int = 0, certificate: str = ""
+        self,
+        id: str,
+        user: str,
+        server_name: str,
+        request: Request,
+        token_id: int = 0,
+        certificate: str = "",
+        parent: str = "",
     ) -> tuple[Session, str]:
-        """Write the intent to start a session; return it and its one-time nonce. Committed on return."""
+        """Write the intent to start a session; return it and its one-time nonce. Committed on return.
+
+        Args:
+            parent: the session whose companion it is to be, "" for none. A companion calls nobody, so no nonce fits it.
+        """
         nonce = secrets.token_urlsafe(32)
         session = Session(
             id=id,
@@ -105,9 +131,10 @@ class SessionBook:
             request=request,
             state=SessionState.INTENDED,
             created=self._clock(),
-            nonce_hash=hash_nonce(nonce),
+            nonce_hash=hash_nonce(nonce) if not parent else "",
             token_id=token_id,
             certificate=certificate,
+            parent=parent,
         )
         await asyncio.shield(self._write_new(session))
         crash_point("intended")
@@ -144,6 +171,16 @@ class SessionBook:
 
         if id not in self._open:
             raise CallbackRefused("no such session is waiting for its server")
+        return await self._change(id, change)
+
+    async def began(self, id: str, node: str) -> Session:
+        """Note that a companion's job runs: no server of its own says so. ``node`` is the first of its nodes."""
+
+        def change(session: Session) -> Session:
+            if not session.parent or session.state is SessionState.RUNNING:
+                return session
+            return session.but(state=SessionState.RUNNING, node=node, started=self._clock())
+
         return await self._change(id, change)
 
     async def saved(self, id: str) -> Session:
@@ -215,11 +252,13 @@ class SessionBook:
     def _show(self, session: Session) -> None:
         if session.state is SessionState.ENDED:
             self._open.pop(session.id, None)
-            self._ends[session.user, session.server_name] = session
+            if not session.parent:
+                self._ends[session.user, session.server_name] = session
             self._locks.pop(session.id, None)
         else:
             self._open[session.id] = session
-            self._ends.pop((session.user, session.server_name), None)  # how the one before ended is past interest
+            if not session.parent:
+                self._ends.pop((session.user, session.server_name), None)  # how the one before ended is past interest
         event = self._waiters.pop(session.id, None)
         if event is not None:
             event.set()

@@ -29,6 +29,7 @@ AGAIN = 5.0
 #: Commands of Slurm that the keeper runs at the same time.
 AT_ONCE = 4
 REQUEUED = "Slurm ran the job anew (it was requeued); what ran in it has ended."
+WITH_ITS_SESSION = "Given back: the session that it belonged to has ended."
 
 
 @dataclass(slots=True)
@@ -230,6 +231,8 @@ class SessionKeeper:
         for other in verdict.others:
             self._log.error("Session %s of %s has a second job %s", session.id, session.user, other.id)
             self._cancel_job(other)
+        if session.parent:
+            session = await self._of_companion(session, job)
         again = verdict.requeued or (session.state is SessionState.RUNNING and job is not None and _waits(job))
         if again and not session.cancel_wanted:
             await self.cancel(session.id, REQUEUED)
@@ -244,6 +247,18 @@ class SessionKeeper:
             self._watcher.want_queue(session.id)
         else:
             self._watcher.want_fast(session.id)
+
+    async def _of_companion(self, session: Session, job: Job | None) -> Session:
+        """Do what a companion is owed beside: it ends with its session, and runs as soon as Slurm says so."""
+        parent = self._book.current(session.parent)
+        if session.cancel_wanted:
+            return session
+        if parent is None or parent.cancel_wanted:
+            await self.cancel(session.id, WITH_ITS_SESSION)
+            return self._book.current(session.id) or session
+        if job is not None and job.phase is Phase.ACTIVE and job.nodes:
+            return await self._book.began(session.id, job.nodes[0])
+        return session
 
     def _ask_records(self, session: Session, watch: _Watch) -> None:
         now = self._clock()

@@ -25,6 +25,7 @@ JOB_PATH = "/usr/local/bin:/usr/bin:/bin"
 def sbatch_options(spec: dict[str, Any], home: str) -> list[str]:
     """Return sbatch's options; ours come last and so win over the administrator's."""
     gpus = spec["gpus"]
+    nodes = int(spec.get("nodes", 1))
     options = [f"--{name}={value}" if value else f"--{name}" for name, value in spec["extra"].items()]
     options += [
         "--parsable",
@@ -36,14 +37,16 @@ def sbatch_options(spec: dict[str, Any], home: str) -> list[str]:
         "--open-mode=append",
         f"--chdir={home}",
         "--export=ALL",
-        "--nodes=1",
-        "--ntasks=1",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
         f"--cpus-per-task={int(spec['cpus'])}",
         f"--mem={int(spec['memory_mib'])}M",
         f"--time={int(spec['time_limit'])}",
     ]
-    if gpus["count"]:
-        options.append(f"--gres=gpu:{gpus['type']}:{int(gpus['count'])}")
+    if nodes > 1:  # or Slurm might put two of the tasks on one node
+        options.append("--ntasks-per-node=1")
+    if gpus["count"]:  # --gres is for each node
+        options.append(f"--gres=gpu:{gpus['type']}:{int(gpus['count']) // nodes}")
     options += [f"--{name}={spec[name]}" for name in ("account", "partition", "qos", "reservation") if spec[name]]
     if spec.get("nice"):
         options.append(f"--nice={int(spec['nice'])}")

@@ -18,6 +18,7 @@ import json
 import logging
 import pwd
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -217,7 +218,7 @@ def environment(spec: JobSpec, home: str) -> dict[str, str]:
         "SHELL": "/bin/sh",
         "LANG": "C.UTF-8",
     }
-    return {**own, **spec.environment, "CARME_DATA": base64.b64encode(spec.data).decode("ascii")}
+    return {**own, **spec.environment, "CARME_DATA": base64.b64encode(zlib.compress(spec.data)).decode("ascii")}
 
 
 def _common(spec: JobSpec, home: str) -> dict[str, Any]:
@@ -228,9 +229,11 @@ def _common(spec: JobSpec, home: str) -> dict[str, Any]:
         "standard_output": "/dev/null",
         "standard_error": "/dev/null",
         "current_working_directory": home,
-        "tasks": 1,
+        "tasks": spec.nodes,
         "cpus_per_task": spec.cpus,
     }
+    if spec.nodes > 1:  # or Slurm might put two of the tasks on one node
+        job["tasks_per_node"] = 1
     for name in ("account", "partition", "qos", "reservation"):
         if value := getattr(spec, name):
             job[name] = value
@@ -254,13 +257,13 @@ def plain_body(spec: JobSpec, home: str) -> dict[str, Any]:
     job = {
         **_extra(spec, _EXTRA),
         **_common(spec, home),
-        "nodes": [1, 1],
+        "nodes": [spec.nodes, spec.nodes],
         "memory_per_node": spec.memory_mib,
         "time_limit": spec.time_limit,
         "environment": environment(spec, home),
     }
     if spec.gpus:
-        job["gres"] = spec.gpus.gres
+        job["gres"] = spec.gpus_per_node.gres
     return {"job": job, "script": spec.script}
 
 
@@ -269,15 +272,15 @@ def typed_body(spec: JobSpec, home: str) -> dict[str, Any]:
     job = {
         **_extra(spec, {name: api for name, api in _EXTRA.items() if name not in _NOT_TYPED}),
         **_common(spec, home),
-        "minimum_nodes": 1,
-        "maximum_nodes": 1,
+        "minimum_nodes": spec.nodes,
+        "maximum_nodes": spec.nodes,
         "memory_per_node": {"set": True, "infinite": False, "number": spec.memory_mib},
         "time_limit": {"set": True, "infinite": False, "number": spec.time_limit},
         "environment": [f"{name}={value}" for name, value in environment(spec, home).items()],
         "script": spec.script,
     }
     if spec.gpus:
-        job["tres_per_node"] = f"gres/{spec.gpus.gres}"
+        job["tres_per_node"] = f"gres/{spec.gpus_per_node.gres}"
     return {"job": job}
 
 

@@ -45,8 +45,9 @@ def document(spec: JobSpec) -> bytes:
         "environment": dict(spec.environment),
         "extra": dict(spec.extra),
     }
-    if not spec.nice:  # an installed helper of before this key takes all other jobs
-        del fields["nice"]
+    for key, usual in (("nice", 0), ("nodes", 1)):  # an installed helper of before this key takes all other jobs
+        if fields[key] == usual:
+            del fields[key]
     return json.dumps({"spec": fields, "data": base64.b64encode(spec.data).decode("ascii")}).encode()
 
 

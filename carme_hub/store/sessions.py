@@ -53,15 +53,21 @@ class SessionStore:
         return self._read(select(table).where(*where).order_by(table.c.created))
 
     def last_ends(self, cluster: str, since: float) -> list[Session]:
-        """Return the sessions of a cluster that ended after a time, oldest end first."""
-        where = (table.c.cluster == cluster, table.c.state == SessionState.ENDED.value, table.c.ended >= since)
+        """Return the sessions of a cluster that ended after a time, oldest end first; no companions."""
+        ended = (table.c.state == SessionState.ENDED.value, table.c.ended >= since)
+        where = (table.c.cluster == cluster, table.c.parent == "", *ended)
         return self._read(select(table).where(*where).order_by(table.c.ended))
 
     def last_of(self, user: str, server_name: str) -> Session | None:
-        """Return the newest session of a server."""
-        where = (table.c.user == user, table.c.server_name == server_name)
+        """Return the newest session of a server; no companion, which has none."""
+        where = (table.c.user == user, table.c.server_name == server_name, table.c.parent == "")
         found = self._read(select(table).where(*where).order_by(table.c.created.desc()).limit(1))
         return found[0] if found else None
+
+    def companions_of(self, parent: str, limit: int) -> list[Session]:
+        """Return the newest companions of a session, open or ended, oldest first."""
+        where = table.c.parent == parent
+        return self._read(select(table).where(where).order_by(table.c.created.desc()).limit(limit))[::-1]
 
     def _run(self, statement: Any) -> int:
         try:

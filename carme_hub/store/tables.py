@@ -50,8 +50,10 @@ session = Table(
     Column("token_id", Integer, nullable=False, default=0),
     Column("certificate", String(64), nullable=False, default=""),
     Column("saved", Float, nullable=False, default=0.0),
+    Column("parent", String(36), nullable=False, default=""),
     Index("ix_session_state", "state"),
     Index("ix_session_server", "user", "server_name", "created"),
+    Index("ix_session_parent", "parent"),
 )
 
 #: A whole number of 64 bits that SQLite takes for its row id too.
@@ -168,6 +170,18 @@ notice = Table(
     Column("at", Float, nullable=False),
     UniqueConstraint("cluster", "about", name="uq_notice_about"),
     Index("ix_notice_at", "cluster", "at"),
+)
+
+#: What users measured of their trainings, the last time for each image and script (``domain.scaling``).
+scaling = Table(
+    "scaling",
+    metadata,
+    Column("cluster", String(64), primary_key=True),
+    Column("user", String(255), primary_key=True),
+    Column("image", String(255), primary_key=True),
+    Column("script", String(128), primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("value", JSON, nullable=False),
 )
 
 #: Reservations of GPUs; those of one booking that comes again have the same series.

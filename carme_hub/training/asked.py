@@ -10,9 +10,9 @@ import argparse
 import keyword
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 BACKENDS = ("horovod", "torchrun", "mpi")
 #: The most ranks of a run: more is a slip of the finger, and nodes are asked for one by one.
@@ -31,7 +31,8 @@ class Asked:
     """One run.
 
     Attributes:
-        ranks: processes. nodes: on how many, 0 = as few as will do. gpus_per_task: GPUs of each; 0 = none.
+        ranks: processes. nodes: on how many, 0 = as few as will do.
+        gpus_per_task: GPUs of each; None = 1 where the session has GPUs, else 0.
         elastic: the fewest and the most ranks that it may go on with, None = it has ``ranks`` from start to end.
         seconds: of its time limit, 0 = as long as the session. name: "" = one is made.
         detach: whether the cell ends at once. dry_run: whether it is only printed.
@@ -40,7 +41,7 @@ class Asked:
 
     ranks: int
     nodes: int = 0
-    gpus_per_task: int = 1
+    gpus_per_task: int | None = None
     backend: str = "torchrun"
     elastic: tuple[int, int] | None = None
     seconds: int = 0
@@ -53,7 +54,7 @@ class Asked:
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MOST:
             raise BadAsk(f"-n {self.ranks}: a run has from 1 to {MOST} ranks.")
-        if self.nodes < 0 or self.gpus_per_task < 0:
+        if self.nodes < 0 or (self.gpus_per_task or 0) < 0:
             raise BadAsk("--nodes and --gpus-per-task are no negative numbers.")
         if self.nodes > self.ranks:
             raise BadAsk(f"--nodes {self.nodes}: {self.ranks} ranks are on at most {self.ranks} nodes.")
@@ -73,6 +74,12 @@ class Asked:
             raise BadAsk(f"--elastic {fewest}:{most}: -n {self.ranks} has to be between the two.")
 
 
+def of_json(said: Mapping[str, Any]) -> Asked:
+    """Return what ``dataclasses.asdict`` and JSON made of an ``Asked``."""
+    lists = {name: tuple(said[name]) for name in ("push", "pull", "elastic") if said.get(name) is not None}
+    return Asked(**{**said, **lists})
+
+
 def asked(line: str) -> Asked:
     """Return what the line after ``%%distributed`` asks for.
 
@@ -88,7 +95,26 @@ def asked(line: str) -> Asked:
 
 def asked_by(words: Sequence[str]) -> Asked:
     """Return what words of a command line ask for; ``BadAsk`` as ``asked``."""
-    said = _parser().parse_args(words)
+    return _of(_parser().parse_args(words))
+
+
+def asked_with_program(
+    words: Sequence[str], own: Mapping[str, Mapping[str, Any]]
+) -> tuple[Asked, list[str], argparse.Namespace]:
+    """Return what ``-n 4 --nodes 2 script.py --its own`` asks for, and the program with its words; errors as ``asked``.
+
+    Args:
+        own: further options, as ``add_argument`` takes them; they are in the third that is returned.
+    """
+    parser = _parser("carme-hub train")
+    for name, how in own.items():
+        parser.add_argument(name, **how)
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="script.py ...")
+    said = parser.parse_args(words)
+    return _of(said), list(said.program), said
+
+
+def _of(said: argparse.Namespace) -> Asked:
     return Asked(
         ranks=said.n,
         nodes=said.nodes,
@@ -149,11 +175,11 @@ class _Parser(argparse.ArgumentParser):
         raise BadAsk(f"{message[:1].upper()}{message[1:]}. {self.format_usage().strip()}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="%%distributed", add_help=False, allow_abbrev=False)
+def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("-n", type=int, required=True, metavar="RANKS")
     parser.add_argument("--nodes", type=int, default=0)
-    parser.add_argument("--gpus-per-task", type=int, default=1, metavar="GPUS")
+    parser.add_argument("--gpus-per-task", type=int, metavar="GPUS")
     parser.add_argument("--backend", default="torchrun", metavar="|".join(BACKENDS))
     parser.add_argument("--elastic", default="", metavar="FEWEST:MOST")
     parser.add_argument("--time", default="", metavar="30m")

@@ -38,7 +38,7 @@ class Rendezvous:
         self.secret = secrets.token_hex(16)
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], bytes] = {}
-        self._came: dict[str, set[str]] = {}
+        self._came: dict[str, dict[str, None]] = {}  # in the order in which they came
         self._server = _Server((host, 0), _Handler)
         self._server.rendezvous = self
         self._thread = threading.Thread(target=self._serve, name="carme-rendezvous", daemon=True)
@@ -79,17 +79,24 @@ class Rendezvous:
         """Stop."""
         self.stop()
 
-    def clear(self) -> None:
-        """Forget what was said, as before ranks find each other anew."""
+    def clear(self, *scopes: str) -> None:
+        """Forget what was said, as before ranks find each other anew; in these scopes only, where there are any."""
         with self._lock:
-            self._values.clear()
-            self._came.clear()
+            for place in [each for each in self._values if not scopes or each[0] in scopes]:
+                del self._values[place]
+            for scope in [each for each in self._came if not scopes or each in scopes]:
+                del self._came[scope]
 
     def missing(self, size: int, scope: str = GLOBAL) -> list[int]:
         """Return the ranks below ``size`` that have not come since the last ``clear``."""
         with self._lock:
-            came = self._came.get(scope, set())
+            came = self._came.get(scope, {})
             return [rank for rank in range(size) if str(rank) not in came]
+
+    def came(self, scope: str) -> list[str]:
+        """Return the keys that were ever written in a scope since it was cleared, the first one first."""
+        with self._lock:
+            return list(self._came.get(scope, {}))
 
     # -- what clients ask ---------------------------------------------------------------------------------------------
 
@@ -104,7 +111,7 @@ class Rendezvous:
             if (scope, key) not in self._values and len(self._values) >= MOST:
                 return False
             self._values[scope, key] = value
-            self._came.setdefault(scope, set()).add(key)
+            self._came.setdefault(scope, {})[key] = None
             return True
 
     def delete(self, scope: str, key: str) -> None:

@@ -9,6 +9,7 @@ from tornado.web import HTTPError
 
 from carme_hub.accounting.admit import Limit, Standing
 from carme_hub.accounting.facts import Gathering
+from carme_hub.domain.companions import shown
 from carme_hub.domain.ledger import Balance, Entry, Kind
 from carme_hub.domain.policy import Permissions, permissions
 from carme_hub.domain.quotas import DAY, Person, Who, Window
@@ -17,6 +18,7 @@ from carme_hub.services.quotas.app import READ_ALL
 from carme_hub.services.quotas.pages_base import PageHandler
 from carme_hub.services.quotas.pages_requests import Answered, Waiting, answered_requests, open_requests
 from carme_hub.store.ledger import Filter, LedgerReads, Whose
+from carme_hub.store.threads import in_store_thread
 
 MOST = 40
 DAYS = 30
@@ -230,8 +232,12 @@ class SessionHandler(PageHandler):
         if corrected:
             story.append(("Corrected", view.signed(corrected)))
         first = seen[0]
+        row = await in_store_thread(self.service.sessions.get, session)
+        beside = await in_store_thread(self.service.sessions.companions_of, session, MOST)
         self.show(
             "session.html",
+            parent=row.parent if row is not None else "",
+            companions=[(each.id, shown(each.request)) for each in beside],
             heading="A session's GPU time",
             session=session,
             first=first,

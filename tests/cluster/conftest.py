@@ -11,8 +11,16 @@ from carme_hub.sandbox import Cluster
 
 #: Files that take minutes. They begin first: three workers end together when what comes last is short.
 LONG = (
+    "test_elastic_live",
+    "test_templates_run",
+    "test_run_real",
+    "test_companions_live",
+    "test_scaling_live",
+    "test_apps_pages",
     "test_calendar_on_slurm",
     "test_reservations_doors",
+    "test_cell_run",
+    "test_tutorial_run",
     "test_gpu_time_storm",
     "test_maintenance_offers",
     "test_sessions_run",

@@ -20,7 +20,7 @@ from carme_hub.containers.images import read_image
 from carme_hub.containers.podman import Podman
 from carme_hub.containers.runtime import Bind, Image, Runtime
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.image import build_default_image, build_full_image
+from carme_hub.sandbox.image import build_default_image, build_full_image, build_training_image
 from carme_hub.sandbox.image_apptainer import ensure_apptainer
 
 PROBE = """
@@ -206,7 +206,7 @@ def test_binds_are_read_only_unless_said(cluster: Cluster, hub: Any, kind: str, 
 
 
 def test_images_hold_nothing_that_could_make_anybody_root() -> None:
-    for image in (build_default_image(), build_full_image()):
+    for image in (build_default_image(), build_training_image(), build_full_image()):
         for path in (image, *image.rglob("*")):
             state = path.lstat()
             assert state.st_uid == 0, path

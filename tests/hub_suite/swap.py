@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class SlurmOnThisMachine:
             "PATH": os.environ["PATH"],
             "SLURM_JOB_ID": str(self._next),
             **spec.environment,
-            "CARME_DATA": base64.b64encode(spec.data).decode(),
+            "CARME_DATA": base64.b64encode(zlib.compress(spec.data)).decode(),
         }
         script = HOMES / f"script-{self._next}.py"  # one each: the last one may still be read
         script.write_text(spec.script)

@@ -212,9 +212,9 @@ class Hub:
 
     # -- kernels ------------------------------------------------------------------------------------------------------
 
-    def new_kernel(self, user: str, name: str = "") -> str:
+    def new_kernel(self, user: str, name: str = "", kernel: str = "python3") -> str:
         """Start a kernel in a user's server and return its id."""
-        answer = self.server_api("POST", user, name, "/api/kernels", {"name": "python3"})
+        answer = self.server_api("POST", user, name, "/api/kernels", {"name": kernel})
         assert answer.status == 201, answer
         return str(answer.body["id"])
 

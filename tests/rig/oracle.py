@@ -204,8 +204,10 @@ class Oracle:
                 yield Suspicion(2, id, f"job {jobs[0].id} of {jobs[0].user} has no session", ORPHAN)
             elif not row.open or row.user != jobs[0].user:
                 yield Suspicion(2, id, f"job {jobs[0].id} lives, its session has ended: {row.end_reason}", ORPHAN)
-            else:
+            elif not row.parent:
                 servers.setdefault((row.user, row.server_name), []).append(id)
+            elif row.parent not in sessions or not sessions[row.parent].open:
+                yield Suspicion(2, id, f"job {jobs[0].id} lives, the session that it is for has ended", ORPHAN)
         for (user, name), ids in servers.items():
             if len(ids) > 1:
                 yield Suspicion(2, f"{user}/{name}", f"has live jobs of {len(ids)} sessions", ORPHAN)
@@ -271,5 +273,5 @@ def _live_by_session(queue: list[QueuedJob]) -> dict[str, list[QueuedJob]]:
 
 
 def _newest(rows: list[Row], user: str, name: str) -> Row | None:
-    mine = [row for row in rows if (row.user, row.server_name) == (user, name)]
+    mine = [row for row in rows if (row.user, row.server_name) == (user, name) and not row.parent]
     return mine[-1] if mine else None

@@ -42,13 +42,15 @@ class Lab:
     """One server of one user, with a kernel.
 
     Args:
-        options: user options of the session: ``profile``, ``image``, ``gpus``, ``cpus``, ``time_minutes``, ….
+        kernel: name of the kernel. options: user options of the session: ``profile``, ``image``, ``gpus``, ….
     """
 
-    def __init__(self, hub: Hub, user: str = "alice", name: str = "", **options: Any) -> None:
-        self.hub, self.user, self.name = hub, user, name
+    def __init__(
+        self, hub: Hub, user: str = "alice", name: str = "", *, kernel: str = "python3", **options: Any
+    ) -> None:
+        self.hub, self.user, self.name, self._kernel_name = hub, user, name, kernel
         hub.start_server(user, name, **{"profile": "a100", "image": "training", "cpus": 4, **options})
-        self.kernel = hub.new_kernel(user, name)
+        self.kernel = hub.new_kernel(user, name, kernel)
 
     # -- cells --------------------------------------------------------------------------------------------------------
 
@@ -116,7 +118,7 @@ class Lab:
         """End the kernel, as closing a notebook does, and start another for what comes."""
         answer = self._kernel("DELETE", "")
         assert answer.status == 204, answer
-        self.kernel = self.hub.new_kernel(self.user, self.name)
+        self.kernel = self.hub.new_kernel(self.user, self.name, self._kernel_name)
 
     def _kernel(self, method: str, what: str) -> Any:
         return self.hub.server_api(method, self.user, self.name, f"/api/kernels/{self.kernel}{what}")

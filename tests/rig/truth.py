@@ -74,6 +74,7 @@ class Row:
     ended: float
     end_reason: str
     token_id: int
+    parent: str = ""
 
     @property
     def open(self) -> bool:
@@ -160,7 +161,8 @@ class Truth:
 
     def row(self, user: str, server_name: str = "") -> Row:
         """Return the newest session of a server."""
-        mine = [r for r in self.rows() or [] if (r.user, r.server_name) == (user, server_name)]
+        rows = [row for row in self.rows() or [] if not row.parent]
+        mine = [r for r in rows if (r.user, r.server_name) == (user, server_name)]
         assert mine, f"{user}/{server_name} never had a session"
         return mine[-1]
 

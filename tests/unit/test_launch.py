@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from carme_hub.domain.marks import EndMark, end_mark
 
 LAUNCH = Path(__file__).parents[2] / "spawners" / "launch.py"
 SINGLEUSER = LAUNCH.with_name("singleuser.py")
+PROGRAMS = (LAUNCH, SINGLEUSER, *(LAUNCH.with_name(f"{name}.py") for name in ("steps", "srun", "rank")))
 
 
 class Node:
@@ -37,7 +39,7 @@ class Node:
         }
 
     def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
-        encoded = base64.b64encode(json.dumps(self.document).encode()).decode()
+        encoded = base64.b64encode(zlib.compress(json.dumps(self.document).encode())).decode()
         own = {"CARME_SESSION": self.session, "CARME_SESSION_FOLDER": str(self.folder), "CARME_DATA": encoded}
         return {"PATH": "/usr/bin", "SLURM_JOB_ID": "7", "HUB_SECRET": "x", **own, **more}
 
@@ -61,7 +63,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-@pytest.mark.parametrize("program", [LAUNCH, SINGLEUSER], ids=lambda path: path.name)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_constant_programs_are_python_3_6_and_need_the_standard_library_only(program: Path) -> None:
     tree = ast.parse(program.read_text(), feature_version=(3, 6))
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
@@ -110,6 +112,35 @@ def test_files_are_written_private_and_nothing_secret_is_left_at_the_end(node: N
     assert sorted(path.name for path in node.folder.iterdir()) == ["end.json", "job.log"]
     assert stat.S_IMODE(node.folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in node.folder.iterdir())
+
+
+def test_carme_steps_runs_beside_the_payload_and_may_end_what_it_has_begun(node: Node) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "def end(*_):\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    print('steps end'); time.sleep(1); print('steps have ended', flush=True); sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('steps of', sys.argv[1], os.path.getsize('carme-launch'), flush=True)\n"
+        "open('steps.sock', 'w').close(); time.sleep(60)"
+    )
+    node.document["files"] = {"carme-steps": {"mode": 0o700, "text": code}}
+    wait = "import os, time\nwhile not os.path.exists('steps.sock'): time.sleep(0.01)\nprint('payload ends')"
+    assert node.run(wait) == 0
+    said = [f"steps of {node.folder} {LAUNCH.stat().st_size}", "payload ends", "steps end", "steps have ended"]
+    assert node.log.splitlines()[:4] == said
+    assert sorted(path.name for path in node.folder.iterdir()) == ["end.json", "job.log"]
+
+
+def test_carme_steps_that_does_not_end_is_killed(node: Node) -> None:
+    code = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('is', os.getpid(), flush=True)\n"
+        "open('steps.sock', 'w').close(); time.sleep(60)"
+    )
+    node.document["files"] = {"carme-steps": {"mode": 0o700, "text": code}}
+    began = time.monotonic()
+    assert node.run("import os, time\nwhile not os.path.exists('steps.sock'): time.sleep(0.01)") == 0
+    assert 5 < time.monotonic() - began < 20
+    assert not Path(f"/proc/{node.log.split()[1]}").exists()
 
 
 def test_data_document_may_lie_in_the_session_folder(node: Node) -> None:
@@ -169,7 +200,7 @@ def test_a_document_that_is_not_as_expected_ends_with_70(node: Node, spoil: Any)
 
 
 def test_unreadable_document_is_not_quoted_in_the_log(node: Node) -> None:
-    data = base64.b64encode(b'{"token": "SECRET", ').decode()
+    data = base64.b64encode(zlib.compress(b'{"token": "SECRET", ')).decode()
     done = subprocess.run([LAUNCH], env=node.environ({"CARME_DATA": data}), timeout=120, check=False)
     assert done.returncode == 70
     assert "SECRET" not in node.log

@@ -79,12 +79,31 @@ def test_all_is_well(oracle: Oracle, clock: list[float]) -> None:
     assert _look_for(oracle, clock, 300) == []
 
 
+def test_companions_are_no_second_session_of_their_server(
+    oracle: Oracle, truth: TruthThatIsSet, clock: list[float]
+) -> None:
+    truth.said.update(
+        queue=[QueuedJob(n, f"carme-s{n}", "alice", "RUNNING", "node1") for n in (1, 2)],
+        rows=[_row(), _row(id="s2", parent="s1", port=0, token_id=0, job_id=2)],
+    )
+    assert _look_for(oracle, clock, 300) == []
+
+
 BROKEN: dict[str, tuple[dict[str, Any], int, float]] = {
     "said to run, no job": ({"queue": []}, 1, 60),
     "two jobs": ({"queue": [QueuedJob(n, "carme-s1", "alice", "RUNNING", "node1") for n in (1, 2)]}, 1, 0),
     "alive and not shown": ({"servers": {}}, 1, 60),
     "a job without a session": (
         {"queue": [QueuedJob(1, "carme-s1", "alice", "RUNNING", ""), QueuedJob(9, "carme-x", "bob", "PENDING", "")]},
+        2,
+        120,
+    ),
+    "a companion whose session has ended": (
+        {
+            "queue": [QueuedJob(n, f"carme-s{n}", "alice", "RUNNING", "node1") for n in (1, 2, 3)],
+            "rows": [_row(), _row(id="s2", parent="s3", job_id=2), _row(id="s3", server_name="b", state="ended")],
+            "servers": {("alice", ""): {"ready": True}},
+        },
         2,
         120,
     ),

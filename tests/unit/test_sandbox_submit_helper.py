@@ -134,6 +134,18 @@ def test_a_lowered_priority_reaches_sbatch(installed: Installed, monkeypatch: py
     assert installed.submit(installed.spec(nice=2**31), monkeypatch) == 1
 
 
+def test_gpus_of_several_nodes_are_asked_for_node_by_node(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert installed.submit(installed.spec(nodes=2, gpus={"type": "a100", "count": 4}), monkeypatch) == 0
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--gres=gpu:a100:2"} <= set(installed.argv)
+    assert installed.submit(installed.spec(), monkeypatch) == 0
+    assert {"--nodes=1", "--ntasks=1"} <= set(installed.argv)
+    for wrong in ({"nodes": 3}, {"nodes": 0}, {"nodes": 1001}, {"nodes": "2"}, {"nodes": True}):
+        assert installed.submit(installed.spec(**wrong), monkeypatch) == 1, wrong
+    assert "nodes is not int" in capsys.readouterr().err
+
+
 def test_a_second_submit_of_the_same_session_replaces_the_data(
     installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,9 +183,19 @@ function showUnlisted(card) {
   }
 }
 
+// What was measured with the image that is chosen; a card without a choice shows what the server showed.
+function showCurves(card) {
+  const image = card.querySelector('[data-option="image"]')?.value;
+  if (image === undefined) return;
+  for (const curve of card.querySelectorAll(".carme-curve")) {
+    curve.classList.toggle("d-none", curve.dataset.image !== image);
+  }
+}
+
 function settle() {
   for (const card of cards()) {
     limitCounts(card);
+    showCurves(card);
     showUnlisted(card);
     const free = card.querySelector(".carme-free");
     if (card === chosen()) free.setAttribute("aria-live", "polite");

@@ -38,7 +38,7 @@ for (const line of document.querySelectorAll(".carme-time")) {
   });
 }
 
-// What to do about maintenance: each button opens its question, and a form is sent once.
+// What ends something asks first: each button opens its question, and a form is sent once.
 for (const button of document.querySelectorAll("[data-carme-dialog]")) {
   const dialog = document.getElementById(button.dataset.carmeDialog);
   button.addEventListener("click", () => dialog.showModal());
@@ -46,7 +46,7 @@ for (const button of document.querySelectorAll("[data-carme-dialog]")) {
     if (event.submitter?.formMethod === "dialog") return;
     if (dialog.dataset.sent) event.preventDefault();
     dialog.dataset.sent = "yes";
-    event.submitter.textContent = "Stopping…"; // the answer comes once it has ended
+    event.submitter.textContent = event.submitter.dataset.doing; // the answer comes once it has ended
     for (const each of dialog.querySelectorAll("button")) each.disabled = true;
   });
   dialog.addEventListener("cancel", (event) => {

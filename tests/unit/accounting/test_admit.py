@@ -14,6 +14,7 @@ from carme_hub.accounting.admit import StillRunning, admit
 from carme_hub.accounting.books import Unknown
 from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.domain.quotas import Ask, Quota, Who, Window
+from carme_hub.errors import Refused
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger import Filter, LedgerStore
 
@@ -45,6 +46,16 @@ async def test_a_session_that_asks_twice_is_granted_and_held_once(site: Site) ->
         assert (await site.ledger.admit("s1", ADA, a100())).granted
     assert await site.left() == 0
     assert not (await site.ledger.admit("s2", ADA, a100())).granted
+
+
+async def test_what_was_given_back_is_not_granted_again_under_the_same_id(site: Site) -> None:
+    await site.grant(GPU_HOUR)
+    await site.ledger.admit("s1", ADA, a100())
+    await site.ledger.release("s1", "It never got a job.")
+    with pytest.raises(Refused, match="given back meanwhile") as refused:
+        await site.ledger.admit("s1", ADA, a100())
+    assert refused.value.reason == "given-back"
+    assert await site.left() == GPU_HOUR
 
 
 async def test_a_preview_says_what_admission_would_and_writes_nothing(site: Site) -> None:

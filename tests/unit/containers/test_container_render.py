@@ -44,7 +44,8 @@ EVERYTHING = dataclasses.replace(
     tmp_mib=512,
     session_folder="/shared/sessions/u",
 )
-CASES = {"plain": PLAIN, "everything": EVERYTHING}
+RANK = dataclasses.replace(PLAIN, argv=("@CARME_ARGV@",), shm="/dev/shm/carme-@CARME_STEP@")
+CASES = {"plain": PLAIN, "everything": EVERYTHING, "rank": RANK}
 
 
 def on(request: ContainerRequest, format: Format, **image: str) -> ContainerRequest:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import image, image_apptainer, image_system
+from carme_hub.sandbox import image, image_apptainer, image_packages, image_system
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_the_same_inputs_are_built_once_and_others_again(cache: Path) -> None:
 def test_a_build_that_fails_leaves_no_image(cache: Path) -> None:
     with pytest.raises(SandboxError, match="network"):
         image._cached(cache, "x", {}, print, filler([], fail=True))
-    assert [path.name for path in cache.iterdir()] == [".lock"]
+    assert [path.name for path in cache.iterdir()] == [".lock-x"]
 
 
 def test_what_a_killed_build_left_is_cleared_away(cache: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_place_that_users_cannot_reach_is_refused(cache: Path) -> None:
 
 def test_a_step_that_fails_is_shown_with_its_last_words() -> None:
     with pytest.raises(SandboxError, match="no such package"):
-        image._run(["/bin/sh", "-c", "echo no such package >&2; exit 3"], {})
+        image_packages.run(["/bin/sh", "-c", "echo no such package >&2; exit 3"], {})
 
 
 def test_the_full_system_is_made_of_packages_with_all_they_depend_on() -> None:

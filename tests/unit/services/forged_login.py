@@ -210,12 +210,13 @@ async def running(
     )
     client: Any = SlurmWithAccounts()
     service.book = AssociationBook(client)
+    service.sessions = SessionStore(engine)
     service.settling = Settling(
         service.settings,
         Any,  # type: ignore[arg-type]
         client,
         service.ledger,
-        SessionStore(engine),
+        service.sessions,
         PriceList(service.settings),
         logging.getLogger("test"),
     )

@@ -116,6 +116,20 @@ async def test_a_refund_says_why(site: Site) -> None:
     assert "Refunded 0.5 h" in page
 
 
+async def test_more_nodes_for_a_session_are_found_in_its_story_and_lead_back_to_it(site: Site) -> None:
+    await session(site)
+    await site.ledger.admit("7d11", Person("alice"), Ask("physics", Gpus("a100", 4), 3600))
+    request = Request("a100", "default", Gpus("a100", 4), account="physics", nodes=2, purpose="run1")
+    row = Session("7d11", "lab", "alice", "", request, SessionState.SUBMITTED, site.now, parent="3f2a")
+    SessionStore(site.service.settling._sessions._engine).add(row)
+    parent = await site.visitor("alice").get("sessions/3f2a")
+    assert '/sessions/7d11">2 nodes more for run1, 4 × a100</a>' in parent.body.decode()
+    own = await site.visitor("alice").text("sessions/7d11")
+    assert "These were more nodes for session 3f2a ." in own
+    assert "4 h is held until the session ends" in own
+    assert "More nodes" not in await site.visitor("alice").text("sessions/7d11")
+
+
 async def test_a_session_tells_its_story_to_its_user_and_to_nobody_who_may_not_see_it(site: Site) -> None:
     await session(site)
     await session(site, "9b1c", state="open")

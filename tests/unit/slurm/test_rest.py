@@ -7,6 +7,7 @@ import base64
 import getpass
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +108,7 @@ async def test_the_dialect_of_22_05(rest: RestSubmitter, restd: ForgedRestd, for
     job = restd.bodies[0]["job"]
     assert (job["gres"], job["time_limit"], job["memory_per_node"]) == ("gpu:a100:2", 60, 1024)
     assert job["environment"]["CARME_SESSION"] == "0f9a"
-    assert base64.b64decode(job["environment"]["CARME_DATA"]) == SPEC.data
+    assert zlib.decompress(base64.b64decode(job["environment"]["CARME_DATA"])) == SPEC.data
     assert restd.bodies[0]["script"] == SPEC.script
     assert forged.calls("scontrol") == ["update JobId=42 Requeue=0"]
 
@@ -257,6 +258,15 @@ def test_a_lowered_priority_is_said_in_each_version_and_only_then() -> None:
     for body in (plain_body, typed_body):
         assert body(replace(SPEC, nice=60), "/")["job"]["nice"] == 60
         assert "nice" not in body(SPEC, "/")["job"]
+
+
+def test_gpus_of_several_nodes_are_asked_for_node_by_node_in_each_version() -> None:
+    several = replace(SPEC, gpus=Gpus("a100", 4), nodes=2)
+    old, new = plain_body(several, "/")["job"], typed_body(several, "/")["job"]
+    assert (old["nodes"], old["gres"]) == ([2, 2], "gpu:a100:2")
+    assert (new["minimum_nodes"], new["maximum_nodes"], new["tres_per_node"]) == (2, 2, "gres/gpu:a100:2")
+    assert [(job["tasks"], job["tasks_per_node"]) for job in (old, new)] == [(2, 1), (2, 1)]
+    assert "tasks_per_node" not in plain_body(SPEC, "/")["job"]
 
 
 def test_a_booking_of_several_nodes_is_named_whole_in_each_version() -> None:

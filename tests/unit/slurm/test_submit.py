@@ -43,9 +43,20 @@ def test_the_document_holds_everything_but_never_the_data_in_clear() -> None:
     read = json.loads(document(SPEC))
     assert set(read) == {"spec", "data"}
     assert base64.b64decode(read["data"]) == SPEC.data
-    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice"}
+    assert set(read["spec"]) == set(JobSpec.__dataclass_fields__) - {"data", "nice", "nodes"}
     assert json.loads(document(replace(SPEC, nice=60)))["spec"]["nice"] == 60
+    assert json.loads(document(replace(SPEC, nodes=2)))["spec"]["nodes"] == 2
     assert read["spec"]["gpus"] == {"type": "a100", "count": 2}
+
+
+def test_gpus_of_several_nodes_are_asked_for_node_by_node() -> None:
+    options = deliver.sbatch_options(json.loads(document(replace(SPEC, nodes=2)))["spec"], "/home/alice")
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--gres=gpu:a100:1", "--mem=2048M"} <= set(options)
+    options = deliver.sbatch_options(json.loads(document(SPEC))["spec"], "/home/alice")
+    assert {"--nodes=1", "--ntasks=1"} <= set(options)
+    assert not any("per-node" in option for option in options)
+    with pytest.raises(ValueError, match="2 × a100 cannot be the same number on each of 3 nodes"):
+        _ = replace(SPEC, nodes=3).gpus_per_node
 
 
 def test_the_options_of_sbatch() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from carme_hub.containers.registry import runtime
-from carme_hub.containers.runtime import Image
+from carme_hub.containers.registry import RUNTIMES, runtime
+from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.sessions import Request
 from carme_hub.spawners.script import Owner, Server, Site, render
@@ -51,3 +55,43 @@ def test_a_session_outside_of_bookings_names_the_licences_of_its_gpus(
     assert render("0f9a", ALICE, request, IMAGE, SERVER, site).extra["licenses"] == said
     for other in (Request("cpu", "default"), Request("gpu", "default", gpus=Gpus("h100", 1))):
         assert render("0f9a", ALICE, other, IMAGE, SERVER, site).extra == extra
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["apptainer", "bubblewrap", "charliecloud", "enroot", "podman"])
+def test_ranks_have_the_sessions_container_with_another_command_and_no_secret(name: str) -> None:
+    server = Server(("jupyterhub-singleuser",), {"JUPYTERHUB_API_TOKEN": "SECRET"}, "http://hub/callback", "NONCE")
+    request = Request("gpu", "default", gpus=Gpus("a100", 2), working_folder="work")
+    document = json.loads(render("0f9a", ALICE, request, IMAGE, server, Site(runtime(name))).data)
+    plan, rank = document["plan"], document["rank"]["plan"]
+    assert rank["argv"][-1] == "@CARME_ARGV@"
+    assert rank["argv"].count("@CARME_ARGV@") == 1
+    assert set(plan["pass_env"]) < set(rank["pass_env"])
+    assert {"SLURM_PROCID", "SLURM_STEP_TASKS_PER_NODE", "SLURMD_NODENAME", "CARME_SLOT"} <= set(rank["pass_env"])
+    assert "SECRET" not in json.dumps(document["rank"])
+    assert "NONCE" not in json.dumps(document["rank"])
+    assert rank["supervise"] == plan["supervise"]
+    assert rank["preflight"] == plan["preflight"]
+    for folder in (plan, rank):
+        assert "/home/alice/work" in " ".join(folder["argv"])
+    if rank["node_folder"]:  # two ranks on one node must not share it
+        assert "@CARME_RANK@" in rank["node_folder"]
+
+
+def test_pyxis_cannot_run_ranks_and_says_so() -> None:
+    image = Image("default", "/srv/images/default.sqsh", "sqfs")
+    document = json.loads(render("0f9a", ALICE, Request("cpu", "default"), image, SERVER, Site(runtime("pyxis"))).data)
+    said = "Pyxis runs the containers of this site, and cannot run ranks. Tell the administrator."
+    assert document["rank"] == {"refused": said}
+
+
+@pytest.mark.parametrize("name", sorted(set(RUNTIMES) - {"pyxis"}))
+def test_the_document_of_a_large_site_fits_into_one_variable_of_the_jobs_environment(name: str) -> None:
+    binds = tuple(Bind(f"/a/long/path/of/the/site/{number}", f"/data/{number}", "rw") for number in range(30))
+    environ = {f"SITE_VARIABLE_{number}": "value" * 10 for number in range(30)}
+    server = replace(SERVER, tls=dict.fromkeys(("keyfile", "certfile", "cafile"), "x" * 4000))
+    site = Site(runtime(name), binds=binds, bind_roots=("/a",), environ=environ)
+    spec = render("0f9a" * 8, ALICE, Request("gpu", "default", gpus=Gpus("a100", 2)), IMAGE, server, site)
+    assert len(base64.b64encode(zlib.compress(spec.data))) < 60 * 1024  # execve(2), MAX_ARG_STRLEN is 128 KiB

@@ -101,7 +101,7 @@ def test_sessions_of_the_release_before_are_kept_by_the_upgrade(path: Path) -> N
         config = _alembic()
         config.attributes["connection"] = connection
         command.upgrade(config, "carme0001")
-    old = {n: v for n, v in _to_row(session()).items() if n not in ("certificate", "saved")}
+    old = {n: v for n, v in _to_row(session()).items() if n not in ("certificate", "saved", "parent")}
     with engine.begin() as connection:
         names = ", ".join(f'"{n}"' for n in old)
         marks = ", ".join(f":{n}" for n in old)
@@ -129,3 +129,20 @@ def test_a_row_that_cannot_be_understood_is_an_error_not_a_guess(path: Path, sto
     connection.close()
     with pytest.raises(StoreError, match="s1 cannot be understood"):
         store.get("s1")
+
+
+def test_companions_are_their_sessions_and_no_server_s(store: SessionStore) -> None:
+    store.add(session("s1"))
+    big = Request(profile="a100", image="default", gpus=Gpus("a100", 4), nodes=2)
+    for at, id in enumerate(("c1", "c2", "c3")):
+        store.add(session(id, parent="s1", request=big, created=2000.0 + at))
+    store.save(session("c2", parent="s1", request=big, created=2001.0, state=SessionState.ENDED, ended=3000.0))
+    last = store.last_of("alice", "")
+    assert last is not None
+    assert last.id == "s1"
+    assert store.last_ends("lab", 0) == []
+    assert [s.id for s in store.companions_of("s1", 2)] == ["c2", "c3"]
+    assert [s.id for s in store.open_sessions("lab")] == ["s1", "c1", "c3"]
+    kept = store.get("c1")
+    assert kept is not None
+    assert (kept.parent, kept.request.nodes) == ("s1", 2)

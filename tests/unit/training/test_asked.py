@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.asked import Asked, BadAsk, asked, seconds_of
+from carme_hub.training.asked import Asked, BadAsk, asked, of_json, seconds_of
 
 
 def test_the_line_of_the_documentation() -> None:
@@ -17,6 +19,13 @@ def test_the_line_of_the_documentation() -> None:
     assert asked(line) == Asked(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
     assert asked("-n 2 --detach --dry-run") == Asked(2, detach=True, dry_run=True)
     assert asked("-n 2 --pull 'history, model,history'").pull == ("history", "model")
+
+
+def test_a_file_gives_back_what_was_asked_for() -> None:
+    for each in (Asked(2), Asked(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg",), pull=("history",))):
+        assert of_json(json.loads(json.dumps(asdict(each)))) == each
+    assert Asked(2).gpus_per_task is None
+    assert asked("-n 2 --gpus-per-task 0").gpus_per_task == 0
 
 
 @pytest.mark.parametrize(

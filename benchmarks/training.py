@@ -1,0 +1,270 @@
+"""Training through ``%%distributed`` against a bare ``srun`` of the same script, Horovod and DDP in the same run.
+
+Runs as ``python benchmarks/training.py [--rounds 10] [--ranks 4] [--steps 40] [--keep]``; prints one JSON object a
+line. All is on the CPUs of this machine, whatever its virtual nodes say, and labelled so. In every round the script is
+run four times, in changing order: through ``%%distributed`` and by ``srun`` by hand in the same job and container, each
+with either library first.
+
+* Launch: from the cell, or from srun's start, until rank 0 has done its first step with the library that comes first.
+* Throughput: samples a second of each library, in blocks of steps by turns within one run, so that both see the same
+  machine; ours against the bare one by the median of what each round's pair comes to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ground import free_ports, need_root, sandbox
+from measure import figure, load, median, p95, say
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # the hub and the notebook of the tests
+
+from rig.hub import Hub  # noqa: E402
+from rig.training import Lab  # noqa: E402
+
+from carme_hub.containers.bubblewrap import Bubblewrap  # noqa: E402
+from carme_hub.containers.images import read_image  # noqa: E402
+from carme_hub.containers.runtime import ContainerRequest  # noqa: E402
+from carme_hub.sandbox import Cluster, Sandbox  # noqa: E402
+from carme_hub.sandbox.demo import Demo  # noqa: E402
+from carme_hub.sandbox.image import build_training_image  # noqa: E402
+from carme_hub.spawners.script import PATH  # noqa: E402
+from carme_hub.training.rendezvous import Rendezvous  # noqa: E402
+
+USER = "alice"
+KINDS = ("ddp", "horovod")
+#: What both run, after a line with ``first``, ``steps``, ``blocks`` and ``target``. Rank 0 writes when it had done its
+#: first step, and the samples a second of each block.
+SCRIPT = """
+import json, os, sys, time
+stages = {"code": time.time()}
+for name, slurm in (("RANK", "PROCID"), ("WORLD_SIZE", "NTASKS"), ("LOCAL_RANK", "LOCALID")):
+    os.environ.setdefault(name, os.environ.get("SLURM_" + slurm, ""))
+    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ and name != "WORLD_SIZE":
+        os.environ.setdefault("HOROVOD_" + name, os.environ[name])
+for name in ("SIZE", "LOCAL_SIZE"):
+    os.environ.setdefault("HOROVOD_" + name, os.environ["WORLD_SIZE"])
+os.environ.setdefault("HOROVOD_CROSS_RANK", "0")
+os.environ.setdefault("HOROVOD_CROSS_SIZE", "1")
+import torch
+stages["torch"] = time.time()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+images, labels = torch.randn(512, 1, 8, 8), torch.randint(10, (512,))
+
+def net():
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.Flatten(), torch.nn.Linear(2048, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+
+def ddp():
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(net())
+    return model, torch.optim.SGD(model.parameters(), 0.01)
+
+def horovod():
+    import horovod.torch as hvd
+    hvd.init()
+    model = net()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+def step(model, optimizer, number):
+    chosen = torch.arange(number * 32, number * 32 + 32) % 512
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+kinds = ["ddp", "horovod"] if first == "ddp" else ["horovod", "ddp"]
+made = {kinds[0]: globals()[kinds[0]]()}
+stages["joined"] = time.time()
+step(*made[kinds[0]], 0)
+stages["first step"] = time.time()
+made[kinds[1]] = globals()[kinds[1]]()
+for kind in kinds:
+    for number in range(5):
+        step(*made[kind], number)
+seconds = {kind: [] for kind in kinds}
+for block in range(blocks):
+    for kind in kinds if block % 2 == 0 else kinds[::-1]:
+        torch.distributed.barrier()
+        start = time.perf_counter()
+        for number in range(steps):
+            step(*made[kind], number)
+        seconds[kind].append(time.perf_counter() - start)
+if os.environ["RANK"] == "0":
+    rates = {kind: [32 * steps * int(os.environ["WORLD_SIZE"]) / each for each in seconds[kind]] for kind in kinds}
+    with open(target + ".part", "w") as file:
+        json.dump({"stages": stages, "rates": rates}, file)
+    os.replace(target + ".part", target)
+torch.distributed.barrier()
+"""
+
+
+class Bare:
+    """``srun`` by hand, in the job of the session: the same container, and nothing of ours."""
+
+    def __init__(self, cluster: Cluster, image: Path, job: str, ranks: int) -> None:
+        self._cluster, self._image, self._job, self._ranks = cluster, image, job, ranks
+        self._who = pwd.getpwnam(USER)
+
+    def run(self, script: Path, text: str) -> float:
+        """Run a script to its end, and return when it was started (epoch seconds)."""
+        script.write_text(text)
+        [port] = free_ports(1)
+        with Rendezvous("127.0.0.1") as rendezvous:
+            environ = {
+                **{"HOME": self._who.pw_dir, "USER": USER, "LOGNAME": USER, "PATH": PATH, "LANG": "C.UTF-8"},
+                **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"},
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous.address,
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous.port),
+                **{"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo"},
+                "HOROVOD_HOSTNAME": "here",
+            }
+            options = [f"--jobid={self._job}", f"--ntasks={self._ranks}", "--nodes=1", "--overlap", "--overcommit"]
+            options += [
+                "--mem=0",
+                "--cpu-bind=none",
+                "--gres=none",
+                "--mpi=none",
+                "--input=none",
+                "--kill-on-bad-exit=1",
+            ]
+            words = [f"{name}={value}" for name, value in environ.items()]
+            began = time.time()
+            # Linux shares processors out by sessions of processes (sched(7), autogroup), and each of our ranks is one.
+            # So is each of these, or on a busy machine all of them would have as much as one of ours.
+            argv = ("/usr/bin/setsid", "--wait", "/usr/bin/env", *words, *self._container(script))
+            done = self._cluster.run("srun", *options, *argv, user=USER, check=False, timeout=300)
+        if done.returncode:
+            raise SystemExit(
+                f"The bare srun failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+            )
+        return began
+
+    def _container(self, script: Path) -> tuple[str, ...]:
+        folder = f"{self._who.pw_dir}/.carme/bench"
+        request = ContainerRequest(
+            image=read_image(self._image),
+            argv=("python", str(script)),
+            home=self._who.pw_dir,
+            session_folder=folder,
+            user=USER,
+            uid=self._who.pw_uid,
+            gid=self._who.pw_gid,
+            workdir=self._who.pw_dir,
+        )
+        self._cluster.run("/usr/bin/mkdir", "-p", folder, user=USER)
+        return Bubblewrap().render(request).argv
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds that count; one more warms up")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40, help="steps of a block")
+    parser.add_argument("--blocks", type=int, default=4, help="blocks of each library in a run")
+    parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
+    wanted = parser.parse_args()
+    need_root()
+    with sandbox("training", 1, keep=wanted.keep) as where:
+        hub = Hub(Demo.prepare(where, say))
+        hub.start()
+        hub.ensure_user(USER)
+        lab = Lab(hub, USER, gpus=1, cpus=2, memory_gib=8, time_minutes=120)
+        try:
+            before = load()
+            found = measured(where, hub, lab, wanted)
+            report(found, wanted, f"{before} to {load()}")
+        finally:
+            lab.stop()
+            hub.stop()
+
+
+def measured(where: Sandbox, hub: Hub, lab: Lab, wanted: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what each run of each round said, with who ran it."""
+    job = next(row["id"] for row in hub.jobs())
+    bare = Bare(where.facts(), build_training_image(progress=say), job, wanted.ranks)
+    folder = Path(pwd.getpwnam(USER).pw_dir)
+    lab.check("%load_ext carme_hub.training")
+    target, script = folder / f"bench-{os.getpid()}.json", folder / f"bench-{os.getpid()}.py"
+    found = []
+    try:
+        for number in range(-1, wanted.rounds):
+            order = [(who, first) for who in ("ours", "bare") for first in KINDS]
+            random.shuffle(order)
+            for who, first in order:
+                given = (first, wanted.steps, wanted.blocks, str(target))
+                text = f"first, steps, blocks, target = {given!r}\n{SCRIPT}"
+                target.unlink(missing_ok=True)
+                began = by_cell(lab, text, first, wanted.ranks) if who == "ours" else bare.run(script, text)
+                said = json.loads(target.read_text())
+                stages = ", ".join(f"{name} {at - began:.2f}" for name, at in said["stages"].items())
+                rates = {kind: statistics.median(each) for kind, each in said["rates"].items()}
+                say(f"round {number}: {who}, {first} first: seconds to {stages}; {rates}, load {load()}")
+                launch, code = (said["stages"][name] - began for name in ("first step", "code"))
+                if number >= 0:
+                    run = {"round": number, "who": who, "first": first, "launch": launch, "code": code}
+                    found.append({**run, **rates})
+    finally:
+        for each in (target, script):
+            each.unlink(missing_ok=True)
+    return found
+
+
+def by_cell(lab: Lab, text: str, first: str, ranks: int) -> float:
+    """Run the script through ``%%distributed`` to its end, and return when the cell was sent (epoch seconds)."""
+    backend = "torchrun" if first == "ddp" else "horovod"
+    began = time.time()
+    came = lab.run(f"%%distributed -n {ranks} --gpus-per-task 0 --backend {backend}\n{text}", timeout=300)
+    if came.errors:
+        raise SystemExit(f"The cell failed:\n{came.error}")
+    return began
+
+
+def report(found: list[dict[str, Any]], wanted: argparse.Namespace, load_seen: str) -> None:
+    """Print the figures."""
+    more = {"n": wanted.rounds, "ranks": wanted.ranks, "device": "cpu", "load": load_seen}
+
+    def of(who: str, first: str, what: str) -> list[float]:
+        return [run[what] for run in found if (run["who"], run["first"]) == (who, first)]
+
+    for first in KINDS:
+        ours, bare = of("ours", first, "launch"), of("bare", first, "launch")
+        share = [mine - theirs for mine, theirs in zip(ours, bare, strict=True)]
+        figure(f"train_first_step_{first}_median", median(ours), "s", peer=median(bare), **more)
+        figure(f"train_first_step_{first}_p95", p95(ours), "s", peer=p95(bare), **more)
+        figure(f"train_launch_own_share_{first}", median(share), "s", goal=0.5, **more)
+        begins = of("ours", first, "code"), of("bare", first, "code")
+        figure(f"train_code_begins_{first}", median(begins[0]), "s", peer=median(begins[1]), **more)
+    for kind in KINDS:
+        pairs = [
+            mine / theirs
+            for first in KINDS
+            for mine, theirs in zip(of("ours", first, kind), of("bare", first, kind), strict=True)
+        ]
+        rates = [run[kind] for run in found if run["who"] == "ours"]
+        peers = [run[kind] for run in found if run["who"] == "bare"]
+        figure(f"train_rate_{kind}", median(rates), "samples/s", peer=median(peers), **more)
+        spread = {"lowest": min(pairs), "highest": max(pairs)}
+        figure(f"train_rate_against_bare_{kind}", median(pairs), "1", goal=0.98, at_least=True, **spread, **more)
+    ratio = [run["horovod"] / run["ddp"] for run in found]
+    figure("train_horovod_against_ddp", median(ratio), "1", lowest=min(ratio), highest=max(ratio), **more)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""``carme-hub train``, ``runs``, ``scaling`` and ``kernels``: the words that sessions know, on the hub's machine too.
+
+All of them are ``carme_hub.training.command``'s, which inside of a session is the whole of ``carme-hub``.
+"""
+
+from __future__ import annotations
+
+from traitlets.config import Application
+
+from carme_hub.training import command
+
+
+class Delegated(Application):
+    """Hands all words on as they are written."""
+
+    word = ""
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Keep the words; none of them is a trait's."""
+        self.words = list(argv or ())
+
+    def start(self) -> None:
+        """Do what the words say."""
+        self.exit(command.main([self.word, *self.words]))
+
+
+class TrainApp(Delegated):
+    """Run a script as many ranks."""
+
+    name, word = "carme-hub train", "train"
+    description = """Run a script as many ranks, in a session or in a Slurm job of one's own: `carme-hub train -n 4
+    script.py`. Its words are those of %%distributed, see distributed.md; `carme-hub train --help` prints them."""
+
+
+class RunsApp(Delegated):
+    """List runs, read their logs, end them."""
+
+    name, word = "carme-hub runs", "runs"
+    description = """List runs, read their logs, end them: `carme-hub runs`, `runs log RUN`, `runs watch RUN`,
+    `runs stop RUN`, `runs resize RUN +2`, see distributed.md."""
+
+
+class ScalingApp(Delegated):
+    """Measure how a training scales."""
+
+    name, word = "carme-hub scaling", "scaling"
+    description = """Measure how a script scales, and show it again: `carme-hub scaling run script.py`,
+    `carme-hub scaling report`."""

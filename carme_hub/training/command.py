@@ -1,0 +1,201 @@
+"""The ``carme-hub`` command inside of a session: what a notebook can do, for scripts and terminals."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import control, display, distributed, results, runs
+from .asked import Asked, BadAsk, asked_with_program
+from .failures import CannotRun, Interrupted, RunFailed
+from .follow import Follower
+from .live import LOOK, Tail, Terminal
+from .magic import with_backend
+from .script import batch_script
+
+TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its words]
+
+Run a script as RANKS processes, on the GPUs of this session or, where they are too few, of a companion job. What rank 0
+prints is printed here, what the others print is kept in files; --all prints all, each line with its rank before it.
+Options are those of %%distributed: --nodes N, --gpus-per-task N, --backend torchrun|horovod|mpi, --elastic FEWEST:MOST,
+--time 30m, --name NAME, --detach, --dry-run. Ctrl-C ends all ranks. Exit status: 0 it finished, 1 it failed, 2 it could
+not begin, 130 it was stopped.
+"""
+#: What only the command knows; the last two are how a batch script brings a cell.
+OWN: dict[str, dict[str, Any]] = {
+    "--all": {"action": "store_true"},
+    "--cell": {"default": "", "help": argparse.SUPPRESS},
+    "--push-file": {"default": "", "help": argparse.SUPPRESS},
+}
+FAILED, CANNOT, STOPPED = 1, 2, 130
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what the words say, and return the exit status."""
+    given = list(sys.argv[1:] if words is None else words)
+    try:
+        if given[:1] == ["train"]:
+            return _train(given[1:])
+        if given[:1] == ["scaling"]:
+            from . import scaling_command
+
+            return scaling_command.main(given[1:])
+        said = _parser().parse_args(given)
+        return int(said.do(said) or 0)
+    except Interrupted as error:
+        _say(str(error))
+        return STOPPED
+    except RunFailed as error:
+        _say("\n".join(error.lines()))
+        return FAILED
+    except (CannotRun, BadAsk, runs.NoRun, control.NoConductor, control.NotDone, results.Rejected) as error:
+        _say(f"carme-hub: {error}")
+        return CANNOT
+    except KeyboardInterrupt:
+        return STOPPED
+    except BrokenPipeError:  # whoever read has gone, as head(1) does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _train(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        _print(TRAIN)
+        return 0 if words else CANNOT
+    asked, program, own = asked_with_program(with_backend(words), OWN)
+    what = _what(asked, own, program)
+    if asked.dry_run:
+        _print(batch_script(asked, program=program))
+        return 0
+    run = distributed.begin(asked, _say, **what)
+    if asked.detach:
+        _print(f"{run.id}\n")
+        _say(f"It goes on without this terminal: carme-hub runs watch|log|stop {run.id}. Its files are in {run.folder}")
+        return 0
+    distributed.end(run, Terminal(every=own.all))
+    return 0
+
+
+def _what(asked: Asked, own: argparse.Namespace, program: list[str]) -> dict[str, Any]:
+    if own.cell:
+        push = base64.decodebytes(Path(own.push_file).read_bytes()) if own.push_file else b""
+        return {"cell": Path(own.cell).read_text(), "push": results.pulled(push) if push else None}
+    if not program:
+        raise CannotRun("Which script? carme-hub train -n 4 script.py")
+    if not Path(program[0]).expanduser().is_file():
+        raise CannotRun(f"There is no script {program[0]}.")
+    if asked.push or asked.pull:
+        raise CannotRun("--push and --pull are for the variables of a notebook; a script has files and its own words.")
+    return {"script": program[0], "args": program[1:]}
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _list(said: argparse.Namespace) -> None:
+    found = [each.state() for each in distributed.runs(live=said.live)]
+    if said.json:
+        _print("".join(json.dumps(each) + "\n" for each in found))
+    else:
+        _print(display.runs_text(found, time.time()) + "\n")
+
+
+def _log(said: argparse.Namespace) -> None:
+    run = runs.Run.load(said.run)
+    if not said.follow:
+        return _print(run.log(said.rank))
+    tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), 100_000), 0
+    while True:
+        ended = run.state()["state"] in runs.ENDED
+        tail.look(whole=ended)
+        new, printed = tail.count_of_all - printed, tail.count_of_all
+        _print("".join(f"{line}\n" for line in list(tail)[-new:] if new))
+        if ended:
+            return None
+        time.sleep(LOOK)
+
+
+def _watch(said: argparse.Namespace) -> int:
+    state = Follower(runs.Run.load(said.run), Terminal(every=said.all)).follow()
+    return 0 if state["state"] == "finished" else FAILED
+
+
+def _stop(said: argparse.Namespace) -> int:
+    state = runs.Run.load(said.run).stop()
+    _print(f"{state['id']}: {display.WORDS[state['state']].lower()}\n")
+    return 0 if state["state"] in runs.ENDED else FAILED
+
+
+def _resize(said: argparse.Namespace) -> None:
+    told = distributed.resize(said.change, runs.Run.load(said.run))
+    _print(f"{told.get('message') or 'It was asked for.'}\n")
+
+
+def _install(said: argparse.Namespace) -> int:
+    from . import kernels
+
+    try:
+        where = kernels.install(user=said.user, prefix=Path(said.prefix) if said.prefix else None)
+    except kernels.KernelError as error:
+        raise CannotRun(str(error)) from None
+    _print("".join(f"{path}\n" for path in where))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="carme-hub", description="Train on many GPUs from this session.", allow_abbrev=False
+    )
+    parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|kernels")
+    parts.add_parser("train", help="run a script as many ranks; `carme-hub train --help` says more", add_help=False)
+    parts.add_parser("scaling", help="measure how a training scales", add_help=False)
+    own = parts.add_parser("runs", help="list runs, read their logs, end them", allow_abbrev=False)
+    own.add_argument("--live", action="store_true", help="only those that have not ended")
+    own.add_argument("--json", action="store_true", help="one JSON document a line")
+    own.set_defaults(do=_list)
+    below = own.add_subparsers(metavar="log|watch|stop|resize")
+    for name, do, words in (
+        ("log", _log, "print what a rank has printed"),
+        ("watch", _watch, "look on until it ends"),
+        ("stop", _stop, "end it"),
+        ("resize", _resize, "add ranks to an elastic run, or take some away"),
+    ):
+        part = below.add_parser(name, help=words, description=f"{words[:1].upper()}{words[1:]}.")
+        part.add_argument("run", help="its name, as `carme-hub runs` lists it")
+        part.set_defaults(do=do)
+        if name == "log":
+            part.add_argument("--rank", type=int, default=0)
+            part.add_argument("--follow", action="store_true", help="go on until the run has ended")
+        if name == "watch":
+            part.add_argument("--all", action="store_true", help="all ranks, each line with its rank before it")
+        if name == "resize":
+            part.add_argument("change", type=int, help="how many ranks more, such as +2 or -1")
+    kernels = parts.add_parser("kernels", help="install Jupyter's kernels of Carme Hub").add_subparsers(
+        required=True, metavar="install"
+    )
+    install = kernels.add_parser("install", help="install them for yourself, or below a prefix")
+    place = install.add_mutually_exclusive_group()
+    place.add_argument("--user", action="store_true", help="for yourself (the default is this Python's prefix)")
+    place.add_argument("--prefix", default="", help="below this folder, as PREFIX/share/jupyter/kernels")
+    install.set_defaults(do=_install)
+    return parser
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,384 @@
+"""What a run looks like, as HTML and as plain text. Pure: what ``state.json`` and the ranks' logs say goes in.
+
+All of it makes sense without its colours and its style sheet, which JupyterLab takes away from a notebook that is not
+trusted. What ranks print is text of anybody's choice, so nothing of it reaches the page unescaped.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+#: The most ranks that are shown one by one: those that failed, and the first ones.
+SHOWN = 16
+#: The most lines of a rank in front, and of one that is folded.
+FRONT, FOLDED = 400, 100
+WORDS = {
+    "starting": "Starting",
+    "waiting": "Waiting for GPUs",
+    "running": "Running",
+    "stopping": "Stopping",
+    "finished": "Finished",
+    "failed": "Failed",
+    "interrupted": "Stopped",
+    "lost": "Lost",
+}
+ENDED = ("finished", "failed", "interrupted", "lost")
+_MARKS = {"finished": "✓", "failed": "✗", "interrupted": "■", "lost": "✗", "waiting": "…", "starting": "…"}
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CANCELLED = re.compile(r"(slurmstepd|srun)[^ ]*: error: \*\*\* STEP \S+ ON \S+ CANCELLED ")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is known of a run at one moment.
+
+    Attributes:
+        state: what ``state.json`` holds. now: epoch. lines: the newest lines of each rank. folder: of its files.
+    """
+
+    state: Mapping[str, Any]
+    now: float
+    lines: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    folder: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Return whether nothing more will come."""
+        return str(self.state.get("state")) in ENDED
+
+    @property
+    def ranks(self) -> list[Mapping[str, Any]]:
+        """Return what is known of each rank, by its number."""
+        return sorted(self.state.get("ranks") or [], key=lambda rank: int(rank.get("rank", 0)))
+
+    @property
+    def seconds(self) -> float:
+        """Return for how long it has run."""
+        began = float(self.state.get("began") or 0)
+        until = float(self.state.get("ended") or 0) or self.now
+        return max(0.0, until - began) if began else 0.0
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """Return a line as a terminal would leave it standing: no escapes, and only what the last ``\\r`` left."""
+    text = _ESCAPES.sub("", text.rstrip("\r\n"))
+    return _CONTROLS.sub("", text.rpartition("\r")[2])
+
+
+def readable(lines: Sequence[str], most: int) -> list[str]:
+    """Return the newest lines as people read them; that a step was cancelled is said elsewhere in better words."""
+    return [plain(line) for line in list(lines)[-most:] if not _CANCELLED.match(line)]
+
+
+def clock(seconds: float) -> str:
+    """Return ``0:42``, ``1:02:03``."""
+    whole = int(max(0.0, seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def counted(number: int, word: str) -> str:
+    """Return ``1 rank``, ``2 ranks``."""
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def state_word(view: View) -> str:
+    """Return how it stands in a word or two."""
+    state = str(view.state.get("state") or "starting")
+    return WORDS.get(state, state)
+
+
+def title(view: View) -> str:
+    """Return its name, and what runs where: ``run1: 4 ranks on node1 and node2, torchrun``."""
+    asked = view.state.get("asked") or {}
+    nodes = [str(node) for node in view.state.get("nodes") or ()]
+    count = len(view.ranks) or int(asked.get("ranks") or 0)
+    where = f" on {listed(nodes)}" if nodes else ""
+    gpus = int(view.state.get("gpus") or 0) or int(asked.get("gpus_per_task") or 0) * count
+    having = f", {counted(gpus, 'GPU')}" if gpus > 0 else ""
+    return f"{name_of(view.state)}: {counted(count, 'rank')}{where}{having}, {asked.get('backend') or 'torchrun'}"
+
+
+def name_of(state: Mapping[str, Any]) -> str:
+    """Return what people call it."""
+    return str(state.get("name") or state.get("id") or "run")
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """Return ``a``, ``a and b``, ``a, b, c and 5 more``."""
+    if len(words) <= 1:
+        return "".join(words)
+    if len(words) > most:
+        return f"{', '.join(words[: most - 1])} and {len(words) - most + 1} more"
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def figures(view: View) -> str:
+    """Return what it has cost so far: ``0:42 elapsed, 0:02:48 of GPU time``."""
+    gpu = float(view.state.get("gpu_seconds") or 0)
+    used = f", {clock(gpu)} of GPU time" if gpu else ""
+    return f"{clock(view.seconds)} {'in all' if view.ended else 'elapsed'}{used}"
+
+
+def progress(view: View) -> tuple[int, int]:
+    """Return the steps that are done, and of how many; (0, 0) where the code reports none."""
+    first = next((rank for rank in view.ranks if rank.get("step") is not None), None)
+    if first is None:
+        return 0, 0
+    done, total = int(first.get("step") or 0), int(first.get("total") or 0)
+    # Who counts from 0 ends one short of it.
+    return (total if view.state.get("state") == "finished" and done == total - 1 else done), total
+
+
+def speed(view: View) -> str:
+    """Return the steps in words: ``step 120 of 400, 1240 samples/s``; "" where the code reports none."""
+    done, total = progress(view)
+    if not done and not total:
+        return ""
+    rate = sum(float(rank.get("rate") or 0) for rank in view.ranks)
+    of = f" of {total}" if total else ""
+    return f"step {done}{of}" + (
+        f", {rate:,.0f} samples/s" if rate >= 10 else f", {rate:.2g} samples/s" if rate else ""
+    )
+
+
+def failure(view: View) -> str:
+    """Return whose error ended it: ``Rank 2 on node1: ValueError: bad``; "" without an error."""
+    error = view.state.get("error")
+    if not error:
+        return ""
+    kind = str(error.get("type") or "").rpartition(".")[2]
+    said = ": ".join(filter(None, (kind, str(error.get("message") or "").strip())))
+    rank, node = error.get("rank"), str(error.get("node") or "")
+    if rank is None:
+        return said
+    return f"Rank {rank}{f' on {node}' if node else ''}: {said or 'it failed'}"
+
+
+def why(view: View) -> str:
+    """Return what it waits for, or why it ended."""
+    return failure(view) or str(view.state.get("message") or "")
+
+
+def shown(view: View) -> tuple[list[Mapping[str, Any]], int]:
+    """Return the ranks to show one by one, and how many others there are."""
+    ranks = view.ranks
+    bad = [rank for rank in ranks[SHOWN:] if rank.get("state") == "failed"][:4]
+    first = ranks[: SHOWN - len(bad)]
+    return first + bad, len(ranks) - len(first) - len(bad)
+
+
+def rank_words(rank: Mapping[str, Any]) -> list[str]:
+    """Return what is said of a rank in a table: number, node, state, step, samples per second, GPU, CPU."""
+    state = str(rank.get("state") or "")
+    exited = rank.get("exit")
+    state += f" ({exited})" if exited not in (None, 0) and state == "failed" else ""
+    step = rank.get("step")
+    total = f" of {rank['total']}" if rank.get("total") else ""
+    rate = rank.get("rate")
+    return [
+        str(rank.get("rank", "")),
+        str(rank.get("node") or ""),
+        state,
+        "" if step is None else f"{step}{total}",
+        f"{float(rate):,.1f}" if rate else "",
+        _percent(rank.get("gpu")),
+        _percent(rank.get("cpu")),
+    ]
+
+
+HEADS = ("Rank", "Node", "State", "Step", "Samples/s", "GPU", "CPU")
+
+
+def _percent(value: Any) -> str:
+    return "" if value is None else f"{float(value):.0f} %"
+
+
+# -- plain text -------------------------------------------------------------------------------------------------------
+
+
+def as_text(view: View) -> str:
+    """Return the run for a front end without HTML: the sum of it, and what rank 0 says."""
+    head = f"{state_word(view)}. {title(view)}; {figures(view)}"
+    parts = [head]
+    if said := why(view):
+        parts.append(said)
+    if said := speed(view):
+        done, total = progress(view)
+        filled = min(20, 20 * done // total) if total else 0
+        parts.append((f"[{'#' * filled}{'-' * (20 - filled)}] " if total else "") + said)
+    ranks, more = shown(view)
+    rows = [HEADS, *(tuple(rank_words(rank)) for rank in ranks)]
+    keep = [at for at in range(len(HEADS)) if any(row[at] for row in rows[1:])]
+    widths = {at: max(len(row[at]) for row in rows) for at in keep}
+    if len(rows) > 1:
+        parts += ["  ".join(row[at].ljust(widths[at]) for at in keep).rstrip() for row in rows]
+    if more:
+        parts.append(f"and {counted(more, 'rank')} more")
+    parts += readable(view.lines.get(0, ()), FRONT)
+    if view.folder and len(view.ranks) > 1:
+        parts.append(f"What the other ranks said is in {view.folder}.")
+    return "\n".join(parts)
+
+
+# -- HTML -------------------------------------------------------------------------------------------------------------
+
+STYLE = """<style>
+.carme-run{font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);line-height:1.5;
+color:var(--jp-ui-font-color1,inherit);max-width:60rem;padding:.25rem 0}
+.carme-run p{margin:0 0 .25rem}
+.carme-run .widget-html,.carme-run .widget-html-content{line-height:1.5;height:auto}
+.carme-run .carme-state{font-weight:600}
+.carme-run .carme-dim{color:var(--jp-ui-font-color2,inherit)}
+.carme-run .carme-bad{border-left:.25rem solid var(--jp-error-color1,#b3261e);padding:.25rem .75rem;margin:.25rem 0;
+overflow-wrap:anywhere}
+.carme-run progress{width:100%;max-width:30rem;height:.75rem;display:block;margin:.25rem 0}
+.carme-run .carme-wide{overflow-x:auto;max-width:100%}
+.carme-run table{border-collapse:collapse;margin:.25rem 0;font-variant-numeric:tabular-nums;font-size:inherit}
+.carme-run th,.carme-run td{text-align:right;padding:.1rem .75rem .1rem 0;white-space:nowrap;background:none}
+.carme-run th:nth-child(-n+3),.carme-run td:nth-child(-n+3){text-align:left}
+.carme-run thead th{color:var(--jp-ui-font-color2,inherit);font-weight:normal;
+border-bottom:1px solid var(--jp-border-color2,#999)}
+.carme-run .carme-log pre{flex:none;margin:0;padding:.5rem;white-space:pre-wrap;overflow-wrap:anywhere;background:none;
+font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px);
+color:var(--jp-content-font-color1,inherit)}
+.carme-log{display:flex;flex-direction:column-reverse;max-height:24em;overflow:auto;margin:.25rem 0;
+border:1px solid var(--jp-border-color2,#bbb);border-radius:3px}
+.carme-run summary{cursor:pointer;padding:.15rem 0}
+</style>"""
+
+
+def head_html(view: View) -> str:
+    """Return how it stands: state, bar, figures, and the error that ended it."""
+    state = str(view.state.get("state") or "starting")
+    mark = _MARKS.get(state, "▶")
+    parts = [
+        f'<p><span class="carme-state"><span aria-hidden="true">{mark}</span> {escape(state_word(view))}</span> '
+        f"{escape(title(view))}</p>"
+    ]
+    if said := why(view):
+        parts.append(f'<p class="carme-bad">{escape(said)}</p>' if failure(view) else f"<p>{escape(said)}</p>")
+    done, total = progress(view)
+    if total:
+        parts.append(f'<progress aria-label="Steps" value="{min(done, total)}" max="{total}">{done}/{total}</progress>')
+    counts = ". ".join(filter(None, (_capital(speed(view)), _capital(figures(view)))))
+    parts.append(f'<p class="carme-dim">{escape(counts)}</p>')
+    return "".join(parts)
+
+
+def ranks_html(view: View) -> str:
+    """Return the table of the ranks; columns of which nothing is known are left out."""
+    ranks, more = shown(view)
+    if not ranks:
+        return ""
+    rows = [rank_words(rank) for rank in ranks]
+    keep = [at for at in range(len(HEADS)) if any(row[at] for row in rows)]
+    head = "".join(f'<th scope="col">{HEADS[at]}</th>' for at in keep)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{escape(row[at])}</th>' if at == 0 else f"<td>{escape(row[at])}</td>" for at in keep
+        )
+        + "</tr>"
+        for row in rows
+    )
+    rest = f'<p class="carme-dim">and {counted(more, "rank")} more</p>' if more else ""
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="carme-wide" tabindex="0" role="region" aria-label="Ranks">{table}</div>{rest}'
+
+
+def log_html(lines: Sequence[str], most: int = FOLDED) -> str:
+    """Return what a rank said, its newest lines only; in a box of class ``carme-log`` the newest are in view."""
+    if not lines:
+        return '<p class="carme-dim">It has printed nothing.</p>'
+    return f"<pre>{escape(chr(10).join(readable(lines, most)))}</pre>"
+
+
+def _boxed(rank: int, log: str) -> str:
+    # A box that scrolls is for the keyboard, too.
+    return f'<div class="carme-log" tabindex="0" role="log" aria-label="Rank {rank}">{log}</div>'
+
+
+def as_html(view: View) -> str:
+    """Return the whole run, rank 0 in front and, once it has ended, the others folded.
+
+    Before the end it is shown anew several times a second, and each time would close the folds that people open.
+    """
+    parts = [STYLE, '<div class="carme-run">', head_html(view), ranks_html(view)]
+    if view.lines.get(0) or view.ended:
+        parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed(0, log_html(view.lines.get(0, ()), FRONT))]
+    for rank in shown(view)[0] if view.ended else ():
+        number = int(rank.get("rank", 0))
+        if number and view.lines.get(number):
+            log = _boxed(number, log_html(view.lines[number]))
+            parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
+    if view.folder:
+        parts.append(f'<p class="carme-dim">All of it is kept in <code>{escape(view.folder)}</code></p>')
+    return "".join([*parts, "</div>"])
+
+
+def summary(rank: Mapping[str, Any]) -> str:
+    """Return the heading under which a rank is folded: ``Rank 1 on node1, finished``."""
+    node, state = str(rank.get("node") or ""), str(rank.get("state") or "")
+    return f"Rank {rank.get('rank', '')}" + (f" on {node}" if node else "") + (f", {state}" if state else "")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- many runs --------------------------------------------------------------------------------------------------------
+
+RUN_HEADS = ("Run", "State", "Ranks", "Nodes", "Began", "Took", "GPU time", "Message")
+
+
+def run_words(state: Mapping[str, Any], now: float) -> list[str]:
+    """Return what is said of a run in a table; ``RUN_HEADS`` are its columns."""
+    view = View(state, now)
+    began = float(state.get("began") or 0)
+    gpu = float(state.get("gpu_seconds") or 0)
+    return [
+        str(state.get("id") or ""),
+        state_word(view),
+        str(len(view.ranks) or (state.get("asked") or {}).get("ranks") or ""),
+        listed([str(node) for node in state.get("nodes") or ()]),
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(began)) if began else "",
+        clock(view.seconds) if began else "",
+        clock(gpu) if gpu else "",
+        why(view),
+    ]
+
+
+def runs_text(states: Sequence[Mapping[str, Any]], now: float) -> str:
+    """Return runs as a table of text."""
+    if not states:
+        return "There is no run yet."
+    rows = [list(RUN_HEADS), *([plain(word)[:80] for word in run_words(state, now)] for state in states)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(RUN_HEADS))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def runs_html(states: Sequence[Mapping[str, Any]], now: float) -> str:
+    """Return runs as a table for a notebook."""
+    if not states:
+        return "<p>There is no run yet.</p>"
+    head = "".join(f'<th scope="col">{word}</th>' for word in RUN_HEADS)
+    body = ""
+    for state in states:
+        first, *rest = run_words(state, now)
+        cells = "".join(f"<td>{escape(word)}</td>" for word in rest)
+        body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    wide = f'<div class="carme-wide" tabindex="0" role="region" aria-label="Runs">{table}</div>'
+    return f'{STYLE}<div class="carme-run">{wide}</div>'

@@ -1,0 +1,275 @@
+"""``from carme_hub.training import distributed``: functions on many GPUs, and runs that are found again.
+
+    results = distributed.run(train, {"epochs": 3}, n=4)     # one result for each rank
+    run = distributed.start(train, n=4, name="long")         # goes on without this notebook
+    distributed.runs()                                       # a table of all of them
+
+Options are those of ``%%distributed``, with ``_`` for ``-``: ``distributed.run(train, n=4, time="30m")``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import control, display, kernels, results
+from . import runs as _runs
+from .asked import Asked, BadAsk, asked_by
+from .failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
+from .follow import Follower
+from .live import Live, Notebook, Terminal
+from .price import price_of
+from .runs import NoRun, Run
+
+__all__ = [
+    "CannotRun",
+    "Interrupted",
+    "RankFailed",
+    "Run",
+    "RunFailed",
+    "benchmark",
+    "log",
+    "resize",
+    "run",
+    "runs",
+    "start",
+    "stop",
+    "watch",
+]
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] | Mapping[str, Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    n: int,
+    limit: int = results.LIMIT,
+    **options: Any,
+) -> list[Any]:
+    """Call a function in ``n`` ranks, wait for all of them, and return what each returned, by its rank.
+
+    Args:
+        fn: a function of this notebook, or of a module. args: its arguments, or a ``dict`` of named ones.
+        kwargs: named arguments. n: ranks. limit: the most bytes of the arguments, and of each result.
+        options: as ``%%distributed``'s: ``nodes``, ``gpus_per_task``, ``backend``, ``elastic``, ``time``, ``name``.
+
+    Raises:
+        RankFailed: a rank raised an error; it has that rank's traceback. Interrupted: by you. CannotRun: see there.
+    """
+    going = begin(_asked(n, options), call=_call(fn, args, kwargs), limit=limit)
+    state = end(going)
+    return [going.result(rank) for rank in range(len(state["ranks"]))]
+
+
+def start(
+    fn: Callable[..., Any],
+    args: Sequence[Any] | Mapping[str, Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    n: int,
+    limit: int = results.LIMIT,
+    **options: Any,
+) -> Run:
+    """Call a function in ``n`` ranks, and return at once. The run goes on when this kernel ends; see ``run``."""
+    return begin(_asked(n, {**options, "detach": True}), call=_call(fn, args, kwargs), limit=limit)
+
+
+def runs(*, live: bool = False) -> Table:
+    """Return all runs, the newest first.
+
+    Args:
+        live: whether only those that have not ended.
+    """
+    return Table([each for each in _runs.all_runs() if not live or each.state()["state"] in _runs.LIVE])
+
+
+def watch(run: Run | str = "") -> dict[str, Any]:
+    """Look on at a run until it ends, and return its state. Without a name: the newest."""
+    found = _one(run)
+    return Stands(Follower(found, here(found)).follow())
+
+
+def log(run: Run | str = "", rank: int = 0) -> str:
+    """Return what a rank has printed. Without a name: of the newest run."""
+    return _one(run).log(rank)
+
+
+def stop(run: Run | str = "") -> dict[str, Any]:
+    """End a run, and return its state. Without a name: the newest one that goes on."""
+    return Stands(_one(run, live=True).stop())
+
+
+def resize(change: int, run: Run | str = "") -> dict[str, Any]:
+    """Add ranks to an elastic run, or take some away: ``resize(+2)``, ``resize(-1)``.
+
+    GPUs for more are those of a companion, a job of this session; the run goes on while it waits for them.
+
+    Args:
+        change: how many more, or less. run: which; without a name the newest one that goes on.
+
+    Raises:
+        CannotRun: it is not elastic, or that would be too many or too few.
+    """
+    try:
+        return Stands(_one(run, live=True).resize(change))
+    except (control.NoConductor, control.NotDone) as error:
+        raise CannotRun(str(error)) from None
+
+
+def benchmark(*args: Any, **kwargs: Any) -> Any:
+    """Measure how a training scales; see ``carme_hub.training.scaling.benchmark``."""
+    from . import scaling
+
+    return scaling.benchmark(*args, **kwargs)
+
+
+# -- what the magic and the command share -----------------------------------------------------------------------------
+
+
+def tell(text: str) -> None:
+    """Say a line to whoever runs this."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def begin(asked: Asked, say: Callable[[str], None] = tell, **what: Any) -> Run:
+    """Start a run of ``runs.create(asked, **what)``; what it costs beyond this session is said before.
+
+    Args:
+        say: says a line to whoever runs this.
+
+    Raises:
+        CannotRun: with what to do.
+    """
+    if asked.backend != "torchrun" and (lacks := kernels.missing(asked.backend)):
+        raise CannotRun(lacks)  # a cell for torchrun may do without torch
+    try:
+        if said := price_of(asked):
+            say(said)
+        going = _runs.create(asked, **what)
+        _runs.launch(going)
+    except (NoRun, BadAsk, results.Rejected) as error:
+        raise CannotRun(str(error)) from None
+    return going
+
+
+def end(run: Run, live: Live | None = None) -> dict[str, Any]:
+    """Look on until a run ends, and return its state; errors as ``run``."""
+    state = Follower(run, live or here(run)).follow()
+    raise_for(state, str(run.folder))
+    return state
+
+
+def here(run: Run) -> Live:
+    """Return where a run is shown: in this notebook, or on this terminal."""
+    shell = _shell()
+    if shell is None or not hasattr(shell, "kernel"):
+        return Terminal()
+    # A button that is pressed while the cell runs is heard by a subshell (ipykernel 7), or only after the cell.
+    heard = getattr(shell.kernel, "_supports_kernel_subshells", False)
+    return Notebook(shell.display_pub.publish, _buttons(run) if heard else None)
+
+
+def _buttons(run: Run) -> Callable[[str], str]:
+    """Return what the buttons of a run's display do; each answers in words."""
+
+    def ask(word: str) -> str:
+        try:
+            if word == "stop":
+                run.ask("stop")
+                return "Asked it to stop."
+            said = run.resize(int(word))
+            return str(said.get("message") or "Asked for it.")
+        except (control.NoConductor, control.NotDone) as error:
+            return str(error)
+
+    return ask
+
+
+def _shell() -> Any:
+    """Return the IPython that this runs in, None where there is none."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def _asked(n: int, options: Mapping[str, Any]) -> Asked:
+    """Return what options say, read as ``%%distributed`` reads them."""
+    backend = os.environ.get("CARME_BACKEND", "")
+    words = [*(["--backend", backend] if backend else []), "-n", str(n)]
+    for name, value in options.items():
+        word = f"--{name.replace('_', '-')}"
+        if name in ("push", "pull", "dry_run", "n"):
+            raise CannotRun(f"{name}: a function has arguments and returns something; {name} is for %%distributed.")
+        if value is True:
+            words.append(word)
+        elif value not in (None, False, "", 0) or (name == "gpus_per_task" and value == 0):
+            said = ":".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            words.append(f"{word}={said}")
+    try:
+        return asked_by(words)
+    except BadAsk as error:
+        raise CannotRun(str(error)) from None
+
+
+def _call(fn: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]:
+    if isinstance(args, Mapping) and kwargs is None:
+        args, kwargs = (), args
+    if not callable(fn):
+        raise CannotRun(f"{fn!r:.60} is no function.")
+    return fn, tuple(args), dict(kwargs or {})
+
+
+def _one(run: Run | str, *, live: bool = False) -> Run:
+    if isinstance(run, Run):
+        return run
+    if run:
+        try:
+            return Run.load(run)
+        except NoRun as error:
+            raise CannotRun(str(error)) from None
+    for each in _runs.all_runs():
+        if not live or each.state()["state"] in _runs.LIVE:
+            return each
+    raise CannotRun("No run goes on." if live else "There is no run yet.")
+
+
+class Stands(dict[str, Any]):
+    """How a run stands, or what its conductor answered; a notebook shows it in words."""
+
+    def __repr__(self) -> str:
+        """Return the words."""
+        if "state" not in self:
+            return str(self.get("message") or "It was asked for.")
+        view = display.View(self, time.time())
+        how = f"{display.name_of(self)}: {display.state_word(view).lower()}, {display.figures(view)}"
+        return f"{how}. {display.why(view)}".rstrip(" .") + "."
+
+
+class Table(Sequence[Run]):
+    """Runs, which a notebook shows as a table."""
+
+    def __init__(self, found: list[Run]) -> None:
+        self._runs = found
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._runs)
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return one, or some."""
+        return Table(self._runs[at]) if isinstance(at, slice) else self._runs[at]
+
+    def __iter__(self) -> Iterator[Run]:
+        """Go through them."""
+        return iter(self._runs)
+
+    def __repr__(self) -> str:
+        """Return them as a table of text."""
+        return display.runs_text([each.state() for each in self._runs], time.time())
+
+    def _repr_html_(self) -> str:
+        return display.runs_html([each.state() for each in self._runs], time.time())

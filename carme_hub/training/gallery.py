@@ -1,0 +1,239 @@
+"""“New from template”: a page of the templates, each of which is copied into the working folder by a button.
+
+It is served on a unix socket behind the user's own server, which lets only the user in and keeps their cookies to
+itself. What is copied is chosen from our list; nothing that a request says becomes a path. A button of a page elsewhere
+is refused: by where the browser says that the request comes from, and by a word that only our page has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import os
+import re
+import secrets
+import socket
+import socketserver
+from collections.abc import Mapping
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from .templates import ABSENT, Template, TemplateError, copy, templates
+
+LONGEST_FORM = 4096
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>New from template</title>
+<style>
+:root { color-scheme: light dark; --line: #8a8f98; --quiet: #5b616b; --card: #f6f7f9; --main: #1f5fa8; }
+@media (prefers-color-scheme: dark) { :root { --quiet: #aab1bd; --card: #23262b; --main: #7db4f0; } }
+body { font: 1rem/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem; padding: 1rem; }
+h1 { font-size: 1.6rem; margin: .5rem 0; }
+h2 { font-size: 1.1rem; margin: 0 0 .5rem; }
+ul { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr));
+  list-style: none; margin: 1.5rem 0; padding: 0; }
+li { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; display: flex;
+  flex-direction: column; min-width: 0; padding: 1rem; }
+p { margin: 0 0 .75rem; overflow-wrap: anywhere; }
+form { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: auto; }
+button { background: transparent; border: 2px solid var(--main); border-radius: .4rem; color: var(--main);
+  cursor: pointer; font: inherit; min-height: 2.75rem; padding: .25rem 1rem; }
+button.first { background: var(--main); color: Canvas; }
+button:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
+.quiet { color: var(--quiet); }
+.note { border-left: 4px solid #b3471d; padding-left: .75rem; }
+.hidden { clip-path: inset(50%); height: 1px; overflow: hidden; position: absolute; white-space: nowrap; width: 1px; }
+</style>
+</head>
+<body>
+<main>
+<h1>New from template</h1>
+<p>Each trains on one processor, on one GPU, or on the GPUs of many nodes, without a change but the number of ranks.
+A copy is put into <strong>@FOLDER@</strong>, and opened.</p>
+@ERROR@
+<ul>
+@CARDS@
+</ul>
+</main>
+</body>
+</html>
+"""
+CARD = """<li>
+<h2 id="@NAME@">@TITLE@</h2>
+@ABOUT@
+<form method="post" action="@ACTION@" target="_top">
+<input type="hidden" name="word" value="@WORD@">
+<input type="hidden" name="name" value="@NAME@">
+<button class="first" name="kind" value="notebook">Notebook<span class="hidden"> of @TITLE@</span></button>
+<button name="kind" value="script">Script<span class="hidden"> of @TITLE@</span></button>
+</form>
+</li>"""
+
+
+class Gallery:
+    """The page, and what its buttons do.
+
+    Args:
+        prefix: path of the page as the browser knows it. folder: where copies go, the root of the user's server.
+    """
+
+    def __init__(self, prefix: str, folder: Path) -> None:
+        self.prefix, self.folder = prefix.rstrip("/"), folder
+        self._word = secrets.token_urlsafe(24)
+
+    def page(self, error: str = "") -> str:
+        """Return the page."""
+        cards = [self._card(template) for template in templates()]
+        cards += [
+            f'<li>\n<h2>{escape(title)}</h2>\n<p class="quiet">There is none. {escape(why)}</p>\n</li>'
+            for title, why in ABSENT
+        ]
+        alert = f'<p class="note" role="alert">{escape(error)}</p>' if error else ""
+        shown = "~" if self.folder == Path.home() else self.folder.name
+        return _filled(PAGE, FOLDER=escape(shown), ERROR=alert, CARDS="\n".join(cards))
+
+    def _card(self, template: Template) -> str:
+        about = "\n".join(f"<p>{_text(part)}</p>" for part in template.about.split("\n\n"))
+        if template.lacks:
+            about += f'\n<p class="note">{_text(template.lacks)}</p>'
+        return _filled(
+            CARD,
+            NAME=escape(template.name),
+            TITLE=_text(template.title),
+            ABOUT=about,
+            ACTION=escape(f"{self.prefix}/"),
+            WORD=self._word,
+        )
+
+    def taken(self, fields: Mapping[str, str]) -> str:
+        """Copy what a form asks for, and return the address where the user's server opens it.
+
+        Raises:
+            PermissionError: the form is none of ours. TemplateError: it cannot be copied.
+        """
+        if not hmac.compare_digest(fields.get("word", "").encode(), self._word.encode()):
+            raise PermissionError("This page is from before the session was started again. Load it anew.")
+        target = copy(fields.get("name", ""), self.folder, script=fields.get("kind") == "script")
+        server = self.prefix.rpartition("/")[0]
+        return f"{server}/lab/tree/{quote(target.relative_to(self.folder).as_posix())}"
+
+
+def from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser says that a request was made by a page of another site."""
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site != "same-origin"
+    origin = headers.get("Origin")
+    hosts = {headers.get("X-Forwarded-Host", ""), headers.get("Host", "")} - {""}
+    return origin is not None and urlsplit(origin).netloc not in hosts
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers for a ``Gallery``."""
+
+    gallery: Gallery
+    timeout = 30
+    server_version = "carme-gallery"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Show the page."""
+        if urlsplit(self.path).path.rstrip("/") != self.gallery.prefix:
+            return self._answer(HTTPStatus.NOT_FOUND, self.gallery.page("There is no such page here."))
+        try:
+            return self._answer(HTTPStatus.OK, self.gallery.page())
+        except TemplateError as error:
+            return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"<!doctype html>{escape(str(error))}")
+
+    def do_POST(self) -> None:
+        """Copy a template."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > LONGEST_FORM:
+            return self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self.gallery.page("That is no form of this page."))
+        said = parse_qs(self.rfile.read(int(length)).decode("utf-8", "replace"))
+        if from_elsewhere(dict(self.headers.items())):
+            return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page("Another site asked for this; it is refused."))
+        try:
+            place = self.gallery.taken({name: values[-1] for name, values in said.items()})
+        except PermissionError as error:
+            return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page(str(error)))
+        except TemplateError as error:
+            return self._answer(HTTPStatus.CONFLICT, self.gallery.page(str(error)))
+        self.send_response(HTTPStatus.SEE_OTHER)
+        self.send_header("Location", place)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
+
+    def _answer(self, status: HTTPStatus, page: str) -> None:
+        body = page.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "same-origin")
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        """Return who asked: behind a unix socket always the user's own server."""
+        return "server"
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: every look at the page would be a line of the session's log."""
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Listens on a unix socket."""
+
+    daemon_threads = True
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Return a connection; a unix socket's peer has no address."""
+        connection, _ = super().get_request()
+        return connection, ("", 0)
+
+
+def serve(where: str, gallery: Gallery) -> Server:
+    """Return a server that listens; the socket can be opened by its owner alone."""
+    before = os.umask(0o077)
+    try:
+        Path(where).unlink(missing_ok=True)
+        return Server(where, type("OneGallery", (Handler,), {"gallery": gallery}))
+    finally:
+        os.umask(before)
+
+
+def _filled(text: str, **values: str) -> str:
+    """Put values into a text; what they hold is not looked at again."""
+    return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text)
+
+
+def _text(markdown: str) -> str:
+    """Return a paragraph as HTML; of Markdown the templates use code and emphasis only."""
+    made = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(markdown))
+    return re.sub(r"\*([^*\s][^*]*)\*", r"<em>\1</em>", made)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serve until the session ends."""
+    parser = argparse.ArgumentParser(prog="carme-gallery", description="Serve the gallery of templates.")
+    parser.add_argument("--socket", required=True, help="unix socket to listen on, in a folder of mode 0700")
+    parser.add_argument("--prefix", default="", help="path of the page, such as /user/alice/templates")
+    said = parser.parse_args(argv)
+    with serve(said.socket, Gallery(said.prefix, Path.cwd())) as server:
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""``%%distributed``: the cell's code runs as many ranks, and the cell shows them until they have ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from . import distributed, script
+from .asked import Asked, BadAsk, asked_by
+from .failures import CannotRun
+
+MAGIC = "distributed"
+HELP = """Run this cell as RANKS processes, on the GPUs of this session or, where they are too few, of a companion job.
+
+%%distributed -n RANKS [options]
+
+  --nodes N             on how many nodes; without it as few as will do
+  --gpus-per-task N     GPUs of each rank; without it 1 where the session has GPUs, else 0
+  --backend NAME        torchrun (torch.distributed), horovod or mpi; without it that of the kernel
+  --elastic FEWEST:MOST go on with fewer or more ranks; see distributed.resize
+  --time 30m            its time limit: 30m, 1h30m, 2d, or minutes
+  --name NAME           what it is called in distributed.runs()
+  --push a,b            variables of this notebook that each rank is given
+  --pull a,b            variables of rank 0 that this notebook is given at the end
+  --detach              end the cell at once; the run goes on, also when this kernel ends
+  --dry-run             run nothing, and print a Slurm batch script that does the same
+
+Each rank knows its place by carme_hub.training.here, torch.distributed or Horovod. Stop it as you stop a cell.
+"""
+
+
+def register(shell: Any) -> None:
+    """Give an IPython the magic, and the name ``distributed``."""
+
+    def magic(line: str, cell: str) -> None:
+        run_cell(shell, line, cell)
+
+    magic.__doc__ = HELP
+    shell.register_magic_function(magic, magic_kind="cell", magic_name=MAGIC)
+    if MAGIC not in shell.user_ns:  # somebody may have Dask's
+        shell.push({MAGIC: distributed}, interactive=False)
+
+
+def run_cell(shell: Any, line: str, cell: str) -> None:
+    """Do what ``%%distributed`` says.
+
+    Raises:
+        RankFailed: a rank failed. Interrupted: the cell was. CannotRun: with what to do.
+    """
+    asked = asked_in(line)
+    push = variables(asked, shell.user_ns)
+    if asked.dry_run:
+        print(script.batch_script(asked, cell=cell, push=push))  # noqa: T201  this is what was asked for
+        return
+    run = distributed.begin(asked, cell=cell, push=push)
+    if asked.detach:
+        distributed.tell(
+            f"{run.id} goes on without this notebook. distributed.watch({run.id!r}) shows it, "
+            f"distributed.stop({run.id!r}) ends it, and distributed.runs() lists all. Its files are in {run.folder}"
+        )
+        return
+    distributed.end(run)
+    if asked.pull:
+        shell.push(run.result(0))
+
+
+def asked_in(line: str, environ: Mapping[str, str] = os.environ) -> Asked:
+    """Return what the line asks for; the kernel may have a backend of its own."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise CannotRun(f"A quotation mark is missing its other one: {line.strip()[:80]}") from None
+    try:
+        return asked_by(with_backend(words, environ))
+    except BadAsk as error:
+        raise CannotRun(str(error)) from None
+
+
+def with_backend(words: list[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the words with the backend of this kernel; a later one, which is written, counts."""
+    backend = environ.get("CARME_BACKEND", "")
+    return ["--backend", backend, *words] if backend else words
+
+
+def variables(asked: Asked, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables to push.
+
+    Raises:
+        CannotRun: there is none of that name.
+    """
+    missing = [name for name in asked.push if name not in names]
+    if missing:
+        raise CannotRun(f"--push {missing[0]}: this notebook has no variable {missing[0]}.")
+    return {name: names[name] for name in asked.push}

@@ -1,0 +1,88 @@
+"""What the ranks of a step write comes through one pipe, each line with its task's number, and is taken apart here.
+
+Slurm ends an unfinished line that it labels (srun(1), ``--label``), so a line is whole when it comes. What has no label
+is Slurm's own word on the step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+_LABEL = re.compile(rb" *(\d{1,6}): ")
+_EXITED = re.compile(r"tasks? ([\d,\-\[\]]+): (.*)")
+#: Lines that are kept of each rank for whoever looks on, and the most bytes of each rank's log.
+NEWEST, LARGEST = 40, 1 << 30
+
+
+class Output:
+    """Writes ``rank-<n>.log`` of a run, from any number of steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._files: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._newest: dict[int, deque[str]] = {}
+
+    def write(self, rank: int, line: bytes) -> None:
+        """Keep one line of a rank. ``\\r`` goes back to its beginning, as on a terminal."""
+        line = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
+        with self._lock:
+            self._newest.setdefault(rank, deque(maxlen=NEWEST)).append(line.decode(errors="replace"))
+            written = self._written.get(rank, 0)
+            if written > LARGEST:
+                return
+            text = line + b"\n" if written + len(line) < LARGEST else b"[carme] the log is full; no more is kept\n"
+            self._written[rank] = written + len(line) + 1
+            os.write(self._file(rank), text)
+
+    def newest(self, rank: int) -> list[str]:
+        """Return the last lines of a rank."""
+        with self._lock:
+            return list(self._newest.get(rank, ()))
+
+    def close(self) -> None:
+        """Close all logs."""
+        with self._lock:
+            while self._files:
+                os.close(self._files.popitem()[1])
+
+    def _file(self, rank: int) -> int:
+        if rank not in self._files:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            self._files[rank] = os.open(self._folder / f"rank-{rank}.log", flags, 0o600)
+        return self._files[rank]
+
+
+class Reader(threading.Thread):
+    """Takes one pipe of a step apart, until its writers have closed it.
+
+    Args:
+        pipe: the end to read, closed here. take: is given a task's number and a line. say: is given Slurm's own lines.
+    """
+
+    def __init__(self, pipe: int, take: Callable[[int, bytes], None], say: Callable[[str], None]) -> None:
+        super().__init__(name="carme-output", daemon=True)
+        self._pipe, self._take, self._say = pipe, take, say
+
+    def run(self) -> None:
+        """Read."""
+        with os.fdopen(self._pipe, "rb") as lines:
+            for line in lines:
+                text = line.rstrip(b"\n")
+                label = _LABEL.match(text)
+                if label:
+                    self._take(int(label[1]), text[label.end() :])
+                elif text.strip():
+                    self._say(text.decode(errors="replace"))
+
+
+def ended_badly(line: str) -> tuple[int, str] | None:
+    """Return the first task that a line of Slurm's says ended, and how: ``srun: error: n2: task 3: Exited with …``."""
+    match = _EXITED.search(line)
+    number = re.match(r"\[?(\d+)", match[1]) if match else None
+    return (int(number[1]), match[2].strip()) if match and number else None

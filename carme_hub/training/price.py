@@ -1,0 +1,64 @@
+"""What a run costs beyond its session is said before anything is submitted for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from .asked import Asked
+from .broker import NoBroker
+from .companion_job import STARTING
+from .direct import broker_here
+from .display import counted
+from .failures import CannotRun
+from .placing import Place, Room, place
+
+
+def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
+    """Return what a run asks the hub for, its price and when it would start; "" where the session's own job will do.
+
+    Raises:
+        CannotRun: the hub would refuse it, in its words.
+    """
+    where = place(asked, room(environ))
+    if not where.companion:
+        return ""
+    from . import companions  # most runs need none
+
+    try:
+        hub = companions.Hub.from_environ()
+        quote = hub.quote(nodes=where.nodes, gpus=where.gpus, minutes=minutes(asked))
+    except (companions.NoHub, companions.Refused) as error:
+        raise CannotRun(str(error)) from None
+    if not quote.allowed:
+        raise CannotRun(quote.message)
+    parts = [f"This session has no room for {counted(where.ranks, 'rank')}: {needs(where)} more are asked for."]
+    parts += [_sentence(quote.message), _sentence(quote.said)]
+    return " ".join(filter(None, parts))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def needs(where: Place) -> str:
+    """Return what a companion has, in words."""
+    gpus = f" with {counted(where.gpus, 'GPU')}" if where.gpus else ""
+    return f"{counted(where.nodes, 'node')}{gpus}"
+
+
+def minutes(asked: Asked) -> int:
+    """Return for how long a companion is asked for; 0 = as long as the session."""
+    return -(-asked.seconds // 60) + STARTING if asked.seconds else 0
+
+
+def room(environ: Mapping[str, str]) -> Room:
+    """Return what the session's job has, as Slurm told it; where it has several nodes the broker is asked."""
+    nodes, gpus = environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURM_GPUS_ON_NODE", "")
+    if nodes and not set("[,") & set(nodes):
+        return Room(1, int(gpus) if gpus.isdigit() else 0)
+    try:
+        have = broker_here(environ).allocation()
+    except NoBroker as error:
+        raise CannotRun(str(error)) from None
+    return Room(len(have.nodes), have.gpus)

@@ -1,0 +1,93 @@
+"""How far the code of a rank has come, as it says itself with ``here.step``, and what it measured.
+
+Scalars of rank 0 go to ``scalars.jsonl`` of the run's folder, those of rank n to ``scalars-<n>.jsonl``: on a shared
+file system two nodes cannot append to one file. Where TensorBoard is installed, its events have them too
+(``tb/rank-<n>``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+#: Seconds over which the rate is taken.
+WINDOW = 10.0
+
+
+class Progress:
+    """What one process has said."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._step: int | None = None
+        self._total: int | None = None
+        self._samples = 0
+        self._recent: deque[tuple[float, int, int]] = deque()  # when, step, samples
+        self._waiting: list[dict[str, Any]] = []
+        self._events: Any = None
+
+    def step(self, step: int, total: int | None, samples: int, scalars: dict[str, Any]) -> None:
+        """Take notice of a step that is done; see ``here.step``."""
+        now = time.monotonic()
+        # A tensor with one element is a number too; torch warns of one that still has its gradient.
+        plain = {name: value.detach() if hasattr(value, "detach") else value for name, value in scalars.items()}
+        numbers = {name: float(value) for name, value in plain.items()}
+        with self._lock:
+            self._step, self._total = int(step), None if total is None else int(total)
+            self._samples += int(samples)
+            self._recent.append((now, self._step, self._samples))
+            while len(self._recent) > 2 and self._recent[0][0] < now - WINDOW:
+                self._recent.popleft()
+            if numbers:
+                self._waiting.append({"step": self._step, "at": time.time(), **numbers})
+
+    def said(self) -> dict[str, Any]:
+        """Return step, total, samples so far, and the rate: samples a second, or steps where no samples were said."""
+        with self._lock:
+            rate = None
+            if len(self._recent) > 1 and self._recent[-1][0] > self._recent[0][0]:
+                (first, *begun), (last, *done) = self._recent[0], self._recent[-1]
+                rate = round((done[1] - begun[1] or done[0] - begun[0]) / (last - first), 3)
+            return {"step": self._step, "total": self._total, "samples": self._samples or None, "rate": rate}
+
+    def flush(self, folder: str, rank: int) -> None:
+        """Write down what was measured since the last time.
+
+        Args:
+            folder: of the run, "" = there is none, and nothing is kept.
+        """
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        if not waiting or not folder:
+            return
+        path = Path(folder) / ("scalars.jsonl" if rank == 0 else f"scalars-{rank}.jsonl")
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.writelines(json.dumps(each) + "\n" for each in waiting)
+        self._log(Path(folder) / "tb" / f"rank-{rank}", waiting)
+
+    def _log(self, folder: Path, waiting: list[dict[str, Any]]) -> None:
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:  # the image has no TensorBoard, so nobody can look at events either
+            return
+        if self._events is None:
+            self._events = EventFileWriter(str(folder))
+        for each in waiting:
+            values = [
+                Summary.Value(tag=name, simple_value=value)
+                for name, value in each.items()
+                if name not in ("step", "at")
+            ]
+            self._events.add_event(Event(wall_time=each["at"], step=each["step"], summary=Summary(value=values)))
+        self._events.flush()
+
+
+#: That of this process.
+PROGRESS = Progress()

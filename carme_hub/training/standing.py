@@ -1,0 +1,152 @@
+"""How a run stands: a dictionary that its conductor changes, writes to ``state.json``, and tells to who looks on.
+
+It is written and told at most four times a second, however often it changes, but its end at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import telling
+from .rendezvous import Rendezvous
+from .runs import ENDED, Run, State, keep
+
+#: Seconds between two writings, and the longest between two things told to who looks on.
+OFTEN, QUIET = 0.25, 1.0
+#: What the table of ranks says of a rank that has not come.
+NOT_YET: State = {
+    "state": "starting",
+    "exit": None,
+    "step": None,
+    "total": None,
+    "samples": None,
+    "rate": None,
+    "gpu": None,
+    "cpu": None,
+    "at": 0.0,
+}
+
+
+class Standing:
+    """The state of one run, from ``start`` to ``close``."""
+
+    def __init__(self, run: Run, **first: Any) -> None:
+        self._run = run
+        self._state = run.state() | first
+        self._version, self._changed = 0, threading.Condition()
+        self._counted = time.monotonic()
+        self._gpu_seconds = 0.0
+        self._writer = threading.Thread(target=self._write, name="carme-standing", daemon=True)
+
+    def start(self) -> None:
+        """Write it from now on, and at once."""
+        keep(self._run.folder / "state.json", self.get())
+        self._writer.start()
+
+    def close(self, **changes: Any) -> None:
+        """Write the end, and no more."""
+        self.count_gpus(0)
+        with self._changed:
+            for entry in self._state["ranks"]:
+                entry["state"] = "stopped" if entry["state"] in ("starting", "running") else entry["state"]
+            # Written before it is known to anybody, and with the lock: nothing older is written after it.
+            keep(self._run.folder / "state.json", self._state | changes)
+            self.update(**changes)
+        self._writer.join()
+
+    def get(self) -> State:
+        """Return a copy."""
+        with self._changed:
+            self._count()
+            return {**self._state, "ranks": [dict(each) for each in self._state["ranks"]]}
+
+    def update(self, **changes: Any) -> None:
+        """Change fields."""
+        with self._changed:
+            self._state.update(changes)
+            self._version += 1
+            self._changed.notify_all()
+
+    def follow(self) -> Iterator[State]:
+        """Yield it when it has changed, and now and then also when not, to the end."""
+        seen = -1
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._version != seen, timeout=QUIET)  # noqa: B023  called at once
+                seen = self._version
+            state = self.get()
+            yield state
+            if state["state"] in ENDED:
+                return
+            self._pause()
+
+    def _write(self) -> None:
+        seen = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._version != seen)  # noqa: B023  called at once
+                seen = self._version
+                if self._state["state"] in ENDED:
+                    return  # ``close`` has written it
+                keep(self._run.folder / "state.json", self.get())
+            self._pause()
+
+    def _pause(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._state["state"] in ENDED, OFTEN)
+
+    # -- ranks --------------------------------------------------------------------------------------------------------
+
+    def ranks(self, nodes: Sequence[str]) -> None:
+        """Begin the table of ranks: one for each of these nodes' names, in order."""
+        self.update(ranks=[{"rank": rank, "node": node, **NOT_YET} for rank, node in enumerate(nodes)])
+
+    def rank(self, number: int, **changes: Any) -> None:
+        """Change the entry of one rank; one that is new is added."""
+        with self._changed:
+            for entry in self._state["ranks"]:
+                if entry["rank"] == number:
+                    entry.update(changes)
+                    break
+            else:
+                self._state["ranks"].append({"rank": number, "node": "", **NOT_YET, **changes})
+                self._state["ranks"].sort(key=lambda entry: int(entry["rank"]))
+            self._version += 1
+            self._changed.notify_all()
+
+    def beats(self, rendezvous: Rendezvous) -> None:
+        """Bring the table of ranks up to date from what the ranks said at their rendezvous."""
+        with self._changed:
+            before = [dict(entry) for entry in self._state["ranks"]]
+            for entry in self._state["ranks"]:
+                hello, beat, end = (
+                    telling.heard(rendezvous, scope, entry["rank"])
+                    for scope in (telling.HELLO, telling.BEAT, telling.END)
+                )
+                if hello is not None:
+                    entry["node"] = hello["node"]
+                    entry["state"] = "running" if entry["state"] == "starting" else entry["state"]
+                if beat is not None:
+                    entry.update({name: beat.get(name) for name in NOT_YET if name not in ("state", "exit")})
+                if end is not None:
+                    entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": "failed"})
+            if before != self._state["ranks"]:
+                self._version += 1
+                self._changed.notify_all()
+
+    # -- GPU-time -----------------------------------------------------------------------------------------------------
+
+    def count_gpus(self, gpus: int) -> None:
+        """Count from now on that the run has this many GPUs."""
+        with self._changed:
+            self._count()
+            self._state["gpus"] = gpus
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        self._gpu_seconds += self._state["gpus"] * (now - self._counted)
+        self._counted = now
+        self._state["gpu_seconds"] = round(self._gpu_seconds)

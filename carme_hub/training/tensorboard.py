@@ -1,0 +1,398 @@
+"""TensorBoard on a unix socket: it follows the newest run by itself, or shows all runs or one folder, and at once.
+
+TensorBoard's own server listens on a port that everybody on the node can reach, and its page does not look for new
+events by itself. Here its WSGI application is served on a socket in a folder that only the user can open; what is
+shown can be changed while it runs; and a page that is open learns of a new event within a second.
+
+One file without imports of ours: it travels to the session, so that an image needs nothing but TensorBoard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import html
+import importlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+HERE = Path(__file__).parent
+#: The second a file of events was begun is in its name.
+EVENTS = re.compile(r"tfevents\.(\d+)")
+LOOK, UNWATCHED, IDLE = 0.25, 3.0, 60.0  # seconds between looks, and when nobody has looked on for the last
+HELD = 25.0  # seconds for which a question for news is held
+QUICK = 64  # files that are looked at each time: those that changed last
+LONGEST_FORM = 1 << 16
+
+Environ = dict[str, Any]
+Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is shown: this session's newest run or all of them, all runs ``ever``, one by its name, or one folder."""
+
+    kind: str = "newest"
+    value: str = ""
+
+
+class NoFolder(ValueError):
+    """What was chosen is not there; the message says so."""
+
+
+def runs_folder() -> Path:
+    """Return where ``%%distributed`` keeps its runs; as in ``carme_hub.training.runs``."""
+    return Path.home() / ".carme/runs"
+
+
+def runs(*, ever: bool = False) -> list[str]:
+    """Return the runs of this session that have events, the newest first; ``ever``: those of all sessions."""
+    began = {}
+    with contextlib.suppress(FileNotFoundError):
+        for run in runs_folder().iterdir():
+            first = min(_stamps(run / "tb"), default=0)
+            if first and (ever or _session(run) in ("", os.environ.get("CARME_SESSION", ""))):
+                began[run.name] = (first, run.stat().st_mtime)
+    return sorted(began, key=lambda name: began[name], reverse=True)
+
+
+def _stamps(folder: Path) -> Iterator[int]:
+    for _, _, names in os.walk(folder):
+        yield from (int(found[1]) for name in names if (found := EVENTS.search(name)))
+
+
+@cache
+def _session(run: Path) -> str:
+    try:  # written before there are events, and never changed
+        return str(json.loads((run / "asked.json").read_text()).get("session", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def shown(choice: Choice) -> dict[str, Path]:
+    """Return the folders to show, by the name that they have in the legend."""
+    if choice.kind == "folder":
+        return {"": Path(choice.value)}
+    found = [choice.value] if choice.kind == "run" else runs(ever=choice.kind == "ever")
+    return {name: runs_folder() / name / "tb" for name in (found[:1] if choice.kind == "newest" else found)}
+
+
+def chosen(fields: dict[str, str]) -> Choice:
+    """Return what a form says.
+
+    Raises:
+        NoFolder: with what to do.
+    """
+    kind = fields.get("show", "newest")
+    if kind == "run":
+        name = fields.get("run", "")
+        if name not in runs(ever=True):
+            raise NoFolder(f"There is no run {name[:80]!r} with events.")
+        return Choice("run", name)
+    if kind == "folder":
+        said = fields.get("folder", "").strip()
+        folder = Path.home() / Path(said).expanduser()
+        if not said or not folder.is_dir():
+            raise NoFolder(f"There is no folder {said[:200]!r}. Give one below your home, or a whole path.")
+        return Choice("folder", str(folder))
+    return Choice(kind if kind in ("all", "ever") else "newest")
+
+
+class Files:
+    """The event files of some folders, and whether they have changed."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, tuple[int, float]] = {}
+
+    def walk(self, folders: Iterable[Path]) -> bool:
+        """Look for files, new ones too; return whether anything has changed."""
+        found = {}
+        for top in folders:
+            for folder, _, names in os.walk(top):
+                for name in names:
+                    if EVENTS.search(name):
+                        path = f"{folder}/{name}"
+                        found[path] = _size(path)
+        changed = found != self._sizes
+        self._sizes = found
+        return changed
+
+    def look(self) -> bool:
+        """Look at the files that changed last; return whether one has changed again."""
+        last = sorted(self._sizes, key=lambda path: self._sizes[path][1], reverse=True)[:QUICK]
+        now = {path: _size(path) for path in last}
+        changed = any(self._sizes[path] != size for path, size in now.items())
+        self._sizes.update(now)
+        return changed
+
+
+def _size(path: str) -> tuple[int, float]:
+    # Opened, since NFS answers a bare stat from its memory for seconds, and an open() only after asking the server.
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            state = os.fstat(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        return (-1, 0.0)
+    return (state.st_size, state.st_mtime)
+
+
+class Runs:
+    """TensorBoard's multiplexer, of which there is a new one for every choice; it is told by its own name.
+
+    Args:
+        make: makes an empty one.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.current = make()
+
+    def renew(self) -> None:
+        """Forget all runs."""
+        self.current = self._make()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current, name)
+
+
+class Follower(threading.Thread):
+    """Reads new events as they are written, and tells those who wait for them."""
+
+    def __init__(self, board: Runs) -> None:
+        super().__init__(name="follower", daemon=True)
+        self.board = board
+        self.choice = Choice()
+        self.folders: dict[str, Path] = {}
+        self.news = 0
+        self.error = ""
+        self._files = Files()
+        self._changed = threading.Condition()
+        self._asked = time.monotonic()
+        self._wake = threading.Event()
+
+    def choose(self, choice: Choice) -> None:
+        """Show something else."""
+        self.choice = choice
+        self._wake.set()
+
+    def asked(self) -> None:
+        """Note that somebody looks on."""
+        if time.monotonic() - self._asked > IDLE:
+            self._wake.set()
+        self._asked = time.monotonic()
+
+    def wait(self, seen: int, limit: float = HELD) -> int:
+        """Return the number of the last news once it is not ``seen``, or the time is over."""
+        self.asked()
+        with self._changed:
+            self._changed.wait_for(lambda: self.news != seen, limit)
+            return self.news
+
+    def run(self) -> None:
+        """Follow for ever."""
+        due = pause = 0.0
+        while True:
+            watched = time.monotonic() - self._asked < IDLE
+            if self._wake.wait(max(pause, LOOK if watched else UNWATCHED)):
+                self._wake.clear()
+                due = 0.0
+            began = time.monotonic()
+            try:
+                changed = self.step(whole=began >= due)
+                took = time.monotonic() - began
+                # A large tree must not keep a CPU busy, nor must many runs that are written to.
+                due = began + 20 * took if began >= due else due
+                pause = 2 * took if changed else 0.0
+            except OSError as error:
+                self.error, pause = f"{error.filename or 'A folder'} cannot be read: {error.strerror}", UNWATCHED
+
+    def step(self, *, whole: bool) -> bool:
+        """Look once, read what is new, and return whether there was anything.
+
+        Args:
+            whole: look for new runs and files too.
+        """
+        folders = shown(self.choice) if whole else self.folders
+        other = folders != self.folders
+        changed = self._files.walk(folders.values()) if whole else self._files.look()
+        if not (changed or other):
+            return False
+        if other and not (self.choice.kind in ("all", "ever") and self.folders.items() <= folders.items()):
+            self.board.renew()
+        self.folders = folders
+        if whole:
+            for name, folder in folders.items():
+                self.board.AddRunsFromDirectory(str(folder), name or None)
+        self.board.Reload()
+        self.error = ""
+        with self._changed:
+            self.news += 1
+            self._changed.notify_all()
+        return True
+
+    def says(self) -> str:
+        """Return what is shown, in words."""
+        if self.error:
+            return self.error
+        if self.choice.kind == "folder":
+            return f"Showing {self.choice.value}"
+        if not self.folders:
+            return "No run has written events yet; the first one will show here"
+        if self.choice.kind in ("all", "ever"):
+            return f"Showing all runs{' of this session' * (self.choice.kind == 'all')}: {len(self.folders)}"
+        return f"Showing run {next(iter(self.folders))}" + (", the newest" if self.choice.kind == "newest" else "")
+
+
+class Pages:
+    """What stands beside TensorBoard's own pages: news for its page, and the form."""
+
+    def __init__(self, follower: Follower, app: Wsgi) -> None:
+        self.follower, self.app = follower, app
+
+    def __call__(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request."""
+        path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
+        self.follower.asked()
+        if path in ("/", "/index.html") and method == "GET":
+            return self._index(environ, start)
+        if path == "/carme/live.js":
+            return _answer(start, (HERE / "carme-tensorboard.js").read_bytes(), "text/javascript")
+        if path == "/carme/news":
+            return self._news(environ, start)
+        if path == "/carme/" and method == "POST":
+            return self._choose(environ, start)
+        if path == "/carme/":
+            return self._form(start)
+        return self.app(environ, start)
+
+    def _index(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        said: list[Any] = []
+        answer = self.app(environ, lambda status, headers, *_: said.append((status, headers)))
+        page = b"".join(answer)
+        status, headers = said[0]
+        page = page.replace(b"<head>", b'<head><script src="carme/live.js"></script>', 1)
+        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # theirs leads out of the prefix
+        kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
+        start(status, [*kept, ("Content-Length", str(len(page)))])
+        return [page]
+
+    def _news(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        seen = parse_qs(environ.get("QUERY_STRING", "")).get("seen", [""])[0]
+        news = self.follower.wait(int(seen) if seen.isdecimal() else -1)
+        said = {"news": news, "shows": self.follower.says()}
+        return _answer(start, json.dumps(said).encode(), "application/json")
+
+    def _choose(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(min(length, LONGEST_FORM)).decode("utf-8", "replace")
+        fields = {name: values[-1] for name, values in parse_qs(body).items()}
+        try:
+            self.follower.choose(chosen(fields))
+        except NoFolder as error:
+            return self._form(start, fields, str(error))
+        start("303 See Other", [("Location", "../"), ("Content-Length", "0")])
+        return [b""]
+
+    def _form(
+        self, start: Callable[..., Any], fields: dict[str, str] | None = None, error: str = ""
+    ) -> Iterable[bytes]:
+        choice = self.follower.choice
+        fields = fields or {"show": choice.kind, choice.kind: choice.value}
+        names = runs(ever=True)
+        options = "".join(
+            f"<option{' selected' if name == fields.get('run') else ''}>{html.escape(name)}</option>" for name in names
+        )
+        page = (HERE / "carme-tensorboard.html").read_text(encoding="utf-8")
+        values = {
+            "ERROR": f'<p class="error" role="alert" id="error">{html.escape(error)}</p>' if error else "",
+            "SHOWS": html.escape(self.follower.says()),
+            "RUNS": options,
+            "NO_RUN": "" if names else " disabled",
+            "FOLDER": html.escape(fields.get("folder", ""), quote=True),
+            **{kind.upper(): " checked" if fields["show"] == kind else "" for kind in ("newest", "all", "ever", "run")},
+            "OTHER": " checked" if fields["show"] == "folder" else "",
+        }
+        page = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], page)
+        return _answer(start, page.encode(), "text/html; charset=utf-8", "400 Bad Request" if error else "200 OK")
+
+
+def _answer(start: Callable[..., Any], body: bytes, kind: str, status: str = "200 OK") -> Iterable[bytes]:
+    policy = "default-src 'self'; style-src 'unsafe-inline'; form-action 'self'"
+    more = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": policy}
+    start(status, [("Content-Type", kind), ("Content-Length", str(len(body))), *more.items()])
+    return [body]
+
+
+def board(prefix: str) -> tuple[Wsgi, Follower]:
+    """Return TensorBoard's application with our pages, and what feeds it."""
+    backend = "tensorboard.backend"
+    program = importlib.import_module("tensorboard.program")
+    default = importlib.import_module("tensorboard.default")
+    application = importlib.import_module(f"{backend}.application")
+    ingester = importlib.import_module(f"{backend}.event_processing.data_ingester")
+    provider = importlib.import_module(f"{backend}.event_processing.data_provider")
+    multiplexer = importlib.import_module(f"{backend}.event_processing.plugin_event_multiplexer")
+
+    tool = program.TensorBoard(default.get_plugins())
+    # The ranks of a run write a file each, and a run that goes on after a stop writes another: all of them count.
+    tool.configure(argv=["tensorboard", "--logdir=runs", f"--path_prefix={prefix}", "--reload_multifile=true"])
+    tool.flags.logdir, tool.flags.window_title = "", "TensorBoard"
+
+    def empty() -> Any:
+        return multiplexer.EventMultiplexer(
+            size_guidance=ingester.DEFAULT_SIZE_GUIDANCE,
+            tensor_size_guidance={**ingester.DEFAULT_TENSOR_SIZE_GUIDANCE, **tool.flags.samples_per_plugin},
+            purge_orphaned_data=tool.flags.purge_orphaned_data,
+            max_reload_threads=1,
+            event_file_active_filter=lambda written: written + 4000 >= time.time(),  # as --reload_multifile does
+        )
+
+    runs_shown = Runs(empty)
+    follower = Follower(runs_shown)
+    app = application.TensorBoardWSGIApp(
+        tool.flags,
+        tool.plugin_loaders,
+        provider.MultiplexerDataProvider(runs_shown, ""),
+        tool.assets_zip_provider,
+        runs_shown,
+        experimental_middlewares=[lambda inner: Pages(follower, inner)],
+    )
+    return app, follower
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serve until the session ends."""
+    parser = argparse.ArgumentParser(prog="carme-tensorboard", description=__doc__)
+    parser.add_argument("--socket", required=True, help="unix socket to listen on, in a folder of mode 0700")
+    parser.add_argument("--prefix", default="", help="path of the page, such as /user/alice/tensorboard")
+    said = parser.parse_args(argv)
+    os.umask(0o077)
+    serving = importlib.import_module("werkzeug.serving")
+
+    class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc, name-defined]
+        """Does not write every request into the session's log."""
+
+        def log_request(self, *_: Any) -> None:
+            """Say nothing."""
+
+    app, follower = board(said.prefix.rstrip("/"))
+    follower.start()
+    server = serving.make_server(f"unix://{said.socket}", 0, app, threaded=True, request_handler=Quiet)
+    server.daemon_threads = True
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

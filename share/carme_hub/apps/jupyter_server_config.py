@@ -1,0 +1,44 @@
+"""Written by Carme Hub for one session: its apps, in place of jupyter-server-proxy's own pages for any port."""
+
+# ruff: noqa: F821, S102  get_config and load_subconfig are given by traitlets; what is run here came with this file
+import base64
+import json
+import os
+import sys
+import tempfile
+import types
+import zlib
+from pathlib import Path
+
+EXTENSIONS = {"jupyter_server_proxy": False, "carme_apps": True}
+
+c = get_config()
+# First of all: whatever goes wrong below, no port of the node is open to those who reach this server.
+c.ServerApp.jpserver_extensions.update(EXTENSIONS)
+
+if os.environ.get("JUPYTERHUB_DISABLE_USER_CONFIG"):
+    # Then this file is named on the command line, which leaves out all others: those that are not the user's count.
+    from jupyter_core.paths import jupyter_config_path
+
+    for place in reversed(jupyter_config_path()):
+        there = (Path(place) / "jupyter_server_config.py").is_file()
+        if there and not Path(place).resolve().is_relative_to(Path.home().resolve()):
+            load_subconfig("jupyter_server_config.py", path=place)
+    c.ServerApp.jpserver_extensions.update(EXTENSIONS)
+
+if "carme_apps" not in sys.modules:
+    # On the node, and short: a home may be far away, and a socket's path has 107 bytes at most. The folder is 0700.
+    near = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="carme-apps-", dir=near if len(near) < 48 else "/tmp"))  # noqa: S108
+    packed = Path(__file__).with_name("carme-apps").read_bytes()
+    for name, text in json.loads(zlib.decompress(base64.b64decode(packed))).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    module = types.ModuleType("carme_apps")
+    module.__file__ = str(folder / "carme_apps.py")
+    try:
+        exec(compile((folder / "carme_apps.py").read_text("utf-8"), module.__file__, "exec"), module.__dict__)
+    except ImportError as error:
+        sys.stderr.write(f"[carme] This session has no apps: the image needs jupyter-server-proxy ({error}).\n")
+        c.ServerApp.jpserver_extensions.update({"carme_apps": False})
+    else:
+        sys.modules["carme_apps"] = module

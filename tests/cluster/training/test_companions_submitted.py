@@ -1,0 +1,36 @@
+"""A job on several nodes is the same by each way of submitting, and is counted as what it is in all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+from slurm_parts import WAYS, CommandsOfTheHub, hub_client, recorded, spec, submitter, until
+
+from carme_hub.domain.resources import Gpus
+from carme_hub.sandbox import Cluster
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_job_on_two_nodes_has_the_same_on_each_by_each_way(way: str, quiet: Cluster) -> None:
+    wanted = spec(nodes=2, gpus=Gpus("a100", 4), cpus=2)
+    async with AsyncExitStack() as stack:
+        client, how = hub_client(quiet), submitter(quiet, way, CommandsOfTheHub(quiet))
+        for each in (client, how):
+            stack.push_async_callback(each.close)
+        number = await how.submit(wanted)
+        job = await until(client, wanted, "RUNNING")
+        assert (job.id, sorted(job.nodes), job.gpus) == (number, ["node1", "node2"], Gpus("a100", 4))
+        shown = quiet.run("scontrol", "show", "job", "--oneliner", str(number)).stdout
+        words = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+        assert [words[name] for name in ("NumNodes", "NumTasks", "CPUs/Task")] == ["2", "2", "2"], shown
+        assert (words["TresPerNode"], words["MinMemoryNode"]) == ("gres:gpu:a100:2", "100M")
+        await recorded(client, wanted)
+        quiet.cancel_all()
+        await until(client, wanted, "CANCELLED")
+        while not any(each.end for each in await client.records(wanted.name, "alice", time.time() - 600)):
+            await asyncio.sleep(0.3)
+        [record] = await client.records(wanted.name, "alice", time.time() - 600)
+        assert record.gpus == Gpus("a100", 4)  # what is charged

@@ -1,0 +1,221 @@
+"""Ranks come and go while real Horovod and real torch train: every sample of every epoch is learned from once.
+
+Grow by companions, give one back, kill one with -9, end a companion from outside; and the losses are those of one
+process alone, step by step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elastic_cells import ALONE, HOROVOD, SAMPLES, STEPS, TEMPLATE, TORCH
+from rig.hub import Hub, wait_for
+from rig.training import Lab
+
+BEGIN = """
+import json, os, time
+from pathlib import Path
+from carme_hub.training.asked import Asked
+from carme_hub.training.control import NotDone
+from carme_hub.training.runs import Run, create, launch
+
+def go(backend, cell, ranks=2, elastic=(2, 4), **more):
+    global run
+    run = create(Asked(ranks, backend=backend, elastic=elastic, detach=True, **more), cell=cell)
+    launch(run)
+    return str(run.folder)
+
+def rows():
+    return [json.loads(line) for path in run.folder.glob("seen-*.jsonl") for line in path.read_text().splitlines()]
+
+def look():
+    state = run.state()
+    state["rows"] = len(rows())
+    return json.dumps(state)
+"""
+
+
+class Story:
+    """One run in one session."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.folder, self.backend = "", ""
+
+    def begin(self, backend: str, cell: str, **more: Any) -> None:
+        self.backend = backend
+        self.folder = self.lab.check(f"print(go({backend!r}, {cell!r}, **{more!r}))").strip()
+
+    def look(self) -> dict[str, Any]:
+        return dict(json.loads(self.lab.check("print(look())")))
+
+    def until(self, what: str, done: Any, limit: float = 150) -> dict[str, Any]:
+        """Wait until the state is so, and return it; fails at once where the run has ended."""
+        end = time.monotonic() + limit
+        while not done(state := self.look()):
+            assert state["state"] not in ("failed", "interrupted", "lost"), (state, self.logs())
+            assert time.monotonic() < end, (what, state, self.logs())
+            time.sleep(0.3)
+        return state
+
+    def goes_on(self, size: int, limit: float = 150) -> dict[str, Any]:
+        """Wait until this many ranks train, and have learned from something."""
+        code = f"print(sum(each['size'] == {size} for each in rows() if each['at'] > %r))"
+        since = self.lab.check("print(time.time())").strip()
+        self.until(f"{size} ranks", lambda _: int(self.lab.check(code % float(since))) >= 2 * size, limit)
+        return self.look()
+
+    def resize(self, change: int) -> str:
+        return self.lab.check(f"print(run.resize({change})['message'])").strip()
+
+    def logs(self) -> str:
+        return self.lab.check(
+            "print('\\n'.join(f'--- {path.name}\\n{path.read_text()[-3000:]}' for path in [*run.folder.glob('*.log')]))"
+        )
+
+    def jobs(self) -> list[str]:
+        """Return alice's jobs in Slurm: her session's and its companions'."""
+        said = self.lab.hub.cluster.run("squeue", "--noheader", "--user=alice", "--format=%i %T %j %N").stdout
+        return [line for line in said.splitlines() if line.strip()]
+
+    def kill(self, worker: str) -> None:
+        """Kill what a worker is in its container with -9, and nothing that is there for it outside."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if words[1:3] == [b"-m", b"carme_hub.training.rank"] and words[4].startswith(worker.encode()):
+                    found.append(int(process.name))
+        assert found, worker
+        for each in found:
+            with contextlib.suppress(ProcessLookupError):  # it was below one that was killed before
+                os.kill(each, signal.SIGKILL)
+
+    def strangers_can_ask(self) -> list[str]:
+        """Return what the run's processes listen on, as ``agent`` or ``worker`` and the address, in hexadecimal."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if words[1:3] != [b"-m", b"carme_hub.training.rank"] or words[3].decode() != self.folder:
+                    continue
+                told = (process / "environ").read_bytes()
+                kind = "worker" if b"CARME_GENERATION=" in told or self.backend == "horovod" else "agent"
+                mine = {str(each.readlink()) for each in (process / "fd").iterdir()}
+                for line in (process / "net/tcp").read_text().splitlines()[1:]:
+                    fields = line.split()
+                    if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
+                        found.append(f"{kind} {fields[1].partition(':')[0]}")
+        return found
+
+    def end_companion(self, job: str) -> None:
+        self.lab.hub.cluster.run("scancel", job)
+
+    def check_samples(self) -> dict[str, Any]:
+        """End the run, and look that every sample of every epoch was learned from once."""
+        self.lab.check("(run.folder / 'enough').touch()")
+        state = self.until("the end", lambda state: state["state"] == "finished", 120)
+        rows = json.loads(self.lab.check("print(json.dumps(rows()))"))
+        epochs = 1 + max(row["epoch"] for row in rows)
+        assert epochs > 2
+        check(rows, epochs, json.loads(self.lab.check(f"print(json.dumps(alone({epochs})))")))
+        return state
+
+
+def check(rows: list[dict[str, Any]], epochs: int, alone: list[float]) -> None:
+    """Look at what counts of each step: what was learned last, by all ranks of one number of them."""
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: float(row["at"])):
+        steps.setdefault(row["step"], []).append(row)
+    assert sorted(steps) == list(range(1, epochs * STEPS + 1)), "a step is missing, or there is one too many"
+    seen: dict[int, list[int]] = {}
+    for step, found in steps.items():
+        size = found[-1]["size"]
+        last = {row["rank"]: row for row in found if row["size"] == size}
+        assert sorted(last) == list(range(size)), (step, found)
+        seen.setdefault(found[-1]["epoch"], []).extend(sample for row in last.values() for sample in row["mine"])
+        for row in last.values():
+            assert row["loss"] == pytest.approx(alone[step - 1], rel=1e-9, abs=1e-12), (step, row)
+    assert sorted(seen) == list(range(epochs))
+    for epoch, samples in seen.items():
+        assert sorted(samples) == list(range(SAMPLES)), epoch
+
+
+@pytest.fixture(scope="module")
+def lab(site: Hub) -> Iterator[Lab]:
+    site.login("alice")
+    found = Lab(site, gpus=2, cpus=2, memory_gib=4, time_minutes=60)
+    found.check(BEGIN)
+    alone = ALONE.replace('Path(os.environ["CARME_RUN_FOLDER"])', 'Path("/tmp")')
+    found.check(alone)
+    yield found
+    found.stop()
+
+
+@pytest.mark.parametrize(("backend", "cell"), [("horovod", HOROVOD), ("torchrun", TORCH)])
+def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, cell: str) -> None:
+    story = Story(lab)
+    before = story.jobs()
+    story.begin(backend, cell)
+    story.goes_on(2)
+    assert "asked for" in story.resize(+2)
+    state = story.goes_on(4)
+    assert len(state["companions"]) == 2
+    assert len(story.jobs()) == len(before) + 2
+    assert state["gpus"] == 4
+
+    listening = story.strangers_can_ask()
+    if backend == "horovod":
+        assert listening == [], "no driver, no services of workers; gloo is done when all are connected"
+    else:
+        assert len(listening) == 4, "gloo's, one each; torch's own store would be one more"
+        assert all(each.startswith("worker") and not each.endswith(" 00000000") for each in listening)
+
+    began = time.monotonic()
+    said = story.resize(-1)
+    assert "leaves at the next commit" in said
+    wait_for(lambda: len(story.jobs()) == len(before) + 1, 30, f"the GPUs to be free: {story.jobs()}")
+    print(f"{backend}: given back after {time.monotonic() - began:.1f} s")
+    state = story.goes_on(3)
+
+    [companion] = [each for each in story.jobs() if each not in before]
+    story.end_companion(companion.split()[0])
+    state = story.goes_on(2)
+    assert "lost" in state["message"]
+
+    story.kill("w1-0-")
+    story.until("that it is missed", lambda state: "Rank 1" in state["message"])
+    story.goes_on(2)
+    state = story.check_samples()
+    assert state["generation"] >= 5
+    wait_for(lambda: story.jobs() == before, 30, "no companion to be left")
+    assert lab.steps() == []
+
+
+@pytest.mark.parametrize(("backend", "name"), [("horovod", "elastic-horovod"), ("torchrun", "elastic-torch")])
+def test_the_template_learns_alone_and_on_four_ranks_and_their_gradient_is_that_of_one(
+    lab: Lab, backend: str, name: str
+) -> None:
+    story = Story(lab)
+    cell = f"NAME = {name!r}\n{TEMPLATE}"
+    lab.check(f"Path('alone').mkdir(exist_ok=True); Path('alone/it.py').write_text({cell!r})")
+    status, out = lab.command("bash", "-c", "cd alone && exec /opt/venv/bin/python it.py")
+    assert status == 0, out
+    alone = json.loads(lab.check("print(Path('alone/said.json').read_text())"))
+    story.begin(backend, cell, ranks=4, elastic=(1, 32), gpus_per_task=0)
+    story.until("the end", lambda state: state["state"] == "finished", 120)
+    four = json.loads(lab.check("print((run.folder / 'said.json').read_text())"))
+    assert (alone["size"], four["size"]) == (1, 4)
+    assert four["gradient"] == pytest.approx(alone["gradient"], abs=1e-9)
+    assert max(map(abs, alone["gradient"])) > 1e-3
+    for history in (alone["history"], four["history"]):
+        assert len(history) == 5
+        assert history[0] > 2 > 1 > history[-1], history

@@ -1,0 +1,38 @@
+"""The tutorial, cell by cell: what it says is printed is printed."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+from rig.hub import Hub
+from rig.training import Lab
+
+TUTORIAL = Path(__file__).parents[3] / "docs/tutorial/train-on-many-gpus.md"
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Return kind and text of every block of a page."""
+    return [(match[2], textwrap.dedent(match[3])) for match in _BLOCK.finditer(text)]
+
+
+def shown(expected: str) -> str:
+    """Return a pattern for what a page says is printed; … stands for anything in its line."""
+    return "(?m)^ *" + r".*\n(?:.*\n)*? *".join(re.escape(line).replace("…", ".*") for line in expected.splitlines())
+
+
+def test_every_cell_does_what_the_tutorial_says(site: Hub) -> None:
+    found = blocks(TUTORIAL.read_text(encoding="utf-8"))
+    cells = [place for place, (kind, _) in enumerate(found) if kind == "python"]
+    assert len(cells) >= 10
+    lab = Lab(site, kernel="carme-torchrun", gpus=2, time_minutes=60)
+    for place in cells:
+        said = lab.run(found[place][1], 120)
+        assert not said.errors, f"{found[place][1]}\n{said.error}"
+        after = found[place + 1] if place + 1 < len(found) else ("end", "")
+        if after[0] == "":
+            printed = said.out + said.text()
+            assert re.search(shown(after[1]), printed), f"{found[place][1]}\nprinted\n{printed}"
+    lab.stop()

@@ -1,0 +1,76 @@
+"""The form says of a curve what its notebook says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carme_hub.domain.scaling import LIMITS, Measured, Point
+from carme_hub.training.scaling_curve import Curve, Knee, Once
+from carme_hub.training.scaling_hub import summary
+from carme_hub.training.scaling_report import advice_of, headline, limit_of
+
+
+def measured(**changes: object) -> Measured:
+    values: dict[str, object] = {
+        "image": "training",
+        "script": "train.py",
+        "mode": "weak",
+        "backend": "torchrun",
+        "device": "gpu",
+        "gpu_type": "a100",
+        "gpus_per_task": 1,
+        "batch": 32,
+        "batches": 1,
+        "ranks": 4,
+        "most": 16,
+        "further": 0.11,
+        "agree": 3,
+        "repeats": 3,
+        "limit": "communication",
+        "measured": 1.0,
+        "points": (Point(1, 100.0), Point(4, 390.0, 10.0, 3.9, 0.97, 0.98)),
+    }
+    return Measured(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@given(
+    st.integers(1, 64),
+    st.integers(0, 64),
+    st.floats(-2, 2),
+    st.sampled_from(["gpu", "cpu"]),
+    st.integers(0, 4),
+    st.integers(1, 3),
+)
+def test_it_is_the_sentence_of_the_report(
+    ranks: int, more: int, further: float, device: str, per_task: int, batches: int
+) -> None:
+    knee = Knee(32, ranks, ranks + more, further)
+    said = measured(
+        ranks=ranks, most=ranks + more, further=further, device=device, gpus_per_task=per_task, batches=batches
+    )
+    assert said.advice() == advice_of(knee, device, per_task, batches)
+
+
+def test_what_a_session_tells_is_what_the_form_needs() -> None:
+    runs = [Once(n, 32, r, 1, 32.0, 100.0 * min(n, 2), 0.5) for n in (1, 2, 4) for r in range(3)]
+    curve = Curve("train.py", "training", "weak", "torchrun", "gpu", tuple(runs), gpus_per_task=1, began=5.0)
+    told = summary(curve)
+    assert told is not None
+    script = told.pop("script")
+    kept = Measured.from_value("training", script, told)
+    assert kept.advice() == headline(curve)
+    limit = limit_of(curve)
+    assert limit is not None
+    assert LIMITS[kept.limit] == "data loading"
+    assert [point.ranks for point in kept.points] == [1, 2, 4]
+
+
+def test_a_curve_comes_back_as_it_was_kept() -> None:
+    assert Measured.from_value("training", "train.py", measured().to_value()) == measured()
+
+
+def test_doubt_is_said() -> None:
+    assert measured().doubt() == ""
+    assert measured(agree=2).doubt() == "2 of 3 repeats agree."
+    assert measured(repeats=1, agree=1).doubt() == "It was measured once."

@@ -1,0 +1,107 @@
+"""A companion runs when Slurm says so, ends with its session however that ends, and is no session of the server."""
+
+from __future__ import annotations
+
+import pytest
+from session_parts import looked_at, running, shown, until, until_ended
+from slurm_as_told import ForgedSlurm
+
+from carme_hub.domain.jobs import Phase
+from carme_hub.domain.resources import Gpus
+from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.sessions.book import CallbackRefused, SessionBook
+from carme_hub.sessions.keeper import WITH_ITS_SESSION, SessionKeeper
+
+BIG = Request(profile="a100", image="default", gpus=Gpus("a100", 4), nodes=2)
+
+
+async def beside(book: SessionBook, slurm: ForgedSlurm, id: str = "c1", parent: str = "s1", job: int = 2) -> Session:
+    """Open a companion whose job waits."""
+    await book.intend(id, "alice", "", BIG, parent=parent)
+    slurm.run(job, f"carme-{id}", "PENDING", Phase.WAITING, nodes=())
+    return await book.submitted(id, job, 1000.0)
+
+
+def state(book: SessionBook, id: str = "c1") -> SessionState:
+    found = book.current(id)
+    assert found is not None
+    return found.state
+
+
+async def test_it_runs_when_slurm_says_so_and_calls_nobody(
+    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+) -> None:
+    await running(book, slurm)
+    await beside(book, slurm)
+    await shown(keeper, "c1")
+    assert state(book) is SessionState.SUBMITTED
+    for nonce in ("", "guess"):
+        with pytest.raises(CallbackRefused):
+            await book.prove("c1", nonce, 5000, "node1")
+    slurm.run(2, "carme-c1", nodes=("node2", "node3"))
+    await until(lambda: state(book) is SessionState.RUNNING)
+    found = book.current("c1")
+    assert found is not None
+    assert (found.node, found.port, found.started > 0) == ("node2", 0, True)
+    await looked_at(slurm)
+    assert slurm.cancelled == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "ended", "gone"])
+async def test_it_ends_with_its_session(keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, how: str) -> None:
+    await running(book, slurm)
+    await beside(book, slurm, parent="s1" if how != "gone" else "s0")
+    await shown(keeper)
+    if how == "cancelled":
+        await keeper.cancel("s1", "Stopped.")
+    elif how == "ended":
+        slurm.end(1, "TIMEOUT")
+    ended = await until_ended(book, "c1")
+    assert ended.end_reason == WITH_ITS_SESSION
+    assert 2 in slurm.cancelled
+
+
+async def test_its_end_touches_neither_its_session_nor_other_companions(
+    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+) -> None:
+    await running(book, slurm)
+    await beside(book, slurm)
+    await beside(book, slurm, "c2", job=3)
+    await shown(keeper, "c2")
+    slurm.end(2, "PREEMPTED")
+    await until_ended(book, "c1")
+    await looked_at(slurm)
+    assert {s.id for s in book.open_sessions()} == {"s1", "c2"}
+    assert slurm.cancelled == []
+    assert [s.id for s in await book.all_companions_of("s1")] == ["c1", "c2"]
+
+
+async def test_it_is_no_session_of_the_server(book: SessionBook, slurm: ForgedSlurm) -> None:
+    await running(book, slurm)
+    await beside(book, slurm)
+    assert [s.id for s in book.open_of("alice", "")] == ["s1"]
+    assert [s.id for s in book.companions_of("s1")] == ["c1"]
+    await book.close("s1", "Stopped.")
+    await beside(book, slurm, "c2", job=3)
+    await book.close("c1", WITH_ITS_SESSION)
+    last = book.last_end("alice", "")
+    assert last is not None
+    assert last.id == "s1"  # neither the end nor the start of a companion is the server's
+
+
+async def test_a_hub_that_starts_finds_companions_and_ends_those_whose_session_is_over(
+    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+) -> None:
+    before = SessionBook(book._store, "lab")
+    await running(before, slurm)
+    await beside(before, slurm)
+    await before.intend("s2", "alice", "other", BIG)
+    await beside(before, slurm, "c2", "s2", job=3)
+    await before.close("s2", "Stopped.")  # and that hub died before it cancelled the companion
+    await book.load()
+    assert {s.id for s in book.open_sessions()} == {"s1", "c1", "c2"}
+    assert [s.id for s in book.companions_of("s1")] == ["c1"]
+    await until_ended(book, "c2")
+    await looked_at(slurm)
+    assert book.current("c1") is not None
+    assert slurm.cancelled == [3]

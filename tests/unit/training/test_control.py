@@ -1,0 +1,118 @@
+"""A conductor answers its own user's processes, and knows who looks on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme_hub.training import control
+from carme_hub.training.control import Control, Following, NoConductor, NotDone, ask
+
+
+class Conducted:
+    """What a conductor says: a state for each thing that is put in, to the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.states: list[dict[str, Any]] = []
+        self.counts: list[int] = []
+        self.changed = threading.Condition()
+        self.there = Control(folder / "run.sock", self.answer, self.follow, self.count)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "resize":
+            raise NotDone("It has a fixed number of ranks.")
+        return {"said": request}
+
+    def say(self, state: str) -> None:
+        with self.changed:
+            self.states.append({"state": state})
+            self.changed.notify_all()
+
+    def follow(self) -> Iterator[dict[str, Any]]:
+        for number in range(100):
+            with self.changed:
+                self.changed.wait_for(lambda: len(self.states) > number, 5)  # noqa: B023  called at once
+                said = self.states[number]  # what it waits for at last is said when the test ends
+            yield said
+            if said["state"] == "finished":
+                return
+
+    def count(self, count: int) -> None:
+        with self.changed:
+            self.counts.append(count)
+            self.changed.notify_all()
+
+    def wait(self, counts: list[int]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.counts == counts, 5), self.counts
+
+
+@pytest.fixture
+def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conducted]:
+    monkeypatch.setattr(control, "folder", lambda: tmp_path)
+    found = Conducted(tmp_path)
+    yield found
+    found.say("finished")
+    found.there.close()
+
+
+def test_a_question_is_answered_and_what_will_not_be_done_says_why(conducted: Conducted) -> None:
+    assert ask("run", {"op": "stop", "why": 1}) == {"said": {"op": "stop", "why": 1}}
+    with pytest.raises(NotDone, match="a fixed number"):
+        ask("run", {"op": "resize"})
+    with pytest.raises(NotDone, match="not understood: KeyError"):
+        ask("run", {"why": "no op"})
+    with pytest.raises(NoConductor, match="Nobody answers for other"):
+        ask("other", {"op": "stop"})
+
+
+def test_only_its_user_reaches_it(conducted: Conducted, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert conducted.there.path.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(control, "_peer", lambda link: os.getuid() + 1)
+    with pytest.raises(NoConductor):
+        ask("run", {"op": "state"}, timeout=5)
+
+
+def test_who_looks_on_hears_all_and_is_counted(conducted: Conducted) -> None:
+    with Following("run") as one, Following("run"):
+        conducted.wait([1, 2])
+        for state in ("running", "finished"):
+            conducted.say(state)
+        assert [each["state"] for each in one] == ["running", "finished"]
+    conducted.there.drain(5)
+    conducted.wait([1, 2, 1, 0])
+
+
+def test_whoever_is_killed_looks_on_no_more(conducted: Conducted) -> None:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(conducted.there.path))
+        link.sendall(json.dumps({"op": "follow"}).encode() + b"\n")
+        conducted.wait([1])
+    conducted.wait([1, 0])
+
+
+def test_a_line_without_end_is_no_request(conducted: Conducted, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(conducted.there.path))
+        link.sendall(b"x" * control.LARGEST)
+        link.settimeout(5)
+        assert b"not understood" in link.recv(1000)
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "Path", lambda _: tmp_path / "runs")
+    assert control.folder().stat().st_mode & 0o777 == 0o700
+    (tmp_path / "runs").chmod(0o755)
+    with pytest.raises(PermissionError, match="not a folder of yours alone"):
+        control.folder()
+    (tmp_path / "runs").rmdir()
+    (tmp_path / "runs").symlink_to(tmp_path)
+    with pytest.raises(PermissionError):
+        control.folder()

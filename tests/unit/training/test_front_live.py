@@ -1,0 +1,176 @@
+"""A run is shown in place in a notebook, line by line on a terminal, and an interrupt ends it."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from front_things import state
+
+from carme_hub.training import follow, live
+from carme_hub.training.asked import Asked
+from carme_hub.training.display import View
+from carme_hub.training.follow import Follower
+from carme_hub.training.live import Notebook, Tail, Terminal
+from carme_hub.training.runs import Run, create, keep
+
+
+def test_a_tail_has_the_newest_whole_lines_and_counts_all(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    tail = Tail(str(path), most=3)
+    assert list(tail.look()) == []
+    path.write_text("a\nb\nc\nd\nhal")
+    assert list(tail.look()) == ["b", "c", "d"]
+    assert tail.count_of_all == 4
+    with path.open("a") as file:
+        file.write("f\n")
+    assert list(tail.look()) == ["c", "d", "half"]
+    assert tail.count_of_all == 5
+    with path.open("a") as file:
+        file.write("no end")
+    assert list(tail.look(whole=True)) == ["d", "half", "no end"]
+
+
+def test_of_a_large_file_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_text("".join(f"line {number}\n" for number in range(10_000)))
+    tail = Tail(str(path), most=2, limit=100)
+    assert list(tail.look()) == ["line 9998", "line 9999"]
+
+
+class ShellThatKeepsWhatIsPublished:
+    """The display publisher of an IPython."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bool, dict[str, Any]]] = []
+
+    def publish(self, data: dict[str, Any], metadata: Any, *, transient: dict[str, str], update: bool) -> None:
+        self.sent.append((transient["display_id"], update, data))
+
+
+@pytest.fixture
+def no_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.importlib.util, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_widgets")
+def test_a_notebook_has_one_display_that_changes_in_place() -> None:
+    shell = ShellThatKeepsWhatIsPublished()
+    shown = Notebook(shell.publish)
+    shown.show(View(state(), 1001.0))
+    shown.show(View(state(), 1001.0))
+    shown.show(View(state(), 1002.0))
+    shown.end(View(state(state="finished", ended=1003.0), 1003.0, {0: ["bye"]}))
+    assert [update for _, update, _ in shell.sent] == [False, True, True]  # the same again is not sent
+    assert len({id for id, _, _ in shell.sent}) == 1
+    assert "bye" in shell.sent[-1][2]["text/html"]
+    assert "bye" in shell.sent[-1][2]["text/plain"]
+
+
+def test_a_terminal_prints_each_line_of_rank_0_once() -> None:
+    out, said = io.StringIO(), io.StringIO()
+    shown = Terminal(out, said)
+    shown.show(View(state(), 1001.0, {0: ["a", "b"], 1: ["x"]}))
+    shown.show(View(state(), 1001.5, {0: ["a", "b", "c"], 1: ["x"]}))
+    shown.end(View(state(state="finished", ended=1042.0), 1042.0, {0: ["a", "b", "c", "d"]}))
+    assert out.getvalue() == "a\nb\nc\nd\n"
+    assert said.getvalue().splitlines() == [
+        "carme: run1: 2 ranks on n1 and n2, 2 GPUs, horovod: running",
+        "carme: run1: 2 ranks on n1 and n2, 2 GPUs, horovod: finished, 0:42 in all, 1:24 of GPU time",
+    ]
+
+
+def test_a_terminal_can_print_every_rank_and_loses_none_when_a_tail_is_short(tmp_path: Path) -> None:
+    out = io.StringIO()
+    shown = Terminal(out, io.StringIO(), every=True)
+    path = tmp_path / "rank-1.log"
+    tail = Tail(str(path), most=2)
+    for number in range(5):
+        with path.open("a") as file:
+            file.write(f"{number}\n")
+        shown.show(View(state(), 1001.0, {1: tail.look()}))
+    assert out.getvalue() == "".join(f"[1] {number}\n" for number in range(5))
+
+
+# -- following --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(follow, "LOOK", 0.01)
+    return create(Asked(2), cell="pass")
+
+
+def put(run: Run, **changes: Any) -> None:
+    keep(run.folder / "state.json", run.state() | changes)
+
+
+class LiveThatDoes:
+    """Shows nothing, and does something each time it is to show."""
+
+    def __init__(self, *things: Any) -> None:
+        self.things, self.ends = list(things), 0
+
+    def show(self, view: View) -> None:
+        if self.things:
+            self.things.pop(0)()
+
+    def end(self, view: View) -> None:
+        self.ends += 1
+        assert view.ended
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_it_is_shown_until_it_has_ended_also_without_a_conductor_here(run: Run) -> None:
+    shown = LiveThatDoes(lambda: put(run, state="running"), lambda: put(run, state="finished"))
+    assert Follower(run, shown).follow()["state"] == "finished"
+    assert shown.things == []
+    assert shown.ends == 1
+
+
+def test_an_interrupt_ends_the_run_and_a_second_one_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def end(how: str) -> None:
+        asked.append(how)
+        if how == "stop":
+            put(run, state="interrupted")
+
+    monkeypatch.setattr(Run, "interrupt", lambda self: end("interrupt"))
+    monkeypatch.setattr(Run, "stop", lambda self: end("stop"))
+    shown = LiveThatDoes(lambda: None, interrupt, interrupt)
+    assert Follower(run, shown).follow()["state"] == "interrupted"
+    assert asked == ["interrupt", "stop"]
+    assert shown.ends == 1
+
+
+def test_whoever_interrupts_a_third_time_gets_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "interrupt", lambda self: None)
+    monkeypatch.setattr(Run, "stop", lambda self: None)
+    with pytest.raises(KeyboardInterrupt):
+        Follower(run, LiveThatDoes(interrupt, interrupt, interrupt)).follow()
+
+
+def test_a_run_whose_conductor_says_it_ended_between_two_looks_is_seen(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = threading.Event()
+
+    class FollowingThatEnds:
+        def __iter__(self) -> Any:
+            yield run.state() | {"state": "running"}
+            put(run, state="finished")
+            gone.set()
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(Run, "follow", lambda self: FollowingThatEnds())
+    assert Follower(run, LiveThatDoes(gone.wait)).follow()["state"] == "finished"

@@ -1,0 +1,52 @@
+"""Ranks are where srun puts them, and a companion is asked for only where the session's own job has no room."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carme_hub.training.asked import Asked
+from carme_hub.training.placing import Place, Room, place
+
+
+@pytest.mark.parametrize(
+    ("asked", "room", "found"),
+    [
+        # As many GPUs as there are; one each unless said.
+        (Asked(2), Room(1, 2), Place(2, 1, 1, companion=False)),
+        (Asked(3), Room(1, 2), Place(3, 2, 1, companion=True)),
+        (Asked(4, gpus_per_task=2), Room(2, 4), Place(4, 2, 2, companion=False)),
+        (Asked(2, nodes=2), Room(1, 2), Place(2, 2, 1, companion=True)),
+        # Without GPUs processors are shared, by any number of ranks.
+        (Asked(9), Room(1, 0), Place(9, 1, 0, companion=False)),
+        (Asked(9, gpus_per_task=0), Room(1, 2), Place(9, 1, 0, companion=False)),
+        (Asked(4, nodes=2), Room(1, 0), Place(4, 2, 0, companion=True)),
+        (Asked(2, gpus_per_task=1), Room(1, 0), Place(2, 2, 1, companion=True)),
+    ],
+)
+def test_where_a_run_goes(asked: Asked, room: Room, found: Place) -> None:
+    assert place(asked, room) == found
+
+
+def test_a_companion_has_as_many_gpus_on_each_node() -> None:
+    there = place(Asked(5), Room(1, 2))
+    assert (there.nodes, there.per_node, there.gpus_per_node, there.gpus) == (3, 2, 2, 6)
+
+
+@given(st.integers(1, 60), st.integers(1, 8))
+def test_nodes_are_filled_one_after_the_other(ranks: int, nodes: int) -> None:
+    there = Place(ranks, min(nodes, ranks), 0, companion=False)
+    found = [there.node_of(rank) for rank in range(ranks)]
+    counts = [found.count(node) for node in range(there.nodes)]
+    assert found == sorted(found)
+    assert counts == sorted(counts, reverse=True)
+    assert max(counts) - min(counts) <= 1
+    assert max(counts) == there.per_node
+
+
+@given(st.integers(1, 60), st.integers(0, 8), st.integers(0, 4), st.integers(1, 4), st.integers(0, 8))
+def test_what_stays_in_the_session_fits(ranks: int, nodes: int, each: int, there: int, gpus: int) -> None:
+    found = place(Asked(ranks, nodes=min(nodes, ranks), gpus_per_task=each), Room(there, gpus))
+    assert found.companion or (found.nodes <= there and found.gpus_per_node <= gpus)
+    assert found.per_node * found.nodes >= ranks

@@ -1,0 +1,286 @@
+"""A run from its folder to its end, with real ranks, on a machine that says that it is two nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from carme_hub.training import companions, control
+from carme_hub.training.asked import Asked
+from carme_hub.training.kept import keep
+from carme_hub.training.runs import ENDED, Run, State, all_runs, create
+
+CONDUCTOR = Path(__file__).parent / "started_here.py"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@contextmanager
+def conducted(
+    run: Run, nodes: int = 2, gpus: int = 0, broker: str = "BrokerThatStartsHere"
+) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, str(CONDUCTOR), str(run.folder), str(nodes), str(gpus), broker]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(15)
+
+
+def end_of(run: Run, **options: object) -> State:
+    """Conduct a run, look on, and return how it ended."""
+    with conducted(run, **options), run.follow() as states:  # type: ignore[arg-type]
+        last = list(states)[-1]
+    assert last["state"] in ENDED
+    assert run.state() == last
+    assert not (run.folder / "run.json").exists()  # the secret
+    return last
+
+
+def wait(run: Run, until: Callable[[State], object], limit: float = 15) -> State:
+    end = time.monotonic() + limit
+    while not until(state := run.state()):
+        assert time.monotonic() < end, state
+        time.sleep(0.02)
+    return state
+
+
+def alive(run: Run) -> list[str]:
+    """Return the processes whose command line has the run's folder: its ranks."""
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in found if str(run.folder) in line and "carme_hub.training.rank" in line]
+
+
+def test_a_cell_with_variables_in_and_out() -> None:
+    cell = "from carme_hub.training import here\nprint('I am', here.rank, 'of', here.size, 'on', here.node, factor)\n"
+    cell += "found = [factor * here.size, __name__]\n"
+    run = create(Asked(3, nodes=2, pull=("found",)), cell=cell, push={"factor": 7})
+    state = end_of(run)
+    assert (state["state"], state["message"], state["nodes"]) == ("finished", "", ["n1", "n2"])
+    assert [(each["rank"], each["node"], each["state"]) for each in state["ranks"]] == [
+        (0, "n1", "done"),
+        (1, "n1", "done"),
+        (2, "n2", "done"),
+    ]
+    assert [run.log(rank) for rank in range(3)] == [
+        f"I am {rank} of 3 on {node} 7\n" for rank, node in enumerate(("n1", "n1", "n2"))
+    ]
+    assert run.result() == {"found": [21, "__main__"]}
+    assert all_runs() == [run]
+    assert oct(run.folder.stat().st_mode & 0o777) == "0o700"
+
+
+def test_a_function_returns_what_each_rank_returned() -> None:
+    def train(base: int, *, times: int) -> tuple[int, str]:
+        from carme_hub.training import here
+
+        return base + times * here.rank, os.environ["WORLD_SIZE"]
+
+    run = create(Asked(2), call=(train, (10,), {"times": 5}))
+    assert end_of(run, nodes=1)["state"] == "finished"
+    assert [run.result(rank) for rank in range(2)] == [(10, "2"), (15, "2")]
+
+
+def test_a_script_with_words_and_modules_beside_it(home: Path) -> None:
+    (home / "beside.py").write_text("value = 5\n")
+    (home / "train.py").write_text("import sys, beside\nif __name__ == '__main__': print(sys.argv[1:], beside.value)\n")
+    run = create(Asked(1), script="train.py", args=["--lr", "0.1"])
+    assert end_of(run)["state"] == "finished"
+    assert run.log() == "['--lr', '0.1'] 5\n"
+
+
+def test_the_first_error_comes_first_and_ends_all_ranks() -> None:
+    cell = "import time\nfrom carme_hub.training import here\nif here.rank == 2:\n    {}['lr']\ntime.sleep(60)\n"
+    run = create(Asked(3, nodes=2), cell=cell)
+    began = time.monotonic()
+    state = end_of(run)
+    assert time.monotonic() - began < 6
+    assert state["state"] == "failed"
+    error = state["error"]
+    assert (error["rank"], error["node"], error["type"], error["message"]) == (2, "n2", "KeyError", "'lr'")
+    assert error["traceback"].splitlines()[1:3] == [
+        f'  File "{run.folder}/cell.py", line 4, in <module>',
+        "    {}['lr']",
+    ]
+    assert state["message"] == "KeyError in rank 2 on n2: 'lr'"
+    assert run.error(2) == error
+    assert [(each["state"], each["exit"]) for each in state["ranks"]] == [
+        ("stopped", 143),
+        ("stopped", 143),
+        ("failed", 1),
+    ]
+    assert run.error(0) is None
+    assert not alive(run)
+
+
+def test_a_rank_that_dies_without_a_word_is_named_before_those_that_miss_it() -> None:
+    cell = "import os, time\nfrom carme_hub.training import here\nif here.rank == 1: print('bye'); os._exit(7)\n"
+    cell += "time.sleep(0.2)\nraise RuntimeError('Connection closed by peer')\n"
+    state = end_of(create(Asked(2), cell=cell))
+    assert (state["error"]["rank"], state["error"]["type"]) == (1, "Ended")
+    assert "ended with exit status 7 and said nothing" in state["message"]
+    assert state["error"]["traceback"] == "bye"
+
+
+def test_a_rank_that_ends_the_process_in_the_middle_has_not_ended_well() -> None:
+    state = end_of(create(Asked(2), cell="import os\nos._exit(0)"))
+    assert (state["state"], state["error"]["rank"]) == ("failed", 0)
+
+
+@pytest.mark.parametrize(("how", "said"), [("stop", "It was stopped."), ("interrupt", "It was interrupted.")])
+def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
+    cell = "import time\nprint('on', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('off')\n"
+    run = create(Asked(2, detach=True), cell=cell)
+    with conducted(run):
+        wait(run, lambda _: run.log(0) and run.log(1))
+        began = time.monotonic()
+        state = getattr(run, how)()
+        assert time.monotonic() - began < 5
+        assert (state["state"], state["message"], state["error"]) == ("interrupted", said, None)
+        assert run.log(1) == ("on\noff\n" if how == "interrupt" else "on\n")
+        assert not alive(run)
+
+
+def test_ranks_that_want_to_stay_are_killed() -> None:
+    cell = "import signal, time\nfor each in (signal.SIGTERM, signal.SIGINT): signal.signal(each, signal.SIG_IGN)\n"
+    cell += "print('on')\ntime.sleep(60)\n"
+    run = create(Asked(2, detach=True), cell=cell)
+    with conducted(run):
+        wait(run, lambda _: run.log(0) and run.log(1))
+        began = time.monotonic()
+        assert run.stop()["state"] == "interrupted"
+        assert time.monotonic() - began < 5
+        assert not alive(run)
+
+
+def test_a_run_ends_when_nobody_looks_on_any_more_unless_it_is_detached() -> None:
+    cell = "import time\ntime.sleep(60)\n"
+    run, other = create(Asked(1), cell=cell), create(Asked(1, detach=True), cell=cell)
+    with conducted(run), conducted(other):
+        for each in (run, other):
+            with each.follow() as states:
+                next(iter(states))
+        state = wait(run, lambda state: state["state"] in ENDED)
+        assert "--detach" in state["message"]
+        assert other.state()["state"] == "running"
+        other.stop()
+
+
+def test_a_conductor_that_is_killed_leaves_a_lost_run_and_one_that_is_told_to_end_ends_its_ranks() -> None:
+    run = create(Asked(1, detach=True), cell="import time\nprint('on')\ntime.sleep(60)\n")
+    with conducted(run) as conductor:
+        wait(run, lambda _: run.log(0))
+        conductor.send_signal(signal.SIGTERM)
+        wait(run, lambda state: state["state"] == "interrupted", 5)
+    other = create(Asked(1, detach=True), cell="print('on')\nimport time; time.sleep(3)\n")
+    with conducted(other) as conductor:
+        wait(other, lambda _: other.log(0))
+        conductor.kill()
+        conductor.wait()
+        assert other.state()["state"] == "lost"
+        assert other.stop()["state"] == "lost"
+        with pytest.raises(control.NoConductor):
+            other.resize(1)
+
+
+def test_a_run_of_another_container_is_stopped_by_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(Asked(1, detach=True), cell="import time\ntime.sleep(60)\n")
+    with conducted(run):
+        monkeypatch.setattr(control, "folder", lambda: home)  # there is no socket here
+        assert run.stop()["message"] == "It was stopped from another session."
+
+
+def test_what_a_lost_run_had_beside_the_session_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class HubThatTakesBack:
+        """Is asked for two companions, one of which is not this session's."""
+
+        @staticmethod
+        def from_environ() -> HubThatTakesBack:
+            return HubThatTakesBack()
+
+        def close(self, id: str) -> None:
+            closed.append(id)
+            if id == "theirs":
+                raise companions.Refused("no")
+
+    monkeypatch.setattr(companions, "Hub", HubThatTakesBack)
+    run = create(Asked(1), cell="")
+    keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": ["theirs", "ours"]})
+    assert "stop the run to give back" in run.state()["message"]
+    assert run.stop()["state"] == "lost"
+    assert closed == ["theirs", "ours"]
+    assert run.state()["companions"] == []
+    assert "give back" not in run.state()["message"]
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    run = create(Asked(3, nodes=2), cell="import time\ntime.sleep(60)\n", start_limit=2)
+    state = end_of(run, broker="BrokerThatLosesARank")
+    assert state["message"].startswith("Rank 2 (on n2) did not come within 2 s.")
+    assert (state["error"]["rank"], state["error"]["node"], state["error"]["type"]) == (2, "n2", "NotStarted")
+    assert not alive(run)
+
+
+def test_the_time_limit_ends_a_run() -> None:
+    state = end_of(create(Asked(1, seconds=1), cell="import time\ntime.sleep(60)\n"))
+    assert (state["state"], state["error"]["type"]) == ("failed", "TimeLimit")
+
+
+def test_steps_scalars_and_gpu_time_are_told_while_it_runs() -> None:
+    cell = "import time\nfrom carme_hub.training import here\nfor n in range(30):\n"
+    cell += "    here.step(n + 1, total=30, samples=4, loss=1 / (n + 1)); time.sleep(0.1)\n"
+    run = create(Asked(2, gpus_per_task=2), cell=cell)
+    with conducted(run, nodes=1, gpus=4), run.follow() as states:
+        seen = list(states)
+    steps = [state["ranks"][1]["step"] or 0 for state in seen if state["ranks"]]
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 2
+    last = seen[-1]["ranks"][0]
+    assert (last["step"], last["total"], last["samples"]) == (30, 30, 120)
+    assert 15 < last["rate"] < 60
+    assert last["cpu"] is not None
+    assert seen[-1]["gpu_seconds"] >= 4 * 3
+    lines = (run.folder / "scalars.jsonl").read_text().splitlines()
+    assert len(lines) == 30
+    assert (run.folder / "scalars-1.jsonl").exists()
+
+
+def test_each_rank_has_gpus_of_its_own() -> None:
+    run = create(Asked(2, gpus_per_task=2), cell="import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert end_of(run, nodes=1, gpus=4)["state"] == "finished"
+    assert [run.log(0), run.log(1)] == ["0,1\n", "2,3\n"]
+
+
+def test_a_program_that_is_too_large_to_return_is_named() -> None:
+    run = create(Asked(1, pull=("big",)), cell="big = bytes(2000)\n", limit=1000)
+    state = end_of(run)
+    assert state["error"]["type"].endswith("Rejected")
+    assert "The variable big has 2,0" in state["error"]["message"]
+
+
+def test_twenty_runs_at_once_do_not_collide() -> None:
+    runs = [create(Asked(1, name="same"), cell=f"print({number})") for number in range(20)]
+    assert len({run.id for run in runs}) == 20
+    with ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(conducted(run))
+        assert [wait(run, lambda state: state["state"] in ENDED)["state"] for run in runs] == ["finished"] * 20
+    assert [run.log() for run in runs] == [f"{number}\n" for number in range(20)]

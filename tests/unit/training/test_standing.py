@@ -1,0 +1,110 @@
+"""How a run stands is written and told seldom, and its end is the last thing that is written."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carme_hub.training import standing, telling
+from carme_hub.training.asked import Asked
+from carme_hub.training.rendezvous import Rendezvous
+from carme_hub.training.runs import Run, create, keep
+from carme_hub.training.standing import Standing
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return create(Asked(2), cell="")
+
+
+def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+
+    def slow(path: Path, said: dict[str, Any]) -> None:
+        written.append(said["state"])
+        keep(path, said)
+        time.sleep(0.02)
+
+    monkeypatch.setattr(standing, "keep", slow)
+    monkeypatch.setattr(standing, "OFTEN", 0)
+    there = Standing(run)
+    there.start()
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.is_set():
+            there.rank(0, step=time.monotonic())
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    time.sleep(0.1)
+    there.close(state="finished", ended=1.0)
+    time.sleep(0.1)
+    over.set()
+    changing.join()
+    assert written.index("finished") == len(written) - 1
+    assert json.loads((run.folder / "state.json").read_text())["state"] == "finished"
+
+
+def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run) -> None:
+    there = Standing(run)
+    there.start()
+    seen: list[dict[str, Any]] = []
+    looking = threading.Thread(target=lambda: seen.extend(there.follow()))
+    looking.start()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        there.update(message=str(time.monotonic()))
+    began = time.monotonic()
+    there.close(state="finished")
+    looking.join(5)
+    assert time.monotonic() - began < standing.OFTEN / 2
+    assert seen[-1]["state"] == "finished"
+    assert 2 < len(seen) <= 6
+
+
+def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> None:
+    there = Standing(run)
+    there.start()
+    there.ranks(["n1", "n1", "n2"])
+    with Rendezvous("127.0.0.1") as meeting:
+        ranks = [telling.Telling(meeting.address, meeting.port) for _ in range(3)]
+        ranks[0].put(telling.HELLO, 0, {"node": "n7"})
+        ranks[0].put(telling.BEAT, 0, {"step": 3, "total": 9, "cpu": 50.0, "at": 1.0})
+        ranks[0].put(telling.END, 0, {"ok": True})
+        ranks[1].put(telling.HELLO, 1, {"node": "n1"})
+        there.beats(meeting)
+        found = there.get()["ranks"]
+        assert [(each["node"], each["state"]) for each in found] == [
+            ("n7", "done"),
+            ("n1", "running"),
+            ("n2", "starting"),
+        ]
+        assert (found[0]["step"], found[0]["exit"], found[0]["gpu"]) == (3, 0, None)
+    there.rank(5, node="n3", state="running")  # an elastic run's new one
+    there.close(state="interrupted")
+    assert [(each["rank"], each["state"]) for each in run.state()["ranks"]] == [
+        (0, "done"),
+        (1, "stopped"),
+        (2, "stopped"),
+        (5, "stopped"),
+    ]
+
+
+def test_gpu_time_is_counted_by_what_the_run_has(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(standing.time, "monotonic", lambda: now[0])
+    there = Standing(run)
+    for at, gpus in ((10.0, 2), (20.0, 4), (25.0, 0), (100.0, 0)):
+        now[0] = at
+        there.count_gpus(gpus)
+    assert there.get()["gpu_seconds"] == 2 * 10 + 4 * 5
