@@ -6,6 +6,7 @@ the hub is in an image.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -49,7 +50,8 @@ def put(tree: Path, *, torch: bool) -> None:
     venv = layer / "opt/venv"
     _write(venv, tree / "opt/venv", torch)
     harden(layer, owner=os.geteuid())
-    subprocess.run(["cp", "--archive", f"{layer}/opt", str(tree)], check=True)
+    # What is there already is a link to another image's file, which must not change.
+    subprocess.run(["cp", "--archive", "--remove-destination", f"{layer}/opt", str(tree)], check=True)
     shutil.rmtree(layer)
     [site] = (tree / "opt/venv").glob("lib/python3.*/site-packages")
     inside(tree / "opt", "/opt/venv/bin/python", "-m", "compileall", "-q", f"/{site.relative_to(tree)}/carme_hub")
@@ -83,6 +85,12 @@ def _write(venv: Path, packages: Path, torch: bool) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
         target.chmod(0o644)
+    # JupyterLab's own kernel is the first that people see, so it has the magic too.
+    native = venv / "share/jupyter/kernels/python3/kernel.json"
+    native.parent.mkdir(parents=True)
+    spec = json.loads((venv / "share/jupyter/kernels/carme-python/kernel.json").read_text(encoding="utf-8"))
+    native.write_text(json.dumps(spec | {"display_name": "Python 3 (ipykernel)"}, indent=1), encoding="utf-8")
+    native.chmod(0o644)
     command = venv / "bin/carme-hub"
     command.parent.mkdir(parents=True, exist_ok=True)
     command.write_text(COMMAND, encoding="utf-8")

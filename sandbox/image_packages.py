@@ -29,8 +29,8 @@ PACKAGES = (
 #: What training takes beside it.
 TORCH = "torch==2.13.0"
 TRAINING = ("numpy>=2", "matplotlib>=3.9", "ipywidgets>=8.1", "nvidia-ml-py>=12")
-#: The sandbox's GPUs are virtual, and torch for real ones is gigabytes. A site that has some names its own index.
-TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
+#: Where else torch is looked for, "" = where pip looks anyway. There are builds for CPUs and for each CUDA.
+TORCH_INDEX = os.environ.get("CARME_TORCH_INDEX", "")
 #: Packages that people install in a session go to its writable layer, and win over the image's.
 LAYER_PTH = "import sys; sys.path.insert(len(sys.path) - 1, '/layer/python')\n"
 PIP_CONF = "[install]\ntarget = /layer/python\n"
@@ -86,7 +86,8 @@ def add_torch(tree: Path, progress: Progress) -> None:
     [site] = opt.glob("venv/lib/python3.*/site-packages")
     pip = [str(PYTHON), "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1"]
     environ = {**os.environ, "PYTHONPATH": str(site)}  # its pip; its python is a link that leads somewhere only inside
-    run([*pip, "--dest", str(fetched), "--extra-index-url", TORCH_INDEX, TORCH], environ)
+    pip += ["--extra-index-url", TORCH_INDEX] if TORCH_INDEX else []
+    run([*pip, "--dest", str(fetched), TORCH], environ)
     [wheel] = fetched.glob("torch-*.whl")
     size = wheel.stat().st_size >> 20
     progress(f"Building the training image: {wheel.name} ({size} MB), numpy, matplotlib, ipywidgets")

@@ -15,6 +15,7 @@ import stat
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ def folder() -> Path:
 
 
 def path_of(run: str) -> Path:
-    """Return where the conductor of a run listens."""
-    return folder() / f"{run}.sock"
+    """Return where the conductor of a run listens; outside of containers one user may have runs in several homes."""
+    return folder() / f"{run}-{sha256(str(Path.home()).encode()).hexdigest()[:8]}.sock"
 
 
 class Control:

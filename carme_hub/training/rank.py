@@ -213,6 +213,8 @@ def set_environ(told: Told, place: Rank) -> None:
             "CARME_NODE": place.node,
         }
     )
+    # Without it each rank would start a thread for every processor; torchrun allows one, which leaves some idle.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // place.local_size)))
     interface = nets.interface(told.telling)
     if interface:
         os.environ.update({"GLOO_SOCKET_IFNAME": interface})

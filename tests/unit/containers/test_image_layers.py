@@ -47,7 +47,8 @@ def test_code_is_put_over_packages_that_stay_as_they_are(
     assert (tree / SITE / "carme_hub/training/here.py").is_file()
     assert not (tree / SITE / "carme_hub/sandbox").exists()
     kernels = {path.name for path in (tree / "opt/venv/share/jupyter/kernels").iterdir()}
-    assert kernels == ({"carme-python", "carme-horovod-pytorch", "carme-torchrun"} if torch else {"carme-python"})
+    of_torch = {"carme-horovod-pytorch", "carme-torchrun"}
+    assert kernels == {"carme-python", "python3", *(of_torch if torch else ())}
     assert (tree / "opt/venv/share/carme_hub/training/ddp.ipynb").is_file()
     assert (tree / "opt/venv/bin/carme-hub").stat().st_mode & 0o777 == 0o755
     assert all(path.stat().st_mode & 0o055 == 0o055 for path in (tree / "opt/venv").rglob("*") if path.is_dir())

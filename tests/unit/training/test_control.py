@@ -19,11 +19,11 @@ from carme_hub.training.control import Control, Following, NoConductor, NotDone,
 class Conducted:
     """What a conductor says: a state for each thing that is put in, to the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
         self.states: list[dict[str, Any]] = []
         self.counts: list[int] = []
         self.changed = threading.Condition()
-        self.there = Control(folder / "run.sock", self.answer, self.follow, self.count)
+        self.there = Control(path, self.answer, self.follow, self.count)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["op"] == "resize":
@@ -57,7 +57,7 @@ class Conducted:
 @pytest.fixture
 def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conducted]:
     monkeypatch.setattr(control, "folder", lambda: tmp_path)
-    found = Conducted(tmp_path)
+    found = Conducted(control.path_of("run"))
     yield found
     found.say("finished")
     found.there.close()
