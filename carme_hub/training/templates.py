@@ -30,6 +30,11 @@ ABSENT = (
         "the template for DDP.",
     ),
 )
+#: What is tried first comes first; templates of a site's own come after these.
+ORDER = (
+    *("ddp", "horovod-pytorch", "fsdp", "cpu-gloo", "tensorboard-logging", "checkpoint-resume", "mixed-precision"),
+    *("lr-warmup", "staging", "evaluation", "sweep", "scaling", "elastic-torch", "elastic-horovod"),
+)
 KERNELS = {
     "horovod": ("carme-horovod-pytorch", "Horovod, PyTorch"),
     "torchrun": ("carme-torchrun", "PyTorch, torchrun"),
@@ -84,9 +89,10 @@ def folder() -> Path:
 
 
 def templates(where: Path | None = None) -> list[Template]:
-    """Return all templates, by title."""
+    """Return all templates, in the order in which they are offered."""
     found = [read(script) for script in (folder() if where is None else where).glob("*.py")]
-    return sorted(found, key=lambda each: each.title.lower())
+    place = {name: number for number, name in enumerate(ORDER)}
+    return sorted(found, key=lambda each: (place.get(each.name, len(ORDER)), each.title.lower()))
 
 
 def read(script: Path) -> Template:

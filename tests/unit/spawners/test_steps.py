@@ -329,6 +329,7 @@ def test_another_user_gets_no_word(here: BrokerHere) -> None:
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "line.connect('steps.sock'); line.sendall(b'{\"op\": \"allocation\"}\\n'); print(line.recv(100))"
     )
+    here.folder.chmod(0o755)
     (here.folder / "steps.sock").chmod(0o666)  # whatever lets them in
     words = [sys.executable, "-c", code, str(here.folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)

@@ -49,6 +49,7 @@ def test_the_notebook_is_made_of_the_script(name: str) -> None:
 
 def test_no_notebook_is_left_of_a_script_that_is_gone() -> None:
     assert sorted(file.stem for file in SHIPPED.glob("*.ipynb")) == NAMES
+    assert sorted(templates.ORDER) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
