@@ -22,15 +22,14 @@ from carme_hub.sandbox.image import build_default_image
 from carme_hub.sandbox.processes import identity
 from carme_hub.spawners.script import LAUNCH, Owner, Server, Site, render
 
-BROKER = Path(__file__).parents[3] / "carme_hub" / "training" / "broker.py"
+#: Its text: the checkout may lie where its users cannot read it.
+BROKER = (Path(__file__).parents[3] / "carme_hub/training/broker.py").read_text(encoding="utf-8")
 USER = "alice"
 #: What is in front of the code that asks for ranks.
 ASKER = """
-import importlib.util, os, sys, threading, time
-spec = importlib.util.spec_from_file_location("broker", {broker!r})
-broker = importlib.util.module_from_spec(spec)
-sys.modules["broker"] = broker
-spec.loader.exec_module(broker)
+import os, sys, threading, time, types
+broker = sys.modules["broker"] = types.ModuleType("broker")
+exec(compile({broker!r}, "broker.py", "exec"), broker.__dict__)
 Step, PY = broker.Step, "/opt/venv/bin/python"
 the = broker.Broker({folder!r})
 
@@ -142,7 +141,7 @@ class Job:
 
     def asker(self, code: str, user: str = USER) -> subprocess.Popen[str]:
         """Start somebody's program that asks the broker for ranks, on the session's node."""
-        text = ASKER.format(broker=str(BROKER), folder=str(self.folder)) + code
+        text = ASKER.format(broker=BROKER, folder=str(self.folder)) + code
         environ = self.cluster.environment(user)
         return subprocess.Popen(
             ["/usr/bin/python3", "-c", text],

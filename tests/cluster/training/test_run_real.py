@@ -152,9 +152,8 @@ def pending(lab: Lab) -> list[str]:
 def test_a_run_that_waits_for_gpus_says_so_and_gives_its_place_up_when_it_is_stopped(lab: Lab) -> None:
     lab.check("run = begin(8, cell='', nodes=2, gpus_per_task=1, detach=True)")
     wait_for(lambda: pending(lab), 20, "a job that waits")
-    state = json.loads(lab.check("print(json.dumps(run.state()))"))
-    assert state["state"] == "waiting"
-    assert state["message"].startswith("Waiting for 8 more GPUs: "), state["message"]
+    said = "print(run.state()['state'], run.state()['message'])"
+    wait_for(lambda: lab.check(said).startswith("waiting Waiting for 8 more GPUs: "), 20, "why it waits to be said")
     lab.check("assert run.stop()['state'] == 'interrupted', run.state()")
     wait_for(lambda: not pending(lab), 10, "the job to be gone")
 
