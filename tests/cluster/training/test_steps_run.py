@@ -166,9 +166,12 @@ def test_a_killed_broker_takes_its_ranks_along_and_that_is_said(cluster: Cluster
         )
         assert asker.stdout is not None
         asker.stdout.readline()
-        pids = [pid for pid, (line, _) in own.processes().items() if "carme-steps" in line]
-        assert len(pids) == 2  # it, and the process of the step
-        os.kill(min(pids), signal.SIGKILL)
+
+        def pids() -> list[int]:
+            return [pid for pid, (line, _) in own.processes().items() if "carme-steps" in line]
+
+        cluster.wait_for(lambda: len(pids()) == 2, within=5)  # it and the process of the step, none about to be srun
+        os.kill(min(pids()), signal.SIGKILL)
         gone(own, 6)
         assert asker.communicate(timeout=10)[0].strip()
         told = own.asker("the.allocation()")
