@@ -168,7 +168,7 @@ def test_a_killed_broker_takes_its_ranks_along_and_that_is_said(cluster: Cluster
         asker.stdout.readline()
 
         def pids() -> list[int]:
-            return [pid for pid, (line, _) in own.processes().items() if "carme-steps" in line]
+            return [pid for pid, (line, _) in own.processes().items() if " carme-steps /" in line]
 
         cluster.wait_for(lambda: len(pids()) == 2, within=5)  # it and the process of the step, none about to be srun
         os.kill(min(pids()), signal.SIGKILL)
