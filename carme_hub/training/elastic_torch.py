@@ -53,7 +53,7 @@ def run(worker: Worker, folder: Path, argv: Sequence[str]) -> int:
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"  # one each: nothing to be agreed upon through the store
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 
     spec = WorkerSpec(
         role="trainer",
@@ -72,7 +72,10 @@ def run(worker: Worker, folder: Path, argv: Sequence[str]) -> int:
             pass  # that one of them has come to the end, the conductor tells all
 
     agent = Agent(spec, DefaultLogsSpecs(log_dir=os.devnull), shutdown_timeout=FAREWELL)
-    result = agent.run()  # None where it was told to go
+    try:
+        result = agent.run()  # None where it was told to go
+    except SignalException as error:  # the run is stopped, and the agent has ended its worker
+        return 128 + int(error.sigval)
     return int(result is not None and result.is_failed())
 
 
