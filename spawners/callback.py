@@ -7,7 +7,6 @@ No login, no cookie and no API token counts here; the nonce is spent by the firs
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from carme_hub.domain.jobs import Phase
 from carme_hub.domain.sessions import Session
 from carme_hub.errors import SlurmError, StoreError
 from carme_hub.sessions.book import CallbackRefused
+from carme_hub.spawners.bodies import small_json
 from carme_hub.spawners.shared import Shared, ready
 
 CALLBACK = r"/api/carme/sessions/([0-9a-f-]{36})/port"
@@ -63,12 +63,7 @@ class PortHandler(APIHandler):
 
 
 def _port(body: bytes) -> int:
-    if len(body) > _LARGEST_BODY:
-        raise web.HTTPError(413, "The body is one small JSON object.")
-    try:
-        data = json.loads(body)
-    except ValueError as error:
-        raise web.HTTPError(400, "The body is not JSON.") from error
+    data = small_json(body, _LARGEST_BODY)
     if not isinstance(data, dict) or set(data) != {"port"} or type(data["port"]) is not int:
         raise web.HTTPError(400, 'The body is {"port": NUMBER} and nothing else.')
     return int(data["port"])

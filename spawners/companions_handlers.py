@@ -20,6 +20,7 @@ from tornado import web
 from carme_hub.domain.companions import Wish
 from carme_hub.domain.sessions import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
+from carme_hub.spawners.bodies import small_json
 from carme_hub.spawners.companions import described, give_back, listed, open_companion, quote
 from carme_hub.spawners.home import CarmeHomeHandler
 from carme_hub.spawners.shared import Shared, ready
@@ -177,12 +178,7 @@ class GiveBackFormHandler(CarmeHomeHandler):
 
 
 def _body(body: bytes) -> dict[str, object]:
-    if len(body) > _LARGEST_BODY:
-        raise web.HTTPError(413, "The body is one small JSON object.")
-    try:
-        data = json.loads(body)
-    except ValueError as error:
-        raise web.HTTPError(400, "The body is JSON.") from error
+    data = small_json(body, _LARGEST_BODY)
     if not isinstance(data, dict):
         raise web.HTTPError(400, 'Send a JSON object, such as {"nodes": 2, "gpus": 4}.')
     return data

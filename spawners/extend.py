@@ -18,6 +18,7 @@ from tornado import web
 
 from carme_hub.domain.sessions import Session, SessionState
 from carme_hub.errors import Refused, SlurmRejected, SlurmUnreachable, StoreError
+from carme_hub.spawners.bodies import small_json
 from carme_hub.spawners.shared import Shared, ready
 from carme_hub.spawners.words import clock
 
@@ -114,12 +115,7 @@ class ExtendHandler(APIHandler):
 
 
 def _minutes(body: bytes) -> int:
-    if len(body) > _LARGEST_BODY:
-        raise web.HTTPError(413, "The body is one small JSON object.")
-    try:
-        data = json.loads(body)
-    except ValueError as error:
-        raise web.HTTPError(400, "The body is JSON.") from error
+    data = small_json(body, _LARGEST_BODY)
     minutes = data.get("minutes") if isinstance(data, dict) and set(data) == {"minutes"} else None
     if type(minutes) is not int or not 0 < minutes <= _MOST_MINUTES:
         raise web.HTTPError(400, 'Send {"minutes": N}, with N from 1 up.')

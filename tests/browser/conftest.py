@@ -39,6 +39,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
+def window(browser: Browser) -> Iterator[BrowserContext]:
+    """One person's browser."""
+    context = browser.new_context(viewport=DESK)
+    yield context
+    context.close()
+
+
+@pytest.fixture
 def people(browser: Browser, hub: Hub) -> Iterator[Callable[[str], Page]]:
     """Windows of people who have logged in; what their browsers complain about fails the test."""
     contexts: dict[str, BrowserContext] = {}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import DESK, SCREENSHOTS, log_in, shots
+from windows import log_in, shot, shots
 
 MARK = uuid.uuid4().hex[:8]
 #: Whatever the number of ranks: a step of a tenth of a second.
@@ -22,18 +21,6 @@ for number in range(3000):
     here.step(number, 3000, samples=8)
     time.sleep(0.1)
 """
-
-
-@pytest.fixture
-def window(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport=DESK)
-    yield context
-    context.close()
-
-
-def shot(page: Page, name: str) -> None:
-    SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
 def cell(page: Page, words: str) -> Locator:

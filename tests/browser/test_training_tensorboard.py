@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
 
-import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Response, expect
+from playwright.sync_api import BrowserContext, Page, Response, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import DESK, PHONE, SCREENSHOTS, fits, log_in
+from windows import PHONE, fits, log_in, shot
 
 RUN = f"digits-{uuid.uuid4().hex[:8]}"
 TRAINING = f"""%%distributed -n 2 --nodes 2 --gpus-per-task 1 --time 10m --name {RUN} --detach
@@ -20,18 +18,6 @@ for step in range(600):
     here.step(step, total=600, samples=32, loss=1 / (1 + step / 20) + here.rank / 50)
     time.sleep(0.5)
 """
-
-
-@pytest.fixture
-def window(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport=DESK)
-    yield context
-    context.close()
-
-
-def shot(page: Page, name: str) -> None:
-    SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
 def cell(lab: Lab, code: str) -> str:

@@ -34,6 +34,12 @@ def fits(page: Page) -> None:
     assert wide <= window + 1, f"{page.url} at {window}: {wide}"
 
 
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of what is in view."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
 def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
     """Keep a picture of the page on a desk and on a phone; nothing is wider than the window.
 
