@@ -51,13 +51,7 @@ class WaysOutHandler(APIHandler):
     @needs_scope("servers")
     async def _post(self, part: Shared | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.find_user(user_name)
-        if (
-            part is None
-            or session is None
-            or session.parent
-            or user is None
-            or session.server_name not in user.spawners
-        ):
+        if part is None or session is None or user is None or not _has_server(session, user):
             raise web.HTTPError(404, _OVER)
         if self.request.body.strip() not in (b"", b"{}"):
             raise web.HTTPError(400, "Send no body.")
@@ -72,6 +66,11 @@ class WaysOutHandler(APIHandler):
             raise web.HTTPError(503, _NOT_KNOWN) from error
         self.set_status(200 if done else 202)
         self.finish(json.dumps({"session": session.id, "page": _page_after(self, user, session, what)}))
+
+
+def _has_server(session: Session, user: Any) -> bool:
+    """Return whether a session is a server of its user's; a companion is none."""
+    return not session.parent and session.server_name in user.spawners
 
 
 class WaysOutFormHandler(CarmeHomeHandler):
@@ -91,13 +90,7 @@ class WaysOutFormHandler(CarmeHomeHandler):
     @needs_scope("servers")
     async def _post(self, part: Shared | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.current_user if user_name == self.current_user.name else self.find_user(user_name)
-        if (
-            part is None
-            or session is None
-            or session.parent
-            or user is None
-            or session.server_name not in user.spawners
-        ):
+        if part is None or session is None or user is None or not _has_server(session, user):
             await self._say(404, _OVER)
             return
         try:
