@@ -8,6 +8,7 @@ with either library first.
 * Launch: from the cell, or from srun's start, until rank 0 has done its first step with the library that comes first.
 * Throughput: samples a second of each library, in blocks of steps by turns within one run, so that both see the same
   machine; ours against the bare one by the median of what each round's pair comes to.
+* Processor time of a step, which is steadier where ranks share processors with each other and with whatever else runs.
 """
 
 from __future__ import annotations
@@ -99,17 +100,19 @@ for kind in kinds:
     for number in range(5):
         step(*made[kind], number)
 seconds = {kind: [] for kind in kinds}
+spent = {kind: [] for kind in kinds}
 for block in range(blocks):
     for kind in kinds if block % 2 == 0 else kinds[::-1]:
         torch.distributed.barrier()
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         for number in range(steps):
             step(*made[kind], number)
         seconds[kind].append(time.perf_counter() - start)
+        spent[kind].append((time.process_time() - worked) / steps)
 if os.environ["RANK"] == "0":
     rates = {kind: [32 * steps * int(os.environ["WORLD_SIZE"]) / each for each in seconds[kind]] for kind in kinds}
     with open(target + ".part", "w") as file:
-        json.dump({"stages": stages, "rates": rates}, file)
+        json.dump({"stages": stages, "rates": rates, "spent": spent}, file)
     os.replace(target + ".part", target)
 torch.distributed.barrier()
 """
@@ -177,7 +180,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="rounds that count; one more warms up")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=40, help="steps of a block")
-    parser.add_argument("--blocks", type=int, default=4, help="blocks of each library in a run")
+    parser.add_argument("--blocks", type=int, default=12, help="blocks of each library in a run")
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
     wanted = parser.parse_args()
     need_root()
@@ -219,7 +222,8 @@ def measured(where: Sandbox, hub: Hub, lab: Lab, wanted: argparse.Namespace) -> 
                 launch, code = (said["stages"][name] - began for name in ("first step", "code"))
                 if number >= 0:
                     run = {"round": number, "who": who, "first": first, "launch": launch, "code": code}
-                    found.append({**run, **rates})
+                    spent = {f"{kind}_spent": statistics.median(each) for kind, each in said["spent"].items()}
+                    found.append({**run, **rates, **spent})
     finally:
         for each in (target, script):
             each.unlink(missing_ok=True)
@@ -251,17 +255,24 @@ def report(found: list[dict[str, Any]], wanted: argparse.Namespace, load_seen: s
         figure(f"train_launch_own_share_{first}", median(share), "s", goal=0.5, **more)
         begins = of("ours", first, "code"), of("bare", first, "code")
         figure(f"train_code_begins_{first}", median(begins[0]), "s", peer=median(begins[1]), **more)
-    for kind in KINDS:
-        pairs = [
+
+    def pairs_of(what: str) -> list[float]:
+        return [
             mine / theirs
             for first in KINDS
-            for mine, theirs in zip(of("ours", first, kind), of("bare", first, kind), strict=True)
+            for mine, theirs in zip(of("ours", first, what), of("bare", first, what), strict=True)
         ]
+
+    for kind in KINDS:
+        pairs = pairs_of(kind)
         rates = [run[kind] for run in found if run["who"] == "ours"]
         peers = [run[kind] for run in found if run["who"] == "bare"]
         figure(f"train_rate_{kind}", median(rates), "samples/s", peer=median(peers), **more)
         spread = {"lowest": min(pairs), "highest": max(pairs)}
         figure(f"train_rate_against_bare_{kind}", median(pairs), "1", goal=0.98, at_least=True, **spread, **more)
+        work = pairs_of(f"{kind}_spent")
+        spread = {"lowest": min(work), "highest": max(work)}
+        figure(f"train_processor_time_against_bare_{kind}", median(work), "1", goal=1.02, **spread, **more)
     ratio = [run["horovod"] / run["ddp"] for run in found]
     figure("train_horovod_against_ddp", median(ratio), "1", lowest=min(ratio), highest=max(ratio), **more)
 
