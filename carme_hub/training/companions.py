@@ -177,7 +177,7 @@ class Hub:
         request = Request(self.url + path, data, headers, method=method)  # noqa: S310  http or https, from the hub
         try:
             with self._opener().open(request, timeout=self.time_limit) as answer:
-                said = json.loads(answer.read(_LONGEST))
+                said = json.loads(answer.read(_LONGEST) or b"{}")  # some of JupyterHub's own say nothing
         except HTTPError as error:
             with error:
                 raise _no(error.code, error.read(_LONGEST)) from None

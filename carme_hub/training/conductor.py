@@ -231,8 +231,12 @@ class Conducting:
         return min(known, default=0.0)
 
     def _watch_ends(self) -> None:
-        """Tell ranks when their job ends; it may be extended while they run."""
+        """Tell ranks when their job ends, which may be extended while they run, and the hub that there is work."""
+        from .activity import Activity  # TLS takes a moment to import, and the ranks are waited for
+
+        activity = Activity()
         while not self.stopping.wait(ENDS):
+            activity.say()
             try:
                 ends = self.ends_at(self.where())
             except Exception:  # noqa: BLE001  asked again soon; what was told last still holds

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
+from forged_hub import ForgedHub, forged_hub
 
 from carme_hub.training.companions import Companion, Hub, NoHub, Refused
 
@@ -16,49 +13,10 @@ ID = "66666666-7777-8888-9999-000000000000"
 ONE = {"id": ID, "state": "waiting", "said": "You are next.", "nodes": [], "gpus": 4, "news": "of a later hub"}
 
 
-class ForgedHub(ThreadingHTTPServer):
-    """Answers as it is told and notes what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[tuple[int, Any]] = []
-        self.asked: list[tuple[str, str, Any, dict[str, str]]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One question."""
-
-    server: ForgedHub
-
-    def do_GET(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
-        self.server.asked.append((self.command, self.path, body, dict(self.headers)))
-        status, answer = self.server.answers.pop(0)
-        if status == 0:  # the connection is lost
-            self.close_connection = True
-            return
-        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    do_POST = do_DELETE = do_GET
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def there() -> Iterator[ForgedHub]:
-    server = ForgedHub()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with forged_hub() as server:
+        yield server
 
 
 @pytest.fixture
