@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from forged_hub import ForgedHub, forged_hub
+from forged_hub_api import ForgedHub, forged_hub
 
 from carme_hub.training import activity
 from carme_hub.training.activity import Activity
