@@ -111,7 +111,8 @@ def daemons(cluster: Cluster, who: Identities) -> dict[str, Daemon]:
                 f"slurmd-{name}",
                 (cluster.command("slurmd"), "-D", "-N", name, "-f", conf),
                 ready=lambda port=port: _tcp(port),  # type: ignore[misc]
-                env=env,
+                # Slurm's PMIx tells ranks what is on their node by the machine's name, which virtual nodes share.
+                env={**env, "PMIX_HOSTNAME": name},
             )
         )
     return {daemon.name: daemon for daemon in found}

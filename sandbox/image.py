@@ -5,7 +5,7 @@ byte-compiled (a missing .pyc costs a start two seconds) and readable by everybo
 
 - *default*: JupyterLab and TensorBoard, 20 to 60 seconds. ``base: host``: it holds /opt/venv only, and bubblewrap puts
   the node's own /usr under it, read-only; a session sees a root that it cannot change, and no base system is built;
-- *training*: the same with torch and Horovod, which is built from its source release the first time;
+- *training*: the same with torch, Horovod, which is built from its source release the first time, and Open MPI;
 - *full*: the default one with a whole system (``base: own``), for Charliecloud, Apptainer and Enroot, from the
   packages that this machine has installed.
 
@@ -35,7 +35,7 @@ from carme_hub.containers.harden import add_mount_points, harden
 from carme_hub.containers.images import write_image
 from carme_hub.containers.store import COMPILE
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import horovod, image_code, image_packages, image_system
+from carme_hub.sandbox import horovod, image_code, image_mpi, image_packages, image_system
 from carme_hub.sandbox.image_packages import BWRAP, LOOK, MOUNTS, Progress, run
 
 #: What no sandbox asked for in so long is removed; its sessions are shorter.
@@ -67,7 +67,7 @@ def build_training_image(cache: Path | None = None, progress: Progress = print) 
     with_torch = _cached(cache, "packages-torch", inputs, progress, lambda tree: _fill_torch(tree, base, progress))
     with locked(with_torch.parent, "horovod"):
         wheel = horovod.wheel(with_torch.parent, with_torch / "opt", progress)
-    about = "PyTorch, TensorBoard"
+    about = "PyTorch, TensorBoard, Open MPI"
     if isinstance(wheel, Path):
         found, about = wheel, f"{about}, Horovod"
         inputs |= {"horovod": f"{wheel.parent.name}/{wheel.name}"}
@@ -79,6 +79,8 @@ def build_training_image(cache: Path | None = None, progress: Progress = print) 
         progress(f"No Horovod in the training image. {wheel}")
         inputs |= {"horovod": "", "no horovod": wheel}
         packages, about = with_torch, f"{about} (no Horovod: it could not be built)"
+    before, inputs = packages, inputs | {"mpi": [image_mpi.PACKAGES, image_mpi.RECIPE]}
+    packages = _cached(cache, "packages-mpi", inputs, progress, lambda tree: _fill_mpi(tree, before, progress))
     return _with_code(cache, "training", about, packages, inputs, progress)
 
 
@@ -186,7 +188,8 @@ def forget_old(image: Path) -> None:
     """
     with contextlib.suppress(PermissionError):
         image.with_name(f".sandbox-{image.name}").touch()
-    kinds = (image.name.rpartition("-")[0], "packages-default", "packages-torch", "packages-training")
+    packages = (f"packages-{name}" for name in ("default", "torch", "training", "mpi"))
+    kinds = (image.name.rpartition("-")[0], *packages)
     for other in image.parent.iterdir():
         kind, about = other.name.rpartition("-")[0], other / "image.json"
         if kind not in kinds or not about.exists() or time.time() - about.stat().st_mtime < KEPT:
@@ -217,6 +220,12 @@ def _fill_horovod(tree: Path, base: Path, wheel: Path, progress: Progress) -> No
     _finish(tree, "packages-training", progress)
 
 
+def _fill_mpi(tree: Path, base: Path, progress: Progress) -> None:
+    progress(f"Building the training image: {', '.join(image_mpi.PACKAGES)}")
+    image_mpi.put(base, tree)
+    (tree / "image.json").write_text(json.dumps({"packages": "packages-mpi"}) + "\n", encoding="utf-8")
+
+
 def _fill_own(tree: Path, base: Path, progress: Progress) -> None:
     """Put a whole system under the default image's /opt."""
     progress("Building the full image: the system")
@@ -245,7 +254,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="carme_hub.sandbox.image", description="Build an image.")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--full", action="store_true", help="with a whole system, for any runtime")
-    kind.add_argument("--training", action="store_true", help="with torch and Horovod")
+    kind.add_argument("--training", action="store_true", help="with torch, Horovod and Open MPI")
     parser.add_argument("folder", nargs="?", type=Path, help=f"where images are kept ({image_cache()})")
     chosen = parser.parse_args(argv)
     build = build_full_image if chosen.full else build_training_image if chosen.training else build_default_image

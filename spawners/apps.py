@@ -38,6 +38,8 @@ OURS: dict[str, dict[str, Any]] = {
         "command": [
             *("code-server", "--socket", "{unix_socket}", "--auth", "none", "--disable-telemetry"),
             *("--disable-update-check", "--disable-workspace-trust"),
+            # It would lie in the home, which all sessions of a user share, also those on other nodes.
+            *("--session-socket", "{folder}/code-session.sock"),
         ],
         "environment": {"CS_DISABLE_PROXY": "1"},
         "closed": ["/proxy/", "/absproxy/"],  # code-server's own way to any port; older ones know no such switch

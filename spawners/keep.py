@@ -31,9 +31,18 @@ def main(arguments: List[str]) -> int:
         signal.signal(number, end)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm's warning before the time limit is for the ranks
     marks = Path(arguments[0]) / "end.json", Path("release")
-    while not any(mark.exists() for mark in marks):
+    while not any(map(there, marks)):
         time.sleep(EVERY)
     return 0
+
+
+def there(mark: Path) -> bool:
+    """Return whether a file is there; a folder that does not answer, or no longer lets us in, does not say so."""
+    try:
+        mark.stat()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

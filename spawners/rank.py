@@ -36,6 +36,9 @@ GRACE, LOOK_EVERY = 1.5, 1.0
 ARGV, RANK, STEP = "@CARME_ARGV@", "@CARME_RANK@", "@CARME_STEP@"
 #: Beside the plan's own names: what an MPI plugin of Slurm tells a task (srun(1), --mpi), and what a run does.
 PREFIXES = ("PMI_", "PMI2_", "PMIX_", "SLURM_PMI", "CARME_SLOT")
+#: For MPI in a container: PMIx keeps what ranks share in slurmd's own folder, which is not there, unless it is told to
+#: send it; and processes in different user namespaces may not copy from each other's memory (process_vm_readv(2)).
+MPI = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 GPU_NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -76,7 +79,7 @@ def plan_of(document: Dict[str, Any], argv: List[str], name: str) -> Dict[str, A
     """Return the plan of this rank."""
     plan = dict(put(document["rank"]["plan"], argv, name))
     plan["grace"] = GRACE
-    plan["environ"] = dict(plan.get("environ", {}))
+    plan["environ"] = {**(MPI if "PMIX_RANK" in os.environ else {}), **plan.get("environ", {})}
     if GPU_NAMES[0] not in os.environ:  # a step without GPUs; where devices are not confined, none is not all
         plan["environ"][GPU_NAMES[0]] = ""
     plan["pass_env"] = [*plan.get("pass_env", ()), *(each for each in os.environ if each.startswith(PREFIXES))]
@@ -90,11 +93,34 @@ def become(argv: List[str]) -> NoReturn:
             if signal.getsignal(number) == signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    if "PMIX_RANK" in os.environ:
+        number_apart(int(os.environ.get("SLURM_LOCALID", "0")))
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
         say(f"{argv[0]} cannot be run in this container: {error.strerror}")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def number_apart(local: int) -> None:
+    """Go on in a process whose number no other rank of this node has: the ``local``-th one after this.
+
+    Each container counts its processes anew, so all ranks would have the same. Open MPI takes shared memory that was
+    made by a process of its own number for its own, and crashes (opal/mca/shmem/mmap, segment_attach).
+    """
+    for left in reversed(range(local)):
+        child = os.fork()
+        if not child and not left:
+            return
+        if not child:
+            os._exit(0)
+        if not left:  # signals go to all processes of a step, and it is the rank that ends by them
+            for number in set(range(1, signal.NSIG)) - {signal.SIGCHLD}:
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(number, signal.SIG_IGN)
+        _, status = os.waitpid(child, 0)
+        if not left:
+            os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
 def main() -> int:

@@ -112,6 +112,7 @@ class Site:
         bind_roots: folders inside which the source of a bind must lie once resolved on the node.
         environ: variables for the inside of every container; not secret.
         licenses: the licence of Slurm by which each GPU type is counted, {} where none is.
+        virtual: its GPUs are a sandbox's make-believe ones, and programs of a session that name GPUs label them so.
         grace: seconds between TERM and the end of everything.
     """
 
@@ -124,6 +125,7 @@ class Site:
     tmp_mib: int = 0
     grace: int = 10
     licenses: Mapping[str, str] = field(default_factory=dict)
+    virtual: bool = False
 
 
 def session_folder(owner: Owner, session: str) -> str:
@@ -198,6 +200,7 @@ def container_of(session: str, owner: Owner, request: Request, image: Image, sit
             "CARME_SESSION": session,
             "CARME_SESSION_FOLDER": folder,
             "CARME_IMAGE": request.image,
+            **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
             **site.environ,
         },
         pass_env=PASS_ENV,

@@ -134,6 +134,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             tmp_mib=self.container_tmp_mib,
             grace=self.stop_grace,
             licenses=CarmeReservations(parent=self).counted_by(),
+            virtual=self.virtual,
         )
 
     def with_apps(self, server: Server, owner: Owner) -> Server:

@@ -6,6 +6,7 @@ gone. So whatever conducts a run says it too, by JupyterHub's own request for th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -31,10 +32,8 @@ class Activity:
         self._next = time.monotonic()
         url = environ.get("JUPYTERHUB_ACTIVITY_URL", "")
         if url:
-            try:
+            with contextlib.suppress(NoHub):  # a run outside of a session: nobody culls it
                 self._hub = replace(Hub.from_environ(environ), url=url, time_limit=10.0)
-            except NoHub:  # a run outside of a session: nobody culls it
-                pass
 
     def say(self) -> None:
         """Say it, where it is time again; a hub that does not answer is told the next time."""

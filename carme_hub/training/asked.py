@@ -18,7 +18,7 @@ BACKENDS = ("horovod", "torchrun", "mpi")
 #: The most ranks of a run: more is a slip of the finger, and nodes are asked for one by one.
 MOST = 4096
 _DURATION = re.compile(r"(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
 
 
@@ -36,6 +36,7 @@ class Asked:
         elastic: the fewest and the most ranks that it may go on with, None = it has ``ranks`` from start to end.
         seconds: of its time limit, 0 = as long as the session. name: "" = one is made.
         detach: whether the cell ends at once. dry_run: whether it is only printed.
+        requeue: whether Slurm is to run the batch job again when the code stopped because its time was nearly over.
         push, pull: names of variables that are sent to all ranks, and fetched from rank 0.
     """
 
@@ -48,6 +49,7 @@ class Asked:
     name: str = ""
     detach: bool = False
     dry_run: bool = False
+    requeue: bool = False
     push: tuple[str, ...] = ()
     pull: tuple[str, ...] = ()
 
@@ -61,9 +63,11 @@ class Asked:
         if self.backend not in BACKENDS:
             raise BadAsk(f"--backend {self.backend[:40]}: there are {', '.join(BACKENDS)}.")
         if self.name and not _NAME.fullmatch(self.name):
-            raise BadAsk("--name: letters, digits, '.', '_' and '-', at most 64, the first a letter or digit.")
+            raise BadAsk("--name: letters, digits, '.', '_' and '-', at most 48, the first a letter or digit.")
         if self.elastic is not None:
             self._check_elastic(*self.elastic)
+        if self.requeue and self.detach:
+            raise BadAsk("--requeue looks how the run ended, so it cannot be detached. Leave --detach out.")
         if self.detach and self.pull:
             raise BadAsk("--pull waits for the end of the run. Without it, fetch them later: distributed.runs().")
 
@@ -125,6 +129,7 @@ def _of(said: argparse.Namespace) -> Asked:
         name=said.name,
         detach=said.detach,
         dry_run=said.dry_run,
+        requeue=said.requeue,
         push=names_of(said.push, "--push"),
         pull=names_of(said.pull, "--pull"),
     )
@@ -188,4 +193,5 @@ def _parser(prog: str = "%%distributed") -> argparse.ArgumentParser:
     parser.add_argument("--pull", default="", metavar="NAME,…")
     parser.add_argument("--detach", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--requeue", action="store_true")
     return parser

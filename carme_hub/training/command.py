@@ -14,19 +14,22 @@ from typing import Any
 
 from . import control, display, distributed, results, runs
 from .asked import Asked, BadAsk, asked_with_program
+from .broker import NoBroker
+from .direct import DirectBroker, broker_here
 from .failures import CannotRun, Interrupted, RunFailed
 from .follow import Follower
-from .live import LOOK, Tail, Terminal
+from .here import OUT_OF_TIME
+from .live import EVERY_LINE, LOOK, Tail, Terminal
 from .magic import with_backend
-from .script import batch_script
+from .script import NO_REQUEUE, batch_script
 
 TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its words]
 
 Run a script as RANKS processes, on the GPUs of this session or, where they are too few, of a companion job. What rank 0
 prints is printed here, what the others print is kept in files; --all prints all, each line with its rank before it.
 Options are those of %%distributed: --nodes N, --gpus-per-task N, --backend torchrun|horovod|mpi, --elastic FEWEST:MOST,
---time 30m, --name NAME, --detach, --dry-run. Ctrl-C ends all ranks. Exit status: 0 it finished, 1 it failed, 2 it could
-not begin, 130 it was stopped.
+--time 30m, --name NAME, --detach, --dry-run, --requeue. Ctrl-C ends all ranks. Exit status: 0 it finished, 1 it
+failed, 2 it could not begin, 130 it was stopped.
 """
 #: What only the command knows; the last two are how a batch script brings a cell.
 OWN: dict[str, dict[str, Any]] = {
@@ -74,13 +77,28 @@ def _train(words: list[str]) -> int:
     if asked.dry_run:
         _print(batch_script(asked, program=program))
         return 0
+    if asked.requeue and not isinstance(broker_here(), DirectBroker):
+        raise CannotRun(NO_REQUEUE)
     run = distributed.begin(asked, _say, **what)
     if asked.detach:
         _print(f"{run.id}\n")
         _say(f"It goes on without this terminal: carme-hub runs watch|log|stop {run.id}. Its files are in {run.folder}")
         return 0
     distributed.end(run, Terminal(every=own.all))
+    if asked.requeue and (run.folder / OUT_OF_TIME).exists():
+        _requeue()
     return 0
+
+
+def _requeue() -> None:
+    """Have Slurm run this job again."""
+    broker = broker_here()
+    if isinstance(broker, DirectBroker):
+        _say("It stopped because its time was nearly over: Slurm is asked to run this job again.")
+        try:
+            broker.requeue()
+        except NoBroker as error:
+            raise CannotRun(f"{error} Submit the script again, and it goes on from its checkpoint.") from None
 
 
 def _what(asked: Asked, own: argparse.Namespace, program: list[str]) -> dict[str, Any]:
@@ -100,7 +118,7 @@ def _what(asked: Asked, own: argparse.Namespace, program: list[str]) -> dict[str
 
 
 def _list(said: argparse.Namespace) -> None:
-    found = [each.state() for each in distributed.runs(live=said.live)]
+    found = distributed.runs(live=said.live).states()
     if said.json:
         _print("".join(json.dumps(each) + "\n" for each in found))
     else:
@@ -110,8 +128,12 @@ def _list(said: argparse.Namespace) -> None:
 def _log(said: argparse.Namespace) -> None:
     run = runs.Run.load(said.run)
     if not said.follow:
-        return _print(run.log(said.rank))
-    tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), 100_000), 0
+        at = 0
+        while (piece := run.read(said.rank, at))[0]:
+            _print(piece[0])
+            at = piece[1]
+        return None
+    tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), *EVERY_LINE), 0
     while True:
         ended = run.state()["state"] in runs.ENDED
         tail.look(whole=ended)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from .broker import Allocation, NotReady
-from .companions import Companion, Hub, NoHub, Refused
+from .broker import Allocation, NoBroker, NotReady
+from .companions import Companion, Hub, NoHub, Refused, going, let_go
+from .display import kind_of_gpu
 
 if TYPE_CHECKING:
     from .conductor import Conducting
     from .placing import Place
 
-#: Seconds between two questions whether it runs, between two tries to give it back, and until one gives up on that.
-OFTEN, AGAIN, PATIENCE = 1.0, 2.0, 60.0
+#: Seconds between two questions whether it runs, between two tries to give it back, until one gives up on that, and for
+#: one to be seen that was asked for and not answered for: the hub may be about to open it.
+OFTEN, AGAIN, PATIENCE, UNSEEN = 1.0, 2.0, 60.0, 5.0
 #: Minutes that it has beyond the time limit of the run, for its containers to start.
 STARTING = 2
 
@@ -29,6 +32,7 @@ class CompanionJob:
         self.id = ""
         self._conductor = conductor
         self._hub = Hub.from_environ()
+        self._unanswered = False  # whether there may be one of which no answer told
 
     def open(self, there: Place) -> Allocation:
         """Ask for it and return what it has, when it runs. While it waits the run can be stopped.
@@ -40,18 +44,25 @@ class CompanionJob:
 
         conductor, asked = self._conductor, self._conductor.asked
         conductor.standing.update(state="waiting", message="The hub is asked for more GPUs.")
-        try:
-            opened = self._hub.open(
-                nodes=there.nodes,
-                gpus=there.gpus,
-                minutes=-(-asked.seconds // 60) + STARTING if asked.seconds else 0,
-                name=conductor.run.id,
-                key=f"{conductor.told['session']}-{conductor.run.id}",
-            )
-        except (NoHub, Refused) as error:
-            raise Failed(str(error)) from error
-        self.id = opened.id
-        conductor.standing.update(companions=[self.id], message=_said(opened))
+        while not self.id:
+            try:
+                opened = self._hub.open(
+                    nodes=there.nodes,
+                    gpus=there.gpus,
+                    minutes=-(-asked.seconds // 60) + STARTING if asked.seconds else 0,
+                    name=conductor.run.id,
+                    key=conductor.told["key"],
+                )
+            except Refused as error:
+                raise Failed(str(error)) from error
+            except NoHub as error:  # the answer may be lost; asked again with this key it is the same one
+                self._unanswered = True
+                conductor.standing.update(message=str(error))
+                conductor.stopping.wait(AGAIN)
+                conductor.check()
+            else:
+                self.id = opened.id
+        conductor.standing.update(companions=[self.id], message=self._said(opened))
         while True:
             conductor.check()
             try:
@@ -63,12 +74,14 @@ class CompanionJob:
                 raise Failed(
                     f"The GPUs that were asked for ended before they were there. {now.said if now else ''}".strip()
                 )
-            conductor.standing.update(message=_said(now))
+            conductor.standing.update(message=self._said(now))
             if now.state == "running":
                 try:
                     return conductor.broker.allocation(self.id)
                 except NotReady:
                     pass  # Slurm says so a moment later
+                except NoBroker as error:  # it is busy; what was waited for, for hours maybe, is not let go for that
+                    conductor.standing.update(message=str(error))
             conductor.stopping.wait(OFTEN)
 
     def lost(self) -> str:
@@ -77,20 +90,31 @@ class CompanionJob:
             self._conductor.broker.allocation(self.id)
         except NotReady as error:
             return f"The GPUs beside this session were taken away while the run had them. {error}"
+        except NoBroker:
+            pass  # nothing is known, and what the rank said stands
         return ""
 
     def give_back(self) -> None:
         """Give it back; the hub may be down for a moment."""
-        end = time.monotonic() + PATIENCE
-        while self.id:
+        begun = time.monotonic()
+        while self.id or self._unanswered:
             try:
-                self._hub.close(self.id)
-                return
+                if self.id:
+                    self._hub.close(self.id)
+                    return
+                for id in going(self._hub, self._conductor.run.id):
+                    with contextlib.suppress(Refused):  # it has ended since
+                        self._hub.close(id)
+                    self._unanswered = False
+                if time.monotonic() > begun + UNSEEN:
+                    return
             except NoHub:
-                if time.monotonic() > end:
+                if time.monotonic() > begun + PATIENCE:
+                    if self.id:
+                        let_go(self.id)
                     raise
-                time.sleep(AGAIN)
+            time.sleep(AGAIN)
 
-
-def _said(companion: Companion) -> str:
-    return f"Waiting for {companion.gpus} more GPUs: {companion.said}" if companion.state == "waiting" else ""
+    def _said(self, companion: Companion) -> str:
+        kind = kind_of_gpu(self._conductor.standing.get())
+        return f"Waiting for {companion.gpus} more {kind}s: {companion.said}" if companion.state == "waiting" else ""

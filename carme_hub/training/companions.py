@@ -6,6 +6,7 @@ both say in a sentence what it is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import ssl
@@ -13,6 +14,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
@@ -202,6 +204,11 @@ class Hub:
         return build_opener(*handlers)
 
 
+def going(hub: Hub, name: str) -> list[str]:
+    """Return the ids of companions of this name that have not ended, and are not told to."""
+    return [each.id for each in hub.list() if each.name == name and each.state in ("waiting", "running")]
+
+
 def _no(status: int, body: bytes) -> Exception:
     """Return what an answer of no means."""
     try:
@@ -228,3 +235,11 @@ def _as(kind: type[Kind], said: object) -> Kind:
         return kind(**values)
     except TypeError as error:
         raise NoHub("The hub's answer cannot be understood.") from error
+
+
+def let_go(id: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Have a companion end by itself where the hub cannot be told: it looks for this mark (``carme-keep``)."""
+    own = environ.get("CARME_SESSION_FOLDER", "")
+    if own:
+        with contextlib.suppress(OSError):  # it never began, or the home does not answer; it ends with its session
+            (Path(own).parent / str(uuid.UUID(id)) / "release").touch(mode=0o600)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -142,8 +143,10 @@ class Conducting:
         if now > self._looked + LOOK:
             self._looked = now
             for how in ("stop", "interrupt"):
-                if (self.run.folder / how).exists():
+                if _there(self.run.folder / how):
                     self.end(how, "It was stopped from another session.")
+            if not _there(self.run.folder, unknown=True):
+                self.end("stop", "Its folder was deleted.")
             if self._followers < 0 and not self.asked.detach and now > self._begun + FOLLOWED:
                 self.end("stop", "Nobody looked on.")
         if self.stopping.is_set():
@@ -195,7 +198,7 @@ class Conducting:
 
     def argv(self, step: str) -> tuple[str, ...]:
         """Return the command of a rank. ``step`` names the step: ranks of the same name are of one world."""
-        return (sys.executable, "-m", "carme_hub.training.rank", str(self.run.folder), step)
+        return (sys.executable, "-P", "-m", "carme_hub.training.rank", str(self.run.folder), step)
 
     def start_step(self, step: Step, *, rank_of_task: Callable[[int], int]) -> Handle:
         """Start a step of this run; it ends with the run at the latest."""
@@ -254,6 +257,17 @@ def error_of(rank: int | None, node: str, type: str, message: str, traceback: st
     return {"rank": rank, "node": node, "type": type, "message": message, "traceback": traceback}
 
 
+def _there(path: Path, *, unknown: bool = False) -> bool:
+    """Return whether there is such a file; ``unknown`` where the home does not answer."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return unknown
+    return True
+
+
 def _fixed(_: State) -> NoReturn:
     raise NotDone("This run has a fixed number of ranks. Start it with --elastic FEWEST:MOST to change it.")
 
@@ -307,6 +321,8 @@ def _take(lock: int, run: Run) -> None:
 def main(words: list[str]) -> int:
     """Conduct the run of a folder in a process below; return when that answers, or has failed to."""
     run = Run(Path(words[0]))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a log for each rank, and connections of all of them
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     ready, say = os.pipe()
     if os.fork():
         os.close(say)

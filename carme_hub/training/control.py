@@ -156,6 +156,9 @@ def ask(run: str, request: Words, timeout: float = 30.0) -> Words:
         try:
             link.sendall(_json(request))
             said = json.loads(_line(link))
+        except TimeoutError:
+            message = f"{run} has not answered within {timeout:.0f} s, and may still do it. Look before you ask again."
+            raise NotDone(message) from None
         except (OSError, ValueError) as error:
             raise NoConductor(f"The conductor of {run} ended before it answered.") from error
     if "error" in said:

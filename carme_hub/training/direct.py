@@ -58,6 +58,10 @@ class DirectBroker(Broker):
             address=self._address(nodes),
         )
 
+    def requeue(self) -> None:
+        """Have Slurm end this job and run it again, in another allocation; errors as ``Broker``'s."""
+        self._ask("scontrol", "requeue", self._environ["SLURM_JOB_ID"])
+
     def start(self, step: Step, out: int, err: int) -> DirectStep:
         """Start ranks; see ``Broker``."""
         if step.slot:  # several steps, of which each must have GPUs of its own: a session's broker sees to that
@@ -76,7 +80,9 @@ class DirectBroker(Broker):
 
     def _for_srun(self) -> dict[str, str]:
         """Return the environment less what srun would take options from (srun(1), INPUT ENVIRONMENT VARIABLES)."""
-        ours = {name: value for name, value in self._environ.items() if not re.match("(SLURM|SRUN|SBATCH)_", name)}
+        # Which task of a job array this is, is for the ranks to know; srun takes nothing from that.
+        taken = re.compile("(SLURM_(?!ARRAY_)|SRUN_|SBATCH_)")
+        ours = {name: value for name, value in self._environ.items() if not taken.match(name)}
         return ours | {name: self._environ[name] for name in ("SLURM_CONF",) if name in self._environ}
 
     def _address(self, nodes: tuple[str, ...]) -> str:
@@ -106,7 +112,7 @@ class DirectBroker(Broker):
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             said = str(error.stderr or "it does not answer").strip()[-300:]
-            raise NoBroker(f"Slurm refused to say something of the job: {said}") from error
+            raise NoBroker(f"Slurm refused what was asked of the job: {said}") from error
         return done.stdout
 
     def _program(self, name: str) -> str:

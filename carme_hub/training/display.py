@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+from .display_style import STYLE
+
 #: The most ranks that are shown one by one: those that failed, and the first ones.
 SHOWN = 16
 #: The most lines of a rank in front, and of one that is folded.
@@ -97,15 +99,26 @@ def state_word(view: View) -> str:
     return WORDS.get(state, state)
 
 
+def kind_of_gpu(state: Mapping[str, Any]) -> str:
+    """Return ``GPU``, ``virtual GPU`` on a sandbox."""
+    return "virtual GPU" if state.get("virtual") else "GPU"
+
+
 def title(view: View) -> str:
     """Return its name, and what runs where: ``run1: 4 ranks on node1 and node2, torchrun``."""
     asked = view.state.get("asked") or {}
     nodes = [str(node) for node in view.state.get("nodes") or ()]
-    count = len(view.ranks) or int(asked.get("ranks") or 0)
+    count = len(at_work(view)) or int(asked.get("ranks") or 0)
     where = f" on {listed(nodes)}" if nodes else ""
     gpus = int(view.state.get("gpus") or 0) or int(asked.get("gpus_per_task") or 0) * count
-    having = f", {counted(gpus, 'GPU')}" if gpus > 0 else ""
+    having = f", {counted(gpus, kind_of_gpu(view.state))}" if gpus > 0 else ""
     return f"{name_of(view.state)}: {counted(count, 'rank')}{where}{having}, {asked.get('backend') or 'torchrun'}"
+
+
+def at_work(view: View) -> list[Mapping[str, Any]]:
+    """Return the ranks that count: of an elastic run those that were given back are done before the others."""
+    left = [rank for rank in view.ranks if rank.get("state") != "done"]
+    return left if left and (view.state.get("asked") or {}).get("elastic") else view.ranks
 
 
 def name_of(state: Mapping[str, Any]) -> str:
@@ -125,7 +138,7 @@ def listed(words: Sequence[str], most: int = 4) -> str:
 def figures(view: View) -> str:
     """Return what it has cost so far: ``0:42 elapsed, 0:02:48 of GPU time``."""
     gpu = float(view.state.get("gpu_seconds") or 0)
-    used = f", {clock(gpu)} of GPU time" if gpu else ""
+    used = f", {clock(gpu)} of {kind_of_gpu(view.state)} time" if gpu else ""
     return f"{clock(view.seconds)} {'in all' if view.ended else 'elapsed'}{used}"
 
 
@@ -144,11 +157,15 @@ def speed(view: View) -> str:
     done, total = progress(view)
     if not done and not total:
         return ""
-    rate = sum(float(rank.get("rate") or 0) for rank in view.ranks)
+    rates = [float(rank.get("rate") or 0) for rank in at_work(view)]
+    unit, rate = ("steps", max(rates, default=0)) if by_steps(view) else ("samples", sum(rates))
     of = f" of {total}" if total else ""
-    return f"step {done}{of}" + (
-        f", {rate:,.0f} samples/s" if rate >= 10 else f", {rate:.2g} samples/s" if rate else ""
-    )
+    return f"step {done}{of}" + (f", {rate:,.0f} {unit}/s" if rate >= 10 else f", {rate:.2g} {unit}/s" if rate else "")
+
+
+def by_steps(view: View) -> bool:
+    """Return whether rates are steps a second: code that says no samples has no others, and all ranks do each step."""
+    return all(rank.get("samples", 0) is None for rank in view.ranks)
 
 
 def failure(view: View) -> str:
@@ -196,7 +213,9 @@ def rank_words(rank: Mapping[str, Any]) -> list[str]:
     ]
 
 
-HEADS = ("Rank", "Node", "State", "Step", "Samples/s", "GPU", "CPU")
+def heads(view: View) -> tuple[str, ...]:
+    """Return the columns of ``rank_words``."""
+    return ("Rank", "Node", "State", "Step", "Steps/s" if by_steps(view) else "Samples/s", "GPU", "CPU")
 
 
 def _percent(value: Any) -> str:
@@ -217,8 +236,8 @@ def as_text(view: View) -> str:
         filled = min(20, 20 * done // total) if total else 0
         parts.append((f"[{'#' * filled}{'-' * (20 - filled)}] " if total else "") + said)
     ranks, more = shown(view)
-    rows = [HEADS, *(tuple(rank_words(rank)) for rank in ranks)]
-    keep = [at for at in range(len(HEADS)) if any(row[at] for row in rows[1:])]
+    rows = [heads(view), *(tuple(rank_words(rank)) for rank in ranks)]
+    keep = [at for at in range(len(rows[0])) if any(row[at] for row in rows[1:])]
     widths = {at: max(len(row[at]) for row in rows) for at in keep}
     if len(rows) > 1:
         parts += ["  ".join(row[at].ljust(widths[at]) for at in keep).rstrip() for row in rows]
@@ -231,30 +250,6 @@ def as_text(view: View) -> str:
 
 
 # -- HTML -------------------------------------------------------------------------------------------------------------
-
-STYLE = """<style>
-.carme-run{font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);line-height:1.5;
-color:var(--jp-ui-font-color1,inherit);max-width:60rem;padding:.25rem 0}
-.carme-run p{margin:0 0 .25rem}
-.carme-run .widget-html,.carme-run .widget-html-content{line-height:1.5;height:auto}
-.carme-run .carme-state{font-weight:600}
-.carme-run .carme-dim{color:var(--jp-ui-font-color2,inherit)}
-.carme-run .carme-bad{border-left:.25rem solid var(--jp-error-color1,#b3261e);padding:.25rem .75rem;margin:.25rem 0;
-overflow-wrap:anywhere}
-.carme-run progress{width:100%;max-width:30rem;height:.75rem;display:block;margin:.25rem 0}
-.carme-run .carme-wide{overflow-x:auto;max-width:100%}
-.carme-run table{border-collapse:collapse;margin:.25rem 0;font-variant-numeric:tabular-nums;font-size:inherit}
-.carme-run th,.carme-run td{text-align:right;padding:.1rem .75rem .1rem 0;white-space:nowrap;background:none}
-.carme-run th:nth-child(-n+3),.carme-run td:nth-child(-n+3){text-align:left}
-.carme-run thead th{color:var(--jp-ui-font-color2,inherit);font-weight:normal;
-border-bottom:1px solid var(--jp-border-color2,#999)}
-.carme-run .carme-log pre{flex:none;margin:0;padding:.5rem;white-space:pre-wrap;overflow-wrap:anywhere;background:none;
-font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px);
-color:var(--jp-content-font-color1,inherit)}
-.carme-log{display:flex;flex-direction:column-reverse;max-height:24em;overflow:auto;margin:.25rem 0;
-border:1px solid var(--jp-border-color2,#bbb);border-radius:3px}
-.carme-run summary{cursor:pointer;padding:.15rem 0}
-</style>"""
 
 
 def head_html(view: View) -> str:
@@ -281,8 +276,9 @@ def ranks_html(view: View) -> str:
     if not ranks:
         return ""
     rows = [rank_words(rank) for rank in ranks]
-    keep = [at for at in range(len(HEADS)) if any(row[at] for row in rows)]
-    head = "".join(f'<th scope="col">{HEADS[at]}</th>' for at in keep)
+    words = heads(view)
+    keep = [at for at in range(len(words)) if any(row[at] for row in rows)]
+    head = "".join(f'<th scope="col">{words[at]}</th>' for at in keep)
     body = "".join(
         "<tr>"
         + "".join(
@@ -298,9 +294,10 @@ def ranks_html(view: View) -> str:
 
 def log_html(lines: Sequence[str], most: int = FOLDED) -> str:
     """Return what a rank said, its newest lines only; in a box of class ``carme-log`` the newest are in view."""
-    if not lines:
+    said = readable(lines, most)
+    if not said:
         return '<p class="carme-dim">It has printed nothing.</p>'
-    return f"<pre>{escape(chr(10).join(readable(lines, most)))}</pre>"
+    return f"<pre>{escape(chr(10).join(said))}</pre>"
 
 
 def _boxed(rank: int, log: str) -> str:
@@ -353,7 +350,7 @@ def run_words(state: Mapping[str, Any], now: float) -> list[str]:
         listed([str(node) for node in state.get("nodes") or ()]),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(began)) if began else "",
         clock(view.seconds) if began else "",
-        clock(gpu) if gpu else "",
+        clock(gpu) + (" (virtual)" if state.get("virtual") else "") if gpu else "",
         why(view),
     ]
 

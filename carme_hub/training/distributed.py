@@ -9,6 +9,7 @@ Options are those of ``%%distributed``, with ``_`` for ``-``: ``distributed.run(
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -62,7 +63,9 @@ def run(
     """
     going = begin(_asked(n, options), call=_call(fn, args, kwargs), limit=limit)
     state = end(going)
-    return [going.result(rank) for rank in range(len(state["ranks"]))]
+    # An elastic run names more ranks than there were at its end, and those who left returned nothing.
+    ranks = going.returned() if state["asked"]["elastic"] else range(len(state["ranks"]))
+    return [going.result(rank) for rank in ranks]
 
 
 def start(
@@ -84,7 +87,7 @@ def runs(*, live: bool = False) -> Table:
     Args:
         live: whether only those that have not ended.
     """
-    return Table([each for each in _runs.all_runs() if not live or each.state()["state"] in _runs.LIVE])
+    return Table([each for each in _runs.all_runs() if not live or _live(each)])
 
 
 def watch(run: Run | str = "") -> dict[str, Any]:
@@ -202,7 +205,7 @@ def _asked(n: int, options: Mapping[str, Any]) -> Asked:
     words = [*(["--backend", backend] if backend else []), "-n", str(n)]
     for name, value in options.items():
         word = f"--{name.replace('_', '-')}"
-        if name in ("push", "pull", "dry_run", "n"):
+        if name in ("push", "pull", "dry_run", "requeue", "n"):
             raise CannotRun(f"{name}: a function has arguments and returns something; {name} is for %%distributed.")
         if value is True:
             words.append(word)
@@ -232,9 +235,16 @@ def _one(run: Run | str, *, live: bool = False) -> Run:
         except NoRun as error:
             raise CannotRun(str(error)) from None
     for each in _runs.all_runs():
-        if not live or each.state()["state"] in _runs.LIVE:
+        if not live or _live(each):
             return each
     raise CannotRun("No run goes on." if live else "There is no run yet.")
+
+
+def _live(run: Run) -> bool:
+    try:
+        return run.state()["state"] in _runs.LIVE
+    except NoRun:  # it was deleted in between
+        return False
 
 
 class Stands(dict[str, Any]):
@@ -269,7 +279,15 @@ class Table(Sequence[Run]):
 
     def __repr__(self) -> str:
         """Return them as a table of text."""
-        return display.runs_text([each.state() for each in self._runs], time.time())
+        return display.runs_text(self.states(), time.time())
 
     def _repr_html_(self) -> str:
-        return display.runs_html([each.state() for each in self._runs], time.time())
+        return display.runs_html(self.states(), time.time())
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return how each stands, but for those that have been deleted."""
+        found = []
+        for each in self._runs:
+            with contextlib.suppress(NoRun):
+                found.append(each.state())
+        return found

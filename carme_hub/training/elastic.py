@@ -22,18 +22,22 @@ from .elastic_crew import Crew, Member, Seat, nodes_of, seats_of
 from .elastic_rank import name_of
 from .elastic_rendezvous import ElasticRendezvous
 from .elastic_resize import Resizing
+from .handle import Handle
 from .runs import Run, State
 from .standing import NOT_YET
 from .static import follows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .broker import Broker
 
 #: Seconds between two looks at workers, and at what they say of themselves.
 OFTEN, BEATS = 0.1, 0.4
 #: Seconds for a worker to come back for a place after it was told to leave, before it is ended; before the end of its
-#: companion, when it is told; until a lost one is started again; and for which one may be silent while others wait.
-LEAVE, BEFORE, AGAIN, SILENT = 15.0, 30.0, 3.0, 60.0
+#: companion, when it is told; until a lost one is started again, and one for which Slurm did not answer; and for which
+#: one may be silent while others wait.
+LEAVE, BEFORE, AGAIN, LATER, SILENT = 15.0, 30.0, 3.0, 10.0, 60.0
 #: How often a number is started anew, and how many errors that only follow from a loss are taken without a loss.
 LIVES, ECHOES = 4, 3
 
@@ -46,13 +50,15 @@ class Elastic(Conducting):
         self._crew, self._lock = Crew(), threading.RLock()
         self._done = False  # whether a worker has come to the end of the training
         self._ranks: dict[int, int] = {}  # of those that have, by their numbers
+        self._tries: dict[int, int] = {}  # lives of numbers that were none: Slurm did not start them
         self._echoes: list[State] = []  # errors that only follow, since somebody came or went
         self._together: list[str] = []  # who is in the newest generation
         self._said: State = {}
         self._news = ""
+        self._unexplained: dict[str, str] = {}  # news of lost companions, until the hub says how they ended
         self._beat = 0.0
         self._limits = self.asked.elastic or (1, MOST)
-        self._resizing = Resizing(self._crew, self._lock, broker, run.id)
+        self._resizing = Resizing(self._crew, self._lock, broker, run.id, self.told["key"])
         self.ops["resize"] = self._resize
 
     def play(self) -> None:
@@ -85,12 +91,14 @@ class Elastic(Conducting):
         while True:
             self.check()
             self._hear()
+            self._start_those_to_come()
             with self._lock:
-                self._start_those_to_come()
                 for member in list(self._crew.members.values()):
                     if member.handle.wait(0) is not None:
                         self._ended(member)
                 self._end_the_late()
+                for id, why in self._resizing.explained().items():
+                    self._news = f"{self._unexplained.pop(id, self._news)} Its companion has ended: {why}."
                 left = len(self._crew.members)
             if not left and self._done:
                 return
@@ -142,7 +150,8 @@ class Elastic(Conducting):
         if member.leaving or well:
             self.standing.rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
-                self._news = f"Rank {member.number} on {member.seat.node} was given back."
+                why = ": the time of its companion is nearly over" if member.out_of_time else ""
+                self._news = f"Rank {member.number} on {member.seat.node} was given back{why}."
         else:
             self._lost(member)
         if member.seat.companion and self._crew.alone_in(member.seat.companion):
@@ -153,7 +162,7 @@ class Elastic(Conducting):
         self.standing.rank(member.number, state="failed", exit=member.handle.exit)
         self._news = f"Rank {member.number} on {member.seat.node} was lost ({how}); the others go on."
         self._echoes.clear()
-        if not self._done and self._crew.lives[member.number] < LIVES:
+        if not self._done and self._crew.lives[member.number] - self._tries.get(member.number, 0) < LIVES:
             self._crew.coming.append((time.monotonic() + AGAIN, member.number, member.seat))
 
     def _all_lost(self) -> Failed:
@@ -163,23 +172,41 @@ class Elastic(Conducting):
     # -- coming and going ---------------------------------------------------------------------------------------------
 
     def _start_those_to_come(self) -> None:
-        for share in list(self._crew.shares.values()):
-            if share.allocation is not None and share.number >= 0:
-                self._crew.coming.append((0.0, share.number, Seat(share.allocation.nodes[0], 0, share.id)))
-                share.number = -1  # it is in ``coming`` now
-        for entry in [each for each in self._crew.coming if each[0] <= time.monotonic()]:
-            self._crew.coming.remove(entry)
+        with self._lock:
+            for share in list(self._crew.shares.values()):
+                if share.allocation is not None and share.number >= 0:
+                    self._crew.coming.append((0.0, share.number, Seat(share.allocation.nodes[0], 0, share.id)))
+                    share.number = -1  # it is in ``coming`` now
+            due = [each for each in self._crew.coming if each[0] <= time.monotonic()]
+        for entry in due:
             _, number, seat = entry
-            try:
-                self._start(number, seat)
-            except NotReady:  # time limit, preempted, or given back from outside
-                self._news = f"{self._news} Its companion has ended.".strip()
-                if seat.companion and self._crew.alone_in(seat.companion):
-                    self._resizing.give_back(seat.companion)
+            member, said = None, None
+            try:  # without the lock, for Slurm may take its time; it is in ``coming`` meanwhile
+                member = self._start(number, seat)
             except NoBroker as error:
-                raise Failed(str(error)) from error
+                said = error
+            with self._lock:
+                wanted = entry in self._crew.coming
+                if wanted:
+                    self._crew.coming.remove(entry)
+                if member is not None:
+                    self._crew.members[member.name] = member
+                    if not wanted:  # somebody has done without it meanwhile
+                        member.leaving = time.monotonic()
+                        self._places.leave(member.name)
+                elif isinstance(said, NotReady):  # time limit, preempted, or given back from outside
+                    if seat.companion and self._crew.alone_in(seat.companion):
+                        self._unexplained[seat.companion] = self._news
+                        self._news = f"{self._news} Its companion has ended.".strip()
+                        self._resizing.lost(seat.companion)
+                elif not self._crew.members:
+                    raise Failed(str(said)) from said
+                elif wanted:  # the others train on
+                    self._news = f"Rank {number} could not be started ({said}); it is tried again."
+                    self._tries[number] = self._tries.get(number, 0) + 1
+                    self._crew.coming.append((time.monotonic() + LATER, number, seat))
 
-    def _start(self, number: int, seat: Seat) -> None:
+    def _start(self, number: int, seat: Seat) -> Member:
         share = self._crew.shares.get(seat.companion)
         has: Allocation | None = self.allocation if not seat.companion else share.allocation if share else None
         if has is None:
@@ -200,12 +227,38 @@ class Elastic(Conducting):
             slot=name,
         )
         try:
-            handle = self.start_step(step, rank_of_task=lambda _: number)
+            handle = self._begin(step, number)
         except NoBroker:
             self._places.gone(name)
             raise
-        self._crew.members[name] = Member(name, number, seat, handle, time.monotonic())
         self.standing.rank(number, **{**NOT_YET, "node": seat.node})
+        return Member(name, number, seat, handle, time.monotonic())
+
+    def _begin(self, step: Step, number: int) -> Handle:
+        """Start a step beside, so that the run can be stopped while Slurm takes its time."""
+        begun: list[Handle | Exception] = []
+        away = threading.Event()
+
+        def begin() -> None:
+            try:
+                begun.append(self.start_step(step, rank_of_task=lambda _: number))
+            except Exception as error:  # noqa: BLE001  raised below
+                begun.append(error)
+            if away.is_set() and isinstance(begun[0], Handle):
+                begun[0].stop()
+
+        thread = threading.Thread(target=begin, name="carme-start", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                self.check()
+                thread.join(OFTEN)
+        except BaseException:
+            away.set()
+            raise
+        if isinstance(begun[0], Exception):
+            raise begun[0]
+        return begun[0]
 
     def _end_the_late(self) -> None:
         """End who does not come within the start limit, does not leave, or is not heard of any more."""
@@ -229,7 +282,7 @@ class Elastic(Conducting):
             share = self._crew.shares.get(member.seat.companion)
             ends = share.allocation.ends if share is not None and share.allocation is not None else 0.0
             if ends and not member.leaving and time.time() > ends - BEFORE:
-                member.leaving = now
+                member.leaving, member.out_of_time = now, True
                 self._places.leave(member.name)
         silent = set(self._places.silent(SILENT))
         for member in list(self._crew.members.values()):
@@ -251,21 +304,23 @@ class Elastic(Conducting):
 
     def _ask_for_more(self, count: int) -> None:
         """Ask for the ranks that the session has no seats for; a hub that says no ends a run that is too small then."""
+        few = len(self._crew.coming) < self._limits[0]
+        self.standing.update(state="waiting", message="The hub is asked for more GPUs.")
         try:
-            self._news = self._add(count)
+            self._news = self._add(count, self.check if few else None)
         except NotDone as error:
             if len(self._crew.coming) < self._limits[0]:
                 raise Failed(str(error)) from error
             self._news = str(error)
 
-    def _add(self, count: int) -> str:
+    def _add(self, count: int, check: Callable[[], None] | None = None) -> str:
         with self._lock:
             free = self._crew.free_seats()[:count]
             for seat in free:
                 number = self._crew.free_number()
                 self._crew.lives.setdefault(number, 0)
                 self._crew.coming.append((0.0, number, seat))
-        opened = self._resizing.open(count - len(free), minutes=-(-self.asked.seconds // 60))
+        opened = self._resizing.open(count - len(free), -(-self.asked.seconds // 60), check)
         own = f"{len(free)} in the session's own job. " if free else ""
         return f"{own}{opened}".strip()
 
@@ -274,7 +329,11 @@ class Elastic(Conducting):
             waiting, leaving = self._crew.to_leave(count)
             for share in waiting:
                 self._resizing.give_back(share.id)
-            withdrawn = len(waiting) + self._crew.withdraw(count - len(waiting) - len(leaving))
+            withdrawn = len(waiting) + self._crew.withdraw(count - len(waiting))
+            leaving = leaving[: count - withdrawn]
+            for share in [each for each in self._crew.shares.values() if each.number < 0]:
+                if self._crew.alone_in(share.id):  # its worker was to be started again
+                    self._resizing.give_back(share.id)
             for member in leaving:
                 member.leaving = time.monotonic()
                 self._places.leave(member.name)

@@ -26,6 +26,7 @@ class Member:
 
     Attributes:
         number: of its log; others may have had it before. leaving: when it was told to go, 0 = it was not.
+        out_of_time: whether that was because its companion ends.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Member:
     handle: Handle
     started: float
     leaving: float = 0.0
+    out_of_time: bool = False
 
 
 @dataclass(slots=True)

@@ -41,6 +41,10 @@ def number_of(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[3])
 
 
+#: -P: see ``Conducting.argv``.
+RANK = (sys.executable, "-P", "-m", "carme_hub.training.rank")
+
+
 def store(told: Told) -> Path:
     """Return the folder of what workers share by files."""
     return told.folder / "generations"
@@ -56,7 +60,7 @@ def main(told: Told, name: str) -> int:
     if told.backend != "horovod" and generation is None:
         prepare(told, node, local)
         os.environ["CARME_AGENT"] = str(os.getpid())
-        return elastic_torch.run(worker, store(told), [sys.executable, "-m", "carme_hub.training.rank", *sys.argv[1:3]])
+        return elastic_torch.run(worker, store(told), [*RANK, *sys.argv[1:3]])
 
     def begin() -> NoReturn:
         if generation is not None:

@@ -12,6 +12,7 @@ anew when others come or go. What is ours is where agents meet (``RendezvousHand
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -71,6 +72,8 @@ def run(worker: Worker, folder: Path, argv: Sequence[str]) -> int:
         def _exit_barrier(self) -> None:
             pass  # that one of them has come to the end, the conductor tells all
 
+    for name in ("agent.server.api", "multiprocessing.api"):  # they warn of signals that are the run's own doing
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.ERROR)
     agent = Agent(spec, DefaultLogsSpecs(log_dir=os.devnull), shutdown_timeout=FAREWELL)
     try:
         result = agent.run()  # None where it was told to go

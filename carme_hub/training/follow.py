@@ -89,11 +89,12 @@ class Follower:
                 time.sleep(LOOK)
 
     def _view(self, *, whole: bool = False) -> View:
-        ranks = display.shown(View(self._latest, 0))[0]
+        now = View(self._latest, 0)
+        ranks = now.ranks if self._live.every else display.shown(now)[0]
         for rank in [0, *(int(each.get("rank", 0)) for each in ranks)]:
             if rank not in self._tails:
-                most = display.FRONT if rank == 0 else display.FOLDED
-                self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), most)
+                few = (display.FRONT if rank == 0 else display.FOLDED,)
+                self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._live.lines or few))
             self._tails[rank].look(whole=whole)
         return View(self._latest, self._clock(), dict(self._tails), str(self._run.folder))
 

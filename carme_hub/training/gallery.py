@@ -37,6 +37,7 @@ PAGE = """<!doctype html>
 @media (prefers-color-scheme: dark) { :root { --quiet: #aab1bd; --card: #23262b; --main: #7db4f0; } }
 body { font: 1rem/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 76rem; padding: 1rem; }
 h1 { font-size: 1.6rem; margin: .5rem 0; }
+main > p { max-width: 46rem; }
 h2 { font-size: 1.1rem; margin: 0 0 .5rem; }
 ul { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(22rem, 100%), 1fr));
   list-style: none; margin: 1.5rem 0; padding: 0; }
@@ -57,11 +58,9 @@ button:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
 <main>
 <h1>New from template</h1>
 <p>Each trains on one processor, on one GPU, or on the GPUs of many nodes, without a change but the number of ranks.
-A copy is put into <strong>@FOLDER@</strong>, and opened.</p>
+A copy is put into <strong>@FOLDER@</strong> and opened.</p>
 @ERROR@
-<ul>
 @CARDS@
-</ul>
 </main>
 </body>
 </html>
@@ -90,15 +89,19 @@ class Gallery:
         self._word = secrets.token_urlsafe(24)
 
     def page(self, error: str = "") -> str:
-        """Return the page."""
-        cards = [self._card(template) for template in templates()]
+        """Return the page; where the templates are missing it says so, and has no cards."""
+        try:
+            cards = [self._card(template) for template in templates()]
+        except TemplateError as lacking:
+            cards, error = [], error or str(lacking)
         cards += [
             f'<li>\n<h2>{escape(title)}</h2>\n<p class="quiet">There is none. {escape(why)}</p>\n</li>'
-            for title, why in ABSENT
+            for title, why in (ABSENT if cards else ())
         ]
         alert = f'<p class="note" role="alert">{escape(error)}</p>' if error else ""
-        shown = "~" if self.folder == Path.home() else self.folder.name
-        return _filled(PAGE, FOLDER=escape(shown), ERROR=alert, CARDS="\n".join(cards))
+        shown = "your home folder" if self.folder == Path.home() else self.folder.name
+        listed = "\n".join(["<ul>", *cards, "</ul>"]) if cards else ""
+        return _filled(PAGE, FOLDER=escape(shown), ERROR=alert, CARDS=listed)
 
     def _card(self, template: Template) -> str:
         about = "\n".join(f"<p>{_text(part)}</p>" for part in template.about.split("\n\n"))
@@ -148,10 +151,7 @@ class Handler(BaseHTTPRequestHandler):
         """Show the page."""
         if urlsplit(self.path).path.rstrip("/") != self.gallery.prefix:
             return self._answer(HTTPStatus.NOT_FOUND, self.gallery.page("There is no such page here."))
-        try:
-            return self._answer(HTTPStatus.OK, self.gallery.page())
-        except TemplateError as error:
-            return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"<!doctype html>{escape(str(error))}")
+        return self._answer(HTTPStatus.OK, self.gallery.page())
 
     def do_POST(self) -> None:
         """Copy a template."""

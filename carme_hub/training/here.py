@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     run: str
     logdir: str
 
+#: File of a run's folder: its code was told that the time is nearly over.
+OUT_OF_TIME = "out-of-time"
 _NUMBERS = {"rank": ("CARME_RANK", 0), "size": ("CARME_SIZE", 1), "local_rank": ("CARME_LOCAL_RANK", 0)}
 _NUMBERS["local_size"] = ("CARME_LOCAL_SIZE", 1)
 
@@ -101,6 +103,9 @@ def on_time_limit(callback: Callable[[], None], before: float = 120) -> None:
     def call(*_: Any) -> None:
         if not called.is_set():
             called.set()
+            if folder := os.environ.get("CARME_RUN_FOLDER"):
+                with contextlib.suppress(OSError):  # a full disk; the checkpoint is to be tried all the same
+                    (Path(folder) / OUT_OF_TIME).touch()
             callback()
 
     if threading.current_thread() is threading.main_thread():

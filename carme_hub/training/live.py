@@ -14,11 +14,25 @@ from .display import View
 
 #: Seconds between two looks at a run; also how often its display may change.
 LOOK = 0.25
+#: Lines and bytes that are taken at a look where every line is printed.
+EVERY_LINE = (1_000_000, 1 << 30)
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Live(Protocol):
-    """Where a run is shown."""
+    """Where a run is shown.
+
+    Attributes:
+        every: whether all ranks are, and not only the first ones. lines: as ``Tail``'s ``most`` and ``limit``.
+    """
+
+    @property
+    def every(self) -> bool:
+        """Return whether all ranks are shown."""
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """Return how many lines and bytes of a rank are taken at a look, None = the newest few."""
 
     def show(self, view: View) -> None:
         """Show how it stands now."""
@@ -35,9 +49,14 @@ class Terminal:
     """
 
     def __init__(self, out: TextIO | None = None, said: TextIO | None = None, *, every: bool = False) -> None:
-        self._out, self._said, self._every = out or sys.stdout, said or sys.stderr, every
+        self._out, self._said, self.every = out or sys.stdout, said or sys.stderr, every
         self._printed: dict[int, int] = {}
         self._told: tuple[str, str] = ("", "")
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Return that none is left out."""
+        return EVERY_LINE
 
     def show(self, view: View) -> None:
         """Print what is new."""
@@ -56,14 +75,14 @@ class Terminal:
 
     def _print(self, view: View) -> None:
         for rank, lines in sorted(view.lines.items()):
-            if rank and not self._every:
+            if rank and not self.every:
                 continue
             # ``lines`` may have lost its oldest ones: they are counted from the first that ever came.
             count = getattr(lines, "count_of_all", len(lines))
             new = count - self._printed.get(rank, 0)
             self._printed[rank] = count
             for line in list(lines)[-new:] if new > 0 else ():
-                self._out.write(f"[{rank}] {line}\n" if self._every else f"{line}\n")
+                self._out.write(f"[{rank}] {line}\n" if self.every else f"{line}\n")
         self._out.flush()
 
     def _say(self, text: str) -> None:
@@ -78,6 +97,8 @@ class Notebook:
         publish: ``publish(data, {}, transient=…, update=…)``, as IPython's display publisher.
         ask: what a button does: called with "stop", "+1", …; returns what to say. None = there are no buttons.
     """
+
+    every, lines = False, None
 
     def __init__(self, publish: Callable[..., None], ask: Callable[[str], str] | None = None) -> None:
         self._publish, self._ask = publish, ask

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import display
 from .display import View
+from .display_style import STYLE
 
 #: Words for ``ask``, on the button, and about it; whether runs that are not elastic have it.
 BUTTONS = (
@@ -28,15 +29,15 @@ class Widgets:
     def __init__(self, ask: Callable[[str], str] | None) -> None:
         import ipywidgets
 
-        self._ask = ask
-        self._said = _html()
+        self._ask, self._generation = ask, 0
+        self._said, self._said_of = _html(), 0
         self._head, self._table, self._log = _html(), _html(), _html("carme-log")
-        self._others = ipywidgets.Accordion(children=())
-        self._logs: dict[int, Any] = {}
+        self._others = ipywidgets.VBox(())
+        self._logs: dict[int, tuple[Any, Any]] = {}  # what is pressed to unfold a log, and the log
         self._made: list[Any] = []  # all logs that there ever were: elastic runs lose ranks
         self._buttons = ipywidgets.HBox((), layout=ipywidgets.Layout(flex_flow="row wrap"))
         self._box = ipywidgets.VBox(
-            (_html(value=display.STYLE), self._head, self._buttons, self._said, self._table, self._log, self._others)
+            (_html(value=STYLE), self._head, self._buttons, self._said, self._table, self._log, self._others)
         )
         self._box.add_class("carme-run")
 
@@ -46,6 +47,9 @@ class Widgets:
 
     def show(self, view: View) -> None:
         """Show how it stands now."""
+        self._generation = int(view.state.get("generation") or 0)
+        if self._said.value and self._generation != self._said_of:
+            self._said.value = ""  # what was asked for has come
         self._head.value = display.head_html(view)
         self._table.value = display.ranks_html(view)
         self._log.value = display.log_html(view.lines.get(0, ()), display.FRONT) if view.ranks else ""
@@ -67,15 +71,15 @@ class Widgets:
         numbers = [int(rank["rank"]) for rank in others]
         if numbers != list(self._logs):
             for number in set(numbers) - set(self._logs):
-                self._made.append(_html("carme-log"))
-                self._logs[number] = self._made[-1]
+                self._logs[number] = _html("carme-fold"), _html("carme-log")
+                self._made.extend(self._logs[number])
             self._logs = {number: self._logs[number] for number in numbers}
-            self._others.children = tuple(self._logs.values())
-        titles = tuple(display.summary(rank) for rank in others)
-        if titles != self._others.titles:
-            self._others.titles = titles
-        for number, widget in self._logs.items():
-            widget.value = display.log_html(view.lines.get(number, ()))
+            self._others.children = tuple(part for both in self._logs.values() for part in both)
+        for rank in others:
+            fold, log = self._logs[int(rank["rank"])]
+            # ipywidgets' accordion is not for the keyboard. A fold that is sent anew closes, so no state is said here.
+            fold.value = f"<details><summary>{escape(display.summary({**rank, 'state': ''}))}</summary></details>"
+            log.value = display.log_html(view.lines.get(int(rank["rank"]), ()))
 
     def _button(self, ask: Callable[[str], str], word: str, text: str, tip: str, _: bool) -> Any:
         import ipywidgets
@@ -84,7 +88,8 @@ class Widgets:
 
         def pressed(_: Any) -> None:
             # In a subshell, beside the cell that runs (JupyterLab 4.4, ipykernel 7).
-            self._said.value = f'<p role="status">{escape(ask(word))}</p>'
+            said, self._said_of = ask(word), self._generation
+            self._said.value = f'<p role="status">{escape(said)}</p>'
 
         button.on_click(pressed)
         # What a browser says on a comm that the cell has used, ipykernel 7.4 keeps for after the cell (its comm.py:

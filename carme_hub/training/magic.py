@@ -26,6 +26,8 @@ HELP = """Run this cell as RANKS processes, on the GPUs of this session or, wher
   --pull a,b            variables of rank 0 that this notebook is given at the end
   --detach              end the cell at once; the run goes on, also when this kernel ends
   --dry-run             run nothing, and print a Slurm batch script that does the same
+  --requeue             in that script: when the code was told of the end of its time (here.on_time_limit) and has
+                        ended well, Slurm runs the job again; the code goes on from its checkpoint
 
 Each rank knows its place by carme_hub.training.here, torch.distributed or Horovod. Stop it as you stop a cell.
 """
@@ -54,6 +56,8 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     if asked.dry_run:
         print(script.batch_script(asked, cell=cell, push=push))  # noqa: T201  this is what was asked for
         return
+    if asked.requeue:
+        raise CannotRun(script.NO_REQUEUE)
     run = distributed.begin(asked, cell=cell, push=push)
     if asked.detach:
         distributed.tell(

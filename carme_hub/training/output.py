@@ -6,6 +6,7 @@ is Slurm's own word on the step.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -27,9 +28,13 @@ class Output:
         self._files: dict[int, int] = {}
         self._written: dict[int, int] = {}
         self._newest: dict[int, deque[str]] = {}
+        self._lost: dict[int, int] = {}
 
     def write(self, rank: int, line: bytes) -> None:
-        """Keep one line of a rank. ``\\r`` goes back to its beginning, as on a terminal."""
+        """Keep one line of a rank. ``\\r`` goes back to its beginning, as on a terminal.
+
+        A disk that is full, or a home that does not answer, loses lines and no run: the log says how many.
+        """
         line = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
         with self._lock:
             self._newest.setdefault(rank, deque(maxlen=NEWEST)).append(line.decode(errors="replace"))
@@ -37,8 +42,15 @@ class Output:
             if written > LARGEST:
                 return
             text = line + b"\n" if written + len(line) < LARGEST else b"[carme] the log is full; no more is kept\n"
-            self._written[rank] = written + len(line) + 1
-            os.write(self._file(rank), text)
+            if lost := self._lost.get(rank, 0):
+                text = b"[carme] %d lines could not be kept\n" % lost + text
+            try:
+                _all(self._file(rank), text)
+            except OSError:
+                self._lost[rank] = lost + 1
+            else:
+                self._lost[rank] = 0
+                self._written[rank] = written + len(line) + 1
 
     def newest(self, rank: int) -> list[str]:
         """Return the last lines of a rank."""
@@ -49,13 +61,23 @@ class Output:
         """Close all logs."""
         with self._lock:
             while self._files:
-                os.close(self._files.popitem()[1])
+                with contextlib.suppress(OSError):  # what was written may be known to be lost only now (close(2))
+                    os.close(self._files.popitem()[1])
 
     def _file(self, rank: int) -> int:
         if rank not in self._files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
             self._files[rank] = os.open(self._folder / f"rank-{rank}.log", flags, 0o600)
         return self._files[rank]
+
+
+def _all(file: int, text: bytes) -> None:
+    """Write all of it, or leave none of its rest behind: half a line would be put before the next one."""
+    written = os.write(file, text)
+    if written < len(text) and text[:written][-1:] != b"\n":
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, os.fstat(file).st_size - written)
+        raise OSError("No room for the whole line.")
 
 
 class Reader(threading.Thread):

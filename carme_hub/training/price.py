@@ -9,9 +9,10 @@ from .asked import Asked
 from .broker import NoBroker
 from .companion_job import STARTING
 from .direct import broker_here
-from .display import counted
+from .display import counted, kind_of_gpu
 from .failures import CannotRun
 from .placing import Place, Room, place
+from .runs import virtual
 
 
 def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
@@ -32,7 +33,8 @@ def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
         raise CannotRun(str(error)) from None
     if not quote.allowed:
         raise CannotRun(quote.message)
-    parts = [f"This session has no room for {counted(where.ranks, 'rank')}: {needs(where)} more are asked for."]
+    more = needs(where, virtual=virtual(environ))
+    parts = [f"This session has no room for {counted(where.ranks, 'rank')}: {more} more are asked for."]
     parts += [_sentence(quote.message), _sentence(quote.said)]
     return " ".join(filter(None, parts))
 
@@ -41,9 +43,9 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
-def needs(where: Place) -> str:
+def needs(where: Place, *, virtual: bool = False) -> str:
     """Return what a companion has, in words."""
-    gpus = f" with {counted(where.gpus, 'GPU')}" if where.gpus else ""
+    gpus = f" with {counted(where.gpus, kind_of_gpu({'virtual': virtual}))}" if where.gpus else ""
     return f"{counted(where.nodes, 'node')}{gpus}"
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import nets, results, torch_store
+from . import mpi, nets, quiet_horovod, results, torch_store
 from .heart import Heart
 from .kept import keep, write
 from .ranks import Rank, rank_of
@@ -103,6 +103,8 @@ class Process:
         try:
             begin()
             play(self.told, self.number)
+            if self.told.backend == "mpi":
+                mpi.check(self.told.ranks)  # code may begin MPI later than at its import
         except BaseException as error:  # noqa: BLE001  whatever it is ends the rank, and is told
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
                 self._fail(error)
@@ -159,17 +161,17 @@ def play(told: Told, number: int) -> None:
         number: of the rank; the variables of ``--pull`` are those of 0.
     """
     os.chdir(told.cwd)
-    sys.path[1:1] = [each for each in told.path if each not in sys.path]
+    # What lies beside the code comes first for the code, and was not there (python -P) for what is ours.
+    beside = str(Path(told.script).parent) if told.kind == "script" else told.cwd
+    sys.path[:0] = [beside, *(each for each in told.path if each not in sys.path)]
     if told.kind == "call":
         fn, args, kwargs = results.unpickled((told.folder / "call.pkl").read_bytes(), "The function")
         found = fn(*args, **kwargs)
         write(told.folder / f"result-{number}.pkl", returned(found, number, told.limit))
     elif told.kind == "script":
-        sys.path[0] = str(Path(told.script).parent)
         sys.argv = [told.script, *told.args]
         _execute(Path(told.script), {})
     else:
-        sys.path[0] = told.cwd
         sys.argv = [""]
         push = told.folder / "push.pkl"
         names = _execute(told.folder / "cell.py", results.pulled(push.read_bytes()) if push.exists() else {})
@@ -261,6 +263,9 @@ def main(words: list[str]) -> int:
         set_environ(told, place)
         os.environ.update(place.for_torch(*nets.of_rank_0(told.telling, told.start_limit)))
         torch_store.install(told.folder, step)
+        quiet_horovod.install()
+        if told.backend == "mpi":
+            mpi.install(place.size)
 
     return Process(told, place.number, place.node).run(begin)
 

@@ -11,9 +11,12 @@ What Horovod keeps here are the addresses of its ranks, a few hundred bytes each
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -23,6 +26,8 @@ from urllib.parse import unquote
 PATIENCE = 10.0
 #: The most bytes of a value, and the most values; a mesh of 1,000 ranks has 1,000 addresses of some 50 bytes in each.
 LARGEST, MOST = 1 << 20, 20_000
+#: Connections at a time: each has a thread and a file, and a stranger may open as many as they like.
+CONNECTIONS = 512
 #: A scope in which every rank of a run writes its number (horovod/common/gloo/gloo_context.h).
 GLOBAL = "global"
 
@@ -126,6 +131,30 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024  # all ranks of a run come at once
     rendezvous: Rendezvous
+
+    def __init__(self, *words: Any) -> None:
+        self._open: dict[Any, float] = {}
+        self._changed = threading.Condition()
+        super().__init__(*words)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, one of so many; where there is none left, who has been here for long has to go."""
+        with self._changed:
+            while len(self._open) >= CONNECTIONS:
+                late = time.monotonic() - PATIENCE
+                for each in [each for each, began in self._open.items() if began < late]:
+                    with contextlib.suppress(OSError):
+                        each.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+                self._changed.wait(0.1)
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Let a connection go."""
+        super().shutdown_request(request)
+        with self._changed:
+            self._open.pop(request, None)
+            self._changed.notify()
 
     def server_bind(self) -> None:
         """Bind, and look up no name of it."""

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,15 +73,24 @@ class Run:
         """Return how it stands: its fields are in docs/reference/distributed.md.
 
         A run that nobody conducts any more, as when its session has ended, is ``lost``.
+
+        Raises:
+            NoRun: its folder has been deleted.
         """
-        said: State = json.loads((self.folder / "state.json").read_text())
+        said = self._said()
         if said["state"] in LIVE and not self._conducted(said):
-            said = json.loads((self.folder / "state.json").read_text())  # it may have ended in between
+            said = self._said()  # it may have ended in between
         if said["state"] in LIVE and not self._conducted(said):
             said |= {"state": "lost", "message": LOST}
             if said["companions"]:
                 said["message"] += " If the session goes on, stop the run to give back what it has beside it."
         return said
+
+    def _said(self) -> State:
+        try:
+            return dict(json.loads((self.folder / "state.json").read_text()))
+        except FileNotFoundError:
+            raise NoRun(f"The folder of the run {self.id} has been deleted.") from None
 
     def follow(self) -> control.Following:
         """Look on; a run that is not detached ends when nobody looks on any more.
@@ -104,6 +114,11 @@ class Run:
             return "", start
         whole = text.rfind(b"\n") + 1 or (len(text) if len(text) == most else 0)
         return text[:whole].decode(errors="replace"), start + whole
+
+    def returned(self) -> list[int]:
+        """Return the ranks of which there is a result."""
+        found = (path.stem.removeprefix("result-") for path in self.folder.glob("result-*.pkl"))
+        return sorted(int(each) for each in found if each.isdigit())
 
     def result(self, rank: int = 0) -> Any:
         """Return what a rank returned, or the variables of ``--pull`` as a ``dict``.
@@ -185,6 +200,11 @@ def root() -> Path:
     return Path.home() / ".carme" / "runs"
 
 
+def virtual(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether GPUs here are a sandbox's make-believe ones, which are called virtual wherever they are named."""
+    return bool(environ.get("CARME_VIRTUAL_GPUS"))
+
+
 def create(
     asked: Asked,
     *,
@@ -212,11 +232,13 @@ def create(
         "asked": asdict(asked),
         "kind": "cell" if cell is not None else "script" if script is not None else "call",
         "args": list(args),
-        "cwd": str(Path.cwd()),
+        "cwd": _cwd(),
         "path": [each for each in sys.path if each],
         "limit": limit,
         "start_limit": start_limit,
         "session": os.environ.get("CARME_SESSION", ""),
+        "virtual": virtual(),
+        "key": uuid.uuid4().hex,  # of what is asked for at the hub: the name may be used again
     }
     if script is not None:
         told["script"] = str(Path(script).expanduser().resolve())
@@ -237,6 +259,13 @@ def create(
     return run
 
 
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise NoRun("The folder in which this runs has been deleted. Go to another: %cd ~") from None
+
+
 def first_state(id: str, told: State) -> State:
     """Return the state of a run that has not begun."""
     asked = told["asked"]
@@ -247,6 +276,7 @@ def first_state(id: str, told: State) -> State:
         "asked": asked,
         "kind": told["kind"],
         "session": told["session"],
+        "virtual": told.get("virtual", False),
         "began": time.time(),
         "ended": 0.0,
         "gpu_seconds": 0,
@@ -267,7 +297,8 @@ def launch(run: Run, timeout: float = TAKEN_UP) -> None:
     Raises:
         NoRun: it did not begin; what it said is in the message.
     """
-    argv = [sys.executable, "-m", "carme_hub.training.conductor", str(run.folder)]
+    # -P: not what lies beside the notebook, where a queue.py would come before Python's own.
+    argv = [sys.executable, "-P", "-m", "carme_hub.training.conductor", str(run.folder)]
     with (run.folder / "conductor.log").open("ab") as log:
         os.fchmod(log.fileno(), 0o600)
         try:  # it forks when it answers, and the parent ends
@@ -286,10 +317,24 @@ def launch(run: Run, timeout: float = TAKEN_UP) -> None:
 
 def all_runs() -> list[Run]:
     """Return all runs, the newest first."""
-    with contextlib.suppress(FileNotFoundError):
-        found = [(path.stat().st_mtime, path.parent) for path in root().glob("*/asked.json")]
-        return [Run(folder) for _, folder in sorted(found, reverse=True)]
-    return []
+    found = []
+    with contextlib.suppress(FileNotFoundError):  # there is no folder of runs yet
+        for folder in root().iterdir():
+            with contextlib.suppress(OSError):  # one that is being made, or deleted
+                (folder / "state.json").stat()
+                found.append(((folder / "asked.json").stat().st_mtime, folder))
+    return [Run(folder) for _, folder in sorted(found, reverse=True)]
+
+
+def sharing(run: Run, most: int = 100) -> list[str]:
+    """Return the names of other runs on the GPUs of a run's own session, of the newest so many."""
+    session, found = run.asked()["session"], []
+    for each in all_runs()[:most]:
+        with contextlib.suppress(NoRun):
+            said = each.state() if each != run else {"state": ""}
+            if said["state"] in LIVE and said["session"] == session and said["gpus"] and not said["companions"]:
+                found.append(str(said["name"]))
+    return found
 
 
 def _folder(name: str) -> Path:

@@ -233,6 +233,8 @@ class _Measuring:
 class _Quiet:
     """Shows of a run only what it waits for."""
 
+    every, lines = False, None
+
     def __init__(self) -> None:
         self._said = ""
 

@@ -28,6 +28,11 @@ LARGEST = 1 << 20
 _SAME = {"account": "SLURM_JOB_ACCOUNT", "partition": "SLURM_JOB_PARTITION", "qos": "SLURM_JOB_QOS"}
 _SAME |= {"reservation": "SLURM_JOB_RESERVATION"}
 
+NO_REQUEUE = (
+    "--requeue is for batch jobs: with --dry-run it is in the script that is printed. In a session, give it more time "
+    "and run this again."
+)
+
 
 def batch_script(
     asked: Asked,
@@ -87,6 +92,8 @@ def _job(asked: Asked, where: Place, have: Allocation, environ: Mapping[str, str
         words.append(f"mem={environ['SLURM_MEM_PER_NODE']}M")
     if asked.seconds:
         words.append(f"time={-(-asked.seconds // 60)}")
+    if asked.requeue:  # what was printed before stays
+        words += ["requeue", "open-mode=append"]
     words += [f"{option}={environ[name]}" for option, name in _SAME.items() if environ.get(name)]
     return [*words, "output=%x-%j.log"]
 
@@ -112,6 +119,8 @@ def _words(asked: Asked, where: Place) -> list[str]:
         words.append(f"--time {asked.seconds}s")
     if asked.name:
         words.append(f"--name {asked.name}")
+    if asked.requeue:
+        words.append("--requeue")
     if asked.pull:
         words.append(f"--pull {','.join(asked.pull)}")
     return words

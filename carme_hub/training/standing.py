@@ -5,6 +5,8 @@ It is written and told at most four times a second, however often it changes, bu
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,8 @@ from .runs import ENDED, Run, State, keep
 
 #: Seconds between two writings, and the longest between two things told to who looks on.
 OFTEN, QUIET = 0.25, 1.0
+#: Seconds for which the end of a run is tried to be written where the disk is full, or the home does not answer.
+TRIED = 30.0
 #: What the table of ranks says of a rank that has not come.
 NOT_YET: State = {
     "state": "starting",
@@ -38,24 +42,31 @@ class Standing:
         self._state = run.state() | first
         self._version, self._changed = 0, threading.Condition()
         self._counted = time.monotonic()
-        self._gpu_seconds = 0.0
+        self._gpu_seconds, self._counting = 0.0, True
+        self._said = False
         self._writer = threading.Thread(target=self._write, name="carme-standing", daemon=True)
 
     def start(self) -> None:
         """Write it from now on, and at once."""
-        keep(self._run.folder / "state.json", self.get())
+        self._keep(self.get())
         self._writer.start()
 
     def close(self, **changes: Any) -> None:
-        """Write the end, and no more."""
-        self.count_gpus(0)
+        """Write the end, and no more; the number of GPUs stays what it was at last."""
         with self._changed:
+            self._count()
+            self._counting = False
             for entry in self._state["ranks"]:
                 entry["state"] = "stopped" if entry["state"] in ("starting", "running") else entry["state"]
             # Written before it is known to anybody, and with the lock: nothing older is written after it.
-            keep(self._run.folder / "state.json", self._state | changes)
+            end = self._state | changes
+            kept = self._keep(end)
             self.update(**changes)
         self._writer.join()
+        until = time.monotonic() + TRIED
+        while not kept and self._run.folder.exists() and time.monotonic() < until:
+            time.sleep(OFTEN)
+            kept = self._keep(end)
 
     def get(self) -> State:
         """Return a copy."""
@@ -91,8 +102,21 @@ class Standing:
                 seen = self._version
                 if self._state["state"] in ENDED:
                     return  # ``close`` has written it
-                keep(self._run.folder / "state.json", self.get())
+                if not self._keep(self.get()):
+                    seen = -1  # tried again
             self._pause()
+
+    def _keep(self, state: State) -> bool:
+        """Write it; return whether it could be. A full disk, or a home that does not answer, ends no run."""
+        try:
+            keep(self._run.folder / "state.json", state)
+        except OSError as error:
+            if not self._said:
+                with contextlib.suppress(OSError):
+                    print(f"The state cannot be written: {error}", file=sys.stderr, flush=True)  # noqa: T201  a log
+            self._said = True
+            return False
+        return True
 
     def _pause(self) -> None:
         with self._changed:
@@ -146,6 +170,8 @@ class Standing:
             self._state["gpus"] = gpus
 
     def _count(self) -> None:
+        if not self._counting:
+            return
         now = time.monotonic()
         self._gpu_seconds += self._state["gpus"] * (now - self._counted)
         self._counted = now

@@ -16,7 +16,7 @@ from .broker import Allocation, Broker, Step
 from .conductor import Conducting, Failed, error_of
 from .handle import Handle
 from .placing import Place, Room, place
-from .runs import Run, State
+from .runs import Run, State, sharing
 
 if TYPE_CHECKING:
     from .companion_job import CompanionJob
@@ -28,6 +28,13 @@ _FOLLOWS = re.compile(
     r"connection (closed|reset|refused)|broken pipe|HorovodInternalError|DistBackendError|DistNetworkError|"
     r"DistStoreError|socket (error|timeout)|timed out|NCCL|gloo",
     re.IGNORECASE,
+)
+#: What srun says where it cannot load the plugin, and what that means.
+_NO_PMIX = re.compile(r"Invalid MPI type|mpi plugin for mpi/|can not load PMIx|plugin name for mpi/pmix")
+NO_PMIX = (
+    "Slurm has no PMIx here, by which it tells MPI who is who. The administrator installs Slurm's PMIx plugin and the "
+    "PMIx library on all nodes (srun --mpi=list has to name pmix; Debian: libpmix-dev). Until then use --backend "
+    "torchrun or horovod, which need none."
 )
 
 
@@ -53,7 +60,7 @@ class Static(Conducting):
         whole = len(nodes) == len(self.allocation_of_ranks.nodes)
         self.tell(gpus_per_task=there.gpus_per_task)
         self.standing.ranks([nodes[there.node_of(rank)] for rank in range(there.ranks)])
-        self.standing.update(state="running", nodes=list(nodes), message="")
+        self.standing.update(state="running", nodes=list(nodes), message=self._beside(there))
         self.standing.count_gpus(there.gpus)
         step = Step(
             run=self.run.id,
@@ -84,6 +91,13 @@ class Static(Conducting):
         """Return the job in which the ranks are."""
         return self.broker.allocation(self._job.id if self._job else "")
 
+    def _beside(self, there: Place) -> str:
+        """Return what is to be said where another run of this session is on the same GPUs."""
+        if there.companion or not there.gpus:
+            return ""
+        others = sharing(self.run)
+        return f"It shares the session's GPUs with {', '.join(others)}, so both are slower." if others else ""
+
     def _watch(self, handle: Handle, there: Place, nodes: Sequence[str]) -> None:
         """Return when all ranks have ended well."""
         limit, all_here = time.monotonic() + self.told["start_limit"], False
@@ -102,6 +116,8 @@ class Static(Conducting):
         self._look_for_error(handle)
         if status:
             said = handle.said[-1] if handle.said else f"srun ended with status {status}."
+            if any(_NO_PMIX.search(each) for each in handle.said):
+                said = NO_PMIX
             raise Failed(f"The ranks did not end well. {said}", error_of(None, "", "Step", "\n".join(handle.said)))
         if quiet := self.rendezvous.missing(there.ranks, telling.END):
             rank = quiet[0]

@@ -318,8 +318,10 @@ class Pages:
         values = {
             "ERROR": f'<p class="error" role="alert" id="error">{html.escape(error)}</p>' if error else "",
             "SHOWS": html.escape(self.follower.says()),
-            "RUNS": options,
+            "RUNS": options or "<option>There is none yet</option>",
             "NO_RUN": "" if names else " disabled",
+            "ABOUT": "error hint" if error else "hint",
+            "WRONG": ' aria-invalid="true"' if error and fields["show"] == "folder" else "",
             "FOLDER": html.escape(fields.get("folder", ""), quote=True),
             **{kind.upper(): " checked" if fields["show"] == kind else "" for kind in ("newest", "all", "ever", "run")},
             "OTHER": " checked" if fields["show"] == "folder" else "",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 
-from playwright.sync_api import BrowserContext, Page, Response, expect
+from board import last_step
+from playwright.sync_api import BrowserContext, Response, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
 from windows import PHONE, fits, log_in, shot
@@ -27,13 +28,6 @@ def cell(lab: Lab, code: str) -> str:
     assert said.done
     assert not said.errors, said.error
     return said.out
-
-
-def last_step(page: Page) -> int:
-    """Return the last step that the curve's own table says."""
-    cells = page.locator("scalar-card tb-data-table-content-row").first.inner_text()
-    found = re.findall(r"^\s*(\d+)\s*$", cells, re.MULTILINE)
-    return int(found[-1]) if found else -1
 
 
 def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, window: BrowserContext) -> None:
@@ -79,18 +73,21 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     board.reload()
     expect(board.locator("scalar-card").first).to_be_visible(timeout=60_000)
     wait_for(lambda: last_step(board) > before + 5, 30, "the curve on a phone")
+    box = board.locator("scalar-card").first.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= PHONE["width"], box  # TensorBoard's own page would not fit
     shot(board, "training-tensorboard-390")
     board.get_by_role("link", name="Show something else").click()
     fits(board)
     expect(board.get_by_label("The newest run, and the next one when it begins")).to_be_checked()
     shot(board, "training-tensorboard-form-390")
-    board.get_by_label("A folder", exact=True).check()
     board.get_by_label("Which folder").fill("nowhere")
+    expect(board.get_by_label("A folder", exact=True)).to_be_checked()
     board.get_by_role("button", name="Show").click()
     expect(board.get_by_role("alert")).to_contain_text("There is no folder 'nowhere'")
     fits(board)
-    board.get_by_label("One run").check()
     board.get_by_label("Which run").select_option(RUN)
+    expect(board.get_by_label("One run")).to_be_checked()
     board.get_by_role("button", name="Show").click()
     expect(board.get_by_role("status").first).to_have_text(f"Showing run {RUN}", timeout=60_000)
     assert [each for each in missing if "carme/" not in each] == []

@@ -2,6 +2,14 @@
 (() => {
   "use strict";
   const place = new URL(".", document.currentScript.src);
+  if (window.location.pathname === place.pathname) {
+    // The form. Who picks a run, or writes a folder, means it.
+    document.addEventListener("input", ({ target }) => {
+      const line = target.matches("select, [type=text]") && target.closest(".line");
+      if (line) line.querySelector("[type=radio]").checked = true;
+    });
+    return;
+  }
   const bar = document.createElement("div");
   bar.className = "carme-bar";
   const said = document.createElement("span");
@@ -14,10 +22,17 @@
   style.textContent = `
     body { display: flex; flex-direction: column; height: 100vh; margin: 0; }
     tb-webapp { flex: 1; min-height: 0; position: relative; overflow: auto; }
-    .carme-bar { display: flex; flex-wrap: wrap; gap: 4px 16px; padding: 6px 12px;
+    .carme-bar { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 16px; padding: 6px 12px;
       font: 14px/1.4 system-ui, sans-serif; background: #263238; color: #fff; }
     .carme-bar span { overflow-wrap: anywhere; }
-    .carme-bar a, .carme-bar a:visited { color: #9be7ff !important; margin-left: auto; }`;
+    .carme-bar a, .carme-bar a:visited { color: #9be7ff !important; margin-left: auto; }
+    @media (max-width: 699px) {
+      .carme-bar { padding: 4px 12px 0; }
+      .carme-bar a { padding: 12px 0; }
+      metrics-main-view { min-width: 0; overflow: hidden; }
+      metrics-main-view .toolbar { flex-wrap: wrap; height: auto !important; padding-block: 4px; }
+      metrics-card-groups .card-grid { grid-template-columns: minmax(0, 1fr) !important; }
+    }`;
   document.head.append(style);
 
   // On a phone the list of runs and the settings would leave no room for the curves.

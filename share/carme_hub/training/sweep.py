@@ -2,7 +2,7 @@
 
 The ranks need nothing of each other: rank r of N takes every N-th combination, so that one cell fills all GPUs of the
 session, or of a companion. What was found is one line of JSON for each combination, and what is there already is not
-tried again. Under `sbatch --array` the tasks of the array are the ranks; nothing has to be changed.
+tried again. Under `sbatch --array=0-5` the tasks of the array share the tries too; nothing has to be changed.
 """
 
 import itertools
@@ -24,11 +24,15 @@ TRIES = [{"rate": rate, "width": width} for rate, width in itertools.product(RAT
 
 
 def part():
-    """Return which part of the tries is ours, and of how many: those of a job array, or of this run."""
-    if "SLURM_ARRAY_TASK_ID" in os.environ and here.size == 1:
-        first = int(os.environ.get("SLURM_ARRAY_TASK_MIN", "0"))
-        return int(os.environ["SLURM_ARRAY_TASK_ID"]) - first, int(os.environ["SLURM_ARRAY_TASK_COUNT"])
-    return here.rank, here.size
+    """Return which part of the tries is ours, and of how many: of this run, and of a job array if it is one's task."""
+    if "SLURM_ARRAY_TASK_ID" not in os.environ:
+        return here.rank, here.size
+    task, first, last, step, tasks = (
+        int(os.environ[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "MAX", "STEP", "COUNT")
+    )
+    if (last - first) // step + 1 != tasks:
+        raise SystemExit("Number the tasks evenly, such as --array=0-5: of others nobody knows which tries are whose.")
+    return (task - first) // step * here.size + here.rank, tasks * here.size
 
 
 def build(device, rate, width):

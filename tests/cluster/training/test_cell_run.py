@@ -117,11 +117,11 @@ def test_what_does_not_fit_says_its_price_and_start_and_runs_on_two_nodes(lab: L
     line = f"%%distributed -n 2 --nodes 2 --time 5m --name wide-{TAG}\n"
     said = lab.run(line + HERE + "print(here.node)\n", timeout=120)
     assert not said.errors, said.error
-    assert "This session has no room for 2 ranks: 2 nodes with 2 GPUs more are asked for." in said.out
+    assert "This session has no room for 2 ranks: 2 nodes with 2 virtual GPUs more are asked for." in said.out
     assert "tarts now" in said.out
     page = said.text("text/html")
-    assert re.search(rf"wide-{TAG}: 2 ranks on node\d+ and node\d+, torchrun", page)
-    assert re.search(r"\d:\d\d in all, \d:\d\d of GPU time", page)
+    assert re.search(rf"wide-{TAG}: 2 ranks on node\d+ and node\d+, 2 virtual GPUs, torchrun", page)
+    assert re.search(r"\d:\d\d in all, \d:\d\d of virtual GPU time", page)
 
 
 def test_the_batch_script_of_a_dry_run_does_the_same_outside_of_the_hub(lab: Lab) -> None:
@@ -184,3 +184,12 @@ def test_where_there_are_widgets_they_show_it_and_what_stays_needs_no_kernel(sit
         assert lab.check("from ipywidgets.widgets.widget import _instances; print(len(_instances))") == "0\n"
     finally:
         lab.stop()
+
+
+def test_the_hub_hears_that_a_run_goes_on(site: Hub, lab: Lab) -> None:
+    def seen() -> str:
+        return str(site.api("GET", "/users/alice").body["servers"][""]["last_activity"])
+
+    before = seen()
+    lab.check("from carme_hub.training.activity import Activity; Activity().say()")
+    wait_for(lambda: seen() > before, 5, "the hub to know of activity; the server itself says it every five minutes")

@@ -136,7 +136,7 @@ def test_the_ranks_of_a_companion_are_on_two_nodes(lab: Lab) -> None:
     assert gpus[0] != gpus[1]
     assert gpus[2] != gpus[3]
     assert all(log[1:] == ["same True", f"fell True {nodes[rank // 2]} cpu"] for rank, log in enumerate(logs))
-    assert said["state"]["gpus"] == 0
+    assert said["state"]["gpus"] == 4
     assert said["state"]["gpu_seconds"] > 0
     [companion] = said["state"]["companions"]
     wait_for(
@@ -153,7 +153,8 @@ def test_a_run_that_waits_for_gpus_says_so_and_gives_its_place_up_when_it_is_sto
     lab.check("run = begin(8, cell='', nodes=2, gpus_per_task=1, detach=True)")
     wait_for(lambda: pending(lab), 20, "a job that waits")
     said = "print(run.state()['state'], run.state()['message'])"
-    wait_for(lambda: lab.check(said).startswith("waiting Waiting for 8 more GPUs: "), 20, "why it waits to be said")
+    words = "waiting Waiting for 8 more virtual GPUs: "
+    wait_for(lambda: lab.check(said).startswith(words), 20, "why it waits to be said")
     lab.check("assert run.stop()['state'] == 'interrupted', run.state()")
     wait_for(lambda: not pending(lab), 10, "the job to be gone")
 

@@ -85,8 +85,20 @@ def test_the_command_runs_with_the_plans_environment_and_what_a_rank_may_know(no
     assert (status, err) == (0, "")
     own = {"PATH": "/usr/bin:/bin", "SLURM_PROCID": "3", "CUDA_VISIBLE_DEVICES": "5,7"}
     given = {"CARME_SLOT": "7", "PMIX_RANK": "3", "PMI_FD": "5", "SHM": f"/x{TOKEN}", "NAME": f"{TOKEN}-3"}
-    assert seen == own | given
+    mpi = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+    assert seen == own | given | mpi
     assert node.left == []
+
+
+@pytest.mark.parametrize("local", [0, 1, 3])
+@pytest.mark.parametrize(("code", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+def test_ranks_under_mpi_have_numbers_of_their_own(node: Node, local: int, code: str, status: int) -> None:
+    """In containers that count processes anew; Open MPI would take another's memory for its own."""
+    node.plan["argv"] = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--", *node.plan["argv"]]
+    node.plan["pass_env"].append("SLURM_LOCALID")
+    code = f"import os, sys; print(os.getpid(), flush=True); {code}"
+    found, out, _ = node.run(*python(code), PMIX_RANK="9", SLURM_LOCALID=str(local))
+    assert (found, int(out)) == (status, 2 + local)
 
 
 def test_a_step_without_gpus_sees_none_also_where_devices_are_not_confined(node: Node) -> None:

@@ -14,7 +14,7 @@ from carme_hub.containers.registry import RUNTIMES, runtime
 from carme_hub.containers.runtime import Bind, Image
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.sessions import Request
-from carme_hub.spawners.script import Owner, Server, Site, render
+from carme_hub.spawners.script import Owner, Server, Site, container_of, render
 
 IMAGE = Image("default", "/srv/images/default", "dir")
 ALICE = Owner("alice", 1001, 1001, "/home/alice")
@@ -95,3 +95,10 @@ def test_the_document_of_a_large_site_fits_into_one_variable_of_the_jobs_environ
     site = Site(runtime(name), binds=binds, bind_roots=("/a",), environ=environ)
     spec = render("0f9a" * 8, ALICE, Request("gpu", "default", gpus=Gpus("a100", 2)), IMAGE, server, site)
     assert len(base64.b64encode(zlib.compress(spec.data))) < 60 * 1024  # execve(2), MAX_ARG_STRLEN is 128 KiB
+
+
+@pytest.mark.parametrize("kind", [True, False])
+def test_programs_of_a_session_know_that_its_gpus_are_virtual(kind: bool) -> None:
+    site = Site(runtime("bubblewrap"), virtual=kind)
+    container = container_of("0f9a", ALICE, Request("cpu", "default"), IMAGE, site)
+    assert container.environ.get("CARME_VIRTUAL_GPUS") == ("1" if kind else None)

@@ -79,7 +79,7 @@ def train(steps, stumble=lambda step: None):
         if int(wanted) > generation:
             basics.shutdown()
             basics.init()
-            step = int(kept.read_text())
+            step = int(kept.read_text()) if kept.exists() else 0
     return step, here.rank, here.size
 
 def meet(place, said):

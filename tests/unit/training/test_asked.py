@@ -47,6 +47,7 @@ def test_a_file_gives_back_what_was_asked_for() -> None:
         ("-n 4 --push a;b", "no name of a variable"),
         ("-n 4 --pull class", "no name of a variable"),
         ("-n 4 --detach --pull x", "waits for the end"),
+        ("-n 4 --detach --requeue", "cannot be detached"),
         ("-n 4 --name 'x", "quotation mark"),
         ("-n 4 --det", "unrecognized arguments: --det"),
         ("-n 4 script.py", "unrecognized arguments: script.py"),

@@ -34,6 +34,7 @@ class HubThatGivesLater:
         self.wait, self.most = 0.2, 9
         self.down = 0
         self.ends = 0.0
+        self.why = "A job with a higher priority took the place. Start again."
 
     def open(self, **asked: Any) -> Companion:
         if len(self.opened) >= self.most:
@@ -43,7 +44,10 @@ class HubThatGivesLater:
         return Companion(id, "waiting", "starts soon")
 
     def list(self) -> tuple[Companion, ...]:
-        return tuple(Companion(id, self.state(id), "starts soon") for id in self.opened)
+        return tuple(
+            Companion(id, self.state(id), self.why if id in self.ended else "starts soon", ends=self.ends)
+            for id in self.opened
+        )
 
     def state(self, id: str) -> str:
         if id in self.ended or id in self.closed:
@@ -64,6 +68,7 @@ class BrokerWithCompanions(BrokerThatStartsHere):
     def __init__(self, hub: HubThatGivesLater, nodes: int = 2, gpus: int = 0) -> None:
         super().__init__(nodes, gpus)
         self.hub, self.steps = hub, {}  # type: tuple[HubThatGivesLater, dict[str, StepHere]]
+        self.suspended = False
 
     def allocation(self, companion: str = "") -> Allocation:
         if not companion:
@@ -73,7 +78,7 @@ class BrokerWithCompanions(BrokerThatStartsHere):
         return Allocation(2, (f"c{list(self.hub.opened).index(companion)}",), 2, 1, "a100", self.hub.ends, "127.0.0.1")
 
     def start(self, step: Step, out: int, err: int) -> RunningStep:
-        if step.companion and self.hub.state(step.companion) != "running":
+        if step.companion and (self.suspended or self.hub.state(step.companion) != "running"):
             raise NotReady("It does not run.")
         self.steps[step.slot] = StepHere(step, step.nodes, step.gpus_per_node, out, err)
         return self.steps[step.slot]
@@ -135,25 +140,27 @@ def running(
     limits: tuple[int, int] = (2, 4),
     gpus: int = 0,
     most: int = 9,
+    hub: HubThatGivesLater | None = None,
+    broker: type[BrokerWithCompanions] = BrokerWithCompanions,
     **more: Any,
 ) -> Iterator[Story]:
     """Conduct a run to its end; one that goes on when the story is told is stopped."""
     asked = Asked(ranks, backend="horovod", elastic=limits, detach=True)
     code = None if "call" in more else forged_horovod.CELL + (cell or "train(10**9)")
-    hub = HubThatGivesLater()
+    hub = hub or HubThatGivesLater()
     hub.most = most
-    broker = BrokerWithCompanions(hub, gpus=gpus)
-    conductor = Elastic(create(asked, cell=code, **more), broker)
+    slurm = broker(hub, gpus=gpus)
+    conductor = Elastic(create(asked, cell=code, **more), slurm)
     conductor._resizing._connect = lambda: hub  # type: ignore[assignment, return-value]
     thread = threading.Thread(target=conductor.conduct)
     thread.start()
     try:
-        yield Story(conductor, hub, broker)
+        yield Story(conductor, hub, slurm)
     finally:
         conductor.end("stop", "The story is over.")
         thread.join(20)
         assert not thread.is_alive()
-        for step in broker.steps.values():
+        for step in slurm.steps.values():
             assert step.wait(5) is not None, "a worker is left"
 
 
@@ -237,19 +244,36 @@ def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.Monkey
         [companion] = story.hub.opened
         story.hub.ended.add(companion)
         story.broker.steps["w2-0-0"].signal("TERM")
-        state = story.until(lambda state: "companion has ended" in state["message"])
+        said = "Its companion has ended: a job with a higher priority took the place."
+        state = story.until(lambda state: said in state["message"])
+        assert state["message"].startswith("Rank 2 on c0 was lost")
         assert state["companions"] == []
         story.until(lambda state: state["generation"] == 3)
+        assert story.hub.closed == [], "how it ended is for the hub to find out"
+
+
+def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_resize, "UNSEEN", 0.3)
+    with running() as story:
+        story.of_size(2)
+        story.resize(+1)
+        story.of_size(3)
+        story.broker.suspended = True
+        story.broker.steps["w2-0-0"].signal("TERM")
+        story.until(lambda state: "Its companion has ended." in state["message"])
+        story.until(lambda _: story.hub.closed == list(story.hub.opened))
 
 
 def test_a_companion_whose_time_is_nearly_over_is_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic, "BEFORE", 5.0)
     with running() as story:
         story.of_size(2)
-        story.hub.ends = time.time() + 10
+        story.hub.ends = time.time() + 1000
         story.resize(+1)
         story.of_size(3)
-        state = story.until(lambda state: "given back" in state["message"])
+        story.hub.ends = time.time() + 10  # somebody moved it
+        said = "was given back: the time of its companion is nearly over."
+        state = story.until(lambda state: said in state["message"])
         assert time.time() < story.hub.ends
         assert state["generation"] == 3
         story.until(lambda _: story.hub.closed == list(story.hub.opened))

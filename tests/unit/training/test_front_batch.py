@@ -99,6 +99,13 @@ def test_variables_that_are_too_large_for_a_script_are_named() -> None:
         batch_script(asked("-n 2 --push big"), cell="pass", push={"big": bytes(2 << 20)}, have=HAVE, environ={})
 
 
+def test_a_job_that_may_be_requeued_says_so_to_slurm_and_keeps_what_it_printed() -> None:
+    text = batch_script(asked("-n 2 --requeue"), cell="pass", have=HAVE, environ=ENVIRON)
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(text.splitlines())
+    assert " --requeue --cell " in text
+    assert "requeue" not in batch_script(asked("-n 2"), cell="pass", have=HAVE, environ=ENVIRON)
+
+
 # -- outside of the hub -----------------------------------------------------------------------------------------------
 
 
@@ -146,6 +153,18 @@ def test_a_batch_job_has_no_broker_and_needs_none(tmp_path: Path) -> None:
         assert step.wait() == 3
         step.close()
     assert out.read_text() == "0:  apptainer exec rank\n"  # no option of srun comes from the job's environment
+
+
+def test_the_ranks_of_an_array_s_task_know_which_it_is(tmp_path: Path) -> None:
+    environ = programs(
+        tmp_path, scontrol='echo "n1"; echo "$@" >> "$(dirname "$0")/asked"', srun='echo "$SLURM_ARRAY_TASK_ID"'
+    )
+    broker = direct.DirectBroker(environ | {"SLURM_ARRAY_TASK_ID": "5"})
+    with (tmp_path / "out").open("wb") as file:
+        broker.start(Step("r", 1, ("rank",)), file.fileno(), file.fileno()).wait(10)
+    assert (tmp_path / "out").read_text() == "5\n"
+    broker.requeue()
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == "requeue 7"
 
 
 def test_a_step_that_wants_to_stay_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,23 @@ def test_a_run_that_goes_on_says_where_how_far_how_fast_and_what_it_cost() -> No
     assert "91 %" in page
 
 
+def test_a_rank_that_was_given_back_is_no_longer_counted() -> None:
+    ranks = [{**rank, "rate": 300.0, "step": 3} for rank in state()["ranks"]]
+    ranks[1]["state"] = "done"
+    elastic = {"ranks": 2, "backend": "torchrun", "elastic": [1, 4]}
+    said = display.as_text(View(state(ranks=ranks, asked=elastic, nodes=["n1"], gpus=1), 1042.0))
+    assert "run1: 1 rank on n1, 1 GPU" in said
+    assert "300 samples/s" in said
+    fixed = display.as_text(View(state(ranks=ranks), 1042.0))
+    assert "run1: 2 ranks" in fixed
+    assert "600 samples/s" in fixed
+
+
+def test_a_rank_of_which_only_slurm_speaks_has_printed_nothing() -> None:
+    said = ["slurmstepd: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***"]
+    assert "It has printed nothing." in display.log_html(said)
+
+
 def test_at_its_end_the_other_ranks_are_folded_under_rank_0() -> None:
     page = display.as_html(View(state(state="finished", ended=1042.0), 2000.0, {0: ["zero"], 1: ["one"]}, "/f"))
     assert Tags(page).seen.count("details") == 1

@@ -112,6 +112,8 @@ def put(run: Run, **changes: Any) -> None:
 class LiveThatDoes:
     """Shows nothing, and does something each time it is to show."""
 
+    every, lines = False, None
+
     def __init__(self, *things: Any) -> None:
         self.things, self.ends = list(things), 0
 

@@ -49,7 +49,8 @@ def test_the_end_of_the_job_is_what_the_conductor_said_last(monkeypatch: pytest.
     assert here.time_left() == math.inf
 
 
-def test_before_the_end_the_main_thread_is_asked_to_save_once() -> None:
+def test_before_the_end_the_main_thread_is_asked_to_save_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CARME_RUN_FOLDER", str(tmp_path))
     called: list[str] = []
     here.DEADLINE.set(time.time() + 100)
     old = signal.getsignal(signal.SIGUSR1)
@@ -57,11 +58,13 @@ def test_before_the_end_the_main_thread_is_asked_to_save_once() -> None:
         here.on_time_limit(lambda: called.append(threading.current_thread().name), before=60)
         time.sleep(0.05)
         assert called == []
+        assert not (tmp_path / here.OUT_OF_TIME).exists()
         here.DEADLINE.set(time.time() + 60.1)  # the end was moved
         end = time.monotonic() + 5
         while not called and time.monotonic() < end:
             time.sleep(0.01)
         assert called == ["MainThread"]
+        assert (tmp_path / here.OUT_OF_TIME).exists()  # for `carme-hub train --requeue`
         os.kill(os.getpid(), signal.SIGUSR1)
         time.sleep(0.05)
         assert called == ["MainThread"]

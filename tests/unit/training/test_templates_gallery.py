@@ -76,6 +76,18 @@ def test_the_page_has_every_template_and_says_what_there_is_none_for(at: Path) -
     assert "@" not in re.sub(r"@media", "", page), "a place of the page was not filled"
 
 
+def test_an_installation_without_templates_is_said_on_a_whole_page(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise templates.TemplateError("The templates were not found.")
+
+    monkeypatch.setattr(templates, "folder", missing)
+    status, _, page = ask(at, "GET", f"{PREFIX}/")
+    assert status == 200
+    assert '<p class="note" role="alert">The templates were not found.</p>' in page
+    assert "<h1>" in page
+    assert "<ul>" not in page
+
+
 def test_a_button_copies_a_template_and_opens_it(at: Path, folder: Path) -> None:
     ours = word(at)
     for number in ("", "-2"):

@@ -1,0 +1,134 @@
+"""A companion that ends by itself under its worker: its time is over, or a job with more right takes its place.
+
+The others go on from their last commit and every sample of every epoch is learned from once; what was used is charged,
+and the rest of what was held comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+
+import pytest
+from elastic_cells import ALONE, HOROVOD, TORCH
+from rig.hub import Hub, wait_for
+from rig.training import Lab
+from rig.truth import Truth
+from test_elastic_live import BEGIN, Story
+
+#: A job that takes as many GPUs as were asked for, for as long as it is not cancelled.
+HOLDS = "#!/bin/sh\nexec sleep 600\n"
+
+
+@pytest.fixture(scope="module")
+def lab(site: Hub) -> Iterator[Lab]:
+    """A session on node1, of which nothing is free any more: companions go to node2, where nobody else is."""
+    site.cluster.run("sacctmgr", "-i", "modify", "qos", "short", "set", "preempt=normal")
+    try:
+        site.login("alice")
+        found = Lab(site, gpus=2, cpus=2, memory_gib=4, time_minutes=60)
+        [row] = [each for each in site.cluster.squeue("-t", "R") if each["user"] == "alice"]
+        beside = site.cluster.sbatch("--mem=50", "--gres=gpu:a100:2", "-w", row["nodes"], user="bob", script=HOLDS)
+        site.cluster.wait_job(beside, "RUNNING")
+        found.check(BEGIN + ALONE.replace('Path(os.environ["CARME_RUN_FOLDER"])', 'Path("/tmp")'))
+        yield found
+        found.stop()
+    finally:
+        site.cluster.cancel_all()
+        site.cluster.run("sacctmgr", "-i", "modify", "qos", "short", "set", "preempt=")
+
+
+class Ending(Story):
+    """A run with one companion, about whose end something is to be seen."""
+
+    job = companion = node = ""
+
+    def with_companion(self, backend: str, cell: str) -> None:
+        """Train on two ranks, and on a third one in a companion."""
+        self.begin(backend, cell)
+        self.goes_on(2)
+        self.resize(+1)
+        [self.companion] = self.goes_on(3)["companions"]
+        cluster = self.lab.hub.cluster
+        [row] = [each for each in cluster.squeue() if each["name"] == f"carme-{self.companion}"]
+        self.job, self.node = row["id"], row["nodes"]
+
+    def goes_on_without(self, *words: str) -> None:
+        """Wait until all of these are said of it, and two ranks train; count the samples of the whole run then."""
+        state = self.until(words[0], lambda state: all(word in state["message"] for word in words), 90)
+        assert state["state"] == "running"
+        assert self.goes_on(2)["companions"] == []
+        state = self.check_samples()
+        assert (state["generation"], state["error"]) == (3, None)
+        assert not [row for row in self.lab.hub.cluster.squeue("-t", "PD,R,CG") if self.companion in row["name"]]
+        assert self.lab.steps() == []
+
+    def books(self) -> dict[str, int]:
+        """Return what the ledger has of the companion in GPU-seconds, when it has been settled."""
+        wait_for(lambda: "release" in self._entries(), 90, "the rest to be released")
+        found = self._entries()
+        assert found["hold"] + found["release"] == 0
+        return found
+
+    def seconds(self) -> int:
+        """Return how long Slurm says that its one job ran, in its only incarnation."""
+        words = ("-D", "-X", "-n", "-P", "-j", self.job, "-o", "ElapsedRaw")
+        [said] = self.lab.hub.cluster.run("sacct", *words).stdout.split()
+        return int(said)
+
+    def end_reason(self) -> str:
+        truth = Truth(self.lab.hub)
+        wait_for(lambda: not truth.session(self.companion).open, 60, "the companion's row to be closed")
+        return truth.session(self.companion).end_reason
+
+    def _entries(self) -> dict[str, int]:
+        question = "SELECT kind, sum(amount) / 1000 FROM ledger WHERE session = ? GROUP BY kind"
+        file = f"file:{self.lab.hub.demo.folder / 'carme-hub.sqlite'}?mode=ro"
+        with contextlib.closing(sqlite3.connect(file, uri=True, timeout=5)) as database:
+            return dict(database.execute(question, (self.companion,)).fetchall())
+
+
+def time_is_over(story: Ending) -> None:
+    """Let Slurm end the companion by its time limit while the hub is away, so that nobody here knows of it before."""
+    hub = story.lab.hub
+    hub.kill()
+    try:
+        hub.cluster.run("scontrol", "update", f"jobid={story.job}", "EndTime=now+1")
+        hub.cluster.wait_job(story.job, "TIMEOUT", within=60)  # Slurm looks at limits twice a minute
+        story.until("that it is missed", lambda state: "was lost" in state["message"], 30)
+    finally:
+        hub.start()
+    story.goes_on_without("Rank 2 on", "was lost", "companion has ended: the time limit was reached")
+    assert "time limit" in story.end_reason()
+    assert story.books()["charge"] == -story.seconds()
+
+
+def is_preempted(story: Ending) -> None:
+    """Have another job take all GPUs of the node: Slurm ends the companion, and does not start it anew."""
+    cluster = story.lab.hub.cluster
+    words = ("--mem=50", "--gres=gpu:a100:4", "-w", story.node, "--qos=short", "-t", "5")
+    urgent = cluster.sbatch(*words, user="bob", script=HOLDS)
+    try:
+        cluster.wait_job(urgent, "RUNNING", within=30)
+        assert cluster.job_state(story.job) == "PREEMPTED"
+        story.goes_on_without("Rank 2 on", "was lost", "companion has ended: a job with a higher priority")
+    finally:
+        cluster.run("scancel", str(urgent))
+    assert "higher priority" in story.end_reason()
+    books = story.books()
+    assert books["charge"] == -story.seconds()
+    assert books["charge"] + books["correction"] == 0, "who is preempted does not pay for it"
+
+
+@pytest.mark.parametrize(
+    ("backend", "cell", "ends"),
+    [("horovod", HOROVOD, time_is_over), ("torchrun", TORCH, is_preempted)],
+    ids=["time-is-over", "is-preempted"],
+)
+def test_the_others_go_on_and_no_sample_is_lost_when_a_companion(
+    lab: Lab, backend: str, cell: str, ends: Callable[[Ending], None]
+) -> None:
+    story = Ending(lab)
+    story.with_companion(backend, cell)
+    ends(story)

@@ -1,0 +1,106 @@
+"""What is done around the import of another's module: only there, once, and with the error that people can use."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from carme_hub.training import mpi, quiet_horovod
+from carme_hub.training.after_import import after
+from carme_hub.training.mpi import NoMPI, WrongWorld
+
+#: As mpi4py's, of one process that nobody told its place.
+SINGLETON = """
+class COMM_WORLD:
+    Get_size = staticmethod(lambda: 1)
+Is_initialized, Is_finalized = (lambda: True), (lambda: False)
+"""
+WORKER = """
+class WorkerNotificationManager:
+    def __init__(self): self._service = None
+    def init(self, rendezvous_addr=None, nic=None): self._service = object()
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of modules, which are forgotten afterwards, as everything that looks for them."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before, finders = set(sys.modules), list(sys.meta_path)
+    yield tmp_path
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def put(folder: Path, name: str, text: str) -> None:
+    """Write a module, with the packages above it."""
+    *above, last = name.split(".")
+    for each in above:
+        folder = folder / each
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").touch()
+    (folder / f"{last}.py").write_text(text)
+    importlib.invalidate_caches()
+
+
+def test_a_module_is_looked_at_once_after_it_has_been_executed(modules: Path) -> None:
+    seen: list[ModuleType] = []
+    after("looked_at", seen.append)
+    put(modules, "looked_at", "VALUE = 1\n")
+    put(modules, "another", "")
+    importlib.import_module("another")
+    assert seen == []
+    found = importlib.import_module("looked_at")
+    importlib.import_module("looked_at")
+    assert seen == [found]
+    assert found.VALUE == 1
+    assert found.__spec__ is not None
+    assert found.__spec__.origin == str(modules / "looked_at.py")
+    after("is_not_there", seen.append)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("is_not_there")
+
+
+def test_horovods_ranks_start_no_service(modules: Path) -> None:
+    quiet_horovod.install()
+    put(modules, "horovod.runner.elastic.worker", WORKER)
+    manager = importlib.import_module("horovod.runner.elastic.worker").WorkerNotificationManager()
+    manager.init("10.0.0.1", nic="eth0")
+    assert manager._service is None
+
+
+def test_an_mpi_that_sees_fewer_ranks_than_there_are_is_refused_at_its_import(modules: Path) -> None:
+    put(modules, "mpi4py.MPI", SINGLETON)
+    mpi.install(4, {"PMIX_RANK": "2"})
+    with pytest.raises(WrongWorld, match="MPI sees 1 rank where Slurm started 4"):
+        importlib.import_module("mpi4py.MPI")
+
+
+def test_one_that_begins_later_is_refused_at_the_end(modules: Path) -> None:
+    put(modules, "mpi4py.MPI", SINGLETON.replace("(lambda: True)", "(lambda: BEGUN)") + "BEGUN = False\n")
+    mpi.install(4, {"PMIX_RANK": "2"})
+    found = importlib.import_module("mpi4py.MPI")
+    mpi.check(4)
+    found.BEGUN = True
+    with pytest.raises(WrongWorld):
+        mpi.check(4)
+    mpi.check(1)
+
+
+def test_mpi4py_without_a_library_says_what_to_install(modules: Path) -> None:
+    put(modules, "mpi4py.MPI", "raise RuntimeError('cannot load MPI library\\nlibmpi.so.40: cannot open')")
+    mpi.install(2, {"PMIX_RANK": "0"})
+    with pytest.raises(NoMPI, match=r"in this image \(libmpi.so.40: cannot open\)\. Take the image “training”"):
+        importlib.import_module("mpi4py.MPI")
+
+
+def test_a_rank_that_slurm_told_nothing_is_refused_before_its_code_runs() -> None:
+    with pytest.raises(NoMPI, match="no PMIX_RANK in its environment"):
+        mpi.install(2, {"SLURM_PROCID": "0"})
+    mpi.check(2, SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True))

@@ -1,0 +1,293 @@
+"""Companions of a run come once and go with it, also where the hub's answer is lost or Slurm does not answer once."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from started_here import StepHere
+from test_elastic_run import BrokerWithCompanions, HubThatGivesLater, running
+from test_elastic_run import place as place
+
+from carme_hub.training import companion_job, elastic
+from carme_hub.training.asked import Asked
+from carme_hub.training.broker import Allocation, NoBroker, RunningStep, Step
+from carme_hub.training.companions import Companion, Hub, NoHub
+from carme_hub.training.control import NotDone
+from carme_hub.training.runs import ENDED, State, create
+from carme_hub.training.static import Static
+
+
+class HubThatLosesAnswers(HubThatGivesLater):
+    """Opens what it is asked for, once for each key, and says so only after ``lost`` answers."""
+
+    def __init__(self, lost: int = 0) -> None:
+        super().__init__()
+        self.lost = lost
+        self.held: threading.Event | None = None
+        self.asked = threading.Event()
+
+    def open(self, **asked: Any) -> Companion:
+        assert len(asked["name"]) <= 64, "the hub takes no longer one"
+        self.asked.set()
+        if self.held is not None:
+            self.held.wait(20)
+        found = [id for id, each in self.opened.items() if each["key"] == asked["key"]]
+        opened = Companion(found[0], self.state(found[0])) if found else super().open(**asked)
+        if self.lost:
+            self.lost -= 1
+            raise NoHub("The hub does not answer.")
+        return opened
+
+    def list(self) -> tuple[Companion, ...]:
+        return tuple(replace(each, name=self.opened[each.id]["name"]) for each in super().list())
+
+
+class BrokerThatSlurmDoesNotAnswer(BrokerWithCompanions):
+    """Fails for some questions and for workers of some names, as where slurmctld is busy."""
+
+    def __init__(self, hub: HubThatGivesLater, nodes: int = 2, gpus: int = 0) -> None:
+        super().__init__(hub, nodes, gpus)
+        self.silent = 0
+        self.busy: list[str] = []
+        self.slow: threading.Event | None = None
+        self.starting = threading.Event()
+
+    def allocation(self, companion: str = "") -> Allocation:
+        if companion and self.silent:
+            self.silent -= 1
+            raise NoBroker("Slurm does not answer.")
+        found = super().allocation(companion)
+        if companion:
+            found = replace(found, nodes=(found.nodes[0], "c9")[: self.hub.opened[companion]["nodes"]])
+        return found
+
+    def start(self, step: Step, out: int, err: int) -> RunningStep:
+        if step.slot in self.busy:
+            raise NoBroker("Slurm does not answer.")
+        if self.slow is not None:
+            self.starting.set()
+            self.slow.wait(30)
+        if step.slot:
+            return super().start(step, out, err)
+        self.steps["all"] = StepHere(step, step.nodes or ("c0", "c9"), step.gpus_per_node, out, err)
+        return self.steps["all"]
+
+
+@contextmanager
+def elastic_with(hub: HubThatLosesAnswers, **more: Any) -> Iterator[Any]:
+    with running(hub=hub, broker=BrokerThatSlurmDoesNotAnswer, **more) as story:
+        yield story
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatLosesAnswers:
+    found = HubThatLosesAnswers()
+    monkeypatch.setattr(Hub, "from_environ", lambda: found)
+    for name in ("OFTEN", "AGAIN"):
+        monkeypatch.setattr(companion_job, name, 0.05)
+    return found
+
+
+def fixed(hub: HubThatLosesAnswers, cell: str = "print('here')", name: str = "") -> tuple[Static, threading.Thread]:
+    """Conduct a run of two ranks in a session that has one GPU."""
+    run = create(Asked(2, name=name, gpus_per_task=1, detach=True), cell=cell)
+    conductor = Static(run, BrokerThatSlurmDoesNotAnswer(hub, nodes=1, gpus=1))
+    thread = threading.Thread(target=conductor.conduct)
+    thread.start()
+    return conductor, thread
+
+
+def end_of(conducted: tuple[Static, threading.Thread]) -> State:
+    conducted[1].join(20)
+    state = conducted[0].standing.get()
+    if conducted[1].is_alive():
+        conducted[0].end("stop", "The test is over.")
+        conducted[1].join(20)
+    assert state["state"] in ENDED, state
+    return state
+
+
+# -- an elastic run ---------------------------------------------------------------------------------------------------
+
+
+def test_companions_that_were_got_join_though_the_hub_gives_no_more() -> None:
+    with running(most=1) as story:
+        story.of_size(2)
+        assert "1 of 2 asked for; no more: Your account has no GPU-time left." in story.resize(+2)
+        story.of_size(3)
+
+
+def test_each_companion_is_asked_for_with_a_key_of_its_own() -> None:
+    hub = HubThatLosesAnswers()
+    with elastic_with(hub) as story:
+        story.of_size(2)
+        story.resize(+2)
+        keys = {asked["key"] for asked in hub.opened.values()}
+        assert len(keys) == 2
+        assert all(key.startswith(story.run.asked()["key"]) for key in keys)
+
+
+def test_a_hub_that_does_not_answer_at_the_start_is_asked_again_and_gives_it_once() -> None:
+    hub = HubThatLosesAnswers(lost=3)
+    with elastic_with(hub, ranks=3, gpus=1, limits=(3, 4)) as story:
+        story.of_size(3)
+        assert len(hub.opened) == 1
+    assert hub.closed == list(hub.opened)
+
+
+def test_a_run_is_stopped_while_the_hub_does_not_answer_and_leaves_nothing() -> None:
+    hub = HubThatLosesAnswers(lost=1 << 30)
+    with elastic_with(hub, ranks=3, gpus=1, limits=(3, 4)) as story:
+        story.until(lambda _: hub.opened)
+        story.conductor.end("stop", "It was stopped.")
+        assert story.end()["state"] == "interrupted"
+    assert hub.closed == list(hub.opened)
+
+
+def test_one_that_was_opened_though_the_answer_was_lost_is_given_back() -> None:
+    hub = HubThatLosesAnswers()
+    with elastic_with(hub) as story:
+        story.of_size(2)
+        hub.lost = 1
+        with pytest.raises(NotDone, match="does not answer"):
+            story.resize(+1)
+        story.until(lambda _: hub.closed == list(hub.opened))
+        story.resize(+1)
+        story.of_size(3)
+        assert len(hub.closed) == 1, "the one that joined stays"
+
+
+def test_one_that_is_opened_while_the_run_ends_is_given_back() -> None:
+    hub = HubThatLosesAnswers()
+    hub.held = threading.Event()
+
+    def resize() -> None:
+        with contextlib.suppress(NotDone):
+            story.resize(+2)
+
+    with elastic_with(hub) as story:
+        story.of_size(2)
+        asking = threading.Thread(target=resize)
+        asking.start()
+        assert hub.asked.wait(5)
+        story.conductor.end("stop", "It was stopped.")
+        time.sleep(1)  # its workers have ended, and what it had is given back
+        hub.held.set()
+        asking.join(5)
+        story.end()
+    assert len(hub.opened) == 1, "nothing more is asked for at the end"
+    assert hub.closed == list(hub.opened)
+    with pytest.raises(NotDone, match="to end"):
+        story.conductor._resizing.open(1)
+
+
+def test_a_worker_for_which_slurm_does_not_answer_is_tried_again_and_the_others_train_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elastic, "LATER", 0.2)
+    with elastic_with(HubThatLosesAnswers()) as story:
+        story.of_size(2)
+        story.broker.busy = ["w2-0-0", "w2-1-0", "w2-2-0", "w2-3-0"]
+        story.resize(+1)
+        story.until(lambda state: "Rank 2 could not be started (Slurm does not answer.)" in state["message"])
+        story.of_size(3)
+        assert story.hub.closed == []
+        story.broker.steps["w2-4-0"].signal("KILL")
+        story.until(lambda _: "w2-5-0" in story.broker.steps)  # tries count as no lives
+
+
+def test_a_worker_that_cannot_be_started_is_done_without_and_its_companion_given_back() -> None:
+    with elastic_with(HubThatLosesAnswers()) as story:
+        story.of_size(2)
+        story.broker.busy = ["w2-0-0"]
+        story.resize(+1)
+        story.until(lambda state: "could not be started" in state["message"])
+        assert story.resize(-1) == "1 that had not begun: withdrawn."
+        story.until(lambda _: story.hub.closed == list(story.hub.opened))
+        assert len(story.until(lambda state: not state["companions"])["nodes"]) == 2
+
+
+def test_a_run_is_stopped_and_answers_while_slurm_takes_its_time_for_a_start() -> None:
+    with elastic_with(HubThatLosesAnswers()) as story:
+        story.of_size(2)
+        story.broker.slow = threading.Event()
+        story.resize(+1)
+        assert story.broker.starting.wait(10)
+        assert story.resize(-1) == "1 that had not begun: withdrawn.", "the lock is free"
+        began = time.monotonic()
+        story.conductor.end("stop", "It was stopped.")
+        assert story.end()["state"] == "interrupted"
+        assert time.monotonic() < began + 8
+        story.broker.slow.set()
+        time.sleep(0.5)  # it starts now, and is ended when the story is over
+
+
+def test_slurm_that_does_not_answer_when_nobody_is_there_ends_the_run() -> None:
+    class Broker(BrokerThatSlurmDoesNotAnswer):
+        def start(self, step: Step, out: int, err: int) -> RunningStep:
+            raise NoBroker("Pyxis cannot.")
+
+    with running(broker=Broker) as story:
+        state = story.end()
+        assert (state["state"], state["message"]) == ("failed", "Pyxis cannot.")
+
+
+# -- a run with a fixed number of ranks -------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_used_again_gets_a_companion_of_its_own(hub: HubThatLosesAnswers) -> None:
+    for _ in range(2):
+        conducted = fixed(hub, name="again")
+        assert end_of(conducted)["state"] == "finished"
+        shutil.rmtree(conducted[0].run.folder)
+    assert len(hub.closed) == len(hub.opened) == 2
+
+
+def test_a_lost_answer_is_asked_for_until_it_comes(hub: HubThatLosesAnswers) -> None:
+    hub.lost = 5
+    assert end_of(fixed(hub))["state"] == "finished"
+    assert hub.closed == list(hub.opened)
+    assert len(hub.opened) == 1
+
+
+def test_what_was_opened_without_an_answer_goes_when_the_run_is_stopped(hub: HubThatLosesAnswers) -> None:
+    hub.lost = 1 << 30
+    hub.opened["another"] = {"name": "another", "key": "", "at": time.monotonic()}
+    conductor, thread = fixed(hub)
+    assert hub.asked.wait(5)
+    time.sleep(0.2)
+    assert "does not answer" in conductor.standing.get()["message"]
+    hub.down = 2
+    conductor.end("stop", "It was stopped.")
+    assert end_of((conductor, thread))["message"] == "It was stopped."
+    assert [*hub.closed, "another"] == sorted(hub.opened, key="another".__eq__)
+
+
+def test_slurm_that_does_not_answer_once_when_a_companion_starts_ends_no_run(hub: HubThatLosesAnswers) -> None:
+    conductor, thread = fixed(hub)
+    conductor.broker.silent = 3  # type: ignore[attr-defined]
+    assert end_of((conductor, thread))["state"] == "finished"
+
+
+def test_the_error_of_a_rank_is_said_though_slurm_does_not_answer(hub: HubThatLosesAnswers) -> None:
+    cell = "import time\nfrom pathlib import Path\nPath('begun').touch()\n"
+    cell += "while not Path('go').exists(): time.sleep(0.01)\nraise ValueError('bad picture')"
+    conductor, thread = fixed(hub, cell)
+    end = time.monotonic() + 20
+    while not Path("begun").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    conductor.broker.silent = 1 << 30  # type: ignore[attr-defined]
+    Path("go").touch()
+    state = end_of((conductor, thread))
+    assert state["message"].startswith("ValueError in rank")
+    assert "bad picture" in state["error"]["traceback"]
