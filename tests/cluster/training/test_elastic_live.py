@@ -92,7 +92,7 @@ class Story:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (process / "cmdline").read_bytes().split(b"\0")
-                if words[1:3] == [b"-m", b"carme_hub.training.rank"] and words[4].startswith(worker.encode()):
+                if words[1:4] == [b"-P", b"-m", b"carme_hub.training.rank"] and words[5].startswith(worker.encode()):
                     found.append(int(process.name))
         assert found, worker
         for each in found:
@@ -105,7 +105,7 @@ class Story:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (process / "cmdline").read_bytes().split(b"\0")
-                if words[1:3] != [b"-m", b"carme_hub.training.rank"] or words[3].decode() != self.folder:
+                if words[1:4] != [b"-P", b"-m", b"carme_hub.training.rank"] or words[4].decode() != self.folder:
                     continue
                 told = (process / "environ").read_bytes()
                 kind = "worker" if b"CARME_GENERATION=" in told or self.backend == "horovod" else "agent"

@@ -112,22 +112,22 @@ def test_a_job_that_is_requeued_by_itself_and_by_others_learns_what_one_without_
     expected = json.loads(lab.check("print(Path('history.json').read_text())"))
     lab.check("[p.unlink() for p in Path().glob('*') if p.suffix in ('.json', '.jsonl', '.pt')]")
 
-    cell = SLOW.replace("=EPOCHS", "=3").replace("=BEFORE", "=45").replace("PAUSE", "0.25")
+    cell = SLOW.replace("=EPOCHS", "=3").replace("=BEFORE", "=35").replace("PAUSE", "0.5")
     line += " --time 1m --name kept-jobs --requeue"
     assert "--requeue is for batch jobs" in lab.run(f"{line}\n{cell}").error
     job = submit(lab, lab.check(f"{line} --dry-run\n{cell}"))
-    again(lab, job, 1, 60)  # a quarter of a minute after it began its time is nearly over
-    wait_for(lambda: len(seen(lab)) == 2 and len(seen(lab)[1]) > 3, 40, "the second incarnation")
+    again(lab, job, 1, 120)  # 25 seconds after it began its time is nearly over
+    wait_for(lambda: len(seen(lab)) == 2 and len(seen(lab)[1]) > 3, 90, "the second incarnation")
     cluster.run("scancel", "--signal=USR1", str(job), user=lab.user)  # as `#SBATCH --signal=USR1@300` has Slurm do
-    again(lab, job, 2, 30)
-    wait_for(lambda: len(seen(lab)) == 3 and len(seen(lab)[2]) > 17, 40, "the third incarnation")
+    again(lab, job, 2, 90)
+    wait_for(lambda: len(seen(lab)) == 3 and len(seen(lab)[2]) > 3, 90, "the third incarnation")
     cluster.run("scontrol", "requeue", str(job))
-    again(lab, job, 3, 30)
+    again(lab, job, 3, 90)
     for count in range(4, 9):
-        wait_for(lambda: cluster.job_state(job) in ("COMPLETED", "PENDING", "FAILED"), 60, f"its end {logs(lab)}")
+        wait_for(lambda: cluster.job_state(job) in ("COMPLETED", "PENDING", "FAILED"), 120, f"its end {logs(lab)}")
         if cluster.job_state(job) != "PENDING":
             break
-        again(lab, job, count, 30)
+        again(lab, job, count, 90)
     assert cluster.job_state(job) == "COMPLETED", logs(lab)
     assert "Slurm is asked to run this job again" in logs(lab)
     history = json.loads(lab.check("print(Path('history.json').read_text())"))
