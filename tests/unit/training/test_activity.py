@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from forged_hub_api import ForgedHub, forged_hub
+from forged_hub_api import ForgedHub
+from rig.forged_http import serving
 
 from carme_hub.training import activity
 from carme_hub.training.activity import Activity
@@ -13,7 +14,7 @@ from carme_hub.training.activity import Activity
 
 @pytest.fixture
 def there() -> Iterator[ForgedHub]:
-    with forged_hub() as server:
+    with serving(ForgedHub()) as server:
         yield server
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from forged_hub_api import ForgedHub, forged_hub
+from forged_hub_api import ForgedHub
+from rig.forged_http import serving
 
 from carme_hub.training.companions import Companion, Hub, NoHub, Refused
 
@@ -15,7 +16,7 @@ ONE = {"id": ID, "state": "waiting", "said": "You are next.", "nodes": [], "gpus
 
 @pytest.fixture
 def there() -> Iterator[ForgedHub]:
-    with forged_hub() as server:
+    with serving(ForgedHub()) as server:
         yield server
 
 
