@@ -115,6 +115,10 @@ class App:
                 await asyncio.sleep(PAUSE)
 
     async def _begin(self) -> None:
+        if not self.there:
+            lacks = self.needs.partition(":")[2]
+            # Not 404, whose page at Jupyter has no room for the reason.
+            raise web.HTTPError(502, f"{self.title} needs {lacks}, which the image of this session lacks")
         Path(self.socket).unlink(missing_ok=True)  # noqa: ASYNC240  one name of a folder in memory
         words = [self.filled(word) for word in self._words]
         try:

@@ -241,7 +241,7 @@ def test_an_app_that_cannot_begin_says_so(server: JupyterServer) -> None:
     assert "Fails ended with 3" in page
     status, page = server.get("absent/")
     assert status == 502
-    assert "nowhere-at-all" in page
+    assert "Absent needs nowhere-at-all, which the image of this session lacks" in page
 
 
 def test_nobody_gets_in_without_a_login(server: JupyterServer) -> None:
