@@ -195,9 +195,9 @@ def test_no_signal_is_handed_on_since_slurm_told_the_rank_too(node: Node, number
 
 def test_a_rank_whose_step_has_lost_its_mark_ends_by_itself(node: Node) -> None:
     code = (
-        "import signal, sys, time\n"
+        "import os, signal, sys, time\n"
         "signal.signal(15, lambda *_: sys.exit(print('asked to end', flush=True)))\n"
-        "print('up', flush=True); time.sleep(60)"
+        "os.write(1, b'up\\n'); time.sleep(60)"
     )
     process = node.start(*python(code))
     assert process.stdout is not None

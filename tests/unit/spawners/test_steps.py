@@ -180,11 +180,10 @@ def test_waiting_ends_when_the_time_is_over(here: BrokerHere) -> None:
 )
 def test_signals_reach_the_ranks(here: BrokerHere, name: str, prints: list[str]) -> None:
     code = (
-        "import signal, time\n"
+        "import os, signal, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: print('warned', flush=True))\n"
         "signal.signal(signal.SIGTERM, lambda *_: print('asked to end', flush=True))\n"
-        "print('up', flush=True)\n"
-        "try: time.sleep(1)\nexcept KeyboardInterrupt: print('interrupted', flush=True)"
+        "try: os.write(1, b'up\\n'); time.sleep(1)\nexcept KeyboardInterrupt: print('interrupted', flush=True)"
     )
     step, lines = here.start(code)
     wait_until(lambda: lines)
