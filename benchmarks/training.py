@@ -1,13 +1,16 @@
 """Training through ``%%distributed`` against a bare ``srun`` of the same script, Horovod and DDP in the same run.
 
-Runs as ``python benchmarks/training.py [--rounds 10] [--ranks 4] [--steps 40] [--keep]``; prints one JSON object a
-line. All is on the CPUs of this machine, whatever its virtual nodes say, and labelled so. In every round the script is
-run four times, in changing order: through ``%%distributed`` and by ``srun`` by hand in the same job and container, each
-with either library first.
+Runs as ``python benchmarks/training.py [--rounds 10] [--pairs 5] [--ranks 4] [--steps 40] [--keep]``; prints one JSON
+object a line. All is on the CPUs of this machine, whatever its virtual nodes say, and labelled so. In every round the
+script is run four times, in changing order: through ``%%distributed`` and by ``srun`` by hand in the same job and
+container, each with either library first.
 
 * Launch: from the cell, or from srun's start, until rank 0 has done its first step with the library that comes first.
 * Throughput: samples a second of each library, in blocks of steps by turns within one run, so that both see the same
   machine; ours against the bare one by the median of what each round's pair comes to.
+* Throughput side by side: ours and the bare one run at the same time and do their blocks by turns, while the other
+  waits. What a machine does besides from minute to minute is the same for both then. What of ours is not in the ranks
+  (conductor, notebook) goes on while the bare one works: the first way counts that, and is much less steady.
 * Processor time of a step, which is steadier where ranks share processors with each other and with whatever else runs.
 """
 
@@ -18,9 +21,12 @@ import json
 import os
 import pwd
 import random
+import shutil
 import statistics
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +42,7 @@ from rig.training import Lab  # noqa: E402
 from carme_hub.containers.bubblewrap import Bubblewrap  # noqa: E402
 from carme_hub.containers.images import read_image  # noqa: E402
 from carme_hub.containers.runtime import ContainerRequest  # noqa: E402
-from carme_hub.sandbox import Cluster, Sandbox  # noqa: E402
+from carme_hub.sandbox import Cluster  # noqa: E402
 from carme_hub.sandbox.demo import Demo  # noqa: E402
 from carme_hub.sandbox.image import build_training_image  # noqa: E402
 from carme_hub.spawners.script import PATH  # noqa: E402
@@ -44,8 +50,9 @@ from carme_hub.training.rendezvous import Rendezvous  # noqa: E402
 
 USER = "alice"
 KINDS = ("ddp", "horovod")
-#: What both run, after a line with ``first``, ``steps``, ``blocks`` and ``target``. Rank 0 writes when it had done its
-#: first step, and the samples a second of each block.
+#: What both run, after a line with ``first``, ``steps``, ``blocks``, ``target``, ``who`` and ``turns``. Rank 0 writes
+#: when it had done its first step, and the samples a second of each block. ``turns``: a folder by which two that run
+#: at the same time take turns, "" for one that runs by itself.
 SCRIPT = """
 import json, os, sys, time
 stages = {"code": time.time()}
@@ -99,17 +106,34 @@ made[kinds[1]] = globals()[kinds[1]]()
 for kind in kinds:
     for number in range(5):
         step(*made[kind], number)
+
+def turn(number):
+    wanted = [str(number)] if number else ["ours", "bare"]
+    while not all(os.path.exists(os.path.join(turns, name)) for name in wanted):
+        time.sleep(0.01)
+
+def leave(name):
+    open(os.path.join(turns, str(name)), "w").close()
+
+first_rank = os.environ["RANK"] == "0"
+if turns and first_rank:
+    leave(who)
 seconds = {kind: [] for kind in kinds}
 spent = {kind: [] for kind in kinds}
 for block in range(blocks):
-    for kind in kinds if block % 2 == 0 else kinds[::-1]:
+    for number, kind in enumerate(kinds if block % 2 == 0 else kinds[::-1]):
+        mine = 2 * (2 * block + number) + ((who == "bare") ^ (block % 2))
+        if turns and first_rank:
+            turn(mine)
         torch.distributed.barrier()
         start, worked = time.perf_counter(), time.process_time()
         for number in range(steps):
             step(*made[kind], number)
+        if turns and first_rank:
+            leave(mine + 1)
         seconds[kind].append(time.perf_counter() - start)
         spent[kind].append((time.process_time() - worked) / steps)
-if os.environ["RANK"] == "0":
+if first_rank:
     rates = {kind: [32 * steps * int(os.environ["WORLD_SIZE"]) / each for each in seconds[kind]] for kind in kinds}
     with open(target + ".part", "w") as file:
         json.dump({"stages": stages, "rates": rates, "spent": spent}, file)
@@ -178,6 +202,7 @@ class Bare:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=10, help="rounds that count; one more warms up")
+    parser.add_argument("--pairs", type=int, default=5, help="runs of both side by side; one more warms up")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=40, help="steps of a block")
     parser.add_argument("--blocks", type=int, default=12, help="blocks of each library in a run")
@@ -191,19 +216,19 @@ def main() -> None:
         lab = Lab(hub, USER, gpus=1, cpus=2, memory_gib=8, time_minutes=120)
         try:
             before = load()
-            found = measured(where, hub, lab, wanted)
-            report(found, wanted, f"{before} to {load()}")
+            bare = Bare(where.facts(), build_training_image(progress=say), hub.jobs()[0]["id"], wanted.ranks)
+            lab.check("%load_ext carme_hub.training")
+            found = measured(lab, bare, wanted)
+            pairs = side_by_side(lab, bare, wanted)
+            report(found, pairs, wanted, f"{before} to {load()}")
         finally:
             lab.stop()
             hub.stop()
 
 
-def measured(where: Sandbox, hub: Hub, lab: Lab, wanted: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> list[dict[str, Any]]:
     """Return what each run of each round said, with who ran it."""
-    job = next(row["id"] for row in hub.jobs())
-    bare = Bare(where.facts(), build_training_image(progress=say), job, wanted.ranks)
     folder = Path(pwd.getpwnam(USER).pw_dir)
-    lab.check("%load_ext carme_hub.training")
     target, script = folder / f"bench-{os.getpid()}.json", folder / f"bench-{os.getpid()}.py"
     found = []
     try:
@@ -211,8 +236,7 @@ def measured(where: Sandbox, hub: Hub, lab: Lab, wanted: argparse.Namespace) -> 
             order = [(who, first) for who in ("ours", "bare") for first in KINDS]
             random.shuffle(order)
             for who, first in order:
-                given = (first, wanted.steps, wanted.blocks, str(target))
-                text = f"first, steps, blocks, target = {given!r}\n{SCRIPT}"
+                text = script_of(first, wanted, target, who)
                 target.unlink(missing_ok=True)
                 began = by_cell(lab, text, first, wanted.ranks) if who == "ours" else bare.run(script, text)
                 said = json.loads(target.read_text())
@@ -230,6 +254,43 @@ def measured(where: Sandbox, hub: Hub, lab: Lab, wanted: argparse.Namespace) -> 
     return found
 
 
+def side_by_side(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> dict[str, list[float]]:
+    """Return for each library, of each run of both at once, ours against the bare one: the median of their turns."""
+    folder = Path(pwd.getpwnam(USER).pw_dir)
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for number in range(-1, wanted.pairs):
+        first = KINDS[number % 2]
+        turns = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
+        try:
+            os.chown(turns, *(pwd.getpwnam(USER)[2:4]))
+            target = {who: turns / f"{who}.json" for who in ("ours", "bare")}
+            text = {who: script_of(first, wanted, path, who, turns) for who, path in target.items()}
+            with ThreadPoolExecutor(2) as both:
+                done = both.submit(bare.run, turns / "bare.py", text["bare"])
+                by_cell(lab, text["ours"], first, wanted.ranks)
+                done.result()
+            rates = {who: json.loads(path.read_text())["rates"] for who, path in target.items()}
+        finally:
+            shutil.rmtree(turns)
+        ratios = {
+            kind: statistics.median(
+                mine / other for mine, other in zip(rates["ours"][kind], rates["bare"][kind], strict=True)
+            )
+            for kind in KINDS
+        }
+        say(f"pair {number}: {ratios}, load {load()}")
+        if number >= 0:
+            for kind, ratio in ratios.items():
+                found[kind].append(ratio)
+    return found
+
+
+def script_of(first: str, wanted: argparse.Namespace, target: Path, who: str, turns: Path | str = "") -> str:
+    """Return what one of the two runs."""
+    given = (first, wanted.steps, wanted.blocks, str(target), who, str(turns))
+    return f"first, steps, blocks, target, who, turns = {given!r}\n{SCRIPT}"
+
+
 def by_cell(lab: Lab, text: str, first: str, ranks: int) -> float:
     """Run the script through ``%%distributed`` to its end, and return when the cell was sent (epoch seconds)."""
     backend = "torchrun" if first == "ddp" else "horovod"
@@ -240,7 +301,9 @@ def by_cell(lab: Lab, text: str, first: str, ranks: int) -> float:
     return began
 
 
-def report(found: list[dict[str, Any]], wanted: argparse.Namespace, load_seen: str) -> None:
+def report(
+    found: list[dict[str, Any]], together: dict[str, list[float]], wanted: argparse.Namespace, load_seen: str
+) -> None:
     """Print the figures."""
     more = {"n": wanted.rounds, "ranks": wanted.ranks, "device": "cpu", "load": load_seen}
 
@@ -270,6 +333,10 @@ def report(found: list[dict[str, Any]], wanted: argparse.Namespace, load_seen: s
         figure(f"train_rate_{kind}", median(rates), "samples/s", peer=median(peers), **more)
         spread = {"lowest": min(pairs), "highest": max(pairs)}
         figure(f"train_rate_against_bare_{kind}", median(pairs), "1", goal=0.98, at_least=True, **spread, **more)
+        spread = {"lowest": min(together[kind], default=None), "highest": max(together[kind], default=None)}
+        side = {**more, **spread, "n": wanted.pairs}
+        name = f"train_rate_side_by_side_{kind}"
+        figure(name, median(together[kind]), "1", goal=0.98, at_least=True, **side)
         work = pairs_of(f"{kind}_spent")
         spread = {"lowest": min(work), "highest": max(work)}
         figure(f"train_processor_time_against_bare_{kind}", median(work), "1", goal=1.02, **spread, **more)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import carme_hub
 from carme_hub.errors import SandboxError
+from carme_hub.sandbox.image_packages import LEFT_OUT
 
 PYTHON = "/usr/bin/python3"
 PROXY = "configurable-http-proxy"
@@ -47,6 +48,7 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
         *(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python"),
         *("--no-deps", "--reinstall-package", "carme-hub", "--refresh-package", "carme-hub", str(source)),
     )
+    _run(str(uv), "pip", "uninstall", "-q", "--python", f"{folder}/bin/python", LEFT_OUT)  # which may have gone before
     _run(f"{folder}/bin/python", "-m", "compileall", "-q", f"{folder}/lib")
     (folder / STAMP).write_text(json.dumps(want))
     return folder

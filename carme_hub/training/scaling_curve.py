@@ -58,7 +58,8 @@ class Once:
     Attributes:
         batch: as asked for: samples of all ranks in a step ("strong"), or of each ("weak"). each: of each rank.
         rate: of all ranks together. own: of one rank alone, None where it was not measured, as those that follow.
-        quiet: time alone by time together. communication: share in which even the slowest rank would be done.
+        quiet: time alone by time together. communication: share in which even the slowest rank would be done; 0 for a
+            lone rank.
         waiting: share in which the mean rank would be done before the slowest. loading: share spent on data.
     """
 
@@ -279,7 +280,8 @@ def once(parts: Sequence[Part], *, batch: int, each: float, repeat: int = 0) -> 
         more = {
             "own": statistics.fmean(rates),
             "quiet": mean / together,
-            "communication": max(0.0, 1 - slowest / together),
+            # A rank that is the only one talks to nobody: what it takes longer is the library's own work, or chance.
+            "communication": max(0.0, 1 - slowest / together) if len(parts) > 1 else 0.0,
             "waiting": max(0.0, (min(slowest, together) - mean) / together),
         }
     return Once(

@@ -100,7 +100,8 @@ def table(curve: Curve) -> str:
 
 
 EXPLAINED = (
-    "± is half of the 95 % interval over repeats. Efficiency: speed-up by ranks. Against alone: the same steps without "
+    "± is half of the 95 % interval over repeats. Speed-up is taken within each repeat and is the mean of those, so it "
+    "can differ from what the mean rates say. Efficiency: speed-up by ranks. Against alone: the same steps without "
     "communication, in the same run."
 )
 

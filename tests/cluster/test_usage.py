@@ -101,7 +101,7 @@ def _busy(cluster: Cluster) -> Day:
     cluster.wait_job(day.jobs["open"], "RUNNING")
     cluster.wait_for(lambda: len(cluster.squeue("-t", "PD,R,S,CG")) == 1)
     cluster.wait_for(lambda: starts(cluster, day.jobs["open"]) == 1)
-    cluster.wait_for(lambda: _open(cluster, day) == {"open"} and _known(cluster, day) >= set(day.jobs), within=60)
+    cluster.wait_for(lambda: _open(cluster, day) == {"open"} and _known(cluster, day) >= set(day.jobs), within=120)
     return day
 
 

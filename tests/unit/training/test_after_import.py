@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from carme_hub.training import mpi, quiet_horovod
+from carme_hub.training import mpi, quiet_horovod, swift_imports
 from carme_hub.training.after_import import after
 from carme_hub.training.mpi import NoMPI, WrongWorld
 
@@ -104,3 +107,18 @@ def test_a_rank_that_slurm_told_nothing_is_refused_before_its_code_runs() -> Non
     with pytest.raises(NoMPI, match="no PMIX_RANK in its environment"):
         mpi.install(2, {"SLURM_PROCID": "0"})
     mpi.check(2, SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True))
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("end", ["", "raise ImportError('broken')"])
+def test_the_collector_rests_while_torch_is_imported_and_is_then_as_it_was(modules: Path, on: bool, end: str) -> None:
+    swift_imports.install()
+    put(modules, "torch", f"import gc, builtins\nbuiltins.collector_was_on = gc.isenabled()\n{end}\n")
+    (gc.enable if on else gc.disable)()
+    try:
+        with nullcontext() if not end else pytest.raises(ImportError, match="broken"):
+            importlib.import_module("torch")
+        assert gc.isenabled() is on
+        assert vars(builtins).pop("collector_was_on") is False
+    finally:
+        gc.enable()

@@ -35,6 +35,11 @@ def test_lost_time_is_told_apart_into_communication_and_waiting() -> None:
     assert found.own == pytest.approx((100 / 1 + 100 / 3) / 2)
 
 
+def test_a_lone_rank_communicates_with_nobody_however_slow_its_library_makes_it() -> None:
+    found = once([part(0, blocks(2.0), blocks(1.0))], batch=10, each=10)
+    assert (found.quiet, found.communication, found.waiting) == (0.5, 0.0, 0.0)
+
+
 def test_loading_is_the_share_of_all_ranks_time() -> None:
     parts = [part(0, blocks(1.0, loading=0.5)), part(1, blocks(1.0, loading=0.0))]
     assert once(parts, batch=10, each=10).loading == pytest.approx(0.25)
