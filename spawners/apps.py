@@ -139,7 +139,9 @@ def _files(entries: str) -> Mapping[str, str]:
         if icon.is_file():
             files[f"carme-app-{app['name']}.svg"] = _text(icon)
         if TENSORBOARD in app["command"]:
-            files["carme-tensorboard.py"] = _text(Path(paths.__file__).parent / "training/tensorboard.py")
+            training = Path(paths.__file__).parent / "training"
+            files["carme-tensorboard.py"] = _text(training / "tensorboard.py")
+            files["carme_tensorboard_files.py"] = _text(training / "tensorboard_files.py")
             for kind in ("js", "html"):
                 files[f"carme-tensorboard.{kind}"] = _text(share / f"tensorboard.{kind}")
     files["apps.json"] = json.dumps(listed)

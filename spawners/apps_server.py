@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 import time
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,44 @@ SECRET_ARGUMENTS = ("token", "_xsrf")
 SECRET_VARIABLES = ("JPY_API_TOKEN", "JUPYTER_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_OAUTH_SCOPES")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 START, PAUSE = 60.0, 0.05  # seconds
+PATIENCE = 2.0  # seconds until a person who opens an app's page is shown that it starts
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'"
+#: What is shown in place of an app; Jupyter's own page has one line of code for it, which a phone cuts off.
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+%(refresh)s<title>%(head)s</title>
+<style>
+:root { color-scheme: light dark; --main: #1f5fa8; --line: #b3471d; }
+@media (prefers-color-scheme: dark) { :root { --main: #7db4f0; } }
+body { font: 1rem/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 42rem; padding: 1rem; }
+h1 { font-size: 1.6rem; margin: .5rem 0 1rem; overflow-wrap: anywhere; }
+p { overflow-wrap: anywhere; }
+.note { border-left: 4px solid var(--line); padding-left: .75rem; }
+nav { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; }
+a { color: var(--main); padding: .625rem 0; }
+a:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
+</style>
+</head>
+<body>
+<main>
+<h1>%(head)s</h1>
+%(said)s
+<nav aria-label="From here">%(links)s</nav>
+</main>
+</body>
+</html>
+"""
+
+
+class NoApp(web.HTTPError):
+    """An app that does not open: why, and what to do, as its page says it."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(status, "%s", said)
+        self.said = said
 
 
 class App:
@@ -66,6 +105,7 @@ class App:
         self._hub = bool(said.get("hub", False))
         self._process: Any = None
         self._lock = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
 
     @property
     def icon(self) -> Path:
@@ -98,6 +138,19 @@ class App:
         kept = {k: v for k, v in os.environ.items() if self._hub or k not in SECRET_VARIABLES}
         return {**kept, **{name: self.filled(value) for name, value in self._environ.items()}}
 
+    async def opened(self, within: float) -> bool:
+        """Return whether it answers within so many seconds; if it does not, its start goes on."""
+        if self._opening is None or (self._opening.done() and not self._opening.exception()):
+            self._opening = asyncio.create_task(self.ready())
+        opening = self._opening
+        await asyncio.wait({opening}, timeout=within)
+        if not opening.done():
+            return False
+        if self._opening is opening:  # what came of it has now been told
+            self._opening = None
+        opening.result()
+        return True
+
     async def ready(self) -> None:
         """Start it where it does not run, and wait until its socket answers. One that has ended is started anew."""
         async with self._lock:
@@ -106,19 +159,20 @@ class App:
                 if self._process is None or self._process.returncode is not None:
                     if began:
                         code = self._process.returncode
-                        raise web.HTTPError(502, f"{self.title} ended with {code} at its start; job.log says why")
+                        raise NoApp(502, f"{self.title} ended with {code} at its start. What it wrote is in {_log()}.")
                     await self._begin()
                     began = True
                 elif time.monotonic() > end:
                     self.end()
-                    raise web.HTTPError(504, f"{self.title} did not answer within {START:.0f} s, and is ended")
+                    late = f"{self.title} did not answer within {START:.0f} s, and is ended."
+                    raise NoApp(504, f"{late} What it wrote is in {_log()}.")
                 await asyncio.sleep(PAUSE)
 
     async def _begin(self) -> None:
         if not self.there:
             lacks = self.needs.partition(":")[2]
-            # Not 404, whose page at Jupyter has no room for the reason.
-            raise web.HTTPError(502, f"{self.title} needs {lacks}, which the image of this session lacks")
+            ways = f"Start a server with another image, or ask your administrator to add {lacks} to this one."
+            raise NoApp(502, f"{self.title} needs {lacks}, which the image of this session lacks. {ways}")
         Path(self.socket).unlink(missing_ok=True)  # noqa: ASYNC240  one name of a folder in memory
         words = [self.filled(word) for word in self._words]
         try:
@@ -126,7 +180,8 @@ class App:
                 *words, env=self.environ(), stdin=asyncio.subprocess.DEVNULL
             )
         except OSError as error:
-            raise web.HTTPError(502, f"{self.title} cannot be started: {words[0]}: {error.strerror}") from error
+            why = f"{words[0]}: {error.strerror}"
+            raise NoApp(502, f"{self.title} cannot be started: {why}. Ask your administrator to mend it.") from error
 
     async def _answers(self) -> bool:
         try:
@@ -175,7 +230,7 @@ class AppHandler(LocalProxyHandler):
         if self.app.closes(self.request.path):
             raise web.HTTPError(404)
         if self.request.method not in SAFE_METHODS and not same_site(self.request):
-            raise web.HTTPError(403, "This request comes from another site, and is refused.")
+            raise NoApp(403, "This request comes from another site, and is refused.")
 
     def proxy_request_headers(self) -> Any:
         """Return the headers that the app sees."""
@@ -219,8 +274,32 @@ class AppHandler(LocalProxyHandler):
         if not self.request.path[len(self.app.prefix) :].startswith(self.app.quiet or ("\0",)):
             super()._record_activity()
 
+    def write_error(self, status_code: int, **more: Any) -> None:
+        """Say why there is no app, on a page from which people find further."""
+        error = (more.get("exc_info") or (None, None))[1]
+        if not isinstance(error, NoApp):
+            super().write_error(status_code, **more)
+            return
+        again = f'<a href="{escape(self.app.prefix)}/">Try again</a>'
+        self._page(status_code, f"{self.app.title} does not open", error.said, again)
+
+    def _page(self, status: int, head: str, said: str, link: str = "", *, refresh: str = "") -> None:
+        lab = f'<a href="{escape(url_path_join(self.base_url, "lab"))}">Back to JupyterLab</a>'
+        note = f'<p role="status">{escape(said)}</p>' if refresh else f'<p class="note" role="alert">{escape(said)}</p>'
+        self.set_status(status)
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("Cache-Control", "no-store")
+        self.finish(PAGE % {"refresh": refresh, "head": escape(head), "said": note, "links": link + lab})
+
     async def _through(self, path: str) -> None:
-        await self.app.ready()
+        # A person looks at the page; what programs and the page's own scripts ask for waits until it is there.
+        looks = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if not await self.app.opened(PATIENCE if looks else 2 * START):
+            said = f"It opens here by itself as soon as it answers. After {START:.0f} s this page says why it does not."
+            refresh = '<meta http-equiv="refresh" content="1">\n'
+            self._page(202, f"{self.app.title} is starting", said, refresh=refresh)
+            return
         await ensure_async(self.proxy(0, path if path.startswith("/") else "/" + path))
 
     async def http_get(self, path: str) -> None:
@@ -229,7 +308,7 @@ class AppHandler(LocalProxyHandler):
 
     async def open(self, path: str) -> None:
         """Take a websocket to the app."""
-        await self.app.ready()
+        await self.app.opened(2 * START)
         await super().open(0, path)
 
     post = put = patch = delete = head = options = http_get
@@ -268,6 +347,12 @@ class IconHandler(JupyterHandler):
             raise web.HTTPError(404)
         self.set_header("Content-Type", "image/svg+xml")
         self.write(self.icons[name].read_bytes())
+
+
+def _log() -> str:
+    """Return where what programs of the session write is kept, as people find it."""
+    folder = os.environ.get("CARME_SESSION_FOLDER", "")
+    return f"{folder}/job.log" if folder else "job.log"
 
 
 def same_site(request: HTTPServerRequest) -> bool:

@@ -52,6 +52,7 @@ class Quote:
 
     Attributes:
         message: what it costs as the form says it, or why it is not allowed. price: money, "" where the site has none.
+        left_to_open, most: companions that the session may open besides those it has, and may have at once.
     """
 
     allowed: bool
@@ -61,6 +62,8 @@ class Quote:
     left: str = ""
     price: str = ""
     start: Start | None = None
+    left_to_open: int = 0
+    most: int = 0
 
     def as_json(self) -> dict[str, object]:
         """Return it for programs."""
@@ -79,6 +82,8 @@ class Quote:
             "cpus": request.cpus if request is not None else 0,
             "memory_mib": request.memory_mib if request is not None else 0,
             "minutes": request.time_limit if request is not None else 0,
+            "companions_left": self.left_to_open,
+            "companions_most": self.most,
         }
 
 
@@ -88,18 +93,21 @@ async def quote(part: Shared, spawner: Any, session: Session, wish: Wish) -> Quo
     Raises:
         StoreError: what GPU time there is cannot be read.
     """
+    most = spawner.max_companions
+    more = max(0, most - len(part.book.companions_of(session.id)))
     try:
         offer: Offer = await spawner.offer()
         request = _asked(part, spawner, session, wish, offer)
         start = _start_of(offer, request)
         cost, lefts = await part.cost(spawner.user, request)
     except Refused as error:
-        return Quote(allowed=False, message=error.message)
+        return Quote(allowed=False, message=error.message, left_to_open=more, most=most)
     left = lefts.get(request.account, Left("")).said
     if cost is None:
-        return Quote(allowed=True, message="GPU time is not counted here.", request=request, start=start)
+        free = "GPU time is not counted here."
+        return Quote(allowed=True, message=free, request=request, start=start, left_to_open=more, most=most)
     allowed = cost.state != "refused"
-    return Quote(allowed, cost.sentence, request, cost, left, _money(part, cost), start)
+    return Quote(allowed, cost.sentence, request, cost, left, _money(part, cost), start, more, most)
 
 
 async def open_companion(

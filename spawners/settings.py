@@ -81,8 +81,10 @@ class SessionSettings(OfferSettings, SlurmSpawner):
     max_companions = Integer(
         8,
         min=0,
-        help="""Companions that one session may have open at once: jobs beside it with more nodes for training. Each is
-        held and charged like a session, and the rules of GPU time count it as one. 0: none. Example: ``2``.""",
+        help="""Companions that one session may have open at once: jobs beside it with more nodes for training. A
+        run with a fixed number of ranks takes one for all of them, an elastic run one for each further rank that the
+        session has no GPUs for. Each is held and charged like a session, and the rules of GPU time count it as one.
+        0: none. Example: ``2``.""",
     ).tag(config=True)
 
     companion_nodes = Integer(

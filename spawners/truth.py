@@ -88,12 +88,16 @@ class SessionTruth:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One companion as a page shows it: what it is and how it stands; ``leaving`` when it is being given back."""
+    """One companion as a page shows it: what it is and how it stands; ``leaving`` when it is being given back.
+
+    ``waiting``: there is nothing yet to give back, only a request to cancel.
+    """
 
     session: str
     id: str
     text: str
     leaving: bool
+    waiting: bool
 
 
 def _companion(part: Shared, one: Session, *, virtual: bool) -> Companion:
@@ -107,7 +111,7 @@ def _companion(part: Shared, one: Session, *, virtual: bool) -> Companion:
         text += "."
     elif seen["said"]:
         text += f": {str(seen['said'])[:1].lower()}{str(seen['said'])[1:]}"
-    return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted))
+    return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted), waiting=seen["state"] == "waiting")
 
 
 def _refund(part: Shared, session: Session) -> str:

@@ -29,7 +29,8 @@ class TrainApp(Delegated):
 
     name, word = "carme-hub train", "train"
     description = """Run a script as many ranks, in a session or in a Slurm job of one's own: `carme-hub train -n 4
-    script.py`. Its words are those of %%distributed, see distributed.md; `carme-hub train --help` prints them."""
+    script.py`. Its options are [those of %%distributed](distributed.md#options); `carme-hub train --help` prints
+    them."""
 
 
 class RunsApp(Delegated):
@@ -37,7 +38,7 @@ class RunsApp(Delegated):
 
     name, word = "carme-hub runs", "runs"
     description = """List runs, read their logs, end them: `carme-hub runs`, `runs log RUN`, `runs watch RUN`,
-    `runs stop RUN`, `runs resize RUN +2`, see distributed.md."""
+    `runs stop RUN`, `runs resize RUN +2`. [What each of them takes](distributed.md#commands-in-a-session)."""
 
 
 class ScalingApp(Delegated):
@@ -45,4 +46,6 @@ class ScalingApp(Delegated):
 
     name, word = "carme-hub scaling", "scaling"
     description = """Measure how a script scales, and show it again: `carme-hub scaling run script.py`,
-    `carme-hub scaling report`."""
+    `carme-hub scaling report`. Of `run`: `--ranks`, `--batch`, `--mode`, `--function`, `--repeats`, `--steps`,
+    `--blocks`, `--warmup`, `--epoch`, `--name`, `--backend`, `--gpus-per-task`, `--per-node`, `--time` and `-o`; of
+    `report`: `--format` and `-o`. [What they mean](../howto/scaling-curve.md#options)."""

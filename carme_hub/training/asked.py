@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 BACKENDS = ("horovod", "torchrun", "mpi")
 #: The most ranks of a run: more is a slip of the finger, and nodes are asked for one by one.
 MOST = 4096
+#: The most of an elastic one. Each is a step of its own, and a session's broker has 200 connections: one for each step,
+#: and for each question what a job has. Eight are left for those, and for other runs.
+MOST_ELASTIC = 192
 _DURATION = re.compile(r"(?:(\d{1,3})d)?(?:(\d{1,4})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _ELASTIC = re.compile(r"(\d{1,4}):(\d{1,4})")
@@ -74,7 +77,12 @@ class Asked:
     def _check_elastic(self, fewest: int, most: int) -> None:
         if self.backend == "mpi":
             raise BadAsk("--elastic: MPI cannot change its number of ranks. Use horovod or torchrun.")
-        if not 1 <= fewest <= self.ranks <= most <= MOST:
+        if most > MOST_ELASTIC:
+            raise BadAsk(
+                f"--elastic {fewest}:{most}: an elastic run has {MOST_ELASTIC} ranks at most, for each is a Slurm step "
+                "of its own, and a session has 200 of these at once."
+            )
+        if not 1 <= fewest <= self.ranks <= most:
             raise BadAsk(f"--elastic {fewest}:{most}: -n {self.ranks} has to be between the two.")
 
 

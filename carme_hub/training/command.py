@@ -58,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except RunFailed as error:
         _say("\n".join(error.lines()))
         return FAILED
-    except (CannotRun, BadAsk, runs.NoRun, control.NoConductor, control.NotDone, results.Rejected) as error:
+    except (CannotRun, BadAsk, runs.NoRun, control.NoConductor, control.NotDone) as error:
         _say(f"carme-hub: {error}")
         return CANNOT
     except KeyboardInterrupt:
@@ -185,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     below = own.add_subparsers(metavar="log|watch|stop|resize")
     for name, do, words in (
         ("log", _log, "print what a rank has printed"),
-        ("watch", _watch, "look on until it ends"),
+        ("watch", _watch, "look on until it ends; Ctrl-C ends it too, but for one that was started detached"),
         ("stop", _stop, "end it"),
         ("resize", _resize, "add ranks to an elastic run, or take some away"),
     ):
@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         part.add_argument("run", help="its name, as `carme-hub runs` lists it")
         part.set_defaults(do=do)
         if name == "log":
-            part.add_argument("--rank", type=int, default=0)
+            part.add_argument("--rank", type=int, default=0, help="which rank; without it rank 0")
             part.add_argument("--follow", action="store_true", help="go on until the run has ended")
         if name == "watch":
             part.add_argument("--all", action="store_true", help="all ranks, each line with its rank before it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .broker import Allocation, NoBroker, NotReady
 from .companions import Companion, Hub, NoHub, Refused, going, let_go
-from .display import kind_of_gpu
+from .display import counted, kind_of_gpu
 
 if TYPE_CHECKING:
     from .conductor import Conducting
@@ -70,7 +70,9 @@ class CompanionJob:
             except NoHub:  # it is started anew; the companion goes on waiting meanwhile
                 conductor.stopping.wait(OFTEN)
                 continue
-            if now is None or now.state in ("ending", "ended"):
+            if now is not None and now.state == "ending":
+                raise Failed("The request for more GPUs was cancelled before it began.")
+            if now is None or now.state == "ended":
                 raise Failed(
                     f"The GPUs that were asked for ended before they were there. {now.said if now else ''}".strip()
                 )
@@ -117,4 +119,9 @@ class CompanionJob:
 
     def _said(self, companion: Companion) -> str:
         kind = kind_of_gpu(self._conductor.standing.get())
-        return f"Waiting for {companion.gpus} more {kind}s: {companion.said}" if companion.state == "waiting" else ""
+        if companion.state != "waiting":
+            return ""
+        said = companion.said
+        if said.startswith("Waiting for ") and "; " in said:
+            said = said.partition("; ")[2]  # for what is said already
+        return f"Waiting for {counted(companion.gpus, f'more {kind}')}: {said[:1].lower()}{said[1:]}"

@@ -51,6 +51,7 @@ class Quote:
         gpu_seconds: what is held at most. left: of the account before that, in words.
         expected_start: UTC epoch seconds, 0 = nobody knows. said: when it starts, in words.
         nodes, gpus, gpu_type, cpus, memory_mib, minutes: what it would be; GPUs in all, CPUs and memory on each node.
+        companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = not said.
     """
 
     allowed: bool
@@ -66,6 +67,8 @@ class Quote:
     cpus: int = 0
     memory_mib: int = 0
     minutes: int = 0
+    companions_left: int = -1
+    companions_most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ trusted. What ranks print is text of anybody's choice, so nothing of it reaches 
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -311,7 +312,7 @@ def as_html(view: View) -> str:
     Before the end it is shown anew several times a second, and each time would close the folds that people open.
     """
     parts = [STYLE, '<div class="carme-run">', head_html(view), ranks_html(view)]
-    if view.lines.get(0) or view.ended:
+    if view.lines.get(0) or (view.ended and view.ranks):
         parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed(0, log_html(view.lines.get(0, ()), FRONT))]
     for rank in shown(view)[0] if view.ended else ():
         number = int(rank.get("rank", 0))
@@ -374,8 +375,8 @@ def runs_html(states: Sequence[Mapping[str, Any]], now: float) -> str:
     body = ""
     for state in states:
         first, *rest = run_words(state, now)
-        cells = "".join(f"<td>{escape(word)}</td>" for word in rest)
+        cells = "".join(f"<td>{escape(textwrap.shorten(word, 160, placeholder=' …'))}</td>" for word in rest)
         body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    wide = f'<div class="carme-wide" tabindex="0" role="region" aria-label="Runs">{table}</div>'
+    wide = f'<div class="carme-wide carme-runs" tabindex="0" role="region" aria-label="Runs">{table}</div>'
     return f'{STYLE}<div class="carme-run">{wide}</div>'

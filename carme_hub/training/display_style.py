@@ -16,6 +16,8 @@ overflow-wrap:anywhere}
 .carme-run table{border-collapse:collapse;margin:.25rem 0;font-variant-numeric:tabular-nums;font-size:inherit}
 .carme-run th,.carme-run td{text-align:right;padding:.1rem .75rem .1rem 0;white-space:nowrap;background:none}
 .carme-run th:nth-child(-n+3),.carme-run td:nth-child(-n+3){text-align:left}
+.carme-run .carme-runs th,.carme-run .carme-runs td{text-align:left;vertical-align:top}
+.carme-run .carme-runs td:last-child{white-space:normal;min-width:14rem;overflow-wrap:anywhere}
 .carme-run thead th{color:var(--jp-ui-font-color2,inherit);font-weight:normal;
 border-bottom:1px solid var(--jp-border-color2,#999)}
 .carme-run .carme-log pre{flex:none;margin:0;padding:.5rem;white-space:pre-wrap;overflow-wrap:anywhere;background:none;
@@ -26,6 +28,7 @@ border:1px solid var(--jp-border-color2,#bbb);border-radius:3px}.carme-run .carm
 .carme-run summary{cursor:pointer;padding:.15rem .25rem}
 .carme-run :focus-visible,.carme-run button:focus-visible:enabled{outline:2px solid var(--jp-brand-color1,#1976d2);
 outline-offset:-2px}
-@media (max-width:600px){.carme-run button{height:44px;line-height:44px}.carme-run summary{padding:.8rem .25rem}}
+@media (max-width:600px){.carme-run button{height:44px;line-height:44px}.carme-run summary{padding:.8rem .25rem}
+.carme-run th,.carme-run td{padding-right:.4rem}}
 .carme-run .carme-fold:has(details:not([open]))+.carme-log{display:none}
 </style>"""

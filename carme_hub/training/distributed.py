@@ -59,7 +59,8 @@ def run(
         options: as ``%%distributed``'s: ``nodes``, ``gpus_per_task``, ``backend``, ``elastic``, ``time``, ``name``.
 
     Raises:
-        RankFailed: a rank raised an error; it has that rank's traceback. Interrupted: by you. CannotRun: see there.
+        RankFailed: a rank raised an error; it has that rank's traceback. RunFailed: the run ended in another way, as
+            by its time limit. Interrupted: by you. CannotRun: it did not begin, or a result is not to be had.
     """
     going = begin(_asked(n, options), call=_call(fn, args, kwargs), limit=limit)
     state = end(going)
@@ -91,7 +92,11 @@ def runs(*, live: bool = False) -> Table:
 
 
 def watch(run: Run | str = "") -> dict[str, Any]:
-    """Look on at a run until it ends, and return its state. Without a name: the newest."""
+    """Look on at a run until it ends, and return its state. Without a name: the newest.
+
+    Raises:
+        Interrupted: this was, and the run goes on, for it was started detached. Another ends with its cell.
+    """
     found = _one(run)
     return Stands(Follower(found, here(found)).follow())
 

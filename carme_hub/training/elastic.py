@@ -9,23 +9,24 @@ their last commit. An error of the code ends the run, as with a fixed number of 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from . import telling
-from .asked import MOST
+from .asked import MOST_ELASTIC
 from .broker import Allocation, NoBroker, NotReady, Step
 from .conductor import Conducting, Failed, error_of
 from .control import NotDone
-from .elastic_crew import Crew, Member, Seat, nodes_of, seats_of
-from .elastic_rank import name_of
+from .elastic_crew import Crew, Member, Seat, cpus_each, nodes_of, seats_of
+from .elastic_rank import beside_of, name_of
 from .elastic_rendezvous import ElasticRendezvous
 from .elastic_resize import Resizing
-from .handle import Handle
-from .runs import Run, State
+from .handle import beside
+from .runs import Run, State, sharing
 from .standing import NOT_YET
-from .static import follows
+from .static import follows, shares_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ class Elastic(Conducting):
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
         self._crew, self._lock = Crew(), threading.RLock()
+        self._begun_all, self._adding = False, threading.Lock()  # whether all were asked for; held while more are
         self._done = False  # whether a worker has come to the end of the training
         self._ranks: dict[int, int] = {}  # of those that have, by their numbers
         self._tries: dict[int, int] = {}  # lives of numbers that were none: Slurm did not start them
@@ -57,7 +59,7 @@ class Elastic(Conducting):
         self._news = ""
         self._unexplained: dict[str, str] = {}  # news of lost companions, until the hub says how they ended
         self._beat = 0.0
-        self._limits = self.asked.elastic or (1, MOST)
+        self._limits, self._minutes = self.asked.elastic or (1, MOST_ELASTIC), -(-self.asked.seconds // 60)
         self._resizing = Resizing(self._crew, self._lock, broker, run.id, self.told["key"])
         self.ops["resize"] = self._resize
 
@@ -71,12 +73,15 @@ class Elastic(Conducting):
         with meeting:
             self._gpus, self._places = gpus, meeting.places
             self.tell(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
-            self._resizing.gpus = gpus
-            self._resizing.cpus = max(1, has.cpus * len(nodes) // max(1, len(self._crew.seats)))
+            self._resizing.gpus, self._resizing.virtual = gpus, self.told.get("virtual", False)
+            self._resizing.cpus = cpus_each(has.cpus, len(nodes), len(self._crew.seats))
             for seat in self._crew.seats[: asked.ranks]:
                 self._crew.coming.append((0.0, self._crew.free_number(), seat))
+            if gpus and self._crew.coming:
+                self._news = shares_with(sharing(self.run, has.gpus, has.gpus))
             if more := asked.ranks - len(self._crew.coming):
                 self._ask_for_more(more)
+            self._begun_all = True
             self._watch()
             self._keep_results()
 
@@ -99,10 +104,13 @@ class Elastic(Conducting):
                 self._end_the_late()
                 for id, why in self._resizing.explained().items():
                     self._news = f"{self._unexplained.pop(id, self._news)} Its companion has ended: {why}."
-                left = len(self._crew.members)
+                for why in self._resizing.in_vain():
+                    how = f": {why}" if why else ""
+                    self._news = f"{self._news} A companion has ended before it ran{how}.".strip()
+                left, nobody = len(self._crew.members), not self._crew.numbers()
             if not left and self._done:
                 return
-            if not left and not self._crew.numbers():
+            if not left and nobody:
                 raise self._all_lost()
             self._say()
             self.stopping.wait(OFTEN)
@@ -227,38 +235,14 @@ class Elastic(Conducting):
             slot=name,
         )
         try:
-            handle = self._begin(step, number)
+            shared = {"beside": self._crew.beside(seat)}
+            self.rendezvous.put(telling.TOLD, beside_of(number), json.dumps(shared).encode())
+            handle = beside(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
         except NoBroker:
             self._places.gone(name)
             raise
         self.standing.rank(number, **{**NOT_YET, "node": seat.node})
         return Member(name, number, seat, handle, time.monotonic())
-
-    def _begin(self, step: Step, number: int) -> Handle:
-        """Start a step beside, so that the run can be stopped while Slurm takes its time."""
-        begun: list[Handle | Exception] = []
-        away = threading.Event()
-
-        def begin() -> None:
-            try:
-                begun.append(self.start_step(step, rank_of_task=lambda _: number))
-            except Exception as error:  # noqa: BLE001  raised below
-                begun.append(error)
-            if away.is_set() and isinstance(begun[0], Handle):
-                begun[0].stop()
-
-        thread = threading.Thread(target=begin, name="carme-start", daemon=True)
-        thread.start()
-        try:
-            while thread.is_alive():
-                self.check()
-                thread.join(OFTEN)
-        except BaseException:
-            away.set()
-            raise
-        if isinstance(begun[0], Exception):
-            raise begun[0]
-        return begun[0]
 
     def _end_the_late(self) -> None:
         """End who does not come within the start limit, does not leave, or is not heard of any more."""
@@ -293,13 +277,16 @@ class Elastic(Conducting):
     def _resize(self, said: State) -> State:
         """Answer somebody who wants more ranks, or fewer."""
         change, (fewest, most) = int(said["change"]), self._limits
-        if self._done or not self._crew.seats:
+        if not change:
+            raise NotDone("0 changes nothing: say how many ranks more, like +2, or fewer, like -1.")
+        if self._done or not self._begun_all:
             raise NotDone("The run is about to begin, or to end.")
-        with self._lock:
-            now = len(self._crew.numbers())
-        if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
-            raise NotDone(f"There are {now} ranks, or will be; --elastic {fewest}:{most} allows no {now + change}.")
-        message = self._add(change) if change > 0 else self._take_away(-change)
+        with self._adding if change > 0 else contextlib.nullcontext():  # two at once must not both be the last
+            with self._lock:
+                now, free = len(self._crew.numbers()), len(self._crew.free_seats())
+            if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
+                raise NotDone(f"There are {now} ranks, or will be; --elastic {fewest}:{most} allows no {now + change}.")
+            message = self._take_away(-change) if change < 0 else self._add_at_a_price(change, max(0, change - free))
         return {"message": message, "ranks": len(self._crew.numbers())}
 
     def _ask_for_more(self, count: int) -> None:
@@ -307,11 +294,23 @@ class Elastic(Conducting):
         few = len(self._crew.coming) < self._limits[0]
         self.standing.update(state="waiting", message="The hub is asked for more GPUs.")
         try:
-            self._news = self._add(count, self.check if few else None)
+            said = self._add(count, self.check if few else None)
         except NotDone as error:
             if len(self._crew.coming) < self._limits[0]:
                 raise Failed(str(error)) from error
-            self._news = str(error)
+            said = str(error)
+        self._news = f"{self._news} {said}".strip()
+
+    def _add_at_a_price(self, count: int, companions: int) -> str:
+        price, before = self._resizing.price(companions, self._minutes), self._news
+        if price:  # whoever looks on reads it before anything is asked for
+            self._news = price
+            self.standing.update(message=price)
+        try:
+            return f"{price} {self._add(count)}".strip()
+        except NotDone:
+            self._news, self._said = before, {}  # so that it is said again
+            raise
 
     def _add(self, count: int, check: Callable[[], None] | None = None) -> str:
         with self._lock:
@@ -320,7 +319,12 @@ class Elastic(Conducting):
                 number = self._crew.free_number()
                 self._crew.lives.setdefault(number, 0)
                 self._crew.coming.append((0.0, number, seat))
-        opened = self._resizing.open(count - len(free), -(-self.asked.seconds // 60), check)
+        try:
+            opened = self._resizing.open(count - len(free), self._minutes, check)
+        except NotDone as error:
+            if not free:
+                raise
+            opened = f"No more: {error}"
         own = f"{len(free)} in the session's own job. " if free else ""
         return f"{own}{opened}".strip()
 
@@ -370,7 +374,7 @@ class Elastic(Conducting):
         }
         if {**said, "members": len(members)} != self._said:
             self._said = {**said, "members": len(members)}
-            self.standing.update(**said)
+            self.standing.update(**said, own_gpus=self._gpus * self._crew.own())
             self.standing.count_gpus(self._gpus * len(members))
             ranks = self._places.ranks()
             for member in members:

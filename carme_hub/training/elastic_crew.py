@@ -43,6 +43,7 @@ class Share:
     """A companion with one worker.
 
     Attributes:
+        number: of its worker to be, -1 = that is among those who come or are there.
         allocation: what it has, when it runs. said: why it waits.
     """
 
@@ -70,7 +71,7 @@ class Crew:
         """Return the numbers of all that are there or to come, but for those who leave."""
         found = {each.number for each in self.members.values() if not each.leaving}
         found |= {number for _, number, _ in self.coming}
-        found |= {each.number for each in self.shares.values() if each.allocation is None}
+        found |= {each.number for each in self.shares.values() if each.number >= 0}
         return sorted(found)
 
     def free_number(self) -> int:
@@ -86,7 +87,7 @@ class Crew:
 
     def to_leave(self, count: int) -> tuple[list[Share], list[Member]]:
         """Return who goes when so many are given back: who waits, the newest companions, then the session's own."""
-        waiting = [each for each in reversed(self.shares.values()) if each.allocation is None][:count]
+        waiting = [each for each in reversed(self.shares.values()) if each.number >= 0][:count]
         there = [each for each in self.members.values() if not each.leaving]
         there.sort(key=lambda each: (bool(each.seat.companion), each.started, each.number), reverse=True)
         return waiting, there[: count - len(waiting)]
@@ -96,6 +97,14 @@ class Crew:
         taken = min(count, len(self.coming))
         del self.coming[len(self.coming) - taken :]
         return taken
+
+    def beside(self, seat: Seat) -> int:
+        """Return how many workers share the processors that a seat's job has on its node, itself among them."""
+        return 1 if seat.companion else max(1, sum(each.node == seat.node for each in self.seats))
+
+    def own(self) -> int:
+        """Return how many workers are in the session's own job."""
+        return sum(not each.seat.companion for each in self.members.values())
 
     def alone_in(self, companion: str) -> bool:
         """Return whether nobody is in a companion, or about to be."""
@@ -114,6 +123,11 @@ def seats_of(nodes: Sequence[str], gpus: int, gpus_per_task: int, ranks: int) ->
     each = gpus // gpus_per_task if gpus_per_task else -(-ranks // len(nodes))
     found = [Seat(node, local) for node in nodes for local in range(each)]
     return found if gpus_per_task else found[:ranks]
+
+
+def cpus_each(cpus: int, nodes: int, seats: int) -> int:
+    """Return the processors of each seat, and of each companion, of a session that has so many on each node."""
+    return max(1, cpus * nodes // max(1, seats))
 
 
 def nodes_of(members: Iterable[Member]) -> list[str]:

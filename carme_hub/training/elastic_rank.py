@@ -17,7 +17,8 @@ from typing import NoReturn
 
 from . import elastic_horovod, elastic_torch, nets, torch_store
 from .elastic_rendezvous import Worker
-from .rank import Process, Told, common, play, take_gpus
+from .rank import Process, Told, common, play, share_processors, take_gpus
+from .telling import TOLD
 
 _PR_SET_PDEATHSIG = 1
 #: Name of a worker: its number, how many had it before, and the number of its GPUs on its node.
@@ -41,6 +42,11 @@ def number_of(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[3])
 
 
+def beside_of(number: int) -> str:
+    """Return under which key a worker is told how many share the processors of its node."""
+    return f"beside-{number}"
+
+
 #: -P: see ``Conducting.argv``.
 RANK = (sys.executable, "-P", "-m", "carme_hub.training.rank")
 
@@ -58,7 +64,7 @@ def main(told: Told, name: str) -> int:
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     generation = os.environ.get("CARME_GENERATION")
     if told.backend != "horovod" and generation is None:
-        prepare(told, node, local)
+        prepare(told, node, number, local)
         os.environ["CARME_AGENT"] = str(os.getpid())
         return elastic_torch.run(worker, store(told), [*RANK, *sys.argv[1:3]])
 
@@ -67,7 +73,7 @@ def main(told: Told, name: str) -> int:
             die_with_agent()
             torch_store.install(elastic_torch.store_of(store(told), int(generation)), "workers")
         else:
-            interface = prepare(told, node, local)
+            interface = prepare(told, node, number, local)
             elastic_horovod.install(worker, interface)
         run(told, number)
         raise SystemExit(0)  # ``Process`` would run the code under this worker's number
@@ -87,7 +93,7 @@ def die_with_agent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # it was killed before
 
 
-def prepare(told: Told, node: str, local: int) -> str:
+def prepare(told: Told, node: str, number: int, local: int) -> str:
     """Say in the environment what is true of this worker as long as it lives; return the interface to the others."""
     os.environ.update(common(told))
     os.environ.update({"CARME_NODE": node, "CARME_LOCAL_RANK": "0", "CARME_LOCAL_SIZE": "1", "LOCAL_RANK": "0"})
@@ -96,4 +102,5 @@ def prepare(told: Told, node: str, local: int) -> str:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     take_gpus(local, told.gpus_per_task)
+    share_processors((told.telling.get(TOLD, beside_of(number)) or {}).get("beside", 1))
     return interface

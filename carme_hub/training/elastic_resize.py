@@ -17,6 +17,8 @@ from .broker import NoBroker
 from .companions import Companion, Hub, NoHub, Refused, going, let_go
 from .control import NotDone
 from .elastic_crew import Crew, Share
+from .elastic_price import PATIENCE as QUICK
+from .elastic_price import cost, quoted, too_many, what
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -35,7 +37,7 @@ class Resizing:
         connect: returns the hub.
 
     Attributes:
-        gpus, cpus: of each companion.
+        gpus, cpus: of each companion. virtual: whether its GPUs are a sandbox's make-believe ones.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Resizing:
     ) -> None:
         self._crew, self._lock, self._broker = crew, lock, broker
         self._name, self._key, self._connect = name, key, connect
-        self.gpus, self.cpus = 0, 1
+        self.gpus, self.cpus, self.virtual = 0, 1, False
         self._over = threading.Event()
         self._opening = threading.Lock()  # held while the hub is asked for one, and until that is among ``shares``
         self._asked_for = 0
@@ -58,6 +60,29 @@ class Resizing:
         self._returning: dict[str, threading.Thread] = {}
         self._gone: dict[str, float] = {}  # companions that were lost, until the hub says why
         self._why: dict[str, str] = {}
+        self._in_vain: list[str] = []  # why companions ended that waited
+
+    def price(self, count: int, minutes: int = 0) -> str:
+        """Return what so many more companions cost and when they start; "" for none. Nothing is asked for.
+
+        Raises:
+            NotDone: the hub would refuse them, or does not say what they cost.
+        """
+        if not count:
+            return ""
+        try:
+            said = quoted(self._connect(), gpus=self.gpus, cpus=self.cpus, minutes=minutes, patience=QUICK)
+        except NoHub as error:
+            raise NotDone(str(error)) from error
+        if said is None:
+            why = f"The hub has not said within {QUICK:.0f} s what they cost"
+            raise NotDone(f"{why}, so no GPUs were asked for. Try again in a moment.")
+        if not said.allowed:
+            raise NotDone(said.message)
+        if more := too_many(said, count):
+            raise NotDone(more)
+        found = what(count, self.gpus, virtual=self.virtual)
+        return f"{found}. {cost(said, count, virtual=self.virtual)}".strip()
 
     def open(self, count: int, minutes: int = 0, check: Callable[[], None] | None = None) -> str:
         """Ask for companions, one for each of ``count`` ranks; return what was said.
@@ -128,6 +153,12 @@ class Resizing:
             found, self._why = self._why, {}
         return found
 
+    def in_vain(self) -> list[str]:
+        """Return how companions ended that nobody was in yet, in half a sentence each; each is returned once."""
+        with self._lock:
+            found, self._in_vain = self._in_vain, []
+        return found
+
     def close(self) -> None:
         """Give all back, and return when the hub knows."""
         self._over.set()
@@ -196,19 +227,19 @@ class Resizing:
         with self._lock:
             self._gone.pop(id)
             if over and found is not None and found.said:
-                said = found.said.partition(". ")[0].rstrip(".")
-                self._why[id] = said[:1].lower() + said[1:]
+                self._why[id] = _half(found.said)
         if not over:
             self.give_back(id)
 
     def _take(self, id: str, found: Companion | None) -> None:
         """Take notice of how one stands."""
-        if found is None or found.state in ("ending", "ended"):
-            with self._lock:  # its worker is missed when its step ends
-                self._crew.shares.pop(id, None)
-            return
         share = self._crew.shares.get(id)
         if share is None:
+            return
+        if found is None or found.state == "ended" or (found.state == "ending" and share.number < 0):
+            with self._lock:  # its worker is missed when its step ends
+                if self._crew.shares.pop(id, None) is not None and share.number >= 0:  # nobody was in it yet
+                    self._in_vain.append(_half(found.said) if found is not None and found.said else "")
             return
         if share.allocation is not None:
             if found.ends:  # somebody may have moved its end
@@ -218,3 +249,9 @@ class Resizing:
         if found.state == "running":
             with contextlib.suppress(NoBroker):  # Slurm says so a moment later
                 share.allocation = self._broker.allocation(id)
+
+
+def _half(said: str) -> str:
+    """Return the first sentence of what the hub said, to be put into another."""
+    first = said.partition(". ")[0].rstrip(".")
+    return first[:1].lower() + first[1:]

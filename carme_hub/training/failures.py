@@ -39,7 +39,7 @@ class RunFailed(RuntimeError):
 
 
 class RankFailed(RunFailed):
-    """A rank raised an error, or ended by itself.
+    """A rank raised an error, or ended by itself. What was the fault of none, as the time limit, is ``RunFailed``.
 
     Attributes:
         rank: the first that did. node: where it was. type, message: of its error. traceback: its text, there.
@@ -66,7 +66,7 @@ class RankFailed(RunFailed):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by the one who started it."""
+    """You stopped a run, or only the looking on at one that was started detached; the message says which."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self}"]
@@ -78,4 +78,5 @@ def raise_for(state: dict[str, Any], folder: str) -> None:
         return
     if state.get("state") == "interrupted":
         raise Interrupted(f"{display.name_of(state)} was stopped. What its ranks wrote is in {folder}")
-    raise (RankFailed if state.get("error") else RunFailed)(state, folder)
+    rank = (state.get("error") or {}).get("rank")  # None: the time limit, or ranks that Slurm did not start
+    raise (RunFailed if rank is None else RankFailed)(state, folder)

@@ -1,4 +1,7 @@
-"""Whoever starts a run looks on until it ends; an interrupt ends the run, a second one at once."""
+"""Whoever starts a run looks on until it ends. An interrupt ends the run, a second one at once.
+
+Of a run that was started detached it ends the looking on alone: Jupyter interrupts a kernel before it restarts it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any, Protocol
 
 from . import control, display
 from .display import View
+from .failures import Interrupted
 from .live import LOOK, Live, Tail
 from .runs import ENDED, Run
 
@@ -37,9 +41,14 @@ class Follower:
         self._reader: threading.Thread | None = None
         self._ended = threading.Event()  # its conductor says so, or has itself
         self._asked = 0
+        self._detached = bool((self._latest.get("asked") or {}).get("detach"))
 
     def follow(self) -> dict[str, Any]:
-        """Return the state of its end. Interrupts are no errors here: the state says that it was interrupted."""
+        """Return the state of its end. Interrupts that end it are no errors: the state says that it was interrupted.
+
+        Raises:
+            Interrupted: the run was started detached, and goes on.
+        """
         following = self._following()
         try:
             while True:
@@ -47,6 +56,9 @@ class Follower:
                     if self._until_ended():
                         break
                 except KeyboardInterrupt:
+                    if self._detached:
+                        self._leave()
+                        continue
                     if self._asked == MOST_ASKED:
                         raise  # whoever wants to leave may
                     self._end()
@@ -97,6 +109,18 @@ class Follower:
                 self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._live.lines or few))
             self._tails[rank].look(whole=whole)
         return View(self._latest, self._clock(), dict(self._tails), str(self._run.folder))
+
+    def _leave(self) -> None:
+        """Look on no more, and say how to end what goes on; nothing where it has ended meanwhile."""
+        self._latest = self._run.state()
+        if self._latest["state"] in ENDED:
+            return
+        self._live.end(self._view())  # what stays needs no kernel
+        id = self._run.id
+        raise Interrupted(
+            f"You look on at {id} no more, and it goes on. To end it: distributed.stop({id!r}), or in a terminal "
+            f"carme-hub runs stop {id}"
+        )
 
     def _end(self) -> None:
         """Ask for the end beside, so that it is seen."""

@@ -123,7 +123,7 @@ class Gallery:
             PermissionError: the form is none of ours. TemplateError: it cannot be copied.
         """
         if not hmac.compare_digest(fields.get("word", "").encode(), self._word.encode()):
-            raise PermissionError("This page is from before the session was started again. Load it anew.")
+            raise PermissionError("Nothing was copied: the page was older than this server. Press the button again.")
         target = copy(fields.get("name", ""), self.folder, script=fields.get("kind") == "script")
         server = self.prefix.rpartition("/")[0]
         return f"{server}/lab/tree/{quote(target.relative_to(self.folder).as_posix())}"

@@ -13,8 +13,8 @@ from .output import Output, Reader, ended_badly
 if TYPE_CHECKING:
     from .broker import Broker, RunningStep, Step
 
-#: Seconds for ranks to end after an interrupt, and after they were told to.
-INTERRUPTED, TOLD = 2.0, 2.5
+#: Seconds for ranks to end after an interrupt, after they were told to, and between two looks at a step that starts.
+INTERRUPTED, TOLD, OFTEN = 2.0, 2.5, 0.1
 
 
 class Handle:
@@ -92,3 +92,34 @@ class Handle:
     def _settle(self) -> None:
         for reader in self._readers:
             reader.join(1.0)  # its pipe is closed with the step; longer only where something else holds it open
+
+
+def beside(begin: Callable[[], Handle], check: Callable[[], None]) -> Handle:
+    """Start a step beside, so that the run can be stopped while Slurm takes its time.
+
+    Args:
+        check: is called meanwhile, and ends the step where it raises something.
+    """
+    begun: list[Handle | Exception] = []
+    away = threading.Event()
+
+    def start() -> None:
+        try:
+            begun.append(begin())
+        except Exception as error:  # noqa: BLE001  raised below
+            begun.append(error)
+        if away.is_set() and isinstance(begun[0], Handle):
+            begun[0].stop()
+
+    thread = threading.Thread(target=start, name="carme-start", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            check()
+            thread.join(OFTEN)
+    except BaseException:
+        away.set()
+        raise
+    if isinstance(begun[0], Exception):
+        raise begun[0]
+    return begun[0]

@@ -21,10 +21,14 @@ def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         CannotRun: the hub would refuse it, in its words.
     """
+    if asked.elastic:
+        from . import elastic_price
+
+        return elastic_price.of_run(asked, room(environ), environ)
     where = place(asked, room(environ))
     if not where.companion:
         return ""
-    from . import companions  # most runs need none
+    from . import companions, elastic_price  # most runs need none
 
     try:
         hub = companions.Hub.from_environ()
@@ -34,13 +38,9 @@ def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
     if not quote.allowed:
         raise CannotRun(quote.message)
     more = needs(where, virtual=virtual(environ))
-    parts = [f"This session has no room for {counted(where.ranks, 'rank')}: {more} more are asked for."]
-    parts += [_sentence(quote.message), _sentence(quote.said)]
-    return " ".join(filter(None, parts))
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+    are = "is" if where.nodes == 1 else "are"
+    said = f"This session has no room for {counted(where.ranks, 'rank')}: {more} more {are} asked for."
+    return f"{said} {elastic_price.cost(quote)}".strip()
 
 
 def needs(where: Place, *, virtual: bool = False) -> str:

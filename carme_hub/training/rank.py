@@ -215,8 +215,7 @@ def set_environ(told: Told, place: Rank) -> None:
             "CARME_NODE": place.node,
         }
     )
-    # Without it each rank would start a thread for every processor; torchrun allows one, which leaves some idle.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // place.local_size)))
+    share_processors(place.local_size)
     interface = nets.interface(told.telling)
     if interface:
         os.environ.update({"GLOO_SOCKET_IFNAME": interface})
@@ -224,6 +223,12 @@ def set_environ(told: Told, place: Rank) -> None:
     if told.backend != "mpi":  # under MPI, Horovod asks MPI
         os.environ.update(place.for_horovod(told.address, told.port, interface=interface))
     take_gpus(place.local, told.gpus_per_task)
+
+
+def share_processors(among: int) -> None:
+    """Have this rank's code start threads for its share of the processors here, unless the user has said how many."""
+    # Without it each rank would start a thread for every processor; torchrun allows one, which leaves some idle.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // among)))
 
 
 def common(told: Told) -> dict[str, str]:

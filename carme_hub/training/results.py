@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .failures import CannotRun
+
 #: The most bytes that are sent, or returned by one rank: more belongs in a file.
 LIMIT = 256 << 20
 
 
-class Rejected(ValueError):
+class Rejected(CannotRun, ValueError):
     """Something cannot be pickled or is too large; the message names it and says what to do."""
 
 
-class NoResult(LookupError):
+class NoResult(CannotRun, LookupError):
     """A rank returned nothing; the message says what to do."""
 
 

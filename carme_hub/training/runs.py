@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import subprocess
@@ -47,13 +48,18 @@ class Run:
     def load(cls, id: str) -> Run:
         """Return a run that there is.
 
+        Args:
+            id: of the run, or its name: of several with the same name it is the newest, and ``NAME-1`` the first.
+
         Raises:
             NoRun: there is none of this name.
         """
-        folder = root() / id
-        if not id or "/" in id or id.startswith(".") or not (folder / "state.json").is_file():
-            raise NoRun(f"There is no run {id[:80]!r}. `carme-hub runs` lists them.")
-        return cls(folder)
+        if id and "/" not in id and not id.startswith("."):
+            first = id.removesuffix("-1")
+            for found in (_newest_named(id), root() / id, root() / first):
+                if found is not None and (found / "state.json").is_file():
+                    return cls(found)
+        raise NoRun(f"There is no run {id[:80]!r}. `carme-hub runs` lists them.")
 
     @property
     def id(self) -> str:
@@ -205,6 +211,18 @@ def virtual(environ: Mapping[str, str] = os.environ) -> bool:
     return bool(environ.get("CARME_VIRTUAL_GPUS"))
 
 
+def _newest_named(name: str) -> Path | None:
+    """Return the newest run that was given a name which others had before: its folder is ``NAME-N``."""
+    numbers = []
+    for folder in root().glob(f"{glob.escape(name)}-*"):
+        number = folder.name.removeprefix(f"{name}-")
+        if number.isdecimal() and (folder / "state.json").is_file():
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if json.loads((folder / "asked.json").read_text())["asked"]["name"] == name:
+                    numbers.append(int(number))
+    return root() / f"{name}-{max(numbers)}" if numbers else None
+
+
 def create(
     asked: Asked,
     *,
@@ -281,6 +299,7 @@ def first_state(id: str, told: State) -> State:
         "ended": 0.0,
         "gpu_seconds": 0,
         "gpus": 0,
+        "own_gpus": 0,
         "nodes": [],
         "companions": [],
         "generation": 0,
@@ -326,15 +345,23 @@ def all_runs() -> list[Run]:
     return [Run(folder) for _, folder in sorted(found, reverse=True)]
 
 
-def sharing(run: Run, most: int = 100) -> list[str]:
-    """Return the names of other runs on the GPUs of a run's own session, of the newest so many."""
+def sharing(run: Run, wanted: int, have: int, most: int = 100) -> list[str]:
+    """Return the names of other runs with which a run shares GPUs of its session, of the newest so many.
+
+    The broker gives a run with a fixed number of ranks those that the fewest steps use. The steps of an elastic one are
+    on all of a node, and its workers take the first.
+
+    Args:
+        wanted: GPUs on each node, of an elastic run all. have: what the session has on each.
+    """
     session, found = run.asked()["session"], []
     for each in all_runs()[:most]:
         with contextlib.suppress(NoRun):
-            said = each.state() if each != run else {"state": ""}
-            if said["state"] in LIVE and said["session"] == session and said["gpus"] and not said["companions"]:
+            said: State = each.state() if each != run else {"state": ""}
+            if said["state"] in LIVE and said["session"] == session and (own := said.get("own_gpus", 0)):
+                wanted += have if said["asked"]["elastic"] else -(-own // max(1, len(said["nodes"])))
                 found.append(str(said["name"]))
-    return found
+    return found if wanted > have else []
 
 
 def _folder(name: str) -> Path:

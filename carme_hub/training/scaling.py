@@ -25,7 +25,6 @@ from . import distributed, runs, scaling_hub, scaling_plot, scaling_report, scal
 from .asked import Asked, BadAsk, seconds_of
 from .display import View
 from .failures import CannotRun, Interrupted, RunFailed
-from .results import NoResult
 from .scaling_curve import BadCurve, Block, Curve, Once, Part, once
 from .scaling_trial import Plan
 
@@ -186,7 +185,7 @@ class _Measuring:
             going = distributed.begin(asked, call=(*self._call(plan), {}))
             state = distributed.end(going, _Quiet())
             found = self._read([going.result(rank) for rank in range(ranks)], plan)
-        except (RunFailed, CannotRun, NoResult, BadCurve) as error:
+        except (RunFailed, CannotRun, BadCurve) as error:
             self.errors.append(error if isinstance(error, RuntimeError) else CannotRun(str(error)))
             self._failed[ranks] = f"{_counted(ranks)}: not measured. {error}"
             distributed.tell(f"{said}, {self._failed[ranks]}")
@@ -269,12 +268,16 @@ def load(path: str | Path) -> Report:
     """Return a curve that was kept.
 
     Raises:
-        CannotRun: there is none, or it is of another version.
+        CannotRun: there is none, or it is damaged or of another version.
     """
     try:
-        return Report(Curve.from_json(json.loads(Path(path).read_text())), Path(path))
+        report = Report(Curve.from_json(json.loads(Path(path).read_text())), Path(path))
+        report.advice  # noqa: B018  numbers that are none are found out here, and not in the middle of a list
     except (OSError, ValueError) as error:
         raise CannotRun(f"{path}: {error}") from None
+    except (TypeError, ArithmeticError) as error:
+        raise CannotRun(f"{path}: This scaling curve cannot be understood: {error}") from None
+    return report
 
 
 def kept() -> list[Path]:

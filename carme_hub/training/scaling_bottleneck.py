@@ -79,7 +79,8 @@ def _communication(point: Point, others: list[Point], curve: Curve) -> list[Bott
         return [Bottleneck("batch", share, point.ranks, point.batch, text)]
     text = f"Communication: {_percent(share)} of each step of {_at(point)}. "
     if curve.mode == "strong" and point.each < max(other.each for other in others):
-        text += f"Each rank has {point.each:g} samples in a step; a larger batch gives it more to do between exchanges."
+        text += f"Each rank has {point.each:.3g} samples in a step; "
+        text += "a larger batch gives it more to do between exchanges."
     else:
         text += "Keep ranks on fewer nodes, exchange less often (add gradients up), or compress gradients."
     return [Bottleneck("communication", share, point.ranks, point.batch, text)]

@@ -11,14 +11,32 @@ from . import scaling
 from .failures import CannotRun
 from .scaling_plot import NoMatplotlib
 
+PROGRAM = "the script and its own words: plain ones anywhere after it, and behind -- all others, also those with a -"
+BACKEND = "what the ranks meet by; without it that of this kernel (CARME_BACKEND), else torchrun"
+GPUS = "GPUs of each rank; without it 1 where the session has GPUs, else 0"
+
 
 def main(words: Sequence[str]) -> int:
     """Do what the words after ``carme-hub scaling`` say, and return the exit status."""
-    said = _parser().parse_args(list(words))
+    said = _said(list(words))
     try:
         return int(said.do(said))
     except NoMatplotlib as error:
         raise CannotRun(str(error)) from None
+
+
+def _said(words: list[str]) -> argparse.Namespace:
+    """Return what the words say; options of ``run`` stand before its script, after it, and among its plain words."""
+    parser, run = _parser()
+    if words[:1] != ["run"]:
+        return parser.parse_args(words)
+    border = words.index("--") if "--" in words else len(words)
+    said = run.parse_intermixed_args(words[1:border])
+    program = [*said.program, *words[border + 1 :]]
+    if not program:
+        run.error("which script?")
+    said.script, *said.args = program
+    return said
 
 
 def _run(said: argparse.Namespace) -> int:
@@ -54,7 +72,10 @@ def _report(said: argparse.Namespace) -> int:
         if not found:
             raise CannotRun("No curve is kept yet: carme-hub scaling run script.py")
         for path in found:
-            _print(f"{path.stem}: {scaling.load(path).advice}\n")
+            try:
+                _print(f"{path.stem}: {scaling.load(path).advice}\n")
+            except CannotRun as error:  # the others can be read
+                _print(f"{path.stem}: not read. {error}\n")
         return 0
     named = [path for path in found if said.curve in (path.stem, path.name, path.stem.partition("--")[2])]
     if not named and not Path(said.curve).is_file():
@@ -79,14 +100,19 @@ def _numbers(text: str) -> list[int]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """Return what understands all words, and what understands those of ``run``."""
     parser = argparse.ArgumentParser(
         prog="carme-hub scaling", description="Measure how a training scales, and say for how many GPUs to ask."
     )
     commands = parser.add_subparsers(required=True, metavar="run|report")
-    run = commands.add_parser("run", help="measure a script that has a function train(trial)")
-    run.add_argument("script", help="path of the script")
-    run.add_argument("args", nargs="*", help="words for the script")
+    run = commands.add_parser(
+        "run",
+        help="measure a script that has a function train(trial)",
+        usage="carme-hub scaling run [options] script.py [options] [its words] [-- its words with a -]",
+        description="Measure a script that has a function train(trial).",
+    )
+    run.add_argument("program", nargs="*", metavar="script.py", help=PROGRAM)
     run.add_argument("--ranks", type=_numbers, default=list(scaling.RANKS), metavar="1,2,4", help="numbers of ranks")
     run.add_argument("--batch", type=_numbers, default=list(scaling.BATCHES), metavar="32,64", help="samples of a step")
     run.add_argument("--mode", choices=scaling.MODES, default="weak", help="strong: the batch is of all ranks together")
@@ -97,20 +123,20 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--warmup", type=int, default=3, help="steps that do not count")
     run.add_argument("--epoch", type=int, default=0, metavar="SAMPLES", help="for the cost of an epoch")
     run.add_argument("--name", default="", help="under which the curve is kept; without it the script's")
-    run.add_argument("--backend", default="", metavar="torchrun|horovod|mpi")
-    run.add_argument("--gpus-per-task", type=int, default=None, metavar="GPUS")
+    run.add_argument("--backend", default="", metavar="torchrun|horovod|mpi", help=BACKEND)
+    run.add_argument("--gpus-per-task", type=int, default=None, metavar="GPUS", help=GPUS)
     run.add_argument("--per-node", type=int, default=0, metavar="RANKS", help="the most ranks of one node")
     run.add_argument("--time", default="", metavar="30m", help="the time limit of each run")
     run.set_defaults(do=_run)
     report = commands.add_parser("report", help="show a curve that was measured; without a name, all advice")
     report.add_argument("curve", nargs="?", default="", help="its name, as listed, or a file")
-    report.add_argument("--format", choices=scaling.FORMATS, default="txt")
+    report.add_argument("--format", choices=scaling.FORMATS, default="txt", help="in which it is printed (txt)")
     report.set_defaults(do=_report)
     for command in (run, report):
         command.add_argument(
             *("-o", "--output"), action="append", default=[], metavar="FILE", help="also as a file: .svg, .png, .csv, …"
         )
-    return parser
+    return parser, run
 
 
 def _print(text: str) -> None:

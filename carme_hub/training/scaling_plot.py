@@ -22,7 +22,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 MARKS = ("circle", "square", "triangle", "diamond")
 _PYPLOT_MARKS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
 WIDTH, HEIGHT = 460, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 66, 40, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 78, 40, 46
 _FONT = "font-family:system-ui,sans-serif"
 
 
@@ -114,13 +114,16 @@ def svg(curve: Curve) -> str:
 
 def html(curve: Curve) -> str:
     """Return the whole report for a notebook: what is said, panels side by side where there is room, the table."""
+    # Narrower than this nobody can read them: where there is no room they scroll.
+    wide = f"flex:1 0 320px;min-width:320px;max-width:{WIDTH}px"
     pictures = "".join(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(panel.title)}, by ranks; values in the'
-        f' table below" style="{_FONT};flex:1 1 320px;max-width:{WIDTH}px" fill="currentColor">{_inside(panel)}</svg>'
+        f' table below" style="{_FONT};{wide}" fill="currentColor">{_inside(panel)}</svg>'
         for panel in panels(curve)
     )
     return (
-        f'<div class="carme-scaling">{html_sentences(curve)}<div style="display:flex;flex-wrap:wrap;gap:8px">{pictures}'
+        f'<div class="carme-scaling">{html_sentences(curve)}<div tabindex="0" role="region" aria-label="Plots"'
+        f' style="display:flex;flex-wrap:wrap;gap:8px;overflow-x:auto">{pictures}'
         f"</div>{html_table(curve)}</div>"
     )
 
@@ -270,7 +273,9 @@ def _labels(panel: Panel, scale: _Scale) -> Iterator[str]:
     for number, (y, line) in enumerate(ends):
         last = max(min(y + 4, lowest + 14 * number), last + 14)
         x = scale.x(line.dots[-1][0]) + 9
-        yield f'<text x="{x}" y="{round(last, 1)}" font-size="11" fill="{line.colour}">{escape(line.label)}</text>'
+        # The words have the page's own colour: ours are too faint for small letters, on white and on black.
+        yield f'<path d="M{x} {round(last - 4, 1)}h7" stroke="{line.colour}" stroke-width="5"/>'
+        yield f'<text x="{x + 11}" y="{round(last, 1)}" font-size="11">{escape(line.label)}</text>'
 
 
 def _readable(ranks: Sequence[int], scale: _Scale) -> list[int]:

@@ -26,6 +26,11 @@ from .scaling_curve import Block, Part, share_of
 #: A barrier of the training's own library goes by this name: Horovod matches what has none by counting.
 BORDER = "carme.scaling.border"
 
+NOT_QUIET = (
+    "step.quiet is for models of DDP, and {} has no no_sync(). Train a second, plain model where step.alone is true: "
+    "with FSDP's fully_shard there is no other way, since parameters are fetched in every step."
+)
+
 
 class NotMeasured(RuntimeError):
     """The training did not do the steps that it was given; the message says what to change."""
@@ -68,8 +73,19 @@ class Step:
 
     @contextlib.contextmanager
     def quiet(self, model: Any) -> Iterator[None]:
-        """Keep a torch model (DDP, FSDP) from exchanging gradients inside, where the step is alone."""
-        with model.no_sync() if self.alone else contextlib.nullcontext():
+        """Keep a torch model of DDP from exchanging gradients inside, where the step is alone.
+
+        FSDP's ``FullyShardedDataParallel`` is taken too, but fetches its parameters all the same.
+
+        Raises:
+            NotMeasured: the model has no ``no_sync``, as what ``fully_shard`` makes.
+        """
+        quiet = getattr(model, "no_sync", None)
+        # fully_shard's set_requires_gradient_sync(False) is no way: parameters are fetched all the same, and gradients
+        # are kept in a place that zero_grad does not reach.
+        if quiet is None and (self._trial.size > 1 or hasattr(model, "set_requires_gradient_sync")):
+            raise NotMeasured(NOT_QUIET.format(type(model).__name__))
+        with quiet() if self.alone and quiet is not None else contextlib.nullcontext():
             yield
 
 

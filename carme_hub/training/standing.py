@@ -156,7 +156,7 @@ class Standing:
                 if beat is not None:
                     entry.update({name: beat.get(name) for name in NOT_YET if name not in ("state", "exit")})
                 if end is not None:
-                    entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": "failed"})
+                    entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": _bad(end)})
             if before != self._state["ranks"]:
                 self._version += 1
                 self._changed.notify_all()
@@ -176,3 +176,9 @@ class Standing:
         self._gpu_seconds += self._state["gpus"] * (now - self._counted)
         self._counted = now
         self._state["gpu_seconds"] = round(self._gpu_seconds)
+
+
+def _bad(end: State) -> str:
+    # Who stops a run has every rank raise this, and none of them has failed.
+    error = end.get("error") or {}
+    return "stopped" if str(error.get("type")).rpartition(".")[2] == "KeyboardInterrupt" else "failed"

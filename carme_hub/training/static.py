@@ -61,6 +61,7 @@ class Static(Conducting):
         self.tell(gpus_per_task=there.gpus_per_task)
         self.standing.ranks([nodes[there.node_of(rank)] for rank in range(there.ranks)])
         self.standing.update(state="running", nodes=list(nodes), message=self._beside(there))
+        self.standing.update(own_gpus=0 if there.companion else there.gpus)
         self.standing.count_gpus(there.gpus)
         step = Step(
             run=self.run.id,
@@ -95,8 +96,7 @@ class Static(Conducting):
         """Return what is to be said where another run of this session is on the same GPUs."""
         if there.companion or not there.gpus:
             return ""
-        others = sharing(self.run)
-        return f"It shares the session's GPUs with {', '.join(others)}, so both are slower." if others else ""
+        return shares_with(sharing(self.run, there.gpus_per_node, self.allocation.gpus))
 
     def _watch(self, handle: Handle, there: Place, nodes: Sequence[str]) -> None:
         """Return when all ranks have ended well."""
@@ -171,6 +171,11 @@ class Static(Conducting):
         self.standing.rank(rank, state="failed")
         message = f"Rank {rank} on {node} {how}."
         return Failed(message, error_of(rank, node, "Ended", message, self.last_lines(rank)))
+
+
+def shares_with(others: Sequence[str]) -> str:
+    """Return what is said of other runs on the same GPUs, "" where there are none."""
+    return f"It shares GPUs of the session with {', '.join(others)}: each may be slower for that." if others else ""
 
 
 def follows(error: State) -> bool:

@@ -10,6 +10,7 @@ ranks in a cell of its own, and the script under ``%%distributed``.
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import re
@@ -132,14 +133,25 @@ def copy(name: str, into: Path, *, script: bool = False) -> Path:
     for number in range(1, 1000):
         target = into / f"{name}{'' if number == 1 else f'-{number}'}{suffix}"
         try:
-            with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w", encoding="utf-8") as file:
-                file.write(text)
-            return target
+            opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             continue
         except OSError as error:
-            raise TemplateError(f"{into} cannot be written: {error.strerror}") from error
+            raise _unwritten(into, error) from error
+        try:
+            with os.fdopen(opened, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:  # the disk is full, or the quota used up: half a notebook helps nobody
+            target.unlink(missing_ok=True)
+            raise _unwritten(into, error) from error
+        return target
     raise TemplateError(f"{into} has a thousand copies of {name}. Remove some.")
+
+
+def _unwritten(into: Path, error: OSError) -> TemplateError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    ways = "Remove what you no longer need there." if full else "Have its owner, or your administrator, let you write."
+    return TemplateError(f"Nothing was copied: {into} cannot be written: {error.strerror}. {ways}")
 
 
 def notebook_text(template: Template) -> str:

@@ -4,148 +4,38 @@ TensorBoard's own server listens on a port that everybody on the node can reach,
 events by itself. Here its WSGI application is served on a socket in a folder that only the user can open; what is
 shown can be changed while it runs; and a page that is open learns of a new event within a second.
 
-One file without imports of ours: it travels to the session, so that an image needs nothing but TensorBoard.
+It and ``tensorboard_files.py`` travel to the session, so that an image needs nothing but TensorBoard.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import html
 import importlib
 import json
 import os
 import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 HERE = Path(__file__).parent
-#: The second a file of events was begun is in its name.
-EVENTS = re.compile(r"tfevents\.(\d+)")
+if TYPE_CHECKING or __package__:
+    from .tensorboard_files import Choice, Files, NoFolder, chosen, runs, shown, unread
+else:  # in a session
+    sys.path.insert(0, str(HERE))
+    from carme_tensorboard_files import Choice, Files, NoFolder, chosen, runs, shown, unread
+
 LOOK, UNWATCHED, IDLE = 0.25, 3.0, 60.0  # seconds between looks, and when nobody has looked on for the last
 HELD = 25.0  # seconds for which a question for news is held
-QUICK = 64  # files that are looked at each time: those that changed last
 LONGEST_FORM = 1 << 16
 
 Environ = dict[str, Any]
 Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What is shown: this session's newest run or all of them, all runs ``ever``, one by its name, or one folder."""
-
-    kind: str = "newest"
-    value: str = ""
-
-
-class NoFolder(ValueError):
-    """What was chosen is not there; the message says so."""
-
-
-def runs_folder() -> Path:
-    """Return where ``%%distributed`` keeps its runs; as in ``carme_hub.training.runs``."""
-    return Path.home() / ".carme/runs"
-
-
-def runs(*, ever: bool = False) -> list[str]:
-    """Return the runs of this session that have events, the newest first; ``ever``: those of all sessions."""
-    began = {}
-    with contextlib.suppress(FileNotFoundError):
-        for run in runs_folder().iterdir():
-            first = min(_stamps(run / "tb"), default=0)
-            if first and (ever or _session(run) in ("", os.environ.get("CARME_SESSION", ""))):
-                began[run.name] = (first, run.stat().st_mtime)
-    return sorted(began, key=lambda name: began[name], reverse=True)
-
-
-def _stamps(folder: Path) -> Iterator[int]:
-    for _, _, names in os.walk(folder):
-        yield from (int(found[1]) for name in names if (found := EVENTS.search(name)))
-
-
-@cache
-def _session(run: Path) -> str:
-    try:  # written before there are events, and never changed
-        return str(json.loads((run / "asked.json").read_text()).get("session", ""))
-    except (OSError, ValueError):
-        return ""
-
-
-def shown(choice: Choice) -> dict[str, Path]:
-    """Return the folders to show, by the name that they have in the legend."""
-    if choice.kind == "folder":
-        return {"": Path(choice.value)}
-    found = [choice.value] if choice.kind == "run" else runs(ever=choice.kind == "ever")
-    return {name: runs_folder() / name / "tb" for name in (found[:1] if choice.kind == "newest" else found)}
-
-
-def chosen(fields: dict[str, str]) -> Choice:
-    """Return what a form says.
-
-    Raises:
-        NoFolder: with what to do.
-    """
-    kind = fields.get("show", "newest")
-    if kind == "run":
-        name = fields.get("run", "")
-        if name not in runs(ever=True):
-            raise NoFolder(f"There is no run {name[:80]!r} with events.")
-        return Choice("run", name)
-    if kind == "folder":
-        said = fields.get("folder", "").strip()
-        folder = Path.home() / Path(said).expanduser()
-        if not said or not folder.is_dir():
-            raise NoFolder(f"There is no folder {said[:200]!r}. Give one below your home, or a whole path.")
-        return Choice("folder", str(folder))
-    return Choice(kind if kind in ("all", "ever") else "newest")
-
-
-class Files:
-    """The event files of some folders, and whether they have changed."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, tuple[int, float]] = {}
-
-    def walk(self, folders: Iterable[Path]) -> bool:
-        """Look for files, new ones too; return whether anything has changed."""
-        found = {}
-        for top in folders:
-            for folder, _, names in os.walk(top):
-                for name in names:
-                    if EVENTS.search(name):
-                        path = f"{folder}/{name}"
-                        found[path] = _size(path)
-        changed = found != self._sizes
-        self._sizes = found
-        return changed
-
-    def look(self) -> bool:
-        """Look at the files that changed last; return whether one has changed again."""
-        last = sorted(self._sizes, key=lambda path: self._sizes[path][1], reverse=True)[:QUICK]
-        now = {path: _size(path) for path in last}
-        changed = any(self._sizes[path] != size for path, size in now.items())
-        self._sizes.update(now)
-        return changed
-
-
-def _size(path: str) -> tuple[int, float]:
-    # Opened, since NFS answers a bare stat from its memory for seconds, and an open() only after asking the server.
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            state = os.fstat(fd)
-        finally:
-            os.close(fd)
-    except OSError:
-        return (-1, 0.0)
-    return (state.st_size, state.st_mtime)
 
 
 class Runs:
@@ -216,7 +106,7 @@ class Follower(threading.Thread):
                 due = began + 20 * took if began >= due else due
                 pause = 2 * took if changed else 0.0
             except OSError as error:
-                self.error, pause = f"{error.filename or 'A folder'} cannot be read: {error.strerror}", UNWATCHED
+                self.error, pause = unread(error), UNWATCHED
 
     def step(self, *, whole: bool) -> bool:
         """Look once, read what is new, and return whether there was anything.
@@ -233,8 +123,10 @@ class Follower(threading.Thread):
             self.board.renew()
         self.folders = folders
         if whole:
-            for name, folder in folders.items():
-                self.board.AddRunsFromDirectory(str(folder), name or None)
+            for name, top in folders.items():
+                # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read keeps all others from view.
+                for folder in self._files.below(top):
+                    self.board.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
         self.board.Reload()
         self.error = ""
         with self._changed:
@@ -246,6 +138,11 @@ class Follower(threading.Thread):
         """Return what is shown, in words."""
         if self.error:
             return self.error
+        if self.choice.kind == "folder" and not self._files:
+            return self._files.error or f"No events in {self.choice.value} yet; they show here once they are written"
+        return self._shows() + (f", but {self._files.error}" if self._files.error else "")
+
+    def _shows(self) -> str:
         if self.choice.kind == "folder":
             return f"Showing {self.choice.value}"
         if not self.folders:
@@ -300,8 +197,8 @@ class Pages:
         fields = {name: values[-1] for name, values in parse_qs(body).items()}
         try:
             self.follower.choose(chosen(fields))
-        except NoFolder as error:
-            return self._form(start, fields, str(error))
+        except (NoFolder, OSError) as error:
+            return self._form(start, fields, str(error) if isinstance(error, NoFolder) else f"{unread(error)}.")
         start("303 See Other", [("Location", "../"), ("Content-Length", "0")])
         return [b""]
 
@@ -310,7 +207,11 @@ class Pages:
     ) -> Iterable[bytes]:
         choice = self.follower.choice
         fields = fields or {"show": choice.kind, choice.kind: choice.value}
-        names = runs(ever=True)
+        names: list[str] = []
+        try:
+            names = runs(ever=True)
+        except OSError as unreadable:
+            error = error or f"{unread(unreadable)}."
         options = "".join(
             f"<option{' selected' if name == fields.get('run') else ''}>{html.escape(name)}</option>" for name in names
         )
@@ -321,7 +222,7 @@ class Pages:
             "RUNS": options or "<option>There is none yet</option>",
             "NO_RUN": "" if names else " disabled",
             "ABOUT": "error hint" if error else "hint",
-            "WRONG": ' aria-invalid="true"' if error and fields["show"] == "folder" else "",
+            "WRONG": ' aria-invalid="true"' if error and fields.get("show") == "folder" else "",
             "FOLDER": html.escape(fields.get("folder", ""), quote=True),
             **{kind.upper(): " checked" if fields["show"] == kind else "" for kind in ("newest", "all", "ever", "run")},
             "OTHER": " checked" if fields["show"] == "folder" else "",

@@ -29,6 +29,8 @@
     @media (max-width: 699px) {
       .carme-bar { padding: 4px 12px 0; }
       .carme-bar a { padding: 12px 0; }
+      plugins-component .warning-message { margin: 24px 16px 0 !important; }
+      app-header .brand { margin-right: 8px; }
       metrics-main-view { min-width: 0; overflow: hidden; }
       metrics-main-view .toolbar { flex-wrap: wrap; height: auto !important; padding-block: 4px; }
       metrics-card-groups .card-grid { grid-template-columns: minmax(0, 1fr) !important; }

@@ -1,6 +1,6 @@
 """Checkpoint and resume, before the time is over
 
-Some minutes before the end of the job (or when Slurm sends SIGUSR1) all ranks agree on a step, rank 0 writes a
+Two minutes before the end of the job (or when Slurm sends SIGUSR1) all ranks agree on a step, rank 0 writes a
 checkpoint, and the run ends. Run the same again and it goes on from there: in this session after you extended it, in
 another one, or in a batch job, which Slurm runs again by itself (`--dry-run --requeue` prints its script). In the
 middle of an epoch too, and with another number of ranks: no picture is seen twice, and none left out but the few that

@@ -1,7 +1,7 @@
 """A sweep of hyper-parameters: every rank tries its own
 
 The ranks need nothing of each other: rank r of N takes every N-th combination, so that one cell fills all GPUs of the
-session, or of a companion. What was found is one line of JSON for each combination, and what is there already is not
+session, or of a companion. What was found is one file of JSON for each combination, and what is there already is not
 tried again. Under `sbatch --array=0-5` the tasks of the array share the tries too; nothing has to be changed.
 """
 

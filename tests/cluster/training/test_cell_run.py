@@ -159,6 +159,13 @@ def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None
     shown = lab.run("distributed.runs(live=True)").text("text/html")
     assert f"{long}</th><td>Running</td><td>2</td>" in shown
     assert short not in shown
+    looking, thread = lab.begin(f"distributed.watch({long!r})")
+    wait_for(lambda: "step" in looking.text(), 30, "the run to be shown")
+    lab.interrupt()  # as Jupyter does also before it restarts a kernel
+    thread.join(20)
+    assert f"KeyboardInterrupt: You look on at {long} no more, and it goes on." in looking.error
+    assert "Traceback" not in looking.error
+    assert json.loads(lab.check(states))[long] == "running"
     assert lab.check(f"print(distributed.stop({long!r})['state'])") == "interrupted\n"
     assert lab.wait_no_step() < 5
     assert processes(lab) == []

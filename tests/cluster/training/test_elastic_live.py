@@ -166,7 +166,10 @@ def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, ce
     before = story.jobs()
     story.begin(backend, cell)
     story.goes_on(2)
-    assert "asked for" in story.resize(+2)
+    said = story.resize(+2)
+    print(f"{backend}: {said}")
+    assert said.startswith("2 companions with 1 virtual GPU each. Each of them: ")
+    assert ". 2 asked for: " in said
     state = story.goes_on(4)
     assert len(state["companions"]) == 2
     assert len(story.jobs()) == len(before) + 2

@@ -51,6 +51,7 @@ APPS = {
     "tells": {"title": "Tells", "command": ["{python}", "-c", TELLS, "{unix_socket}"], "closed": ["/proxy/"]},
     "workplace": {"title": "Workplace", "command": ["{python}", "-c", TELLS, "{unix_socket}"], "hub": True},
     "fails": {"title": "Fails", "command": ["{python}", "-c", "raise SystemExit(3)", "{unix_socket}"]},
+    "slow": {"title": "Slow", "command": ["{python}", "-c", f"import time; time.sleep(4)\n{TELLS}", "{unix_socket}"]},
     "absent": {"title": "Absent", "command": ["nowhere-at-all", "{unix_socket}"], "needs": "program:nowhere-at-all"},
 }
 
@@ -164,7 +165,7 @@ def test_no_port_is_served_whatever_the_user_says(server: JupyterServer, neighbo
 
 def test_only_what_is_there_is_listed(server: JupyterServer) -> None:
     said = json.loads(server.get("server-proxy/servers-info")[1])["server_processes"]
-    assert [app["name"] for app in said if app["name"] in APPS] == ["talks", "tells", "workplace", "fails"]
+    assert [app["name"] for app in said if app["name"] in APPS] == ["talks", "tells", "workplace", "fails", "slow"]
     assert said[0]["launcher_entry"]["path_info"].endswith("/")
 
 
@@ -238,10 +239,30 @@ async def test_a_websocket_is_taken_through_without_cookies_and_not_from_elsewhe
 def test_an_app_that_cannot_begin_says_so(server: JupyterServer) -> None:
     status, page = server.get("fails/")
     assert status == 502
-    assert "Fails ended with 3" in page
+    assert '<p class="note" role="alert">Fails ended with 3 at its start. What it wrote is in job.log.</p>' in page
+    for way in (
+        'href="/user/alice/fails/">Try again',
+        'href="/user/alice/lab">Back to JupyterLab',
+        "width=device-width",
+    ):
+        assert way in page
     status, page = server.get("absent/")
     assert status == 502
-    assert "Absent needs nowhere-at-all, which the image of this session lacks" in page
+    assert "Absent needs nowhere-at-all, which the image of this session lacks. Start a server with another" in page
+
+
+def test_who_opens_an_app_that_takes_long_sees_that_it_starts(server: JupyterServer) -> None:
+    began = time.monotonic()
+    status, page = server.get("slow/", **{"Sec-Fetch-Mode": "navigate"})
+    assert status == 202
+    assert "<h1>Slow is starting</h1>" in page
+    assert '<meta http-equiv="refresh" content="1">' in page
+    assert time.monotonic() - began < 4
+    assert server.get("slow/x")[0] == 200  # a script waits for it
+    status, told = server.get("slow/", **{"Sec-Fetch-Mode": "navigate"})
+    assert (status, "'/'" in told) == (200, True)
+    status, page = server.get("fails/", **{"Sec-Fetch-Mode": "navigate"})
+    assert (status, "Fails ended with 3" in page) == (502, True)
 
 
 def test_nobody_gets_in_without_a_login(server: JupyterServer) -> None:

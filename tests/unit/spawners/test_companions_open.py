@@ -226,11 +226,14 @@ async def test_a_quote_says_cost_and_start_and_writes_nothing(part: Any, session
     said = (await quote(part, Spawner(), session, TWO)).as_json()
     assert (said["allowed"], said["gpu_seconds"], said["left"]) == (True, 7201, "8 h left")
     assert said["message"] == "Costs up to 2 GPU-hours."
+    assert (said["companions_left"], said["companions_most"]) == (Spawner().max_companions,) * 2
     assert "2 nodes are free with 2 × a100" in str(said["said"])
     assert part.done == ["cost"]
     assert part.book.companions_of(PARENT) == ()
     too_many = await quote(part, Spawner(), session, Wish(nodes=3, gpus=3))
     assert "Only 2 nodes" in too_many.message
+    await open_companion(part, Spawner(), session, ONE)
+    assert (await quote(part, Spawner(), session, ONE)).as_json()["companions_left"] == Spawner().max_companions - 1
 
 
 async def test_it_is_given_back_by_its_session_alone(part: Any, session: Session) -> None:

@@ -13,7 +13,7 @@ from carme_hub.domain.sessions import Session
 from carme_hub.spawners import truth
 from carme_hub.spawners.companions import give_back, open_companion
 from carme_hub.spawners.pages import templates_path
-from carme_hub.spawners.truth import SessionTruth
+from carme_hub.spawners.truth import Companion, SessionTruth
 
 __all__ = ["book", "part", "session"]
 
@@ -39,6 +39,15 @@ async def test_each_button_asks_its_own_question(part: Part, session: Session, m
     assert buttons == dialogs == [f"carme-companion-{second.id}-give-back"]
     assert f'action="/hub/carme/sessions/{PARENT}/companions/{second.id}/give-back"' in shown
     assert first.id not in "".join(dialogs)
+    assert "Cancel this request?" in shown  # it waits: there is nothing to give back
+    assert "Give back" not in shown
+
+
+def test_what_runs_is_given_back() -> None:
+    one = Companion(PARENT, "c1", "2 nodes more", leaving=False, waiting=False)
+    shown = page(SimpleNamespace(active=True, name="", companions=[one]))
+    assert "Give these nodes back?" in shown
+    assert "Cancel" not in shown
 
 
 async def test_without_companions_nothing_is_shown(

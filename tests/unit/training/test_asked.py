@@ -40,6 +40,7 @@ def test_a_file_gives_back_what_was_asked_for() -> None:
         ("-n 4 --backend nccl", "there are horovod, torchrun, mpi"),
         ("-n 4 --elastic 5:8", "-n 4 has to be between the two"),
         ("-n 4 --elastic 2-8", "like 2:8"),
+        ("-n 4 --elastic 2:193", "192 ranks at most"),
         ("-n 4 --backend mpi --elastic 2:8", "MPI cannot change"),
         ("-n 4 --time soon", "30m, 1h30m or 2d"),
         ("-n 4 --time 0m", "30m, 1h30m or 2d"),

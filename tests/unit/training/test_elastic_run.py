@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
@@ -18,10 +19,10 @@ from started_here import BrokerThatStartsHere, StepHere
 from carme_hub.training import elastic, elastic_horovod, elastic_resize
 from carme_hub.training.asked import Asked
 from carme_hub.training.broker import Allocation, NotReady, RunningStep, Step
-from carme_hub.training.companions import Companion, NoHub, Refused
+from carme_hub.training.companions import Companion, NoHub, Quote, Refused
 from carme_hub.training.control import NotDone
 from carme_hub.training.elastic import Elastic
-from carme_hub.training.runs import ENDED, State, create
+from carme_hub.training.runs import ENDED, State, create, keep
 
 
 class HubThatGivesLater:
@@ -35,6 +36,13 @@ class HubThatGivesLater:
         self.down = 0
         self.ends = 0.0
         self.why = "A job with a higher priority took the place. Start again."
+        self.price = Quote(allowed=True, message="Costs up to 0.5 GPU-hours", gpu_seconds=1800, said="starts now")
+        self.silent: threading.Event | None = None
+
+    def quote(self, **asked: int) -> Quote:
+        if self.silent is not None:
+            self.silent.wait(20)
+        return self.price
 
     def open(self, **asked: Any) -> Companion:
         if len(self.opened) >= self.most:
@@ -139,13 +147,14 @@ def running(
     ranks: int = 2,
     limits: tuple[int, int] = (2, 4),
     gpus: int = 0,
+    each: int | None = None,
     most: int = 9,
     hub: HubThatGivesLater | None = None,
     broker: type[BrokerWithCompanions] = BrokerWithCompanions,
     **more: Any,
 ) -> Iterator[Story]:
     """Conduct a run to its end; one that goes on when the story is told is stopped."""
-    asked = Asked(ranks, backend="horovod", elastic=limits, detach=True)
+    asked = Asked(ranks, backend="horovod", elastic=limits, detach=True, gpus_per_task=each)
     code = None if "call" in more else forged_horovod.CELL + (cell or "train(10**9)")
     hub = hub or HubThatGivesLater()
     hub.most = most
@@ -229,6 +238,8 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
             story.resize(+3)
         with pytest.raises(NotDone, match="2:4 allows no 1"):
             story.resize(-1)
+        with pytest.raises(NotDone, match="0 changes nothing"):
+            story.resize(0)
         story.hub.most = 0
         with pytest.raises(NotDone, match="no GPU-time left"):
             story.resize(+1)
@@ -339,3 +350,21 @@ def test_nobody_left_is_said_with_how_the_last_one_ended(monkeypatch: pytest.Mon
         state = story.end()
         assert state["state"] == "failed"
         assert state["message"].startswith("No rank is left. Rank ")
+
+
+def test_who_is_on_the_same_gpus_is_said() -> None:
+    other = create(Asked(1, name="beside"), cell="pass")
+    keep(other.folder / "state.json", other.state() | {"state": "running", "own_gpus": 1, "nodes": ["n1"]})
+    with running(gpus=2) as story:
+        state = story.until(lambda state: state["own_gpus"] == 2)
+        assert state["message"].startswith("It shares GPUs of the session with beside: each may be slower for that.")
+
+
+def test_each_worker_has_its_share_of_the_processors_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cell = "print('THREADS', os.environ['OMP_NUM_THREADS'])\ntrain(3)"
+    with running(cell, ranks=5, limits=(5, 5), gpus=2) as story:
+        assert story.end()["state"] == "finished"
+        found = [int(story.run.log(number).split("THREADS ")[1].split()[0]) for number in range(5)]
+        all_of_it = len(os.sched_getaffinity(0))
+        assert found == [max(1, all_of_it // 2)] * 4 + [all_of_it], "two on each node, and one in a companion"

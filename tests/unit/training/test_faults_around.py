@@ -171,12 +171,19 @@ def test_a_module_beside_the_notebook_is_not_taken_for_pythons_own(run: Run, tmp
 
 
 def test_who_shares_the_gpus_of_a_session_is_known(run: Run) -> None:
-    beside = create(Asked(2, name="beside"), cell="pass")
-    for name, changes in (("beside", {"gpus": 2}), ("elsewhere", {"gpus": 2, "companions": ["c"]}), ("cpus", {})):
-        each = beside if name == "beside" else create(Asked(2, name=name), cell="pass")
+    def going(name: str, elastic: tuple[int, int] | None = None, **changes: Any) -> Run:
+        each = create(Asked(2, name=name, elastic=elastic), cell="pass")
         keep(each.folder / "state.json", each.state() | {"state": "running", **changes})
-    assert runs.sharing(run) == ["beside"]
-    assert runs.sharing(beside) == []
+        return each
+
+    beside = going("beside", own_gpus=4, gpus=4, nodes=["n1", "n2"])
+    going("elsewhere", gpus=2, companions=["c"])
+    going("cpus")
+    assert runs.sharing(run, 2, 4) == [], "the broker gives it the others"
+    assert runs.sharing(run, 3, 4) == ["beside"]
+    assert runs.sharing(beside, 4, 4) == []
+    going("grown", (2, 4), own_gpus=1, gpus=3, nodes=["n1", "n3"], companions=["d", "e"])
+    assert runs.sharing(run, 1, 4) == ["grown", "beside"], "an elastic run is on all GPUs, and has companions besides"
 
 
 def test_a_terminal_leaves_no_line_out(run: Run) -> None:

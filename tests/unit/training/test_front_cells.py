@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,6 +141,25 @@ def test_a_detached_cell_ends_at_once_and_is_found_again(
         distributed.stop()
 
 
+def test_who_stops_looking_on_at_a_detached_run_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (Path.cwd() / "train.py").write_text("import time\ntime.sleep(60)\n")
+    assert command.main(["train", "-n", "1", "--detach", "--name", "long", "train.py"]) == 0
+    with monkeypatch.context() as pressing:
+        pressing.setattr(live.Terminal, "show", interrupt)  # Ctrl-C, and the interrupt before a kernel's restart
+        assert command.main(["runs", "watch", "long"]) == command.STOPPED
+        assert "carme-hub runs stop long" in capsys.readouterr().err
+        with pytest.raises(Interrupted, match="it goes on"):
+            distributed.watch("long")
+    time.sleep(1)  # somebody who looked on has gone, which its conductor hears of
+    assert Run.load("long").state()["state"] in runs.LIVE
+    assert distributed.stop("long")["state"] == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -180,6 +200,24 @@ def test_a_function_returns_what_each_rank_returned() -> None:
     run = distributed.start(train, {"base": 2}, n=1)
     assert distributed.watch(run)["state"] == "finished"
     assert run.result() == 2
+    with pytest.raises(CannotRun) as caught:
+        run.result(5)
+    (said,) = caught.value._render_traceback_()  # what a notebook shows, in place of our own call stack
+    assert said.startswith("NoResult: There is no result-5.pkl in ")
+
+
+def test_a_result_that_cannot_be_unpickled_here_is_said_without_our_call_stack() -> None:
+    def gives() -> object:
+        class Odd:
+            def __reduce__(self) -> tuple[object, ...]:
+                return __import__, ("nowhere_at_all",)
+
+        return Odd()
+
+    with pytest.raises(CannotRun, match=r"What is in result-0\.pkl cannot be unpickled") as caught:
+        distributed.run(gives, n=1)
+    (said,) = caught.value._render_traceback_()
+    assert said.startswith("Rejected: ")
 
 
 def test_options_of_a_function_are_those_of_the_cell() -> None:
@@ -197,6 +235,15 @@ def test_how_a_run_ended_is_what_is_raised() -> None:
     raise_for({"state": "finished"}, "/f")
     with pytest.raises(Interrupted, match="run1 was stopped"):
         raise_for({"state": "interrupted", "id": "run1"}, "/f")
+    error = {"rank": None, "node": "", "type": "TimeLimit", "message": "Its time limit of 60 s is over."}
+    ended = {"state": "failed", "id": "run1", "message": error["message"], "error": error}
+    with pytest.raises(RunFailed, match=r"^run1 failed\. Its time limit of 60 s is over\.$") as caught:
+        raise_for(ended, "/f")
+    assert not isinstance(caught.value, RankFailed)  # it was the fault of none
+    assert caught.value._render_traceback_() == [
+        "RunFailed: run1 failed. Its time limit of 60 s is over.",
+        "All that its ranks printed is in /f",
+    ]
     with pytest.raises(RunFailed, match=r"run1 lost\. The session has ended"):
         raise_for({"state": "lost", "id": "run1", "message": "The session has ended"}, "/f")
     assert not issubclass(Interrupted, Exception)  # `except Exception` in a cell must not go on after it

@@ -1,4 +1,4 @@
-"""A run is shown in place in a notebook, line by line on a terminal, and an interrupt ends it."""
+"""A run is shown in place in a notebook, line by line on a terminal, and an interrupt ends it, or the looking on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from front_things import state
 from carme_hub.training import follow, live
 from carme_hub.training.asked import Asked
 from carme_hub.training.display import View
+from carme_hub.training.failures import Interrupted
 from carme_hub.training.follow import Follower
 from carme_hub.training.live import Notebook, Tail, Terminal
 from carme_hub.training.runs import Run, create, keep
@@ -115,7 +116,7 @@ class LiveThatDoes:
     every, lines = False, None
 
     def __init__(self, *things: Any) -> None:
-        self.things, self.ends = list(things), 0
+        self.things, self.ends, self.last = list(things), 0, ""
 
     def show(self, view: View) -> None:
         if self.things:
@@ -123,7 +124,7 @@ class LiveThatDoes:
 
     def end(self, view: View) -> None:
         self.ends += 1
-        assert view.ended
+        self.last = str(view.state["state"])
 
 
 def interrupt() -> None:
@@ -134,7 +135,7 @@ def test_it_is_shown_until_it_has_ended_also_without_a_conductor_here(run: Run) 
     shown = LiveThatDoes(lambda: put(run, state="running"), lambda: put(run, state="finished"))
     assert Follower(run, shown).follow()["state"] == "finished"
     assert shown.things == []
-    assert shown.ends == 1
+    assert (shown.ends, shown.last) == (1, "finished")
 
 
 def test_an_interrupt_ends_the_run_and_a_second_one_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def test_an_interrupt_ends_the_run_and_a_second_one_at_once(run: Run, monkeypatc
     shown = LiveThatDoes(lambda: None, interrupt, interrupt)
     assert Follower(run, shown).follow()["state"] == "interrupted"
     assert asked == ["interrupt", "stop"]
-    assert shown.ends == 1
+    assert (shown.ends, shown.last) == (1, "interrupted")
 
 
 def test_whoever_interrupts_a_third_time_gets_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +159,36 @@ def test_whoever_interrupts_a_third_time_gets_away(run: Run, monkeypatch: pytest
     monkeypatch.setattr(Run, "stop", lambda self: None)
     with pytest.raises(KeyboardInterrupt):
         Follower(run, LiveThatDoes(interrupt, interrupt, interrupt)).follow()
+
+
+@pytest.fixture
+def detached(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run that was started detached, and that nobody is to end."""
+    for name in ("interrupt", "stop"):
+        monkeypatch.setattr(Run, name, lambda self, name=name: pytest.fail(f"{name} was asked for"))
+    monkeypatch.setattr(Run, "_conducted", lambda self, said: True)
+    return create(Asked(2, detach=True, name="long"), cell="pass")
+
+
+def test_an_interrupt_of_who_looks_on_at_a_detached_run_leaves_it_alone_and_says_how_to_end_it(detached: Run) -> None:
+    ends = lambda: put(detached, state="finished")  # noqa: E731  who looks on still would see this
+    shown = LiveThatDoes(lambda: put(detached, state="running"), interrupt, ends)
+    with pytest.raises(Interrupted, match="it goes on") as caught:
+        Follower(detached, shown).follow()
+    assert "distributed.stop('long')" in str(caught.value)
+    assert "carme-hub runs stop long" in str(caught.value)
+    assert (shown.ends, shown.last) == (1, "running")  # what stays in the notebook needs no kernel
+    assert caught.value._render_traceback_() == [f"KeyboardInterrupt: {caught.value}"]
+
+
+def test_of_a_detached_run_that_ended_as_the_interrupt_came_nobody_says_that_it_goes_on(detached: Run) -> None:
+    def ends_just_then() -> None:
+        put(detached, state="finished")
+        raise KeyboardInterrupt
+
+    shown = LiveThatDoes(ends_just_then)
+    assert Follower(detached, shown).follow()["state"] == "finished"
+    assert (shown.ends, shown.last) == (1, "finished")
 
 
 def test_a_run_whose_conductor_says_it_ended_between_two_looks_is_seen(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training import results
+from carme_hub.training.failures import CannotRun
 from carme_hub.training.kept import write
 from carme_hub.training.results import NoResult, Rejected
 
@@ -38,8 +39,9 @@ def test_what_cannot_be_unpickled_is_named() -> None:
 
 def test_a_result_is_of_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "result-0.pkl"
-    with pytest.raises(NoResult, match="has not ended well, or not yet"):
+    with pytest.raises(NoResult, match="has not ended well, or not yet") as caught:
         results.read(path)
+    assert isinstance(caught.value, CannotRun)
     write(path, pickle.dumps([1]))
     assert results.read(path) == [1]
     assert path.stat().st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import runs, scaling, scaling_command
+from carme_hub.training import runs, scaling
 from carme_hub.training.command import main
 from carme_hub.training.failures import CannotRun, RankFailed
 from carme_hub.training.runs import Run
@@ -252,9 +252,24 @@ def test_the_command_says_what_there_is_not(script: str, capsys: pytest.CaptureF
     assert "no script nothing.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "found"), [("1,2,4", [1, 2, 4]), ("1-4", [1, 2, 3, 4]), ("1-2,8", [1, 2, 8])])
-def test_numbers_are_lists_and_ranges(text: str, found: list[int]) -> None:
-    assert scaling_command._numbers(text) == found
+def test_one_curve_that_is_damaged_does_not_hide_the_others(
+    script: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    benchmark(script)
+    kept = tmp_path / ".carme" / "scaling"
+    good = json.loads((kept / "training-2--train.py.json").read_text())
+    (kept / "half.json").write_text(json.dumps(good)[:100])
+    (kept / "later.json").write_text(json.dumps({**good, "version": 99}))
+    (kept / "words.json").write_text(json.dumps({**good, "runs": [{**run, "rate": "much"} for run in good["runs"]]}))
+    capsys.readouterr()
+    assert main(["scaling", "report"]) == 0
+    out = capsys.readouterr().out
+    lines = dict(line.split(": ", 1) for line in out.splitlines())
+    assert set(lines) == {"half", "later", "words", "training-2--train.py"}
+    assert all(lines[name].startswith("not read. ") for name in ("half", "later", "words"))
+    assert "no scaling curve of version 1" in lines["later"]
+    assert not lines["training-2--train.py"].startswith("not read")
+    assert main(["scaling", "report", "later"]) == 2
 
 
 # -- the trial by itself ----------------------------------------------------------------------------------------------
@@ -307,6 +322,31 @@ def test_a_quiet_step_of_a_torch_model_has_no_exchange() -> None:
     part = trial_of(Plan((8,), steps=3, blocks=2, warmup=0), body).part("n1")
     assert model.entered == 6
     assert len(part.alone) == 2
+
+
+class ModelOfFullyShard:
+    """What ``fully_shard`` makes: it has no ``no_sync``."""
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        pytest.fail("gradients are not all that it exchanges")
+
+
+@pytest.mark.parametrize(("model", "size"), [(ModelOfFullyShard(), 1), (ModelOfFullyShard(), 2), (object(), 2)])
+def test_a_model_that_cannot_be_quiet_is_said_at_its_first_step(model: object, size: int) -> None:
+    trial = Trial(Plan((8,)), 8, 0, size)
+    first = next(iter(trial)).quiet(model)
+    assert not trial.now_alone
+    with pytest.raises(NotMeasured, match=r"Train a second, plain model where step\.alone is true"):
+        first.__enter__()
+
+
+def test_one_rank_needs_no_ddp_to_be_quiet() -> None:
+    def body(trial: Trial) -> None:
+        for step in trial:
+            with step.quiet(object()):
+                pass
+
+    assert len(trial_of(Plan((8,), steps=1, blocks=1), body).part("n1").alone) == 1
 
 
 def test_a_loop_that_is_left_measures_nothing() -> None:

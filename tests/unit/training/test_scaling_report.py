@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -228,6 +229,14 @@ def test_the_picture_has_each_point_its_error_and_its_batch() -> None:
     words = [text.text for text in picture.iter(f"{SVG}text")]
     assert words.count("batch 32") == words.count("batch 64") == 3
     assert picture.find(f"{SVG}title") is not None
+    # Orange letters on white, and blue ones on a dark page, are fainter than WCAG allows small text to be.
+    assert not [text for text in picture.iter(f"{SVG}text") if text.get("fill")]
+
+
+def test_on_a_narrow_page_the_plots_scroll_and_stay_readable() -> None:
+    page = scaling_plot.html(of_the_issue())
+    assert re.search(r'<div tabindex="0" role="region" aria-label="Plots" style="[^"]*overflow-x:auto', page)
+    assert page.count("min-width:320px") == page.count("<svg ") >= 2
 
 
 def test_a_wide_error_does_not_flatten_the_lines() -> None:

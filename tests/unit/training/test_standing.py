@@ -100,6 +100,19 @@ def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> 
     ]
 
 
+def test_a_rank_that_was_interrupted_has_not_failed(run: Run) -> None:
+    there = Standing(run)
+    there.start()
+    there.ranks(["n1", "n1"])
+    with Rendezvous("127.0.0.1") as meeting:
+        for rank, kind in enumerate(("KeyboardInterrupt", "ValueError")):
+            end = {"ok": False, "error": {"type": kind, "message": ""}}
+            telling.Telling(meeting.address, meeting.port).put(telling.END, rank, end)
+        there.beats(meeting)
+    there.close(state="interrupted")
+    assert [each["state"] for each in run.state()["ranks"]] == ["stopped", "failed"]
+
+
 def test_gpu_time_is_counted_by_what_the_run_has(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(standing.time, "monotonic", lambda: now[0])

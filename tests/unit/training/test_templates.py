@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +107,26 @@ def test_a_name_that_is_none_of_ours_is_refused(tmp_path: Path, name: str) -> No
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(templates.TemplateError, match="away cannot be written: No such file"):
         templates.copy("ddp", tmp_path / "away")
+
+
+@pytest.mark.parametrize(
+    ("number", "ways"), [(errno.EDQUOT, "Remove what you no longer need"), (errno.EIO, "your administrator")]
+)
+def test_a_copy_that_does_not_fit_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, ways: str
+) -> None:
+    opened = os.fdopen
+
+    def full(descriptor: int, *words: Any, **more: Any) -> Any:
+        file = opened(descriptor, *words, **more)
+        file.write("{")
+        file.close()
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(templates.TemplateError, match=f"{os.strerror(number)}. .*{ways}"):
+        templates.copy("ddp", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_backend_lacks_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

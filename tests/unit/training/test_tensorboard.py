@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training import tensorboard
+from carme_hub.training import tensorboard, tensorboard_files
 from carme_hub.training.runs import root
-from carme_hub.training.tensorboard import Choice, Follower, NoFolder, Pages, Runs, chosen, runs, runs_folder, shown
+from carme_hub.training.tensorboard import Follower, Pages, Runs
+from carme_hub.training.tensorboard_files import Choice, NoFolder, chosen, runs, runs_folder, shown
 
 SHARE = Path(__file__).parents[3] / "share/carme_hub/apps"
 
@@ -22,10 +24,10 @@ class BoardThatNotes:
     """In place of TensorBoard's multiplexer."""
 
     def __init__(self) -> None:
-        self.added: dict[str, str | None] = {}
+        self.added: dict[str, str] = {}
         self.reloads = 0
 
-    def AddRunsFromDirectory(self, path: str, name: str | None) -> None:
+    def AddRun(self, path: str, name: str) -> None:
         self.added[path] = name
 
     def Reload(self) -> None:
@@ -91,7 +93,7 @@ def test_the_follower_reads_only_when_something_was_written() -> None:
     assert follower.says().startswith("No run has written")
     file = made("one", 100)
     assert follower.step(whole=True)
-    assert board.added == {str(runs_folder() / "one/tb"): "one"}
+    assert board.added == {str(runs_folder() / "one/tb/rank0"): "one/rank0"}
     assert not follower.step(whole=True)
     assert not follower.step(whole=False)
     file.write_text("xy")
@@ -102,7 +104,7 @@ def test_the_follower_reads_only_when_something_was_written() -> None:
     assert follower.step(whole=True)
     assert follower.says() == "Showing run two, the newest"
     assert board.current is not first  # nothing of the old run is left
-    assert list(board.added.values()) == ["two"]
+    assert list(board.added.values()) == ["two/rank0"]
 
 
 def test_all_runs_grow_without_being_read_anew() -> None:
@@ -115,7 +117,7 @@ def test_all_runs_grow_without_being_read_anew() -> None:
     made("two", 200)
     follower.step(whole=True)
     assert board.current is first
-    assert sorted(str(name) for name in board.added.values()) == ["one", "two"]
+    assert sorted(board.added.values()) == ["one/rank0", "two/rank0"]
     assert follower.says() == "Showing all runs of this session: 2"
     follower.choose(Choice("run", "one"))
     follower.step(whole=True)
@@ -159,6 +161,79 @@ def test_a_folder_that_cannot_be_read_ends_nothing(monkeypatch: pytest.MonkeyPat
     follower.start()
     assert follower.wait(0, 5) == 1
     assert follower.says() == "Showing run one, the newest"
+
+
+@pytest.fixture
+def locked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that may not be read, and that holds a folder; root, as whom tests may run, may read everything."""
+    folder = home / "locked"
+    (folder / "inner").mkdir(parents=True)
+    listing = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).is_relative_to(folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("locked", "You may not read the folder"),
+        ("locked/inner", "You may not read the folder"),
+        ("file", "&#x27;file&#x27; is no folder. Give the folder"),
+        ("", "Write which folder"),
+        ("~nobody-of-this-name/logs", "There is no folder"),
+        ("x" * 300, "There is no folder"),
+        ("%00", "There is no folder"),
+    ],
+)
+@pytest.mark.usefixtures("locked")
+def test_a_folder_that_cannot_be_shown_is_said_in_the_form_with_what_to_do(home: Path, said: str, answer: str) -> None:
+    (home / "file").write_text("x")
+    browser = Browser()
+    page = browser.ask("POST", "/carme/", f"show=folder&folder={said}")
+    assert browser.status.startswith("400")
+    assert answer in page
+    assert 'role="alert"' in page
+    assert browser.follower.choice == Choice()
+
+
+def test_one_folder_that_cannot_be_read_keeps_no_other_from_view(home: Path, locked: Path) -> None:
+    board = Runs(BoardThatNotes)
+    follower = Follower(board)
+    follower.choose(Choice("folder", str(home)))
+    for name in ("a", "locked/b"):
+        (home / name).mkdir()
+        (home / name / "events.out.tfevents.100.node1.7.0").write_text("x")
+    follower.step(whole=True)
+    assert board.added == {str(home / "a"): "a"}
+    assert follower.says() == f"Showing {home}, but {locked} cannot be read: Permission denied"
+
+
+def test_a_folder_without_events_is_not_said_to_be_shown(home: Path, locked: Path) -> None:
+    follower = Follower(Runs(BoardThatNotes))
+    (home / "logs").mkdir()
+    follower.choose(Choice("folder", str(home / "logs")))
+    follower.step(whole=True)
+    assert follower.says() == f"No events in {home}/logs yet; they show here once they are written"
+    follower.choose(Choice("folder", str(locked)))  # as one that was locked after it was chosen
+    follower.step(whole=True)
+    assert follower.says() == f"{locked} cannot be read: Permission denied"
+
+
+def test_the_form_is_there_where_the_runs_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(*, ever: bool = False) -> list[str]:
+        raise OSError(116, "Stale file handle", f"/home/x/.carme/runs{ever:d}")
+
+    monkeypatch.setattr(tensorboard, "runs", stale)
+    monkeypatch.setattr(tensorboard_files, "runs", stale)
+    page = Browser().ask("GET", "/carme/")
+    assert "/home/x/.carme/runs1 cannot be read: Stale file handle." in page
+    assert "/home/x/.carme/runs1 cannot be read: Stale" in Browser().ask("POST", "/carme/", "show=run&run=a")
 
 
 class Browser:
