@@ -26,8 +26,8 @@ test: setup lint unit cluster faults browser  ## everything
 	@echo "[test] JupyterHub's own tests, and beside them those on Slurm 24.11 (five minutes)"
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target hub-suite other-slurm
 
-unit: setup  ## what needs nothing real; six minutes
-	@$(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
+unit: setup  ## what needs nothing real; five minutes
+	@$(BIN)/python -m pytest tests/unit -q -n 3 --dist worksteal
 
 cluster: setup  ## the stories on a real Slurm
 	@$(BIN)/python -m pytest tests/cluster -q -n 3 --dist loadfile --no-loadscope-reorder

@@ -53,6 +53,8 @@ def train(state):
             state.done, state.step = state.done + len(batch), state.step + 1
             note(epoch=state.epoch, step=state.step, mine=mine, loss=total)
             here.step(state.step, samples=len(mine), loss=total)
+            if state.step % EVERY == 0:
+                hvd.allreduce(torch.zeros(1), name="noted")  # a rank that dies before its note takes the step with it
             if state.step % EVERY == 0 and state.done < SAMPLES:
                 state.commit()
         state.epoch, state.done = state.epoch + 1, 0
@@ -82,6 +84,7 @@ if kept.exists():
 dist.barrier()
 
 def save():
+    dist.barrier()  # a rank that dies before its note takes the step with it
     if rank == 0:
         said = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "place": place}
         torch.save(said, folder / "kept.new")

@@ -56,7 +56,7 @@ class Ending(Story):
 
     def goes_on_without(self, *words: str) -> None:
         """Wait until all of these are said of it, and two ranks train; count the samples of the whole run then."""
-        state = self.until(words[0], lambda state: all(word in state["message"] for word in words), 90)
+        state = self.until(words[0], lambda state: all(word in state["message"] for word in words), 180)
         assert state["state"] == "running"
         assert self.goes_on(2)["companions"] == []
         state = self.check_samples()
@@ -66,7 +66,7 @@ class Ending(Story):
 
     def books(self) -> dict[str, int]:
         """Return what the ledger has of the companion in GPU-seconds, when it has been settled."""
-        wait_for(lambda: "release" in self._entries(), 90, "the rest to be released")
+        wait_for(lambda: "release" in self._entries(), 180, "the rest to be released")
         found = self._entries()
         assert found["hold"] + found["release"] == 0
         return found
