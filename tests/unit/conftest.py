@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -32,6 +33,15 @@ def _no_log_to_what_is_closed() -> None:
         for handler in list(logger.handlers):
             if getattr(getattr(handler, "stream", None), "closed", False):
                 logger.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_umask_of_others() -> Iterator[None]:
+    """Take back what programs of ours that a test has run in this process did to files to come."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture
