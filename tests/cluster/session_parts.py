@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -154,8 +155,11 @@ class Watched:
             self.hub.begin(self.user, self.name, **self._options)
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            self.hub.progress(self.user, self.name, into=self.said)
+        end = time.monotonic() + 20
+        while not self.said and time.monotonic() < end:  # the hub lists a server a moment before it tells of its start
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.hub.progress(self.user, self.name, into=self.said)
+            time.sleep(0.1)
 
     def wait_said(self, words: str, limit: float = 30) -> str:
         """Return the first sentence with these words, once it was told."""

@@ -15,7 +15,8 @@ from carme_hub.sandbox import Cluster
 SHARE = (
     "import os, pwd, time\n"
     "own, number = '/dev/shm/' + os.environ['CARME_SESSION'], int(os.environ['SLURM_PROCID'])\n"
-    "open(f'{own}-{number}', 'w').write(pwd.getpwuid(os.getuid()).pw_name)\n"
+    "open(f'{own}-{number}.part', 'w').write(pwd.getpwuid(os.getuid()).pw_name)\n"
+    "os.rename(f'{own}-{number}.part', f'{own}-{number}')\n"
     "end = time.monotonic() + 20\n"
     "while not os.path.exists(f'{own}-{1 - number}') and time.monotonic() < end: time.sleep(0.02)\n"
     "print(open(f'{own}-{1 - number}').read(), os.environ['CARME_SLOT'])\n"
