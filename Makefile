@@ -33,7 +33,7 @@ cluster: setup  ## the stories on a real Slurm
 	@$(BIN)/python -m pytest tests/cluster -q -n 3 --dist loadfile --no-loadscope-reorder
 
 faults: setup  ## the promises of RELIABILITY.md, with faults injected
-	@$(BIN)/python -m pytest tests/faults -q -n 4 --dist worksteal
+	@$(BIN)/python -m pytest tests/faults -q -n 6 --dist worksteal
 
 browser: demo-check
 
