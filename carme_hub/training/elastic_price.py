@@ -11,6 +11,7 @@ from .display import counted, kind_of_gpu
 from .elastic_crew import cpus_each, seats_of
 from .failures import CannotRun
 from .placing import Room
+from .price import cost
 from .runs import virtual
 
 #: Seconds for the hub to say a price while a run goes on: somebody waits for the answer.
@@ -78,15 +79,6 @@ def what(count: int, gpus: int, *, virtual: bool = False) -> str:
     return f"{counted(count, 'companion')}{having}{' each' if having and count > 1 else ''}"
 
 
-def cost(quote: Quote, count: int = 1, *, virtual: bool = False) -> str:
-    """Return what so many of what was quoted cost, and when they start, in sentences."""
-    text = " ".join(filter(None, (_sentence(quote.message), _sentence(quote.said))))
-    if count == 1 or not text:
-        return text
-    hours = f" All of them: up to {count * quote.gpu_seconds / 3600:.2f} {kind_of_gpu({'virtual': virtual})}-hours."
-    return f"Each of them: {text}{hours if quote.gpu_seconds else ''}"
-
-
 def too_many(quote: Quote, count: int) -> str:
     """Return why a session cannot have so many companions more, "" where it can, or the hub does not say."""
     left, most = quote.companions_left, quote.companions_most
@@ -94,7 +86,3 @@ def too_many(quote: Quote, count: int) -> str:
         return ""
     more = f"{left} more can be had" if left else "no more can be had"
     return f"Each further rank takes a companion, of which a session has {most} at once at most here: {more}."
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

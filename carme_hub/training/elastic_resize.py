@@ -18,7 +18,8 @@ from .companions import Companion, Hub, NoHub, Refused, going, let_go
 from .control import NotDone
 from .elastic_crew import Crew, Share
 from .elastic_price import PATIENCE as QUICK
-from .elastic_price import cost, quoted, too_many, what
+from .elastic_price import quoted, too_many, what
+from .price import cost
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from .asked import Asked
 from .broker import NoBroker
 from .companion_job import STARTING
+from .companions import Hub, NoHub, Quote, Refused
 from .direct import broker_here
 from .display import counted, kind_of_gpu
 from .failures import CannotRun
@@ -22,25 +23,23 @@ def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
         CannotRun: the hub would refuse it, in its words.
     """
     if asked.elastic:
-        from . import elastic_price
+        from . import elastic_price  # which says its price in the words below
 
         return elastic_price.of_run(asked, room(environ), environ)
     where = place(asked, room(environ))
     if not where.companion:
         return ""
-    from . import companions, elastic_price  # most runs need none
-
     try:
-        hub = companions.Hub.from_environ()
+        hub = Hub.from_environ()
         quote = hub.quote(nodes=where.nodes, gpus=where.gpus, minutes=minutes(asked))
-    except (companions.NoHub, companions.Refused) as error:
+    except (NoHub, Refused) as error:
         raise CannotRun(str(error)) from None
     if not quote.allowed:
         raise CannotRun(quote.message)
     more = needs(where, virtual=virtual(environ))
     are = "is" if where.nodes == 1 else "are"
     said = f"This session has no room for {counted(where.ranks, 'rank')}: {more} more {are} asked for."
-    return f"{said} {elastic_price.cost(quote)}".strip()
+    return f"{said} {cost(quote)}".strip()
 
 
 def needs(where: Place, *, virtual: bool = False) -> str:
@@ -64,3 +63,16 @@ def room(environ: Mapping[str, str]) -> Room:
     except NoBroker as error:
         raise CannotRun(str(error)) from None
     return Room(len(have.nodes), have.gpus)
+
+
+def cost(quote: Quote, count: int = 1, *, virtual: bool = False) -> str:
+    """Return what so many of what was quoted cost, and when they start, in sentences."""
+    text = " ".join(filter(None, (_sentence(quote.message), _sentence(quote.said))))
+    if count == 1 or not text:
+        return text
+    hours = f" All of them: up to {count * quote.gpu_seconds / 3600:.2f} {kind_of_gpu({'virtual': virtual})}-hours."
+    return f"Each of them: {text}{hours if quote.gpu_seconds else ''}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from forged_quotes import HubThatQuotes
 from test_elastic_run import HubThatGivesLater, running
 from test_elastic_run import place as place
 
@@ -20,19 +21,6 @@ from carme_hub.training.failures import CannotRun
 
 COSTS = Quote(True, "Costs up to 0.98 GPU-hours of physics", gpu_seconds=3540, said="starts now")
 TWO = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_ON_NODE": "8"}
-
-
-class HubThatQuotes:
-    """Answers questions about companions, and notes the last."""
-
-    def __init__(self, answer: Quote | Exception) -> None:
-        self.answer, self.asked = answer, {}
-
-    def quote(self, **asked: int) -> Quote:
-        self.asked = asked
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 @pytest.fixture

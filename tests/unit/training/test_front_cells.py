@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from forged_quotes import HubThatQuotes
 
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.training import command, distributed, live, load_ipython_extension, magic, price, runs
@@ -256,19 +257,6 @@ def test_what_fits_into_the_session_asks_nobody() -> None:
     assert price.price_of(magic.asked_in("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
     assert price.price_of(magic.asked_in("-n 2"), two) == ""
-
-
-class HubThatQuotes:
-    """Answers one question about a companion."""
-
-    def __init__(self, answer: Quote | Exception) -> None:
-        self.answer, self.asked = answer, {}
-
-    def quote(self, **asked: int) -> Quote:
-        self.asked = asked
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
 
 
 def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
