@@ -21,10 +21,10 @@ demo-down: setup  ## end the demo and everything it started
 demo-check: setup  ## walk through the demo with a real browser, with screenshots
 	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
 
-test: setup lint unit cluster faults browser  ## everything
-	@# These two wait for each other's processor least: each is one process. Their output comes when each is done.
-	@echo "[test] JupyterHub's own tests, and beside them those on Slurm 24.11 (five minutes)"
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target hub-suite other-slurm
+test: setup lint unit cluster faults  ## everything
+	@# Each of these leaves a processor idle half of the time. Their output comes when each is done.
+	@echo "[test] the browser's tests, beside them JupyterHub's own, then those on Slurm 24.11 (eight minutes)"
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target browser hub-suite other-slurm
 
 unit: setup  ## what needs nothing real; five minutes
 	@$(BIN)/python -m pytest tests/unit -q -n 3 --dist worksteal

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import quiet_end
 from .deadline import DEADLINE
 from .progress import PROGRESS
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 OUT_OF_TIME = "out-of-time"
 _NUMBERS = {"rank": ("CARME_RANK", 0), "size": ("CARME_SIZE", 1), "local_rank": ("CARME_LOCAL_RANK", 0)}
 _NUMBERS["local_size"] = ("CARME_LOCAL_SIZE", 1)
+quiet_end.install()  # also for code that trains alone
 
 
 def __getattr__(name: str) -> Any:

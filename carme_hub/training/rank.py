@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import mpi, nets, quiet_horovod, results, swift_imports, torch_store
+from . import mpi, nets, quiet_end, quiet_horovod, results, swift_imports, torch_store
 from .heart import Heart
 from .kept import keep, write
 from .ranks import Rank, rank_of
@@ -260,6 +260,7 @@ def main(words: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started this ignores it
     told, step = Told.read(Path(words[0])), words[1]
     swift_imports.install()
+    quiet_end.install()
     if told.elastic:
         # Its places come from the conductor: ``elastic_rank.main(told, step)``, which uses ``Process`` and ``play``.
         return int(importlib.import_module("carme_hub.training.elastic_rank").main(told, step))
