@@ -90,8 +90,11 @@ class CompanionJob:
         """Return what there is to say where it has ended under its ranks, "" where it has not."""
         try:
             self._conductor.broker.allocation(self.id)
-        except NotReady as error:
-            return f"The GPUs beside this session were taken away while the run had them. {error}"
+        except NotReady:  # by whom is not known here
+            return (
+                "The GPUs beside this session were taken away while the run had them: their job was cancelled, "
+                "preempted or given back."
+            )
         except NoBroker:
             pass  # nothing is known, and what the rank said stands
         return ""

@@ -17,7 +17,7 @@ overflow-wrap:anywhere}
 .carme-run th,.carme-run td{text-align:right;padding:.1rem .75rem .1rem 0;white-space:nowrap;background:none}
 .carme-run th:nth-child(-n+3),.carme-run td:nth-child(-n+3){text-align:left}
 .carme-run .carme-runs th,.carme-run .carme-runs td{text-align:left;vertical-align:top}
-.carme-run .carme-runs td:last-child{white-space:normal;min-width:14rem;overflow-wrap:anywhere}
+.carme-run .carme-runs td:last-child{white-space:normal;min-width:9rem;overflow-wrap:anywhere}
 .carme-run thead th{color:var(--jp-ui-font-color2,inherit);font-weight:normal;
 border-bottom:1px solid var(--jp-border-color2,#999)}
 .carme-run .carme-log pre{flex:none;margin:0;padding:.5rem;white-space:pre-wrap;overflow-wrap:anywhere;background:none;

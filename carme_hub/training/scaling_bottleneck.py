@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from .scaling_curve import Curve, Point
 
+#: Why communication is not known.
+NEVER_ALONE = "the training has no steps alone (step.alone)"
 #: Less than this is no bottleneck.
 LITTLE = 0.1
 #: A larger batch that takes off this part of the communication's share, or more, says that the batch is too small.
@@ -130,7 +132,7 @@ def _unknown(point: Point, base: Point, curve: Curve) -> Bottleneck | None:
         return None
     lost = 1 - point.efficiency.mean
     if point.quiet is None:
-        text = "Whether that is communication was not measured: the training has no steps alone."
+        text = f"Whether that is communication was not measured: {NEVER_ALONE}."
     elif curve.mode == "strong":
         text = (
             f"A rank has {point.each:g} samples in a step instead of {base.each:g}, and may share CPU cores: measure "

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 
-from .scaling_bottleneck import Bottleneck, bottleneck
+from .scaling_bottleneck import NEVER_ALONE, Bottleneck, bottleneck
 from .scaling_curve import ENOUGH, Curve, Knee, Value
 
 _CELL = "white-space:nowrap;text-align:right;padding:2px 8px"
@@ -67,8 +67,8 @@ def sentences(curve: Curve) -> list[str]:
     """Return everything that is said of a curve, the advice first."""
     limit = limit_of(curve)
     found = [headline(curve), *([limit.message] if limit is not None else [])]
-    if any(point.quiet is None for point in curve.points()):
-        found.append("What communication takes was not measured: the training has no steps alone (step.alone).")
+    if any(point.quiet is None for point in curve.points()) and NEVER_ALONE not in " ".join(found):
+        found.append(f"What communication takes was not measured: {NEVER_ALONE}.")
     if max((point.rate.count for point in curve.points()), default=0) < ENOUGH:
         found.append(f"Fewer than {ENOUGH} repeats give no error bars.")
     return [*found, *curve.failures, *curve.notes]

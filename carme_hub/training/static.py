@@ -77,7 +77,10 @@ class Static(Conducting):
             self._watch(self._handle, there, nodes)
         except Failed as error:
             if self._job is not None and (said := self._job.lost()):
-                raise Failed(said, error.error) from error
+                for each in self.standing.get()["ranks"]:  # none is at fault
+                    if each["state"] == "failed":
+                        self.standing.rank(each["rank"], state="stopped")
+                raise Failed(said, error_of(None, "", "GPUsTakenAway", said)) from error
             raise
 
     def finish(self) -> None:

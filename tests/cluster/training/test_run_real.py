@@ -174,6 +174,10 @@ def test_a_companion_that_is_taken_away_is_named(lab: Lab) -> None:
     wait_for(lambda: lab.check("print(run.state()['state'])").strip() == "failed", 20, "the run to notice")
     message = lab.check("print(run.state()['message'])")
     assert message.startswith("The GPUs beside this session were taken away"), message
+    # No rank is at fault, so the display and the exception name none.
+    state = json.loads(lab.check("print(json.dumps(run.state()))"))
+    assert (state["error"]["rank"], state["error"]["type"]) == (None, "GPUsTakenAway"), state["error"]
+    assert [rank["state"] for rank in state["ranks"]] == ["stopped", "stopped"], state["ranks"]
 
 
 def test_the_first_error_ends_all_ranks_and_leaves_no_step(lab: Lab) -> None:
