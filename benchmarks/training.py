@@ -122,7 +122,7 @@ seconds = {kind: [] for kind in kinds}
 spent = {kind: [] for kind in kinds}
 for block in range(blocks):
     for number, kind in enumerate(kinds if block % 2 == 0 else kinds[::-1]):
-        mine = 2 * (2 * block + number) + ((who == "bare") ^ (block % 2))
+        mine = 2 * (2 * block + number) + ((who == second) ^ (block % 2))
         if turns and first_rank:
             turn(mine)
         torch.distributed.barrier()
@@ -264,7 +264,8 @@ def side_by_side(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> dict[str, 
         try:
             os.chown(turns, *(pwd.getpwnam(USER)[2:4]))
             target = {who: turns / f"{who}.json" for who in ("ours", "bare")}
-            text = {who: script_of(first, wanted, path, who, turns) for who, path in target.items()}
+            second = ("bare", "ours")[number // 2 % 2]  # the first block is a cold one
+            text = {who: script_of(first, wanted, path, who, turns, second) for who, path in target.items()}
             with ThreadPoolExecutor(2) as both:
                 done = both.submit(bare.run, turns / "bare.py", text["bare"])
                 by_cell(lab, text["ours"], first, wanted.ranks)
@@ -285,10 +286,12 @@ def side_by_side(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> dict[str, 
     return found
 
 
-def script_of(first: str, wanted: argparse.Namespace, target: Path, who: str, turns: Path | str = "") -> str:
+def script_of(
+    first: str, wanted: argparse.Namespace, target: Path, who: str, turns: Path | str = "", second: str = "bare"
+) -> str:
     """Return what one of the two runs."""
-    given = (first, wanted.steps, wanted.blocks, str(target), who, str(turns))
-    return f"first, steps, blocks, target, who, turns = {given!r}\n{SCRIPT}"
+    given = (first, wanted.steps, wanted.blocks, str(target), who, str(turns), second)
+    return f"first, steps, blocks, target, who, turns, second = {given!r}\n{SCRIPT}"
 
 
 def by_cell(lab: Lab, text: str, first: str, ranks: int) -> float:
