@@ -23,4 +23,4 @@ def test_each_of_many_sessions_in_20000_jobs_is_found_at_once() -> None:
     began = time.process_time()
     for number in range(5000):
         snapshot.named(f"carme-{number}", "alice")
-    assert time.process_time() - began < 3  # looking through all of them takes longer
+    assert time.process_time() - began < 1

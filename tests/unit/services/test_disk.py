@@ -81,7 +81,7 @@ async def test_a_command_that_hangs_is_ended_and_holds_up_nobody_else(tmp_path: 
     while not task.done():
         await asyncio.sleep(0.01)
         beats += 1
-    assert (await task, time.monotonic() - began < 30, beats > 1) == (None, True, True)
+    assert (await task, time.monotonic() - began < 30, beats >= 3) == (None, True, True)
 
 
 async def test_nobody_waits_longer_because_others_wait_too(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_first_error_comes_first_and_ends_all_ranks() -> None:
     run = create(Asked(3, nodes=2), cell=cell)
     began = time.monotonic()
     state = end_of(run)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 6
     assert state["state"] == "failed"
     error = state["error"]
     assert (error["rank"], error["node"], error["type"], error["message"]) == (2, "n2", "KeyError", "'lr'")
