@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import threading
 import time
 from pathlib import Path
 
 #: Seconds between two looks, and until a thread that never rests is not waited for any more.
 LOOK, LIMIT = 0.001, 1.0
-_installed = False
 
 
+@functools.cache
 def install() -> None:
     """Wait for them at the end of this process, once. What is registered later with ``atexit`` is done before."""
-    global _installed
-    if not _installed:
-        _installed = True
-        atexit.register(wait)
+    atexit.register(wait)
 
 
 def wait() -> bool:
