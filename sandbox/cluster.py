@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carme_hub.errors import SandboxError
+from carme_hub.sandbox.hostname import as_localhost
 from carme_hub.sandbox.layout import Layout
 from carme_hub.sandbox.ports import Ports
 from carme_hub.sandbox.processes import Processes, identity
@@ -121,18 +122,19 @@ class Cluster:
         """
         first = argv[0] if "/" in argv[0] else self.command(argv[0])
         environment = self.environment(user)
-        done = subprocess.run(
-            [first, *argv[1:]],
-            env=environment,
-            input=input if input is not None else "",
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            check=False,
-            timeout=timeout,
-            cwd=environment["HOME"] if Path(environment["HOME"]).is_dir() else "/",
-            **identity(user),  # type: ignore[call-overload]
-        )
+        with as_localhost():  # srun listens, too
+            done = subprocess.run(
+                [first, *argv[1:]],
+                env=environment,
+                input=input if input is not None else "",
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                check=False,
+                timeout=timeout,
+                cwd=environment["HOME"] if Path(environment["HOME"]).is_dir() else "/",
+                **identity(user),  # type: ignore[call-overload]
+            )
         if check and done.returncode != 0:
             raise SandboxError(f"{' '.join(argv[:3])}: {done.stderr.strip() or done.stdout.strip() or done.returncode}")
         return done

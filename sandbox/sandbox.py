@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import people, privilege
+from carme_hub.sandbox import hostname, people, privilege
 from carme_hub.sandbox.associations import write_books
 from carme_hub.sandbox.cluster import Cluster, as_document, passwords_in
 from carme_hub.sandbox.daemons import PACKAGED, ROOTLESS, Daemon, daemons, log_of, node_states
@@ -194,6 +194,7 @@ class Sandbox:
                     pwd.getpwnam(account)
                 except KeyError:
                     raise SandboxError(f"There is no system user {account}: is Debian's package installed?") from None
+        hostname.check()
         release = _release(prefix)
         writer = Writer(layout, who)
         passwords = {} if rootless else people.claim(layout.state)
@@ -269,7 +270,10 @@ class Sandbox:
         for path in daemon.sockets:
             path.unlink(missing_ok=True)
         log = log_of(self.layout, daemon.name)
-        self.processes.start(daemon.name, daemon.argv, log=log, env=daemon.env, user=daemon.user, umask=daemon.umask)
+        with hostname.as_localhost():
+            self.processes.start(
+                daemon.name, daemon.argv, log=log, env=daemon.env, user=daemon.user, umask=daemon.umask
+            )
 
     def _await(self, daemon: Daemon, begun: float) -> None:
         while not daemon.ready():

@@ -109,13 +109,12 @@ def allocation(job: int) -> Dict[str, Any]:
     words = dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", text))
     if words.get("JobState") != "RUNNING":
         raise Refused("notready", f"Job {job} is {words.get('JobState', 'gone').lower()}, and not running.")
-    cpus, gpus, kinds = [], [], set()
+    cpus, gpus, kinds, ends = [], [], set(), 0.0
     for ids, gres in re.findall(r"\sNodes=\S+ CPU_IDs=(\S*) Mem=\d+ GRES=(\S*)", text):
         cpus.append(count_of(ids))
         here = re.findall(r"(?:^|,)gpu:(?:([^:,()]+):)?(\d+)", gres)
         gpus.append(sum(int(count) for _, count in here))
         kinds |= {kind for kind, _ in here}
-    ends = 0.0
     if words.get("TimeLimit") != "UNLIMITED":  # or Slurm says next year
         with contextlib.suppress(ValueError, OverflowError):
             ends = time.mktime(time.strptime(words.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S"))
@@ -136,25 +135,26 @@ def count_of(ids: str) -> int:
 
 
 def address(nodes: List[str]) -> str:
-    """Return the IPv4 address of this node which the others reach; of a lone node, its own."""
-    here = os.environ.get("SLURMD_NODENAME", "")
-    for name in [node for node in nodes if node != here][:1]:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+    """Return the IPv4 address of this node which the others reach: of a lone node, those of its companions."""
+    here, own = os.environ.get("SLURMD_NODENAME", ""), "127.0.0.1"  # enough, where all ranks are on this node
+    others = [node for node in nodes if node != here]
+    if not others:
+        with contextlib.suppress(OSError):
+            own = socket.gethostbyname(node_address(here))
+        if own.startswith("127."):  # Debian's installer has a machine know itself by that
+            with contextlib.suppress(Refused):
+                others = [node for node in ask("sinfo", "-h", "-N", "-o", "%N").split() if node != here]
+    for name in others[:3]:
+        with contextlib.suppress(OSError, Refused), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
             way.connect((node_address(name), 9))  # nothing is sent: the kernel looks for the way
             return str(way.getsockname()[0])
-    try:
-        return socket.gethostbyname(node_address(here))
-    except OSError:
-        return "127.0.0.1"  # enough, where all ranks are on this node
+    return own
 
 
 def node_address(name: str) -> str:
     """Return what Slurm reaches a node by."""
     found = re.search(r"\sNodeAddr=(\S+)", ask("scontrol", "-o", "show", "node", name))
     return found.group(1) if found else name
-
-
-# -- which GPUs -------------------------------------------------------------------------------------------------------
 
 
 def take(shared: int, job: int, nodes: List[str], wanted: int, have: int) -> List[int]:

@@ -72,7 +72,10 @@ class Asked:
         if self.requeue and self.detach:
             raise BadAsk("--requeue looks how the run ended, so it cannot be detached. Leave --detach out.")
         if self.detach and self.pull:
-            raise BadAsk("--pull waits for the end of the run. Without it, fetch them later: distributed.runs().")
+            raise BadAsk(
+                "--pull waits for the end of the run, and --detach does not: leave one of them out. What a function "
+                "returns is kept for later: run = distributed.start(train, n=4), and at its end run.result(0)."
+            )
 
     def _check_elastic(self, fewest: int, most: int) -> None:
         if self.backend == "mpi":

@@ -71,11 +71,10 @@ class CompanionJob:
                 conductor.stopping.wait(OFTEN)
                 continue
             if now is not None and now.state == "ending":
-                raise Failed("The request for more GPUs was cancelled before it began.")
+                raise Failed("The request for more GPUs was cancelled before it began. Run it again to ask anew.")
             if now is None or now.state == "ended":
-                raise Failed(
-                    f"The GPUs that were asked for ended before they were there. {now.said if now else ''}".strip()
-                )
+                said = f" {now.said}" if now is not None and now.said else ""
+                raise Failed(f"The GPUs that were asked for ended before they were there.{said} Run it again.")
             conductor.standing.update(message=self._said(now))
             if now.state == "running":
                 try:

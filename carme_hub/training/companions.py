@@ -124,7 +124,10 @@ class Hub:
             environ.get(name, "") for name in ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "CARME_SESSION")
         )
         if not (api and token and session):
-            raise NoHub("This is no session of Carme Hub, so there are no GPUs to be had beside it.")
+            raise NoHub(
+                "This is no session of Carme Hub, so there are no GPUs to be had beside it. Ask for no more ranks than "
+                "this job has room for."
+            )
         files = tuple(environ.get(name, "") for name in _SSL)
         # The server's own files, so only for the hub that gave them; without one of them there is no internal TLS.
         tls = (files[0], files[1], files[2]) if all(files) and urlsplit(api).scheme == "https" else ()

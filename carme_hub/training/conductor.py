@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import telling
 from .asked import of_json
-from .broker import NoBroker
+from .broker import NoBroker, NotReady
 from .control import Control, NotDone, path_of
 from .handle import Handle
 from .output import Output
@@ -152,7 +152,10 @@ class Conducting:
         if self.stopping.is_set():
             raise Stopped(self.why)
         if self.asked.seconds and self.started and now > self.started + self.asked.seconds:
-            message = f"Its time limit of {self.asked.seconds} s is over."
+            message = (
+                f"Its time limit of {self.asked.seconds} s is over. Give it more by --time, or have it save its work "
+                "before: here.on_time_limit."
+            )
             raise Failed(message, error_of(None, "", "TimeLimit", message))
 
     def end(self, how: str, why: str) -> State:
@@ -242,10 +245,16 @@ class Conducting:
             activity.say()
             try:
                 ends = self.ends_at(self.where())
+            except NotReady:
+                continue  # its companion is waited for, or has ended
             except Exception:  # noqa: BLE001  asked again soon; what was told last still holds
                 traceback.print_exc()
                 continue
-            self.rendezvous.put(telling.TOLD, "ends", json.dumps({"at": ends}).encode())
+            self.tell_end(ends)
+
+    def tell_end(self, at: float) -> None:
+        """Tell the ranks when they have to have ended, 0 = unknown."""
+        self.rendezvous.put(telling.TOLD, "ends", json.dumps({"at": at}).encode())
 
     def where(self) -> Allocation:
         """Return the job in which the ranks are, as it is now."""

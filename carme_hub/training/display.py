@@ -61,6 +61,12 @@ class View:
         return sorted(self.state.get("ranks") or [], key=lambda rank: int(rank.get("rank", 0)))
 
     @property
+    def front(self) -> int:
+        """Return whose log is that of rank 0: workers of an elastic run keep their logs whatever rank they are."""
+        alive = (rank for rank in self.ranks if rank.get("place") == 0 and rank.get("state") != "failed")
+        return next((int(rank.get("rank", 0)) for rank in alive), 0)
+
+    @property
     def seconds(self) -> float:
         """Return for how long it has run."""
         began = float(self.state.get("began") or 0)
@@ -179,7 +185,8 @@ def failure(view: View) -> str:
     rank, node = error.get("rank"), str(error.get("node") or "")
     if rank is None:
         return said
-    return f"Rank {rank}{f' on {node}' if node else ''}: {said or 'it failed'}"
+    entry = next((each for each in view.ranks if each.get("rank") == rank), {"rank": rank})
+    return f"Rank {called(entry)}{f' on {node}' if node else ''}: {said or 'it failed'}"
 
 
 def why(view: View) -> str:
@@ -195,6 +202,12 @@ def shown(view: View) -> tuple[list[Mapping[str, Any]], int]:
     return first + bad, len(ranks) - len(first) - len(bad)
 
 
+def called(rank: Mapping[str, Any]) -> str:
+    """Return what a rank is called: ``1``; of an elastic run ``0 (log 1)`` where its log has another number."""
+    number, place = int(rank.get("rank", 0)), rank.get("place")
+    return str(number) if place in (None, -1, number) else f"{place} (log {number})"
+
+
 def rank_words(rank: Mapping[str, Any]) -> list[str]:
     """Return what is said of a rank in a table: number, node, state, step, samples per second, GPU, CPU."""
     state = str(rank.get("state") or "")
@@ -204,7 +217,7 @@ def rank_words(rank: Mapping[str, Any]) -> list[str]:
     total = f" of {rank['total']}" if rank.get("total") else ""
     rate = rank.get("rate")
     return [
-        str(rank.get("rank", "")),
+        called(rank),
         str(rank.get("node") or ""),
         state,
         "" if step is None else f"{step}{total}",
@@ -244,7 +257,7 @@ def as_text(view: View) -> str:
         parts += ["  ".join(row[at].ljust(widths[at]) for at in keep).rstrip() for row in rows]
     if more:
         parts.append(f"and {counted(more, 'rank')} more")
-    parts += readable(view.lines.get(0, ()), FRONT)
+    parts += readable(view.lines.get(view.front, ()), FRONT)
     if view.folder and len(view.ranks) > 1:
         parts.append(f"What the other ranks said is in {view.folder}.")
     return "\n".join(parts)
@@ -301,7 +314,7 @@ def log_html(lines: Sequence[str], most: int = FOLDED) -> str:
     return f"<pre>{escape(chr(10).join(said))}</pre>"
 
 
-def _boxed(rank: int, log: str) -> str:
+def _boxed(rank: str, log: str) -> str:
     # A box that scrolls is for the keyboard, too.
     return f'<div class="carme-log" tabindex="0" role="log" aria-label="Rank {rank}">{log}</div>'
 
@@ -312,12 +325,13 @@ def as_html(view: View) -> str:
     Before the end it is shown anew several times a second, and each time would close the folds that people open.
     """
     parts = [STYLE, '<div class="carme-run">', head_html(view), ranks_html(view)]
-    if view.lines.get(0) or (view.ended and view.ranks):
-        parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed(0, log_html(view.lines.get(0, ()), FRONT))]
+    front = view.lines.get(view.front, ())
+    if front or (view.ended and view.ranks):
+        parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed("0", log_html(front, FRONT))]
     for rank in shown(view)[0] if view.ended else ():
         number = int(rank.get("rank", 0))
-        if number and view.lines.get(number):
-            log = _boxed(number, log_html(view.lines[number]))
+        if number != view.front and view.lines.get(number):
+            log = _boxed(called(rank), log_html(view.lines[number]))
             parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
     if view.folder:
         parts.append(f'<p class="carme-dim">All of it is kept in <code>{escape(view.folder)}</code></p>')
@@ -327,7 +341,7 @@ def as_html(view: View) -> str:
 def summary(rank: Mapping[str, Any]) -> str:
     """Return the heading under which a rank is folded: ``Rank 1 on node1, finished``."""
     node, state = str(rank.get("node") or ""), str(rank.get("state") or "")
-    return f"Rank {rank.get('rank', '')}" + (f" on {node}" if node else "") + (f", {state}" if state else "")
+    return f"Rank {called(rank)}" + (f" on {node}" if node else "") + (f", {state}" if state else "")
 
 
 def _capital(text: str) -> str:

@@ -92,7 +92,7 @@ def runs(*, live: bool = False) -> Table:
 
 
 def watch(run: Run | str = "") -> dict[str, Any]:
-    """Look on at a run until it ends, and return its state. Without a name: the newest.
+    """Look on at a run until it ends, and return its state. Without a name: the newest, of this session if it has any.
 
     Raises:
         Interrupted: this was, and the run goes on, for it was started detached. Another ends with its cell.
@@ -102,13 +102,20 @@ def watch(run: Run | str = "") -> dict[str, Any]:
 
 
 def log(run: Run | str = "", rank: int = 0) -> str:
-    """Return what a rank has printed. Without a name: of the newest run."""
+    """Return what a rank has printed. Without a name: of the newest, as ``watch``."""
     return _one(run).log(rank)
 
 
 def stop(run: Run | str = "") -> dict[str, Any]:
-    """End a run, and return its state. Without a name: the newest one that goes on."""
-    return Stands(_one(run, live=True).stop())
+    """End a run, and return its state. Without a name: the newest of this session that goes on.
+
+    Raises:
+        CannotRun: what it had beside the session could not be given back yet.
+    """
+    try:
+        return Stands(_one(run, live=True).stop())
+    except (NoRun, control.NotDone) as error:
+        raise CannotRun(str(error)) from None
 
 
 def resize(change: int, run: Run | str = "") -> dict[str, Any]:
@@ -117,14 +124,21 @@ def resize(change: int, run: Run | str = "") -> dict[str, Any]:
     GPUs for more are those of a companion, a job of this session; the run goes on while it waits for them.
 
     Args:
-        change: how many more, or less. run: which; without a name the newest one that goes on.
+        change: how many more, or less. run: which; without a name the newest of this session that goes on.
 
     Raises:
         CannotRun: it is not elastic, or that would be too many or too few.
     """
+    found = _one(run, live=True)
     try:
-        return Stands(_one(run, live=True).resize(change))
-    except (control.NoConductor, control.NotDone) as error:
+        said = found.state()
+        if said["state"] in _runs.ENDED:
+            word = display.WORDS[said["state"]].lower()
+            raise CannotRun(f"{found.id} has ended ({word}), so its ranks stay as they were. Start it anew.")
+        return Stands(found.resize(change))
+    except control.NoConductor as error:
+        raise CannotRun(f"{error} Where it goes on in another session of yours, change it there.") from None
+    except (NoRun, control.NotDone) as error:
         raise CannotRun(str(error)) from None
 
 
@@ -155,11 +169,14 @@ def begin(asked: Asked, say: Callable[[str], None] = tell, **what: Any) -> Run:
     """
     if asked.backend != "torchrun" and (lacks := kernels.missing(asked.backend)):
         raise CannotRun(lacks)  # a cell for torchrun may do without torch
+    if asked.pull:
+        results.check()  # here, and not after hours of training
     try:
         if said := price_of(asked):
             say(said)
         going = _runs.create(asked, **what)
-        _runs.launch(going)
+        with _called_off(going):
+            _runs.launch(going)
     except (NoRun, BadAsk, results.Rejected) as error:
         raise CannotRun(str(error)) from None
     return going
@@ -167,9 +184,21 @@ def begin(asked: Asked, say: Callable[[str], None] = tell, **what: Any) -> Run:
 
 def end(run: Run, live: Live | None = None) -> dict[str, Any]:
     """Look on until a run ends, and return its state; errors as ``run``."""
-    state = Follower(run, live or here(run)).follow()
+    with _called_off(run):
+        follower = Follower(run, live or here(run))
+    state = follower.follow()
     raise_for(state, str(run.folder))
     return state
+
+
+@contextlib.contextmanager
+def _called_off(run: Run) -> Iterator[None]:
+    """Have a stop that comes before anybody looks on end the run, too; its conductor is no child of ours."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.call_off()
+        raise Interrupted(f"{run.id} was stopped before it began.") from None
 
 
 def here(run: Run) -> Live:
@@ -239,16 +268,26 @@ def _one(run: Run | str, *, live: bool = False) -> Run:
             return Run.load(run)
         except NoRun as error:
             raise CannotRun(str(error)) from None
+    session, elsewhere = os.environ.get("CARME_SESSION", ""), None
     for each in _runs.all_runs():
-        if not live or _live(each):
-            return each
-    raise CannotRun("No run goes on." if live else "There is no run yet.")
+        with contextlib.suppress(NoRun):  # it was deleted in between
+            state = each.state()
+            if live and state["state"] not in _runs.LIVE:
+                continue
+            if state["session"] == session:
+                return each
+            elsewhere = elsewhere or each
+    if elsewhere is None:
+        raise CannotRun("No run goes on." if live else "There is no run yet.")
+    if live:  # nobody means what another session does without naming it
+        raise CannotRun(f"No run of this session goes on. To act on {elsewhere.id}, of another one, name it.")
+    return elsewhere
 
 
 def _live(run: Run) -> bool:
     try:
         return run.state()["state"] in _runs.LIVE
-    except NoRun:  # it was deleted in between
+    except NoRun:
         return False
 
 

@@ -24,9 +24,10 @@ from .elastic_rank import beside_of, name_of
 from .elastic_rendezvous import ElasticRendezvous
 from .elastic_resize import Resizing
 from .handle import beside
-from .runs import Run, State, sharing
+from .runs import Run, State
+from .sharing import who_shares
 from .standing import NOT_YET
-from .static import follows, shares_with
+from .static import follows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +78,7 @@ class Elastic(Conducting):
             self._resizing.cpus = cpus_each(has.cpus, len(nodes), len(self._crew.seats))
             for seat in self._crew.seats[: asked.ranks]:
                 self._crew.coming.append((0.0, self._crew.free_number(), seat))
-            if gpus and self._crew.coming:
-                self._news = shares_with(sharing(self.run, has.gpus, has.gpus))
+            self._news = who_shares(self.run, has.gpus, has.gpus) if gpus and self._crew.coming else ""
             if more := asked.ranks - len(self._crew.coming):
                 self._ask_for_more(more)
             self._begun_all = True
@@ -134,7 +134,7 @@ class Elastic(Conducting):
         self._echoes.append(error)
         if not follows(error) or len(self._echoes) > ECHOES * (len(self._crew.members) + 1):
             self.standing.rank(member.number, state="failed")
-            where = f"rank {member.number} on {member.seat.node}"
+            where = f"rank {self.standing.called(member.number)} on {member.seat.node}"
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
         self.rendezvous.delete(telling.END, str(member.number))
         (self.run.folder / f"error-{member.number}.json").unlink(missing_ok=True)
@@ -159,7 +159,8 @@ class Elastic(Conducting):
             self.standing.rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
                 why = ": the time of its companion is nearly over" if member.out_of_time else ""
-                self._news = f"Rank {member.number} on {member.seat.node} was given back{why}."
+                self._news = f"Rank {self.standing.called(member.number)} on {member.seat.node} was given back{why}."
+                self.standing.rank(member.number, place=-1)
         else:
             self._lost(member)
         if member.seat.companion and self._crew.alone_in(member.seat.companion):
@@ -167,15 +168,16 @@ class Elastic(Conducting):
 
     def _lost(self, member: Member) -> None:
         how = member.handle.bad[0][1] if member.handle.bad else next(iter(member.handle.said[-1:]), "it ended")
-        self.standing.rank(member.number, state="failed", exit=member.handle.exit)
-        self._news = f"Rank {member.number} on {member.seat.node} was lost ({how}); the others go on."
+        who = f"Rank {self.standing.called(member.number)} on {member.seat.node}"
+        self._news = f"{who} was lost ({how}); the others go on."
+        self.standing.rank(member.number, state="failed", exit=member.handle.exit, place=-1)
         self._echoes.clear()
         if not self._done and self._crew.lives[member.number] - self._tries.get(member.number, 0) < LIVES:
             self._crew.coming.append((time.monotonic() + AGAIN, member.number, member.seat))
 
     def _all_lost(self) -> Failed:
-        message = f"No rank is left. {self._news}".strip()
-        return Failed(message, self._echoes[-1] if self._echoes else error_of(None, "", "AllLost", message))
+        said = f"No rank is left. {self._news}".strip()
+        return Failed(said, self._echoes[-1] if self._echoes else error_of(None, "", "AllLost", said))
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
@@ -341,7 +343,7 @@ class Elastic(Conducting):
             for member in leaving:
                 member.leaving = time.monotonic()
                 self._places.leave(member.name)
-        named = ", ".join(str(each.number) for each in leaving)
+        named = ", ".join(self.standing.called(each.number) for each in leaving)
         parts = [f"{withdrawn} that had not begun: withdrawn."] if withdrawn else []
         parts += [f"Rank {named}: leaves at the next commit."] if leaving else []
         if kept := sum(not each.seat.companion for each in leaving):
@@ -356,8 +358,7 @@ class Elastic(Conducting):
             members = list(self._crew.members.values())
             waiting = [each for each in self._crew.shares.values() if each.allocation is None]
             companions = sorted(self._crew.shares)
-        missing = self._places.missing
-        begun = self._places.generation > 0
+        missing, begun = self._places.missing, self._places.generation > 0
         message = self._news
         if missing:
             more = "1 more rank" if missing == 1 else f"{missing} more ranks"

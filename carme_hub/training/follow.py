@@ -49,10 +49,11 @@ class Follower:
         Raises:
             Interrupted: the run was started detached, and goes on.
         """
-        following = self._following()
+        following: control.Following | None = None
         try:
             while True:
                 try:
+                    following = following or self._following()
                     if self._until_ended():
                         break
                 except KeyboardInterrupt:
@@ -103,9 +104,10 @@ class Follower:
     def _view(self, *, whole: bool = False) -> View:
         now = View(self._latest, 0)
         ranks = now.ranks if self._live.every else display.shown(now)[0]
-        for rank in [0, *(int(each.get("rank", 0)) for each in ranks)]:
+        changes = (self._latest.get("asked") or {}).get("elastic")  # who is in front may change
+        for rank in [now.front, *(int(each.get("rank", 0)) for each in ranks)]:
             if rank not in self._tails:
-                few = (display.FRONT if rank == 0 else display.FOLDED,)
+                few = (display.FRONT if rank == now.front or changes else display.FOLDED,)
                 self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._live.lines or few))
             self._tails[rank].look(whole=whole)
         return View(self._latest, self._clock(), dict(self._tails), str(self._run.folder))

@@ -48,7 +48,8 @@ form { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: auto; }
 button { background: transparent; border: 2px solid var(--main); border-radius: .4rem; color: var(--main);
   cursor: pointer; font: inherit; min-height: 2.75rem; padding: .25rem 1rem; }
 button.first { background: var(--main); color: Canvas; }
-button:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
+a { color: var(--main); display: inline-block; padding: .5rem 0; }
+a:focus-visible, button:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
 .quiet { color: var(--quiet); }
 .note { border-left: 4px solid #b3471d; padding-left: .75rem; }
 .hidden { clip-path: inset(50%); height: 1px; overflow: hidden; position: absolute; white-space: nowrap; width: 1px; }
@@ -59,6 +60,7 @@ button:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
 <h1>New from template</h1>
 <p>Each trains on one processor, on one GPU, or on the GPUs of many nodes, without a change but the number of ranks.
 A copy is put into <strong>@FOLDER@</strong> and opened.</p>
+<p><a href="@LAB@">Back to JupyterLab</a></p>
 @ERROR@
 @CARDS@
 </main>
@@ -86,6 +88,7 @@ class Gallery:
 
     def __init__(self, prefix: str, folder: Path) -> None:
         self.prefix, self.folder = prefix.rstrip("/"), folder
+        self._server = self.prefix.rpartition("/")[0]
         self._word = secrets.token_urlsafe(24)
 
     def page(self, error: str = "") -> str:
@@ -101,7 +104,7 @@ class Gallery:
         alert = f'<p class="note" role="alert">{escape(error)}</p>' if error else ""
         shown = "your home folder" if self.folder == Path.home() else self.folder.name
         listed = "\n".join(["<ul>", *cards, "</ul>"]) if cards else ""
-        return _filled(PAGE, FOLDER=escape(shown), ERROR=alert, CARDS=listed)
+        return _filled(PAGE, FOLDER=escape(shown), LAB=escape(f"{self._server}/lab"), ERROR=alert, CARDS=listed)
 
     def _card(self, template: Template) -> str:
         about = "\n".join(f"<p>{_text(part)}</p>" for part in template.about.split("\n\n"))
@@ -125,8 +128,7 @@ class Gallery:
         if not hmac.compare_digest(fields.get("word", "").encode(), self._word.encode()):
             raise PermissionError("Nothing was copied: the page was older than this server. Press the button again.")
         target = copy(fields.get("name", ""), self.folder, script=fields.get("kind") == "script")
-        server = self.prefix.rpartition("/")[0]
-        return f"{server}/lab/tree/{quote(target.relative_to(self.folder).as_posix())}"
+        return f"{self._server}/lab/tree/{quote(target.relative_to(self.folder).as_posix())}"
 
 
 def from_elsewhere(headers: Mapping[str, str]) -> bool:

@@ -43,6 +43,12 @@ def missing(backend: str) -> str:
     return what if module and find_spec(module) is None else ""
 
 
+def needed(module: str) -> str:
+    """Return what to do where a module cannot be imported that a backend needs, "" for any other."""
+    top = module.partition(".")[0]
+    return next((what for name, what in NEEDS.values() if name == top), "")
+
+
 def folder() -> Path:
     """Return the folder that has the kernels as they were shipped.
 

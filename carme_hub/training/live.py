@@ -75,7 +75,7 @@ class Terminal:
 
     def _print(self, view: View) -> None:
         for rank, lines in sorted(view.lines.items()):
-            if rank and not self.every:
+            if rank != view.front and not self.every:
                 continue
             # ``lines`` may have lost its oldest ones: they are counted from the first that ever came.
             count = getattr(lines, "count_of_all", len(lines))

@@ -52,8 +52,9 @@ class Widgets:
             self._said.value = ""  # what was asked for has come
         self._head.value = display.head_html(view)
         self._table.value = display.ranks_html(view)
-        self._log.value = display.log_html(view.lines.get(0, ()), display.FRONT) if view.ranks else ""
-        self._log.layout.display = None if view.lines.get(0) else "none"
+        front = view.lines.get(view.front, ())
+        self._log.value = display.log_html(front, display.FRONT) if view.ranks else ""
+        self._log.layout.display = None if front else "none"
         self._show_others(view)
         if self._ask is not None and not self._buttons.children:
             elastic = bool((view.state.get("asked") or {}).get("elastic"))
@@ -67,7 +68,7 @@ class Widgets:
                     part.close()
 
     def _show_others(self, view: View) -> None:
-        others = [rank for rank in display.shown(view)[0] if int(rank.get("rank", 0))]
+        others = [rank for rank in display.shown(view)[0] if int(rank.get("rank", 0)) != view.front]
         numbers = [int(rank["rank"]) for rank in others]
         if numbers != list(self._logs):
             for number in set(numbers) - set(self._logs):

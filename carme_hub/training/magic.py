@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from .asked import Asked, BadAsk, asked_by
 from .failures import CannotRun
 
 MAGIC = "distributed"
+_UNSET = re.compile(r"\{([^{}]+)\}")
 HELP = """Run this cell as RANKS processes, on the GPUs of this session or, where they are too few, of a companion job.
 
 %%distributed -n RANKS [options]
@@ -76,6 +78,9 @@ def asked_in(line: str, environ: Mapping[str, str] = os.environ) -> Asked:
         words = shlex.split(line)
     except ValueError:
         raise CannotRun(f"A quotation mark is missing its other one: {line.strip()[:80]}") from None
+    if unset := next((found[1] for word in words if (found := _UNSET.search(word))), ""):
+        # IPython leaves what it cannot fill in as it stands.
+        raise CannotRun(f"{{{unset}}}: this notebook has no such variable yet. Run the cell that sets it first.")
     try:
         return asked_by(with_backend(words, environ))
     except BadAsk as error:

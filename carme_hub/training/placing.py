@@ -59,7 +59,7 @@ def place(asked: Asked, room: Room) -> Place:
     """Return where a run goes, of a session whose job has this room.
 
     Ranks without GPUs share processors, so there is room for any number of them; ranks of one run never
-    share GPUs. What other runs of the session use is not looked at: who shares is told (``runs.sharing``).
+    share GPUs. What other runs of the session use is not looked at: who shares is told (``sharing``).
     """
     each = asked.gpus_per_task if asked.gpus_per_task is not None else int(room.gpus > 0)
     for nodes in [asked.nodes] if asked.nodes else range(1, min(room.nodes, asked.ranks) + 1):

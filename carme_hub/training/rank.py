@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import mpi, nets, quiet_end, quiet_horovod, results, swift_imports, torch_store
+from . import kernels, mpi, nets, quiet_end, quiet_horovod, results, swift_imports, torch_store
 from .heart import Heart
 from .kept import keep, write
 from .ranks import Rank, rank_of
@@ -144,6 +144,8 @@ def described(error: BaseException) -> dict[str, str]:
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     message = f"the code ended with status {error.code}" if isinstance(error, SystemExit) else str(error)
+    if isinstance(error, ModuleNotFoundError) and (what := kernels.needed(error.name or "")):
+        message, text = f"{message}. {what}", f"{text.rstrip()}\n{what}\n"
     return {"type": name, "message": message[:10_000], "traceback": text[-100_000:]}
 
 

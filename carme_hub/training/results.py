@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,19 @@ class NoResult(CannotRun, LookupError):
     """A rank returned nothing; the message says what to do."""
 
 
+def check() -> None:
+    """Look whether anything can be pickled here.
+
+    Raises:
+        Rejected: there is no cloudpickle.
+    """
+    if find_spec("cloudpickle") is None:
+        raise Rejected(
+            "What is sent to ranks and comes back is pickled by cloudpickle, which is not here. Install it where this "
+            f"and the ranks run: {sys.executable} -m pip install cloudpickle"
+        )
+
+
 def pickled(value: Any, what: str, limit: int = LIMIT) -> bytes:
     """Return a value as bytes.
 
@@ -30,12 +45,14 @@ def pickled(value: Any, what: str, limit: int = LIMIT) -> bytes:
     Raises:
         Rejected: it cannot be pickled, or is larger.
     """
+    check()
     import cloudpickle  # so that a script needs no cloudpickle
 
     try:
         text: bytes = cloudpickle.dumps(value)
     except Exception as error:  # any __reduce__ may raise anything
-        raise Rejected(f"{what} cannot be pickled: {error or type(error).__name__}") from error
+        said = str(error).rstrip(".") or type(error).__name__
+        raise Rejected(f"{what} cannot be pickled: {said}. Make it in each rank, from what can be.") from error
     if len(text) > limit:
         raise Rejected(
             f"{what} has {size(len(text))}; the limit is {size(limit)}. Keep it in a file, and send its path."
@@ -76,7 +93,8 @@ def unpickled(text: bytes, what: str) -> Any:
     try:
         return pickle.loads(text)  # noqa: S301  out of the user's own folder, which nobody else can write to
     except Exception as error:  # any __setstate__ may raise anything
-        raise Rejected(f"{what} cannot be unpickled: {type(error).__name__}: {error}") from error
+        lacks = f" Install {error.name} here, too." if isinstance(error, ModuleNotFoundError) and error.name else ""
+        raise Rejected(f"{what} cannot be unpickled: {type(error).__name__}: {error}.{lacks}") from error
 
 
 def read(path: Path) -> Any:

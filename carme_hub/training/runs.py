@@ -144,12 +144,26 @@ class Run:
     # -- what changes it ----------------------------------------------------------------------------------------------
 
     def stop(self, timeout: float = 15.0) -> State:
-        """End all ranks, wait for that, and return the state. One that has ended stays as it is."""
+        """End all ranks, wait for that, and return the state. One that has ended stays as it is.
+
+        Raises:
+            control.NotDone: what a lost one has beside the session could not be given back.
+        """
         return self._end("stop", timeout)
 
     def interrupt(self, timeout: float = 15.0) -> State:
         """Raise ``KeyboardInterrupt`` in all ranks, end those that go on, wait for that, and return the state."""
         return self._end("interrupt", timeout)
+
+    def call_off(self, timeout: float = 3.0) -> None:
+        """End a run of which nobody knows whether its conductor has begun; one that has looks for this file."""
+        (self.folder / "interrupt").touch(mode=0o600)
+        end = time.monotonic() + timeout
+        while (state := self.state())["state"] in LIVE and time.monotonic() < end:
+            time.sleep(0.05)
+        if state["state"] in LIVE and not self._held():
+            said = {"state": "interrupted", "message": "It was stopped before it began.", "ended": time.time()}
+            keep(self.folder / "state.json", state | said)
 
     def resize(self, change: int) -> State:
         """Add ranks to an elastic run, or take some away; return what the conductor says.
@@ -180,17 +194,26 @@ class Run:
 
     def _give_back(self, state: State) -> None:
         """Do for a conductor that was killed what it would have done."""
-        from .companions import Hub, Refused  # few runs have any
+        from .companions import Hub, NoHub, Refused  # few runs have any
 
-        hub = Hub.from_environ()
-        for companion in state["companions"]:
-            with contextlib.suppress(Refused):  # it is another session's, which has ended
-                hub.close(companion)
+        try:
+            hub = Hub.from_environ()
+            for companion in state["companions"]:
+                with contextlib.suppress(Refused):  # it is another session's, which has ended
+                    hub.close(companion)
+        except NoHub as error:
+            raise control.NotDone(
+                f"{self.id} still has GPUs beside the session. {error} Stop it again then; the hub's home page gives "
+                "them back too."
+            ) from None
         keep(self.folder / "state.json", state | {"companions": [], "message": LOST})
 
     def _conducted(self, said: State) -> bool:
         if not said.get("conductor") and time.time() < said["began"] + TAKEN_UP:
             return True  # it is about to be
+        return self._held()
+
+    def _held(self) -> bool:
         try:
             with (self.folder / "lock").open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -330,6 +353,7 @@ def launch(run: Run, timeout: float = TAKEN_UP) -> None:
     if why:
         said = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
         message = f"The conductor of {run.id} did not begin{why}{': ' + said[-1] if said else ''}"
+        message += f". All that it said is in {run.folder / 'conductor.log'}"
         keep(run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()})
         raise NoRun(message)
 
@@ -343,25 +367,6 @@ def all_runs() -> list[Run]:
                 (folder / "state.json").stat()
                 found.append(((folder / "asked.json").stat().st_mtime, folder))
     return [Run(folder) for _, folder in sorted(found, reverse=True)]
-
-
-def sharing(run: Run, wanted: int, have: int, most: int = 100) -> list[str]:
-    """Return the names of other runs with which a run shares GPUs of its session, of the newest so many.
-
-    The broker gives a run with a fixed number of ranks those that the fewest steps use. The steps of an elastic one are
-    on all of a node, and its workers take the first.
-
-    Args:
-        wanted: GPUs on each node, of an elastic run all. have: what the session has on each.
-    """
-    session, found = run.asked()["session"], []
-    for each in all_runs()[:most]:
-        with contextlib.suppress(NoRun):
-            said: State = each.state() if each != run else {"state": ""}
-            if said["state"] in LIVE and said["session"] == session and (own := said.get("own_gpus", 0)):
-                wanted += have if said["asked"]["elastic"] else -(-own // max(1, len(said["nodes"])))
-                found.append(str(said["name"]))
-    return found if wanted > have else []
 
 
 def _folder(name: str) -> Path:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from .scaling_curve import Block, Part, share_of
@@ -170,6 +171,7 @@ def measure_script(path: str, name: str, args: Sequence[str], plan: Plan) -> dic
     import runpy
 
     sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).parent))  # as Python does for a script
     found = runpy.run_path(path, run_name="carme_scaling").get(name)
     if not callable(found):
         raise NotMeasured(f"{path} has no function {name}(trial). Write one, or name another: --function NAME.")

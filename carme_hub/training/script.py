@@ -21,6 +21,7 @@ from .broker import Allocation, NoBroker
 from .direct import broker_here
 from .failures import CannotRun
 from .placing import Place, Room, place
+from .price import needs
 
 #: The most bytes of variables in a script: Slurm takes one of 4 MiB (slurm.conf(5), max_script_size).
 LARGEST = 1 << 20
@@ -60,7 +61,8 @@ def batch_script(
     except (NoBroker, results.Rejected) as error:
         raise CannotRun(str(error)) from None
     where = place(asked, Room(len(have.nodes), have.gpus))
-    lines = ["#!/bin/bash", *(f"#SBATCH --{word}" for word in _job(asked, where, have, environ)), "#", *_needs(environ)]
+    lines = ["#!/bin/bash", *(f"#SBATCH --{word}" for word in _job(asked, where, have, environ)), "#"]
+    lines += _needs(environ, where)
     lines += ["set -euo pipefail", f'python="${{CARME_PYTHON:-{sys.executable}}}"']
     words = [*_words(asked, where)]
     if cell is not None:
@@ -98,7 +100,7 @@ def _job(asked: Asked, where: Place, have: Allocation, environ: Mapping[str, str
     return [*words, "output=%x-%j.log"]
 
 
-def _needs(environ: Mapping[str, str]) -> list[str]:
+def _needs(environ: Mapping[str, str], where: Place) -> list[str]:
     image = environ.get("CARME_IMAGE", "")
     text = (
         f"Runs outside of the hub: sbatch THIS-FILE, on a machine that has sbatch. It needs {sys.executable} on every "
@@ -108,6 +110,11 @@ def _needs(environ: Mapping[str, str]) -> list[str]:
         "exec --nv image.sif), and in CARME_PYTHON a Python outside of it, of the same path, that has carme_hub. The "
         "home has to be the same on all nodes. The run is found again in ~/.carme/runs."
     )
+    if where.companion:
+        text += (
+            f" In the session, which has no room for it, the hub opens a companion job of {needs(where)} instead, with "
+            "the session's image; its price and its start are said before."
+        )
     return [f"# {line}" for line in textwrap.wrap(text, 100)]
 
 

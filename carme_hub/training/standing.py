@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import telling
+from .display import called
 from .rendezvous import Rendezvous
 from .runs import ENDED, Run, State, keep
 
@@ -140,6 +141,11 @@ class Standing:
                 self._state["ranks"].sort(key=lambda entry: int(entry["rank"]))
             self._version += 1
             self._changed.notify_all()
+
+    def called(self, number: int) -> str:
+        """Return what a rank is called in a sentence; see ``display.called``."""
+        with self._changed:
+            return called(next((each for each in self._state["ranks"] if each["rank"] == number), {"rank": number}))
 
     def beats(self, rendezvous: Rendezvous) -> None:
         """Bring the table of ranks up to date from what the ranks said at their rendezvous."""

@@ -16,7 +16,8 @@ from .broker import Allocation, Broker, Step
 from .conductor import Conducting, Failed, error_of
 from .handle import Handle
 from .placing import Place, Room, place
-from .runs import Run, State, sharing
+from .runs import Run, State
+from .sharing import who_shares
 
 if TYPE_CHECKING:
     from .companion_job import CompanionJob
@@ -72,6 +73,8 @@ class Static(Conducting):
             gpus_per_node=there.gpus_per_node,
             mpi="pmix" if self.asked.backend == "mpi" else "none",
         )
+        # What was told at first does not hold where a companion was waited for: the limit counts from here.
+        self.tell_end(self.ends_at(self.allocation_of_ranks))
         self._handle = self.start_step(step, rank_of_task=lambda task: task)
         try:
             self._watch(self._handle, there, nodes)
@@ -99,7 +102,7 @@ class Static(Conducting):
         """Return what is to be said where another run of this session is on the same GPUs."""
         if there.companion or not there.gpus:
             return ""
-        return shares_with(sharing(self.run, there.gpus_per_node, self.allocation.gpus))
+        return who_shares(self.run, there.gpus_per_node, self.allocation.gpus)
 
     def _watch(self, handle: Handle, there: Place, nodes: Sequence[str]) -> None:
         """Return when all ranks have ended well."""
@@ -174,11 +177,6 @@ class Static(Conducting):
         self.standing.rank(rank, state="failed")
         message = f"Rank {rank} on {node} {how}."
         return Failed(message, error_of(rank, node, "Ended", message, self.last_lines(rank)))
-
-
-def shares_with(others: Sequence[str]) -> str:
-    """Return what is said of other runs on the same GPUs, "" where there are none."""
-    return f"It shares GPUs of the session with {', '.join(others)}: each may be slower for that." if others else ""
 
 
 def follows(error: State) -> bool:

@@ -117,7 +117,8 @@ def named(name: str) -> Template:
     """
     script = folder() / f"{name}.py"
     if not _NAME.fullmatch(name) or not script.is_file():
-        raise TemplateError(f"There is no template {name[:64]!r}: {', '.join(each.name for each in templates())}.")
+        known = ", ".join(each.name for each in templates())
+        raise TemplateError(f"There is no template {name[:64]!r}. There are {known}.")
     return read(script)
 
 

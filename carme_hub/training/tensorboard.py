@@ -207,11 +207,15 @@ class Pages:
     ) -> Iterable[bytes]:
         choice = self.follower.choice
         fields = fields or {"show": choice.kind, choice.kind: choice.value}
-        names: list[str] = []
+        names, none = [], "There is none yet"
         try:
             names = runs(ever=True)
         except OSError as unreadable:
-            error = error or f"{unread(unreadable)}."
+            way = " Whoever owns it can let you, by chmod." if isinstance(unreadable, PermissionError) else ""
+            error = error or f"{unread(unreadable)}.{way}"
+            none = "They cannot be read"
+        if not names and fields["show"] == "run":
+            fields = {**fields, "show": "newest"}  # what cannot be chosen is not sent
         options = "".join(
             f"<option{' selected' if name == fields.get('run') else ''}>{html.escape(name)}</option>" for name in names
         )
@@ -219,7 +223,7 @@ class Pages:
         values = {
             "ERROR": f'<p class="error" role="alert" id="error">{html.escape(error)}</p>' if error else "",
             "SHOWS": html.escape(self.follower.says()),
-            "RUNS": options or "<option>There is none yet</option>",
+            "RUNS": options or f"<option>{none}</option>",
             "NO_RUN": "" if names else " disabled",
             "ABOUT": "error hint" if error else "hint",
             "WRONG": ' aria-invalid="true"' if error and fields.get("show") == "folder" else "",

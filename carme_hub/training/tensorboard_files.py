@@ -47,7 +47,7 @@ def runs(*, ever: bool = False) -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         for run in runs_folder().iterdir():
             first = min(_stamps(run / "tb"), default=0)
-            if first and (ever or _session(run) in ("", os.environ.get("CARME_SESSION", ""))):
+            if first and (ever or _session(run, first) in ("", os.environ.get("CARME_SESSION", ""))):
                 began[run.name] = (first, run.stat().st_mtime)
     return sorted(began, key=lambda name: began[name], reverse=True)
 
@@ -58,7 +58,8 @@ def _stamps(folder: Path) -> Iterator[int]:
 
 
 @cache
-def _session(run: Path) -> str:
+def _session(run: Path, _: int) -> str:
+    """Return the session of a run; the other is when its events began, for a name may be used again."""
     try:  # written before there are events, and never changed
         return str(json.loads((run / "asked.json").read_text()).get("session", ""))
     except (OSError, ValueError):
@@ -83,7 +84,7 @@ def chosen(fields: dict[str, str]) -> Choice:
     if kind == "run":
         name = fields.get("run", "")
         if name not in runs(ever=True):
-            raise NoFolder(f"There is no run {name[:80]!r} with events.")
+            raise NoFolder(f"There is no run {name[:80]!r} with events. Choose something else.")
         return Choice("run", name)
     if kind == "folder":
         return Choice("folder", str(_folder(fields.get("folder", "").strip())))

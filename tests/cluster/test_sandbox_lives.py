@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,25 @@ def _processes_of(state: Path) -> list[str]:
         if f"{state}/".encode() in text:
             found.append(text[:200].decode(errors="replace").replace("\0", " "))
     return found
+
+
+def test_where_the_machines_name_leads_does_not_matter(second: Sandbox) -> None:
+    """Debian's installer has it lead to 127.0.1.1; Slurm's daemons, told to keep to one address, listen there."""
+    up = [
+        str(Path(sys.executable).with_name("carme-hub")),
+        "sandbox",
+        "up",
+        "--state",
+        str(second.layout.state),
+        "--nodes=1",
+    ]
+    named = ["/usr/bin/unshare", "--uts", "/bin/sh", "-c", 'hostname no-such-name.invalid; exec "$@"', "sh", *up]
+    subprocess.run(named, check=True, timeout=120)
+    cluster = second.facts()
+    job = cluster.sbatch("--mem=100", user="alice", script="#!/bin/sh\nexec srun --mem=50 true\n")
+    assert cluster.run("srun", "--mem=50", "/bin/hostname", user="alice").stdout == "localhost\n"
+    assert cluster.wait_job(job, "COMPLETED", "FAILED") == "COMPLETED"
+    assert socket.gethostname() != "localhost", "the machine keeps its name"
 
 
 def test_a_second_sandbox_runs_beside_the_first_and_leaves_nothing(quiet: Cluster, second: Sandbox) -> None:

@@ -137,10 +137,11 @@ def test_what_the_job_has_not_is_refused(more: dict[str, Any], said: str) -> Non
 
 
 def slurm_says(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None:
-    """Let Slurm's commands say this, by the first words after ``scontrol``, or by ``squeue``."""
+    """Let Slurm's commands say this, by the last words or the last but one after ``scontrol``, or by their name."""
 
     def ask(*argv: str) -> str:
-        return answers["squeue" if argv[0] == "squeue" else argv[-2]]
+        found = [argv[0], " ".join(argv[-2:]), argv[-2]]
+        return next(answers[each] for each in found if each in answers)
 
     monkeypatch.setattr(srun, "ask", ask)
 
@@ -187,6 +188,24 @@ def test_the_job_of_a_companion_is_the_one_that_runs(
     else:
         with pytest.raises(srun.Refused, match=found):
             srun.job_of(COMPANION)
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster", "found"),
+    [
+        ("127.0.1.1", "n1\nn2\n", "127.0.0.1"),  # as Debian's installer writes it: other nodes cannot reach that
+        ("127.0.1.1", "n1\n", "127.0.1.1"),  # there is nobody else
+        ("127.0.1.1", "n1\nn9\nn2\n", "127.0.0.1"),  # n9 has no address
+        ("192.0.2.7", "n1\nn2\n", "192.0.2.7"),
+    ],
+)
+def test_a_lone_node_is_found_by_its_companions(
+    monkeypatch: pytest.MonkeyPatch, own: str, cluster: str, found: str
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    nodes = {"node n1": f" NodeAddr={own} ", "node n2": " NodeAddr=127.0.0.1 ", "node n9": " NodeAddr=n9.invalid "}
+    slurm_says(monkeypatch, {"sinfo": cluster, **nodes})
+    assert srun.address(["n1"]) == found
 
 
 @pytest.mark.parametrize(("ids", "count"), [("0-7,16", 9), ("3", 1), ("", 0), ("0,2,4-5", 4)])

@@ -97,9 +97,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatLosesAnswers:
     return found
 
 
-def fixed(hub: HubThatLosesAnswers, cell: str = "print('here')", name: str = "") -> tuple[Static, threading.Thread]:
+def fixed(
+    hub: HubThatLosesAnswers, cell: str = "print('here')", name: str = "", seconds: int = 0
+) -> tuple[Static, threading.Thread]:
     """Conduct a run of two ranks in a session that has one GPU."""
-    run = create(Asked(2, name=name, gpus_per_task=1, detach=True), cell=cell)
+    run = create(Asked(2, name=name, gpus_per_task=1, detach=True, seconds=seconds), cell=cell)
     conductor = Static(run, BrokerThatSlurmDoesNotAnswer(hub, nodes=1, gpus=1))
     thread = threading.Thread(target=conductor.conduct)
     thread.start()
@@ -291,3 +293,11 @@ def test_the_error_of_a_rank_is_said_though_slurm_does_not_answer(hub: HubThatLo
     state = end_of((conductor, thread))
     assert state["message"].startswith("ValueError in rank")
     assert "bad picture" in state["error"]["traceback"]
+
+
+def test_the_time_limit_of_a_run_that_waited_for_its_companion_counts_from_its_start(hub: HubThatLosesAnswers) -> None:
+    hub.wait, hub.ends = 5.0, time.time() + 3600
+    cell = "import time\nfrom carme_hub.training import here\ntime.sleep(1)\nprint(here.time_left())\n"
+    conducted = fixed(hub, cell, seconds=8)
+    assert end_of(conducted)["state"] == "finished"
+    assert 4 < float(conducted[0].run.log(0)) < 8, "it was told of an end that did not know of the wait"

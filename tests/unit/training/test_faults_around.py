@@ -25,6 +25,7 @@ from carme_hub.training.live import Terminal
 from carme_hub.training.output import Output
 from carme_hub.training.rendezvous import Rendezvous
 from carme_hub.training.runs import NoRun, Run, create, keep
+from carme_hub.training.sharing import sharing
 from carme_hub.training.standing import Standing
 from carme_hub.training.telling import Telling
 
@@ -179,11 +180,11 @@ def test_who_shares_the_gpus_of_a_session_is_known(run: Run) -> None:
     beside = going("beside", own_gpus=4, gpus=4, nodes=["n1", "n2"])
     going("elsewhere", gpus=2, companions=["c"])
     going("cpus")
-    assert runs.sharing(run, 2, 4) == [], "the broker gives it the others"
-    assert runs.sharing(run, 3, 4) == ["beside"]
-    assert runs.sharing(beside, 4, 4) == []
+    assert sharing(run, 2, 4) == [], "the broker gives it the others"
+    assert sharing(run, 3, 4) == ["beside"]
+    assert sharing(beside, 4, 4) == []
     going("grown", (2, 4), own_gpus=1, gpus=3, nodes=["n1", "n3"], companions=["d", "e"])
-    assert runs.sharing(run, 1, 4) == ["grown", "beside"], "an elastic run is on all GPUs, and has companions besides"
+    assert sharing(run, 1, 4) == ["grown", "beside"], "an elastic run is on all GPUs, and has companions besides"
 
 
 def test_a_terminal_leaves_no_line_out(run: Run) -> None:

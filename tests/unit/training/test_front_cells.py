@@ -168,6 +168,8 @@ def test_who_stops_looking_on_at_a_detached_run_does_not_end_it(
         ("-n 2 --push nothing", "this notebook has no variable nothing"),
         ("-n 2 --name '", "quotation mark"),
         ("-n 2 --backend mpi", "no mpi4py here"),
+        ("-n {RANKS} --pull history", r"\{RANKS\}: this notebook has no such variable yet"),
+        ("-n 2 --detach --pull history", "leave one of them out"),
     ],
 )
 def test_what_cannot_run_says_what_to_do_and_leaves_nothing(shell: ShellThatIsForged, line: str, said: str) -> None:
@@ -302,7 +304,7 @@ def test_a_script_is_trained_by_a_command(tmp_path: Path, capsys: pytest.Capture
     assert command.main(["runs", "stop", "t"]) == 0
     assert "t: finished" in capsys.readouterr().out
     assert command.main(["runs", "resize", "t", "+2"]) == command.CANNOT
-    assert "Nobody answers for t" in capsys.readouterr().err
+    assert "t has ended (finished)" in capsys.readouterr().err
 
 
 def test_a_script_that_fails_prints_the_ranks_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,16 @@ def test_a_terminal_prints_each_line_of_rank_0_once() -> None:
     ]
 
 
+def test_a_terminal_prints_who_is_rank_0_now() -> None:
+    out = io.StringIO()
+    shown = Terminal(out, io.StringIO())
+    shown.show(View(state(), 1001.0, {0: ["epoch 1"], 1: []}))
+    first, second = state()["ranks"]
+    swapped = state(ranks=[{**first, "state": "failed", "place": -1}, {**second, "place": 0}])
+    shown.show(View(swapped, 1002.0, {0: ["epoch 1"], 1: ["epoch 2"]}))
+    assert out.getvalue() == "epoch 1\nepoch 2\n"
+
+
 def test_a_terminal_can_print_every_rank_and_loses_none_when_a_tail_is_short(tmp_path: Path) -> None:
     out = io.StringIO()
     shown = Terminal(out, io.StringIO(), every=True)

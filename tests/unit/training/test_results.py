@@ -25,6 +25,12 @@ def test_what_cannot_be_pickled_is_named() -> None:
         results.pushed({"fine": 1, "lock": threading.Lock()})
 
 
+def test_without_cloudpickle_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "find_spec", lambda name: None)
+    with pytest.raises(Rejected, match=r"-m pip install cloudpickle$"):
+        results.pickled(1, "it")
+
+
 def test_what_is_too_large_is_named_with_its_size() -> None:
     with pytest.raises(Rejected, match=r"The variable big has 2\.0 MiB; the limit is 1\.0 MiB\. Keep it in a file"):
         results.pushed({"big": bytes(2 << 20)}, 1 << 20)
@@ -34,6 +40,8 @@ def test_what_is_too_large_is_named_with_its_size() -> None:
 
 def test_what_cannot_be_unpickled_is_named() -> None:
     with pytest.raises(Rejected, match="The function cannot be unpickled: ModuleNotFoundError: No module named 'nowh"):
+        results.unpickled(b"cnowhere\nfound\n.", "The function")
+    with pytest.raises(Rejected, match=r"Install nowhere here, too\.$"):
         results.unpickled(b"cnowhere\nfound\n.", "The function")
 
 

@@ -15,7 +15,7 @@ from carme_hub.training import runs, scaling
 from carme_hub.training.command import main
 from carme_hub.training.failures import CannotRun, RankFailed
 from carme_hub.training.runs import Run
-from carme_hub.training.scaling_trial import NotMeasured, Plan, Trial
+from carme_hub.training.scaling_trial import NotMeasured, Plan, Trial, measure_script
 
 CONDUCTOR = Path(__file__).parent / "started_here.py"
 #: A training that needs 2 ms for each sample, twice as long together with others, and no other rank. It is timed by
@@ -356,3 +356,14 @@ def test_a_loop_that_is_left_measures_nothing() -> None:
 
     with pytest.raises(NotMeasured, match="one step for each one"):
         trial_of(Plan((8,)), body).part("n1")
+
+
+def test_a_script_finds_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [])
+    (tmp_path / "beside_the_script.py").write_text("WORDS = ['--its', 'own']\n")
+    (tmp_path / "train.py").write_text(
+        "import beside_the_script, sys\nassert sys.argv[1:] == beside_the_script.WORDS\n"
+    )
+    with pytest.raises(NotMeasured, match=r"has no function train\(trial\)"):
+        measure_script(str(tmp_path / "train.py"), "train", ["--its", "own"], Plan((8,)))

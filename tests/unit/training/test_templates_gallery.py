@@ -70,6 +70,7 @@ def test_the_page_has_every_template_and_says_what_there_is_none_for(at: Path) -
     for template in templates.templates():
         assert f'<h2 id="{template.name}">' in page
     assert "Horovod with Keras" in page
+    assert '<a href="/user/alice/lab">Back to JupyterLab</a>' in page
     assert page.count("<h1>") == 1
     assert '<html lang="en">' in page
     assert "width=device-width" in page

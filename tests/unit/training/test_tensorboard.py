@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -72,6 +73,15 @@ def test_the_newest_run_is_the_one_that_began_last_in_this_session() -> None:
     assert list(shown(Choice("all"))) == ["new", "old"]
     assert list(shown(Choice("ever"))) == ["elsewhere", "new", "old"]
     assert shown(Choice("run", "old")) == {"old": runs_folder() / "old/tb"}
+
+
+def test_a_name_that_is_used_again_in_this_session_is_shown() -> None:
+    made("hello", 100, session="other")
+    made("kept", 200, session="other")
+    assert runs() == []
+    shutil.rmtree(runs_folder() / "hello")
+    made("hello", 300)
+    assert runs() == ["hello"]
 
 
 def test_a_choice_is_checked(home: Path) -> None:
@@ -233,7 +243,10 @@ def test_the_form_is_there_where_the_runs_cannot_be_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(tensorboard_files, "runs", stale)
     page = Browser().ask("GET", "/carme/")
     assert "/home/x/.carme/runs1 cannot be read: Stale file handle." in page
-    assert "/home/x/.carme/runs1 cannot be read: Stale" in Browser().ask("POST", "/carme/", "show=run&run=a")
+    said = Browser().ask("POST", "/carme/", "show=run&run=a")
+    assert "/home/x/.carme/runs1 cannot be read: Stale" in said
+    assert "<option>They cannot be read</option>" in said
+    assert 'value="newest" checked' in said, "what cannot be chosen is not chosen"
 
 
 class Browser:

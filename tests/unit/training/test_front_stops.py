@@ -1,0 +1,85 @@
+"""Runs that are stopped early, lost, of another session or without a package: what people type, and what they read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from test_front_cells import ShellThatIsForged
+from test_front_cells import session as session
+from test_front_cells import shell as shell
+
+from carme_hub.training import command, distributed, runs
+from carme_hub.training.asked import Asked
+from carme_hub.training.failures import CannotRun, Interrupted, RankFailed
+from carme_hub.training.runs import Run
+
+
+def test_a_stop_between_the_price_and_the_first_look_ends_the_run_too(
+    shell: ShellThatIsForged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = runs.launch
+
+    def stopped(run: Run) -> None:
+        launch(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "launch", stopped)
+    with pytest.raises(Interrupted, match="soon was stopped before it began"):
+        shell.cell("-n 1 --name soon", "import time\ntime.sleep(60)\n")
+    assert Run.load("soon").state()["state"] == "interrupted"
+
+    monkeypatch.setattr(runs, "launch", lambda run: interrupt())  # its conductor never was
+    with pytest.raises(Interrupted, match="never was stopped before it began"):
+        shell.cell("-n 1 --name never", "pass")
+    assert Run.load("never").state()["message"] == "It was stopped before it began."
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_a_lost_run_has_beside_the_session_is_said_where_the_hub_is_away(
+    shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.create(Asked(1, name="gone"), cell="")
+    runs.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": ["one"]})
+    with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. .* Stop it again"):
+        distributed.stop("gone")
+    assert command.main(["runs", "stop", "gone"]) == command.CANNOT
+    assert "gone still has GPUs" in capsys.readouterr().err
+    with pytest.raises(CannotRun, match=r"gone has ended \(lost\)"):
+        distributed.resize(+1, "gone")
+
+
+def test_without_a_name_a_run_of_this_session_is_meant(
+    shell: ShellThatIsForged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CARME_SESSION", "this")
+    with pytest.raises(CannotRun, match=r"^No run goes on\.$"):
+        distributed.stop()
+    shell.cell("-n 1 --detach --name mine", "print('mine')\nimport time\ntime.sleep(60)\n")
+    monkeypatch.setenv("CARME_SESSION", "other")  # it began later, and its home is the same
+    shell.cell("-n 1 --detach --name theirs", "print('theirs')\nimport time\ntime.sleep(60)\n")
+    monkeypatch.setenv("CARME_SESSION", "this")
+    until(lambda: distributed.log("theirs") == "theirs\n")
+    until(lambda: distributed.log() == "mine\n")
+    assert distributed.stop()["id"] == "mine"
+    with pytest.raises(CannotRun, match=r"No run of this session goes on\. To act on theirs, of another one, name it"):
+        distributed.stop()
+    assert Run.load("theirs").state()["state"] in runs.LIVE
+    assert distributed.stop("theirs")["state"] == "interrupted"
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_package_that_a_backend_needs_is_named_with_what_to_do(shell: ShellThatIsForged) -> None:
+    with pytest.raises(RankFailed, match="There is no mpi4py here") as caught:
+        shell.cell("-n 1", "import mpi4py.MPI\n")
+    assert "Take the image “training”" in "\n".join(caught.value.lines())
