@@ -190,7 +190,7 @@ def judge(
         now: the same clock as the observations.
         job_id, submitted: what Slurm said when the job was submitted (epoch), 0 where we never learned it.
         proved: the job is known to be in the controller's saved state.
-        unseen: its server proved itself, and no answer that this process had ever showed the job.
+        unseen: its server proved itself, and this process neither submitted the job nor saw it in any answer.
         accounting: accounting's newest understood answer, None when not asked or not answered.
         end_mark: the job's own supervisor told us that it has ended.
     """

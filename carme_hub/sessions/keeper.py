@@ -42,6 +42,7 @@ class _Watch:
     no_end: bool = False  # accounting has answered, and knows no end of the job
     asked_records: float = float("-inf")
     cancelled: float = float("-inf")
+    submitted_here: bool = False  # by this process: it has watched since before there was a job
     saved: bool = False  # the controller showed the job late enough to have it in its saved state
     verdict: Verdict = field(default_factory=lambda: Verdict(Standing.UNKNOWN, "Slurm has not been asked yet."))
 
@@ -111,7 +112,7 @@ class SessionKeeper:
             yield
         finally:
             self._held.discard(id)
-            self._watches.pop(id, None)
+            self._watches[id] = _Watch(submitted_here=True)
             if self._book.current(id) is not None:
                 self._watcher.want_fast(id)
             self._due.set()  # closed meanwhile, it may still be looked at more often: the pass takes that back
@@ -193,12 +194,20 @@ class SessionKeeper:
             job_id=session.job_id,
             submitted=session.submitted,
             proved=self._cannot_be_forgotten(session, watch),
-            unseen=session.state is SessionState.RUNNING and watch.history.first_seen is None,
+            unseen=self._ran_unseen(session, watch),
             accounting=watch.accounting,
             end_mark=watch.mark is not None,
             patience=self._patience,
         )
         return watch.verdict
+
+    def _ran_unseen(self, session: Session, watch: _Watch) -> bool:
+        """Return whether the job may have been in the controller's saved state before this process first looked.
+
+        A controller that dies with its answer to our own sbatch is no such case, though no look ever showed the job.
+        """
+        never = watch.history.first_seen is None
+        return session.state is SessionState.RUNNING and never and not watch.submitted_here
 
     def _cannot_be_forgotten(self, session: Session, watch: _Watch) -> bool:
         """Return whether the job outlives a crash of the controller.

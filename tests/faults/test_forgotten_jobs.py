@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rig.faults import LateRest
 from rig.hub import Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Row, Truth
@@ -37,6 +38,18 @@ def test_the_session_ends_honestly_and_the_next_job_with_its_id_is_left_alone_wh
         assert state in ("RUNNING", "PENDING", "FAILED"), f"somebody else's job was {state}"
     finally:
         cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
+
+
+def test_a_job_that_is_forgotten_before_the_hub_heard_of_its_submit_is_as_soon_known_to_be_lost(
+    hub: Hub, oracle: Oracle, truth: Truth, tmp_path: Path
+) -> None:
+    # On a busy machine a server can prove itself before the hub has the answer: no look at the queue counts yet.
+    with LateRest(hub, 6.0):
+        row, _ = _forget(hub, oracle, truth, "its server has proved itself", tmp_path / "state")
+        wait_for(lambda: truth.session(row.id).job_id, 30, "the hub to hear of it")
+        wait_for(lambda: not truth.session(row.id).open, 150, "the session to be closed")
+        assert "lost" in truth.session(row.id).end_reason, truth.session(row.id)
+        wait_for(lambda: hub.server("alice") is None, 60, "the hub to say so")
 
 
 def _forget(hub: Hub, oracle: Oracle, truth: Truth, moment: str, kept: Path) -> tuple[Row, int]:

@@ -68,6 +68,72 @@ class JunkServer:
                     client.sendall((400).to_bytes(4, "big") + secrets.token_bytes(400))
 
 
+class LateRest:
+    """Holds back slurmrestd's answer to a submit for some seconds; what is asked reaches it at once."""
+
+    def __init__(self, hub: Hub, seconds: float) -> None:
+        self._hub = hub
+        self._seconds = seconds
+        self._real = hub.cluster.rest_socket
+        self._path = hub.cluster.state / "late-rest.sock"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._submitted = threading.Event()
+        self._facts = hub.demo.folder / "facts.json"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._path.unlink(missing_ok=True)
+        self._listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        shutil.chown(self._path, self._hub.demo.user)
+        self._listener.listen(64)
+        self._thread.start()
+        self._lead_to(self._path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lead_to(self._real)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+    def _lead_to(self, path: Path) -> None:
+        facts = json.loads(self._facts.read_text())
+        self._facts.write_text(json.dumps({**facts, "rest_url": f"unix://{path}"}))
+        self._hub.restart()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        """Pass one connection on, both ways."""
+        with client, socket.socket(socket.AF_UNIX) as real, contextlib.suppress(OSError):
+            real.connect(str(self._real))
+            asking = threading.Thread(target=self._ask, args=(client, real), daemon=True)
+            asking.start()
+            while data := real.recv(65536):
+                if self._submitted.is_set():
+                    self._submitted.clear()
+                    time.sleep(self._seconds)
+                client.sendall(data)
+            client.shutdown(socket.SHUT_RDWR)
+            asking.join(10)
+
+    def _ask(self, client: socket.socket, real: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                if b"/job/submit" in data:
+                    self._submitted.set()
+                real.sendall(data)
+            real.shutdown(socket.SHUT_WR)
+
+
 #: What a shimmed command does, by mode. "$0.real" is the command itself.
 _SHIM = """\
 #!/bin/sh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from session_parts import FORGOTTEN, SETTLED, looked_at, running, saved, shown, until_ended
+from session_parts import FORGOTTEN, REQUEST, SETTLED, looked_at, running, saved, shown, until_ended
 from slurm_as_told import ForgedSlurm
 
 from carme_hub.sessions.book import SessionBook
@@ -50,6 +50,24 @@ async def test_a_job_forgotten_while_the_hub_was_away_ends_the_session_but_later
     await looked_at(slurm, questions=3)
     assert book.current("s1") is not None
     slurm.clock.ahead += SETTLED
+    assert "lost the session's job" in (await until_ended(book)).end_reason
+
+
+async def test_a_job_that_this_hub_submitted_and_the_controller_forgot_before_any_look_ends_the_session_as_soon(
+    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+) -> None:
+    session, nonce = await book.intend("s1", "alice", "", REQUEST)
+    with keeper.held("s1"):
+        await book.submitted("s1", 1, 0.0)
+    slurm.down = True  # the controller died with the answer; the node has the job, and its server proves itself
+    await book.prove("s1", nonce, 5000, "node1")
+    slurm.keep_running(1, session.job_name)
+    await looked_at(slurm)
+    slurm.jobs.clear()
+    slurm.down = False
+    await looked_at(slurm, questions=1)
+    assert book.current("s1") is not None
+    slurm.clock.ahead += FORGOTTEN
     assert "lost the session's job" in (await until_ended(book)).end_reason
 
 
