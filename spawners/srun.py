@@ -137,15 +137,14 @@ def count_of(ids: str) -> int:
 def address(nodes: List[str]) -> str:
     """Return the IPv4 address of this node which the others reach: of a lone node, those of its companions."""
     here, own = os.environ.get("SLURMD_NODENAME", ""), "127.0.0.1"  # enough, where all ranks are on this node
+    with contextlib.suppress(OSError):
+        own = socket.gethostbyname(node_address(here))
     others = [node for node in nodes if node != here]
-    if not others:
-        with contextlib.suppress(OSError):
-            own = socket.gethostbyname(node_address(here))
-        if own.startswith("127."):  # Debian's installer has a machine know itself by that
-            with contextlib.suppress(Refused):
-                others = [node for node in ask("sinfo", "-h", "-N", "-o", "%N").split() if node != here]
+    if not others and own.startswith("127."):  # Debian's installer has a machine know itself by that
+        with contextlib.suppress(Refused):  # a line for each partition
+            others = [node for node in dict.fromkeys(ask("sinfo", "-hrN", "-o", "%N").split()) if node != here]
     for name in others[:3]:
-        with contextlib.suppress(OSError, Refused), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
             way.connect((node_address(name), 9))  # nothing is sent: the kernel looks for the way
             return str(way.getsockname()[0])
     return own

@@ -63,8 +63,7 @@ class View:
     @property
     def front(self) -> int:
         """Return whose log is that of rank 0: workers of an elastic run keep their logs whatever rank they are."""
-        alive = (rank for rank in self.ranks if rank.get("place") == 0 and rank.get("state") != "failed")
-        return next((int(rank.get("rank", 0)) for rank in alive), 0)
+        return next((int(rank.get("rank", 0)) for rank in self.ranks if rank.get("place") == 0), 0)
 
     @property
     def seconds(self) -> float:

@@ -45,8 +45,8 @@ def missing(backend: str) -> str:
 
 def needed(module: str) -> str:
     """Return what to do where a module cannot be imported that a backend needs, "" for any other."""
-    top = module.partition(".")[0]
-    return next((what for name, what in NEEDS.values() if name == top), "")
+    # Where a package is missing, its own name is told; "torch.nope" is missing in a torch that is there.
+    return next((what for name, what in NEEDS.values() if name == module), "")
 
 
 def folder() -> Path:

@@ -41,6 +41,10 @@ class Live(Protocol):
         """Show how it ended; what is shown then stays."""
 
 
+#: Lines that a terminal prints of who comes to the front: what it said before that was known.
+CATCH_UP = 20
+
+
 class Terminal:
     """Prints what rank 0 says as it comes, and how the run stands when that changes.
 
@@ -75,10 +79,11 @@ class Terminal:
 
     def _print(self, view: View) -> None:
         for rank, lines in sorted(view.lines.items()):
-            if rank != view.front and not self.every:
-                continue
             # ``lines`` may have lost its oldest ones: they are counted from the first that ever came.
             count = getattr(lines, "count_of_all", len(lines))
+            if rank != view.front and not self.every:
+                self._printed[rank] = max(self._printed.get(rank, 0), count - CATCH_UP)
+                continue
             new = count - self._printed.get(rank, 0)
             self._printed[rank] = count
             for line in list(lines)[-new:] if new > 0 else ():

@@ -78,9 +78,10 @@ def asked_in(line: str, environ: Mapping[str, str] = os.environ) -> Asked:
         words = shlex.split(line)
     except ValueError:
         raise CannotRun(f"A quotation mark is missing its other one: {line.strip()[:80]}") from None
-    if unset := next((found[1] for word in words if (found := _UNSET.search(word))), ""):
-        # IPython leaves what it cannot fill in as it stands.
-        raise CannotRun(f"{{{unset}}}: this notebook has no such variable yet. Run the cell that sets it first.")
+    if unset := [f"{{{found[1]}}}" for word in words if (found := _UNSET.search(word))]:
+        # IPython leaves the whole line as it stands where one of them cannot be filled in.
+        which = "no such variable" if len(unset) == 1 else "not all of these variables"
+        raise CannotRun(f"{', '.join(unset)}: this notebook has {which} yet. Run the cell that sets it first.")
     try:
         return asked_by(with_backend(words, environ))
     except BadAsk as error:

@@ -93,7 +93,11 @@ def unpickled(text: bytes, what: str) -> Any:
     try:
         return pickle.loads(text)  # noqa: S301  out of the user's own folder, which nobody else can write to
     except Exception as error:  # any __setstate__ may raise anything
-        lacks = f" Install {error.name} here, too." if isinstance(error, ModuleNotFoundError) and error.name else ""
+        lacks = (
+            f" {error.name} has to be importable here, too, as it is for the ranks."
+            if isinstance(error, ModuleNotFoundError) and error.name
+            else ""
+        )
         raise Rejected(f"{what} cannot be unpickled: {type(error).__name__}: {error}.{lacks}") from error
 
 

@@ -198,6 +198,12 @@ class Run:
 
         try:
             hub = Hub.from_environ()
+        except NoHub:
+            raise control.NotDone(
+                f"{self.id} still has GPUs beside the session. Stop it in that session; the hub's home page gives them "
+                "back too."
+            ) from None
+        try:
             for companion in state["companions"]:
                 with contextlib.suppress(Refused):  # it is another session's, which has ended
                     hub.close(companion)

@@ -22,6 +22,7 @@ from .direct import broker_here
 from .failures import CannotRun
 from .placing import Place, Room, place
 from .price import needs
+from .runs import virtual
 
 #: The most bytes of variables in a script: Slurm takes one of 4 MiB (slurm.conf(5), max_script_size).
 LARGEST = 1 << 20
@@ -111,9 +112,10 @@ def _needs(environ: Mapping[str, str], where: Place) -> list[str]:
         "home has to be the same on all nodes. The run is found again in ~/.carme/runs."
     )
     if where.companion:
+        more = needs(where, virtual=virtual(environ))
         text += (
-            f" In the session, which has no room for it, the hub opens a companion job of {needs(where)} instead, with "
-            "the session's image; its price and its start are said before."
+            f" In the session, which has no room for it, the hub opens a companion job of {more} instead, with the "
+            "session's image; its price and its start are said before."
         )
     return [f"# {line}" for line in textwrap.wrap(text, 100)]
 

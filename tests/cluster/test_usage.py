@@ -18,6 +18,7 @@ from carme_hub.domain.jobs import Phase
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.usage import Usage
 from carme_hub.sandbox import Cluster
+from carme_hub.sandbox.hostname import as_localhost
 from carme_hub.slurm.usage import UsageReader
 
 _SLEEP = "#!/bin/sh\nsleep {}\n"
@@ -107,15 +108,16 @@ def _busy(cluster: Cluster) -> Day:
 
 def _as_alice(cluster: Cluster, *argv: str, **environ: str) -> subprocess.Popen[bytes]:
     known = cluster.environment("alice")
-    return subprocess.Popen(
-        [cluster.command(argv[0]), *argv[1:]],
-        env={**known, **environ},
-        user="alice",
-        group="alice",
-        extra_groups=[],
-        cwd=known["HOME"],
-        stderr=subprocess.DEVNULL,
-    )
+    with as_localhost():
+        return subprocess.Popen(
+            [cluster.command(argv[0]), *argv[1:]],
+            env={**known, **environ},
+            user="alice",
+            group="alice",
+            extra_groups=[],
+            cwd=known["HOME"],
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def _sacct(cluster: Cluster, day: Day, fields: str) -> list[list[str]]:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,19 @@ def test_a_job_that_is_forgotten_before_the_hub_heard_of_its_submit_is_as_soon_k
     hub: Hub, oracle: Oracle, truth: Truth, tmp_path: Path
 ) -> None:
     # On a busy machine a server can prove itself before the hub has the answer: no look at the queue counts yet.
-    with LateRest(hub, 6.0):
-        row, _ = _forget(hub, oracle, truth, "its server has proved itself", tmp_path / "state")
+    with LateRest(hub) as rest:
+        row, _ = _forget(hub, oracle, truth, "its server has proved itself", tmp_path / "state", rest.let_go)
         wait_for(lambda: truth.session(row.id).job_id, 30, "the hub to hear of it")
         wait_for(lambda: not truth.session(row.id).open, 150, "the session to be closed")
         assert "lost" in truth.session(row.id).end_reason, truth.session(row.id)
         wait_for(lambda: hub.server("alice") is None, 60, "the hub to say so")
+    if row.job_id:
+        pytest.skip("The server came later than the hub waits for an answer: only what the test above has was seen.")
 
 
-def _forget(hub: Hub, oracle: Oracle, truth: Truth, moment: str, kept: Path) -> tuple[Row, int]:
+def _forget(
+    hub: Hub, oracle: Oracle, truth: Truth, moment: str, kept: Path, killed: Callable[[], None] = lambda: None
+) -> tuple[Row, int]:
     """Kill slurmctld between a submit and the next saving of its state; return the session and bob's next job id.
 
     It saves every five seconds. Whether it has done so meanwhile is not left to chance: what it comes back with is the
@@ -76,6 +81,7 @@ def _forget(hub: Hub, oracle: Oracle, truth: Truth, moment: str, kept: Path) -> 
         wait_for(lambda: _new(truth, before) and MOMENTS[moment](_new(truth, before)[0]), 20, moment)
         cluster.kill("slurmctld")
         row = _new(truth, before)[0]
+        killed()
         shutil.rmtree(folder)
         subprocess.run(["cp", "-a", str(kept), str(folder)], check=True)
         cluster.restart("slurmctld")

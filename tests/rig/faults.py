@@ -69,11 +69,11 @@ class JunkServer:
 
 
 class LateRest:
-    """Holds back slurmrestd's answer to a submit for some seconds; what is asked reaches it at once."""
+    """Holds back slurmrestd's answers to submits until ``let_go`` is called; what is asked reaches it at once."""
 
-    def __init__(self, hub: Hub, seconds: float) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._seconds = seconds
+        self._free = threading.Event()
         self._real = hub.cluster.rest_socket
         self._path = hub.cluster.state / "late-rest.sock"
         self._listener = socket.socket(socket.AF_UNIX)
@@ -98,6 +98,10 @@ class LateRest:
         self._listener.close()
         self._thread.join(10)
 
+    def let_go(self) -> None:
+        """Have the hub hear what was held back, and all that follows."""
+        self._free.set()
+
     def _lead_to(self, path: Path) -> None:
         facts = json.loads(self._facts.read_text())
         self._facts.write_text(json.dumps({**facts, "rest_url": f"unix://{path}"}))
@@ -120,7 +124,7 @@ class LateRest:
             while data := real.recv(65536):
                 if self._submitted.is_set():
                     self._submitted.clear()
-                    time.sleep(self._seconds)
+                    self._free.wait(60)
                 client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
             asking.join(10)

@@ -195,7 +195,7 @@ def test_the_job_of_a_companion_is_the_one_that_runs(
     [
         ("127.0.1.1", "n1\nn2\n", "127.0.0.1"),  # as Debian's installer writes it: other nodes cannot reach that
         ("127.0.1.1", "n1\n", "127.0.1.1"),  # there is nobody else
-        ("127.0.1.1", "n1\nn9\nn2\n", "127.0.0.1"),  # n9 has no address
+        ("127.0.1.1", "n1\nn9\nn9\nn9\nn2\n", "127.0.0.1"),  # n9 has no address, and is in three partitions
         ("192.0.2.7", "n1\nn2\n", "192.0.2.7"),
     ],
 )

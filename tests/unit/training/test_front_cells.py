@@ -169,6 +169,7 @@ def test_who_stops_looking_on_at_a_detached_run_does_not_end_it(
         ("-n 2 --name '", "quotation mark"),
         ("-n 2 --backend mpi", "no mpi4py here"),
         ("-n {RANKS} --pull history", r"\{RANKS\}: this notebook has no such variable yet"),
+        ("-n {RANKS} --name {NAME}", r"\{RANKS\}, \{NAME\}: this notebook has not all of these variables yet"),
         ("-n 2 --detach --pull history", "leave one of them out"),
     ],
 )

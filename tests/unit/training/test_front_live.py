@@ -12,10 +12,10 @@ from front_things import state
 
 from carme_hub.training import follow, live
 from carme_hub.training.asked import Asked
-from carme_hub.training.display import View
+from carme_hub.training.display import View, as_text
 from carme_hub.training.failures import Interrupted
 from carme_hub.training.follow import Follower
-from carme_hub.training.live import Notebook, Tail, Terminal
+from carme_hub.training.live import CATCH_UP, Notebook, Tail, Terminal
 from carme_hub.training.runs import Run, create, keep
 
 
@@ -92,6 +92,27 @@ def test_a_terminal_prints_who_is_rank_0_now() -> None:
     swapped = state(ranks=[{**first, "state": "failed", "place": -1}, {**second, "place": 0}])
     shown.show(View(swapped, 1002.0, {0: ["epoch 1"], 1: ["epoch 2"]}))
     assert out.getvalue() == "epoch 1\nepoch 2\n"
+
+
+def test_a_terminal_does_not_begin_anew_when_another_worker_is_rank_0() -> None:
+    out = io.StringIO()
+    shown = Terminal(out, io.StringIO())
+    said = [f"epoch {number}" for number in range(1000)]
+    shown.show(View(state(), 1001.0, {0: said, 1: said}))
+    first, second = state()["ranks"]
+    swapped = state(ranks=[{**first, "state": "failed", "place": -1}, {**second, "place": 0}])
+    shown.show(View(swapped, 1002.0, {0: said, 1: [*said, "epoch 1000"]}))
+    last = out.getvalue().splitlines()[1000:]
+    assert last[-1] == "epoch 1000"
+    assert len(last) <= CATCH_UP + 1, "what rank 0 said for hours is not said again by another"
+
+
+def test_who_was_rank_0_when_its_code_failed_stays_in_front() -> None:
+    first, second = state()["ranks"]
+    ranks = [{**first, "place": 1}, {**second, "place": 0, "state": "failed"}]
+    view = View(state(state="failed", ranks=ranks), 1002.0, {0: ["a rank"], 1: ["ValueError: bad picture"]})
+    assert view.front == 1
+    assert "ValueError: bad picture" in as_text(view)
 
 
 def test_a_terminal_can_print_every_rank_and_loses_none_when_a_tail_is_short(tmp_path: Path) -> None:

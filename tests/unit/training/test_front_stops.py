@@ -15,6 +15,8 @@ from carme_hub.training.asked import Asked
 from carme_hub.training.failures import CannotRun, Interrupted, RankFailed
 from carme_hub.training.runs import Run
 
+HUB_S = "00000000-0000-4000-8000-000000000000"
+
 
 def test_a_stop_between_the_price_and_the_first_look_ends_the_run_too(
     shell: ShellThatIsForged, monkeypatch: pytest.MonkeyPatch
@@ -28,7 +30,7 @@ def test_a_stop_between_the_price_and_the_first_look_ends_the_run_too(
     monkeypatch.setattr(runs, "launch", stopped)
     with pytest.raises(Interrupted, match="soon was stopped before it began"):
         shell.cell("-n 1 --name soon", "import time\ntime.sleep(60)\n")
-    assert Run.load("soon").state()["state"] == "interrupted"
+    until(lambda: Run.load("soon").state()["state"] == "interrupted")
 
     monkeypatch.setattr(runs, "launch", lambda run: interrupt())  # its conductor never was
     with pytest.raises(Interrupted, match="never was stopped before it began"):
@@ -41,11 +43,16 @@ def interrupt() -> None:
 
 
 def test_what_a_lost_run_has_beside_the_session_is_said_where_the_hub_is_away(
-    shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str]
+    shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs.create(Asked(1, name="gone"), cell="")
-    runs.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": ["one"]})
-    with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. .* Stop it again"):
+    runs.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
+    with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. Stop it in that session"):
+        distributed.stop("gone")
+    for name, value in {"API_URL": "http://127.0.0.1:1/hub/api", "API_TOKEN": "none"}.items():
+        monkeypatch.setenv(f"JUPYTERHUB_{name}", value)
+    monkeypatch.setenv("CARME_SESSION", HUB_S)
+    with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. The hub .* Stop it again then"):
         distributed.stop("gone")
     assert command.main(["runs", "stop", "gone"]) == command.CANNOT
     assert "gone still has GPUs" in capsys.readouterr().err
@@ -83,3 +90,6 @@ def test_a_package_that_a_backend_needs_is_named_with_what_to_do(shell: ShellTha
     with pytest.raises(RankFailed, match="There is no mpi4py here") as caught:
         shell.cell("-n 1", "import mpi4py.MPI\n")
     assert "Take the image “training”" in "\n".join(caught.value.lines())
+    with pytest.raises(RankFailed) as caught:  # the package is there
+        shell.cell("-n 1", "raise ModuleNotFoundError(\"No module named 'torch.nope'\", name='torch.nope')\n")
+    assert "Take the image" not in "\n".join(caught.value.lines())
