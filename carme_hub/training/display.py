@@ -195,7 +195,7 @@ def why(view: View) -> str:
 
 def shown(view: View) -> tuple[list[Mapping[str, Any]], int]:
     """Return the ranks to show one by one, and how many others there are."""
-    ranks = view.ranks
+    ranks = sorted(view.ranks, key=lambda rank: (rank.get("place", 0) < 0, rank.get("place", 0)))  # the lost come last
     bad = [rank for rank in ranks[SHOWN:] if rank.get("state") == "failed"][:4]
     first = ranks[: SHOWN - len(bad)]
     return first + bad, len(ranks) - len(first) - len(bad)

@@ -107,6 +107,13 @@ def test_a_terminal_does_not_begin_anew_when_another_worker_is_rank_0() -> None:
     assert len(last) <= CATCH_UP + 1, "what rank 0 said for hours is not said again by another"
 
 
+def test_the_table_of_an_elastic_run_has_the_order_of_its_ranks_and_what_was_lost_last() -> None:
+    first, second = state()["ranks"]
+    three = [{**first, "rank": 0, "place": -1}, {**first, "rank": 1, "place": 1}, {**second, "rank": 2, "place": 0}]
+    lines = as_text(View(state(ranks=three), 1002.0, {})).splitlines()
+    assert [line.partition("  ")[0] for line in lines if line[:1].isdigit()] == ["0 (log 2)", "1", "0"]
+
+
 def test_who_was_rank_0_when_its_code_failed_stays_in_front() -> None:
     first, second = state()["ranks"]
     ranks = [{**first, "place": 1}, {**second, "place": 0, "state": "failed"}]
