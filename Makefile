@@ -30,7 +30,7 @@ unit: setup  ## what needs nothing real; five minutes
 	@$(BIN)/python -m pytest tests/unit -q -n 3 --dist worksteal
 
 cluster: setup  ## the stories on a real Slurm
-	@$(BIN)/python -m pytest tests/cluster -q -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest tests/cluster -q -n 4 --dist loadfile --no-loadscope-reorder
 
 faults: setup  ## the promises of RELIABILITY.md, with faults injected
 	@$(BIN)/python -m pytest tests/faults -q -n 6 --dist worksteal

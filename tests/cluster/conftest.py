@@ -9,7 +9,7 @@ from rig.hub import Hub
 
 from carme_hub.sandbox import Cluster
 
-#: Files that take minutes. They begin first: three workers end together when what comes last is short.
+#: Files that take minutes. They begin first: the workers end together when what comes last is short.
 LONG = (
     "test_elastic_live",
     "test_templates_run",
