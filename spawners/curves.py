@@ -49,6 +49,7 @@ class Sent(BaseModel):
     ranks: _Ranks
     most: _Ranks
     further: _Number
+    fastest: Annotated[int, Field(ge=0, le=4096)] = 0
     agree: Annotated[int, Field(ge=0, le=1000)]
     repeats: Annotated[int, Field(ge=0, le=1000)]
     limit: str
@@ -61,6 +62,8 @@ class Sent(BaseModel):
             raise ValueError(f"limit is one of {', '.join(filter(None, LIMITS))}, or empty")
         if self.ranks > self.most:
             raise ValueError("ranks is not more than most")
+        if self.fastest and not self.ranks <= self.fastest <= self.most:
+            raise ValueError("fastest is from ranks to most, or 0")
         return self
 
     def of(self, image: str) -> Measured:

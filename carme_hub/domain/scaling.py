@@ -42,6 +42,7 @@ class Measured:
         image, script: what was measured. mode: "strong" or "weak". device: "gpu" or "cpu". gpus_per_task: of a rank.
         batch: the size that is shown, of ``batches`` that were measured.
         ranks: the most that are worth it; most: that were measured; further: what each beyond adds, parts of a rank.
+        fastest: beyond it more ranks are slower; 0 = not told, by a curve of an image from before there was this.
         agree: how many of ``repeats`` say so. limit: a key of ``LIMITS``. measured: UTC epoch seconds.
     """
 
@@ -61,6 +62,7 @@ class Measured:
     repeats: int
     limit: str
     measured: float
+    fastest: int = 0
     points: tuple[Point, ...] = ()
 
     def advice(self) -> str:
@@ -73,7 +75,8 @@ class Measured:
         if self.ranks >= self.most:
             return f"No bend up to {self.most}{at}: the last ones added {percent} % of a {unit} each."
         more = f"adds {percent} %" if percent > 0 else "adds nothing" if percent == 0 else f"takes {-percent} % away"
-        return f"Ask for {self.ranks}, not {self.most}{at}: beyond {self.ranks} each further {unit} {more}."
+        up_to = f", up to {self.fastest}; more are slower" if percent > 0 and 0 < self.fastest < self.most else ""
+        return f"Ask for {self.ranks}, not {self.most}{at}: beyond {self.ranks} each further {unit} {more}{up_to}."
 
     def doubt(self) -> str:
         """Return why it may not be so, "" where there is no reason."""

@@ -117,8 +117,10 @@ class Knee:
     """Up to how many ranks it is worth to go.
 
     Attributes:
-        ranks: the most that are worth it; most: that were measured. further: what each rank beyond ``ranks`` adds, in
-            parts of one rank's work; where ``ranks`` is ``most``, what the last ones added.
+        ranks: the most that are worth it; most: that were measured.
+        further: what each rank beyond ``ranks`` adds, in parts of one rank's work: up to ``fastest`` where that is
+            more, else up to ``most``; where ``ranks`` is ``most``, what the last ones added.
+        fastest: the ranks beyond which it only becomes slower.
         agree: how many of ``repeats`` say the same by themselves.
     """
 
@@ -126,6 +128,7 @@ class Knee:
     ranks: int
     most: int
     further: float
+    fastest: int
     agree: int = 1
     repeats: int = 1
 
@@ -212,7 +215,7 @@ class Curve:
         means = {ranks: statistics.fmean(found.values()) for ranks, found in by_ranks.items() if found}
         if len(means) < 2:
             return None
-        ranks, further = knee_of(means, worth)
+        ranks, further, fastest = knee_of(means, worth)
         repeats = sorted({repeat for found in by_ranks.values() for repeat in found})
         whole = [
             {n: found[repeat] for n, found in by_ranks.items() if repeat in found}
@@ -220,11 +223,11 @@ class Curve:
             if all(repeat in by_ranks[n] for n in means)
         ]
         agree = sum(knee_of(curve, worth)[0] == ranks for curve in whole)
-        return Knee(batch, ranks, max(means), further, agree, len(whole))
+        return Knee(batch, ranks, max(means), further, fastest, agree, len(whole))
 
     def advice(self, worth: float = WORTH) -> Knee | None:
         """Return the knee of the batch size that is fastest at its knee."""
-        rates = {(run.batch, run.ranks): run.rate for run in self.runs}
+        rates = {(point.batch, point.ranks): point.rate.mean for point in self.points()}
         knees = [knee for batch in self.batches if (knee := self.knee(batch, worth)) is not None]
         return max(knees, key=lambda knee: rates[knee.batch, knee.ranks], default=None)
 
@@ -314,8 +317,8 @@ def value(found: Sequence[float]) -> Value | None:
     return Value(statistics.fmean(found), error, min(found), max(found), len(found))
 
 
-def knee_of(speedups: Mapping[int, float], worth: float = WORTH) -> tuple[int, float]:
-    """Return up to how many ranks it is worth to go, and what each beyond adds.
+def knee_of(speedups: Mapping[int, float], worth: float = WORTH) -> tuple[int, float, int]:
+    """Return up to how many ranks it is worth to go, what each beyond adds, and how many are the fastest.
 
     The measured points lie below a line of least concave bend (their upper hull); the knee is where it becomes flatter
     than ``worth``. So one bad point between two good ones makes no knee.
@@ -333,7 +336,10 @@ def knee_of(speedups: Mapping[int, float], worth: float = WORTH) -> tuple[int, f
         if _slope(before, after) < worth:
             break
         knee = after
-    return knee[0], _slope(knee, hull[-1]) if knee != hull[-1] else _slope(hull[-2], hull[-1])
+    fastest = max(hull, key=lambda point: point[1])
+    # Beyond the fastest all is slower: a mean over that would hide what the ranks before it add.
+    end = fastest if fastest > knee else hull[-1]
+    return knee[0], _slope(knee, end) if knee != end else _slope(hull[-2], end), fastest[0]
 
 
 def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:

@@ -50,6 +50,7 @@ def summary(curve: Curve) -> dict[str, Any] | None:
         "ranks": knee.ranks,
         "most": knee.most,
         "further": knee.further,
+        "fastest": knee.fastest,
         "agree": knee.agree,
         "repeats": knee.repeats,
         "limit": limit.kind if limit is not None else "",

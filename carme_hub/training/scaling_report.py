@@ -33,7 +33,8 @@ def advice_of(knee: Knee, device: str, gpus_per_task: int = 1, batches: int = 1)
     if not knee.bends:
         return f"No bend up to {knee.most}{at}: the last ones added {percent} % of a {unit} each."
     more = f"adds {percent} %" if percent > 0 else "adds nothing" if percent == 0 else f"takes {-percent} % away"
-    return f"Ask for {knee.ranks}, not {knee.most}{at}: beyond {knee.ranks} each further {unit} {more}."
+    up_to = f", up to {knee.fastest}; more are slower" if percent > 0 and knee.fastest < knee.most else ""
+    return f"Ask for {knee.ranks}, not {knee.most}{at}: beyond {knee.ranks} each further {unit} {more}{up_to}."
 
 
 def headline(curve: Curve) -> str:

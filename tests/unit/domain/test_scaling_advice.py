@@ -37,18 +37,19 @@ def measured(**changes: object) -> Measured:
 @given(
     st.integers(1, 64),
     st.integers(0, 64),
+    st.integers(0, 64),
     st.floats(-2, 2),
     st.sampled_from(["gpu", "cpu"]),
     st.integers(0, 4),
     st.integers(1, 3),
 )
 def test_it_is_the_sentence_of_the_report(
-    ranks: int, more: int, further: float, device: str, per_task: int, batches: int
+    ranks: int, more: int, before: int, further: float, device: str, per_task: int, batches: int
 ) -> None:
-    knee = Knee(32, ranks, ranks + more, further)
-    said = measured(
-        ranks=ranks, most=ranks + more, further=further, device=device, gpus_per_task=per_task, batches=batches
-    )
+    most, fastest = ranks + more, max(ranks, ranks + more - before)
+    knee = Knee(32, ranks, most, further, fastest)
+    on = {"device": device, "gpus_per_task": per_task, "batches": batches}
+    said = measured(ranks=ranks, most=most, further=further, fastest=fastest, **on)
     assert said.advice() == advice_of(knee, device, per_task, batches)
 
 
@@ -68,6 +69,13 @@ def test_what_a_session_tells_is_what_the_form_needs() -> None:
 
 def test_a_curve_comes_back_as_it_was_kept() -> None:
     assert Measured.from_value("training", "train.py", measured().to_value()) == measured()
+
+
+def test_a_curve_from_before_the_fastest_was_told_says_what_it_said() -> None:
+    kept = measured().to_value()
+    del kept["fastest"]
+    said = Measured.from_value("training", "train.py", kept).advice()
+    assert said == "Ask for 4, not 16: beyond 4 each further GPU adds 11 %."
 
 
 def test_doubt_is_said() -> None:

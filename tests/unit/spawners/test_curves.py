@@ -124,6 +124,8 @@ def test_names_are_text() -> None:
         {"ranks": "4"},
         {"most": 5000},
         {"further": 1e300},
+        {"fastest": 3},
+        {"fastest": 17},
         {"measured": -1.0},
         {"points": []},
         {"points": [{"ranks": 1}]},

@@ -153,8 +153,8 @@ def test_the_knee_of_the_issue() -> None:
 
 @given(RANKS, st.floats(0.01, 1e6))
 def test_a_straight_line_has_no_knee_whatever_its_scale(ranks: list[int], scale: float) -> None:
-    knee, further = knee_of({n: ranks[0] + (n - ranks[0]) * 0.9 for n in ranks})
-    assert knee == ranks[-1]
+    knee, further, fastest = knee_of({n: ranks[0] + (n - ranks[0]) * 0.9 for n in ranks})
+    assert knee == fastest == ranks[-1]
     assert further == pytest.approx(0.9)
     found = curve(*(run(n, scale * n) for n in ranks)).knee(32)
     assert found is not None
@@ -165,8 +165,8 @@ def test_a_straight_line_has_no_knee_whatever_its_scale(ranks: list[int], scale:
 @given(RANKS, st.data())
 def test_a_sharp_bend_is_found_where_it_is(ranks: list[int], data: st.DataObject) -> None:
     bend = data.draw(st.sampled_from(ranks))
-    knee, further = knee_of({n: float(min(n, bend)) for n in ranks})
-    assert knee == bend
+    knee, further, fastest = knee_of({n: float(min(n, bend)) for n in ranks})
+    assert knee == fastest == bend
     assert further == pytest.approx(1 if bend == ranks[-1] else 0)
 
 
@@ -192,6 +192,13 @@ def test_more_that_are_slower_take_away() -> None:
     assert knee is not None
     assert knee.ranks == 2
     assert knee.further == pytest.approx(-0.3)
+
+
+def test_what_the_ranks_before_the_fastest_add_is_not_hidden_by_the_slower_ones_beyond() -> None:
+    knee = curve_of(lambda n: {1: 1, 2: 1.31, 4: 1.0, 10: 0.78}[n], (1, 2, 4, 10)).knee(32)
+    assert knee is not None
+    assert (knee.ranks, knee.fastest, knee.most) == (1, 2, 10)
+    assert knee.further == pytest.approx(0.31)
 
 
 def test_it_is_said_when_repeats_do_not_agree() -> None:
@@ -229,3 +236,11 @@ def test_a_curve_comes_back_from_its_file() -> None:
 def test_what_is_no_curve_is_refused(data: object) -> None:
     with pytest.raises(BadCurve):
         Curve.from_json(data)  # type: ignore[arg-type]
+
+
+def test_which_batch_is_the_fastest_is_no_matter_of_the_last_repeat() -> None:
+    slow = [run(n, rate, batch=32, repeat=r) for n in (1, 2) for r, rate in enumerate((100.0, 100.0, 190.0))]
+    fast = [run(n, rate, batch=96, repeat=r) for n in (1, 2) for r, rate in enumerate((200.0, 200.0, 170.0))]
+    advice = curve(*slow, *fast).advice()
+    assert advice is not None
+    assert advice.batch == 96

@@ -54,9 +54,14 @@ def test_on_cpus_nobody_is_told_to_ask_for_gpus() -> None:
 @pytest.mark.parametrize(
     ("knee", "said"),
     [
-        (Knee(32, 8, 8, 0.924), "No bend up to 8: the last ones added 92 % of a GPU each."),
-        (Knee(32, 1, 4, 0.0), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
-        (Knee(32, 2, 4, -0.3), "Ask for 2, not 4: beyond 2 each further GPU takes 30 % away."),
+        (Knee(32, 8, 8, 0.924, 8), "No bend up to 8: the last ones added 92 % of a GPU each."),
+        (Knee(32, 1, 4, 0.0, 1), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
+        (Knee(32, 1, 4, 0.004, 2), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
+        (
+            Knee(32, 1, 10, 0.31, 2),
+            "Ask for 1, not 10: beyond 1 each further GPU adds 31 %, up to 2; more are slower.",
+        ),
+        (Knee(32, 2, 4, -0.3, 2), "Ask for 2, not 4: beyond 2 each further GPU takes 30 % away."),
     ],
 )
 def test_every_kind_of_knee_has_its_sentence(knee: Knee, said: str) -> None:
