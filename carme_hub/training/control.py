@@ -21,6 +21,7 @@ from typing import Any
 
 #: The longest line that is read, and the seconds for which it may take to come.
 LARGEST, PATIENCE = 1 << 16, 5.0
+ENDED_BEFORE = "The conductor of {} ended before it answered."
 Words = dict[str, Any]
 
 
@@ -160,7 +161,7 @@ def ask(run: str, request: Words, timeout: float = 30.0) -> Words:
             message = f"{run} has not answered within {timeout:.0f} s, and may still do it. Look before you ask again."
             raise NotDone(message) from None
         except (OSError, ValueError) as error:
-            raise NoConductor(f"The conductor of {run} ended before it answered.") from error
+            raise NoConductor(ENDED_BEFORE.format(run)) from error
     if "error" in said:
         raise NotDone(str(said["error"]))
     return dict(said)
@@ -169,12 +170,20 @@ def ask(run: str, request: Words, timeout: float = 30.0) -> Words:
 class Following:
     """What a run says, to its end; who stops reading before has to ``close``, which a run that is not detached ends at.
 
-    Each thing read is a state (see ``Run.state``), the last one that of the end.
+    Each thing read is a state (see ``Run.state``), the last one that of the end. Of a run that ends just as somebody
+    begins to look on there may be none.
+
+    Raises:
+        NoConductor: nobody answers.
     """
 
     def __init__(self, run: str, timeout: float = 30.0) -> None:
         self._link = _connected(run, timeout)
-        self._link.sendall(_json({"op": "follow"}))
+        try:
+            self._link.sendall(_json({"op": "follow"}))
+        except OSError as error:
+            self._link.close()
+            raise NoConductor(ENDED_BEFORE.format(run)) from error
         self._link.settimeout(None)
         self._lines = self._link.makefile("rb")
 

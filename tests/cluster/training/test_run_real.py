@@ -21,8 +21,9 @@ BEGIN = (
     f"PREFIX = {PREFIX!r}"
     + """
 from carme_hub.training.asked import Asked
+from carme_hub.training.control import NoConductor
 from carme_hub.training.runs import Run, create, launch, all_runs
-import json, shutil, time
+import contextlib, json, shutil, time
 
 def begin(*ranks, cell, **words):
     run = create(Asked(*ranks, name=PREFIX, **words), cell=cell)
@@ -32,7 +33,7 @@ def begin(*ranks, cell, **words):
 def go(*ranks, **words):
     began = time.time()
     run = begin(*ranks, **words)
-    with run.follow() as states:
+    with contextlib.suppress(NoConductor), run.follow() as states:  # it may have ended before
         list(states)
     tell(run, took=time.time() - began)
 

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,23 @@ def test_only_its_user_reaches_it(conducted: Conducted, monkeypatch: pytest.Monk
     monkeypatch.setattr(control, "_peer", lambda link: os.getuid() + 1)
     with pytest.raises(NoConductor):
         ask("run", {"op": "state"}, timeout=5)
+
+
+@pytest.mark.parametrize("come", [lambda: ask("ending", {"op": "state"}), lambda: Following("ending")])
+def test_who_comes_as_a_conductor_ends_is_told_so(come: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = control._connected
+
+    def reached_as_it_ends(run: str, timeout: float) -> socket.socket:
+        with socket.socket(socket.AF_UNIX) as listener:
+            path = control.path_of(run)
+            path.unlink(missing_ok=True)
+            listener.bind(str(path))
+            listener.listen(1)
+            return reached(run, timeout)
+
+    monkeypatch.setattr(control, "_connected", reached_as_it_ends)
+    with pytest.raises(NoConductor, match="The conductor of ending ended before it answered"):
+        come()
 
 
 def test_who_looks_on_hears_all_and_is_counted(conducted: Conducted) -> None:
