@@ -15,10 +15,17 @@ from carme_hub.domain.jobs import Phase
 from carme_hub.domain.quotas import Person
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.usage import Usage
+from carme_hub.services.quotas import pages_policy
 from carme_hub.store.ledger import Anomaly
 
 POLICY = "currency: EUR\nquotas:\n- {id: week, user: '*', gpu_time: 20, window: week}\n"
 PAGE = "administration/policy"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page waits for its trial however slow the machine is; test_pages_trial.py has those that take long."""
+    monkeypatch.setattr(pages_policy, "PATIENCE", 60)
 
 
 @pytest.fixture
