@@ -36,11 +36,15 @@ class Heart:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Say the last thing, and no more."""
+    def stop(self, patience: float) -> None:
+        """Say and write down the last thing, and no more.
+
+        Args:
+            patience: seconds that this may take: the first scalars import TensorBoard, and the conductor may be slow.
+        """
         self._over.set()
         if self._thread.is_alive():
-            self._thread.join(2.0)
+            self._thread.join(patience)
 
     def _beat(self) -> None:
         count = 0

@@ -27,6 +27,10 @@ from .kept import keep, write
 from .ranks import Rank, rank_of
 from .telling import END, HELLO, Telling, Unheard
 
+#: Seconds for the last words of a rank: of one that ended well, whose last steps and scalars are to be kept, and of one
+#: that failed, which has been told already.
+LAST_WORDS, FAILED_WORDS = 15.0, 2.0
+
 
 class NoGPU(RuntimeError):
     """The job gave this rank fewer GPUs than it was promised."""
@@ -108,7 +112,7 @@ class Process:
         except BaseException as error:  # noqa: BLE001  whatever it is ends the rank, and is told
             if not (isinstance(error, SystemExit) and error.code in (None, 0)):
                 self._fail(error)
-        self._heart.stop()
+        self._heart.stop(LAST_WORDS)
         self._telling.put(END, self.number, {"ok": True})
         return 0
 
@@ -127,7 +131,7 @@ class Process:
             self._telling.put(END, self.number, {"ok": False, "error": said})
         except Unheard as trouble:
             print(f"[carme] {trouble}", file=sys.stderr)  # noqa: T201
-        self._heart.stop()
+        self._heart.stop(FAILED_WORDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(error.code & 255 or 1 if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)

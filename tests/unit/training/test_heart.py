@@ -1,0 +1,66 @@
+"""What a rank says of itself at its end is what it had reached."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from carme_hub.training import heart
+from carme_hub.training.heart import Heart
+from carme_hub.training.progress import Progress
+from carme_hub.training.telling import BEAT
+
+
+class Heard:
+    """What a conductor is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[int | None] = []
+
+    def put(self, scope: str, key: object, said: dict[str, Any]) -> None:
+        assert (scope, key) == (BEAT, 3)
+        self.steps.append(said["step"])
+
+    def get(self, scope: str, key: object) -> None:
+        return None
+
+
+class ProgressWithASlowFlush(Progress):
+    """Its first flush takes as long as importing TensorBoard on a busy machine."""
+
+    def __init__(self, takes: float) -> None:
+        super().__init__()
+        self._takes, self.begun, self.kept = takes, threading.Event(), 0
+
+    def flush(self, folder: str, rank: int) -> None:
+        first = not self.begun.is_set()
+        self.begun.set()
+        if first:
+            threading.Event().wait(self._takes)
+        self.kept = self.said()["step"] or 0
+
+
+def test_the_last_step_is_said_and_its_scalars_are_kept_though_the_first_flush_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    progress, heard = ProgressWithASlowFlush(3.0), Heard()
+    monkeypatch.setattr(heart, "PROGRESS", progress)
+    beats = Heart(heard, 3, 4)  # type: ignore[arg-type]
+    progress.step(1, 40, 1, {"loss": 1.0})
+    beats.start()
+    assert progress.begun.wait(30)
+    progress.step(40, 40, 1, {"loss": 0.1})
+    beats.stop(60)
+    assert (heard.steps[-1], progress.kept) == (40, 40)
+
+
+def test_whoever_has_failed_waits_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = ProgressWithASlowFlush(60.0)
+    monkeypatch.setattr(heart, "PROGRESS", progress)
+    beats = Heart(Heard(), 3, 4)  # type: ignore[arg-type]
+    beats.start()
+    assert progress.begun.wait(30)
+    beats.stop(0.1)
+    assert beats._thread.is_alive()
