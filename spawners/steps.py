@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP041, PTH108, PTH208, T201
+# ruff: noqa: UP006, UP035, UP041, PTH108, PTH110, PTH118, PTH120, PTH208, T201
 """carme-steps: starts Slurm steps for the session's own container, beside which it runs in the job.
 
 It listens on ``steps.sock`` in the session folder (0600), and answers the owner of the session alone: the kernel says
@@ -86,13 +86,21 @@ def read_request(line: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
     return asked, fds
 
 
+def begun(folder: str) -> bool:
+    """Return whether all that ranks need lies in a companion's folder: Slurm calls a job running before it is there."""
+    return all(os.path.exists(os.path.join(folder, name)) for name in ("data.json", "carme-rank", "carme-launch"))
+
+
 def answer(line: socket.socket, serving: "Serving", wakes: int) -> None:
     """Do what is asked on one line."""
     srun = serving.srun
     try:
         asked, fds = read_request(line)
         if asked.get("op") == "allocation":
-            have = srun.allocation(srun.job_of(str(asked.get("companion", ""))))
+            companion = str(asked.get("companion", ""))
+            have = srun.allocation(srun.job_of(companion))
+            if companion and not begun(os.path.join(os.path.dirname(serving.folder), companion)):
+                raise srun.Refused("notready", f"The companion {companion} begins, or ends: its plan is not there.")
             tell(line, {**have, "address": srun.address(have["nodes"])})
         elif asked.get("op") == "step" and len(fds) == 2:
             srun.Step(line, asked, tuple(fds), serving.folder, serving.shared).run(wakes)

@@ -255,6 +255,19 @@ def test_a_companion_that_waits_is_not_ready(here: BrokerHere) -> None:
         here.start("pass", companion=companion)
 
 
+def test_a_companion_is_ready_when_all_that_its_ranks_need_is_there(here: BrokerHere) -> None:
+    """Slurm calls a job running before its script, which writes that down, has begun."""
+    companion = "0f9a3c52-5f0b-4c1e-9d8e-0a1b2c3d4e5f"
+    (here.commands / "squeue").write_text("#!/bin/sh\necho '8 RUNNING'\n")
+    folder = here.folder.parent / companion
+    folder.mkdir()
+    for name in ("data.json", "carme-rank", "carme-launch"):
+        with pytest.raises(NotReady, match=f"The companion {companion} begins, or ends: its plan is not there"):
+            here.broker.allocation(companion)
+        (folder / name).write_text("")
+    assert here.broker.allocation(companion).nodes == ("n1",)
+
+
 def test_a_container_that_cannot_run_ranks_says_so(here: BrokerHere) -> None:
     (here.folder / "data.json").write_text(json.dumps({"rank": {"refused": "Pyxis cannot."}}))
     with pytest.raises(NoBroker, match=r"^Pyxis cannot\.$"):
