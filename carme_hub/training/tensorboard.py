@@ -64,6 +64,7 @@ class Follower(threading.Thread):
         super().__init__(name="follower", daemon=True)
         self.board = board
         self.choice = Choice()
+        self.loaded = self.choice  # what is shown; ``choice`` is what was asked for
         self.folders: dict[str, Path] = {}
         self.news = 0
         self.error = ""
@@ -114,21 +115,21 @@ class Follower(threading.Thread):
         Args:
             whole: look for new runs and files too.
         """
-        folders = shown(self.choice) if whole else self.folders
-        other = folders != self.folders
+        choice = self.choice if whole else self.loaded
+        folders = shown(choice) if whole else self.folders
+        other = whole and ((folders, choice) != (self.folders, self.loaded) or bool(self.error))
         changed = self._files.walk(folders.values()) if whole else self._files.look()
         if not (changed or other):
             return False
-        if other and not (self.choice.kind in ("all", "ever") and self.folders.items() <= folders.items()):
+        if other and not (choice.kind in ("all", "ever") and self.folders.items() <= folders.items()):
             self.board.renew()
-        self.folders = folders
         if whole:
             for name, top in folders.items():
                 # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read keeps all others from view.
                 for folder in self._files.below(top):
                     self.board.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
         self.board.Reload()
-        self.error = ""
+        self.folders, self.loaded, self.error = folders, choice, ""  # said when it is there to be seen
         with self._changed:
             self.news += 1
             self._changed.notify_all()
@@ -138,18 +139,18 @@ class Follower(threading.Thread):
         """Return what is shown, in words."""
         if self.error:
             return self.error
-        if self.choice.kind == "folder" and not self._files:
-            return self._files.error or f"No events in {self.choice.value} yet; they show here once they are written"
+        if self.loaded.kind == "folder" and not self._files:
+            return self._files.error or f"No events in {self.loaded.value} yet; they show here once they are written"
         return self._shows() + (f", but {self._files.error}" if self._files.error else "")
 
     def _shows(self) -> str:
-        if self.choice.kind == "folder":
-            return f"Showing {self.choice.value}"
+        if self.loaded.kind == "folder":
+            return f"Showing {self.loaded.value}"
         if not self.folders:
             return "No run has written events yet; the first one will show here"
-        if self.choice.kind in ("all", "ever"):
-            return f"Showing all runs{' of this session' * (self.choice.kind == 'all')}: {len(self.folders)}"
-        return f"Showing run {next(iter(self.folders))}" + (", the newest" if self.choice.kind == "newest" else "")
+        if self.loaded.kind in ("all", "ever"):
+            return f"Showing all runs{' of this session' * (self.loaded.kind == 'all')}: {len(self.folders)}"
+        return f"Showing run {next(iter(self.folders))}" + (", the newest" if self.loaded.kind == "newest" else "")
 
 
 class Pages:

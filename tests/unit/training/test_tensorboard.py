@@ -134,6 +134,32 @@ def test_all_runs_grow_without_being_read_anew() -> None:
     assert board.current is not first
 
 
+def test_what_is_chosen_is_said_to_be_shown_when_it_is_there_to_be_seen(home: Path) -> None:
+    words: list[str] = []
+
+    class BoardThatListens(BoardThatNotes):
+        def Reload(self) -> None:
+            words.append(follower.says())
+
+    follower = Follower(Runs(BoardThatListens))
+    made("one", 100)
+    made("two", 200)
+    follower.step(whole=True)
+    for choice in (Choice("all"), Choice("folder", str(home / ".carme/runs/one/tb")), Choice("run", "two")):
+        before = follower.says()
+        follower.choose(choice)
+        assert follower.says() == before
+        follower.step(whole=True)
+        assert words[-1] == before
+        assert follower.says() != before
+    follower.choose(Choice("newest"))  # the same run
+    assert follower.step(whole=True)
+    assert follower.says() == "Showing run two, the newest"
+    follower.error = "/x cannot be read"  # and what was shown before is chosen again
+    assert follower.step(whole=True)
+    assert follower.says() == "Showing run two, the newest"
+
+
 def test_who_waits_is_told_within_a_second_and_nobody_is_told_of_nothing() -> None:
     file = made("one", 100)
     follower = Follower(Runs(BoardThatNotes))
