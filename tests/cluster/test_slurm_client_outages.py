@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from rig.hub import wait_saved
 from slurm_parts import WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
 
 from carme_hub.domain.jobs import Job, Phase
@@ -42,7 +43,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
     job = spec()
     number = await client.submit(job)
     await client.secure((await until(client, job, "RUNNING"),))
-    await asyncio.sleep(6)  # the controller saves within 5 s what it was told to save
+    await asyncio.to_thread(wait_saved, quiet)
     history = History.of([await look(client, job)])
     ways = [submitter(quiet, way, CommandsOfTheHub(quiet, timeout=4.0)) for way in WAYS]
     daemon = "munged" if fault == "munge" else "slurmctld"

@@ -60,10 +60,10 @@ def _busy(cluster: Cluster) -> Day:
         day.jobs[label] = cluster.sbatch("-J", label, "--mem=50", *options, user="alice", script=script)
         return day.jobs[label]
 
-    preempted = batch("preempted", 100, "--gres=gpu:3g.40gb:1", "--qos=lowly", "--requeue")
-    suspended = batch("suspended", 100, "--gres=gpu:a100:1", "-w", "node1")
-    resized = batch("resized", 100, "-N2", "--gres=gpu:a100:1")
-    again = batch("requeued", 100, "--gres=gpu:a100:1", "--requeue")
+    preempted = batch("preempted", 600, "--gres=gpu:3g.40gb:1", "--qos=lowly", "--requeue")
+    suspended = batch("suspended", 600, "--gres=gpu:a100:1", "-w", "node1")
+    resized = batch("resized", 600, "-N2", "--gres=gpu:a100:1")
+    again = batch("requeued", 600, "--gres=gpu:a100:1", "--requeue")
     batch("plain", 2, "--gres=gpu:a100:1")
     batch("array", 1, "--gres=gpu:a100:1", "--array=1-3%2")
     batch("shards", 2, "--gres=shard:3", "-w", "node2")
@@ -84,7 +84,7 @@ def _busy(cluster: Cluster) -> Day:
     for incarnation in (1, 2, 3):
         requeue(cluster, again, "alice", incarnation)
     cluster.wait_for(lambda: not cluster.squeue("-t", "PD,R,CG", "--name=mixed,het"))
-    lost, moved = (batch(n, 100, "--gres=gpu:h100:1", o) for n, o in (("lost", "--no-requeue"), ("moved", "--requeue")))
+    lost, moved = (batch(n, 600, "--gres=gpu:h100:1", o) for n, o in (("lost", "--no-requeue"), ("moved", "--requeue")))
     batch("urgent", 1, "--gres=gpu:3g.40gb:2", "--qos=short")
     for job in (lost, moved):
         cluster.wait_job(job, "RUNNING")
@@ -221,7 +221,7 @@ async def test_what_still_runs_is_there_only_when_asked_for(cluster: Cluster, da
     reader = UsageReader(CommandsOfTheHub(cluster))
     [one] = _of(await reader.usage(day.began), "open")
     assert (one.phase, one.end) == (Phase.ACTIVE, 0)
-    assert 0 <= one.seconds(time.time()) < 90
+    assert 0 <= one.seconds(time.time()) <= time.time() - day.began + 1
     assert not _of(await reader.usage(day.began, running=False), "open")
 
 

@@ -111,7 +111,10 @@ class Story:
                     continue
                 told = (process / "environ").read_bytes()
                 kind = "worker" if b"CARME_GENERATION=" in told or self.backend == "horovod" else "agent"
-                mine = {str(each.readlink()) for each in (process / "fd").iterdir()}
+                mine = set()
+                for each in (process / "fd").iterdir():
+                    with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                        mine.add(str(each.readlink()))
                 for line in (process / "net/tcp").read_text().splitlines()[1:]:
                     fields = line.split()
                     if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
@@ -203,7 +206,7 @@ def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, ce
     state = story.check_samples()
     assert state["generation"] >= 5
     wait_for(lambda: story.jobs() == before, 30, "no companion to be left")
-    assert lab.steps() == []
+    assert lab.wait_no_step() < 5
 
 
 @pytest.mark.parametrize(("backend", "name"), [("horovod", "elastic-horovod"), ("torchrun", "elastic-torch")])

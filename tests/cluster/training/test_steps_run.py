@@ -113,13 +113,14 @@ def test_where_it_is_wished_the_others_go_on_when_one_fails(job: Job) -> None:
 def test_a_signal_comes_to_the_ranks_once(job: Job, name: str, prints: str) -> None:
     code = (
         "import os, signal, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('warned', flush=True))\n"
-        "end, up = time.monotonic() + 1.5, 0\n"
+        "end, up = time.monotonic() + 60, 0\n"
+        "def warned(*_):\n    global end; end = time.monotonic() + 1; print('warned', flush=True)\n"
+        "signal.signal(signal.SIGUSR1, warned)\n"
         "def asked(*_):\n    print('asked to end', flush=True); raise SystemExit\n"
         "if NAME == 'TERM': signal.signal(signal.SIGTERM, asked)\n"
         "while time.monotonic() < end:\n"
         "    try:\n        up = up or os.write(1, b'up\\n'); time.sleep(0.1)\n"
-        "    except KeyboardInterrupt:\n        print('interrupted', flush=True)\n"
+        "    except KeyboardInterrupt:\n        end = time.monotonic() + 1; print('interrupted', flush=True)\n"
     ).replace("NAME", repr(name))
     status, lines = job.ask(
         f"run = ranks(2, {code!r})\nrun.until('up', 2)\nrun.step.signal({name!r})\nreturn run.end(), sorted(run.lines)"
@@ -183,9 +184,12 @@ def test_twenty_runs_started_at_once_all_run(job: Job) -> None:
     code = "import os, time; print('up', flush=True); time.sleep(1)"
     ended = job.ask(
         "found = []\n"
-        f"def one(number): found.append(all_of(2, {code!r}, run=f'run{{number}}', gpus_per_node=number % 2)[:2])\n"
+        "def one(number):\n"
+        f"    ran = all_of(2, {code!r}, run=f'run{{number}}', gpus_per_node=number % 2, within=150)\n"
+        "    found.append(ran[:2])\n"
         "threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]\n"
-        "for each in threads: each.start()\nfor each in threads: each.join()\nreturn found"
+        "for each in threads: each.start()\nfor each in threads: each.join()\nreturn found",
+        timeout=240,
     )
     assert ended == [[0, ["0: up", "1: up"]]] * 20
     gone(job, 5)
