@@ -213,8 +213,10 @@ class Resizing:
             if known or gone:
                 try:
                     found = {each.id: each for each in self._connect().list()}
-                except (NoHub, Refused):
-                    continue  # it is asked again
+                except (NoHub, Refused):  # it is asked again; what it could not have seen yet is not unseen
+                    with self._lock:
+                        self._gone |= {id: time.monotonic() for id in gone if id in self._gone}
+                    continue
                 for id in known:
                     self._take(id, found.get(id))
                 for id in gone:

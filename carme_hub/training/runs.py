@@ -356,6 +356,7 @@ def launch(run: Run, timeout: float = TAKEN_UP) -> None:
             why = f" with status {done.returncode}" if done.returncode else ""
         except subprocess.TimeoutExpired:
             why = f" within {timeout:.0f} s"
+            (run.folder / "stop").touch(mode=0o600)  # it may have begun, and ends at its first look
     if why:
         said = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
         message = f"The conductor of {run.id} did not begin{why}{': ' + said[-1] if said else ''}"

@@ -39,6 +39,7 @@ class HubThatGivesLater:
         self.why = "A job with a higher priority took the place. Start again."
         self.price = Quote(allowed=True, message="Costs up to 0.5 GPU-hours", gpu_seconds=1800, said="starts now")
         self.silent: threading.Event | None = None
+        self.away, self.looks = False, 0
 
     def quote(self, **asked: int) -> Quote:
         if self.silent is not None:
@@ -53,9 +54,12 @@ class HubThatGivesLater:
         return Companion(id, "waiting", "starts soon")
 
     def list(self) -> tuple[Companion, ...]:
+        if self.away:
+            raise NoHub("The hub does not answer.")
+        self.looks += 1
         return tuple(
             Companion(id, self.state(id), self.why if id in self.ended else "starts soon", ends=self.ends)
-            for id in self.opened
+            for id in tuple(self.opened)  # another thread may open one meanwhile
         )
 
     def state(self, id: str) -> str:
@@ -278,18 +282,36 @@ def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monke
         story.until(lambda _: story.hub.closed == list(story.hub.opened))
 
 
+def test_one_that_was_lost_while_the_hub_was_away_is_for_the_hub_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_resize, "UNSEEN", 3.0)
+    with running() as story:
+        story.of_size(2)
+        story.resize(+1)
+        story.of_size(3)
+        [companion] = story.hub.opened
+        story.hub.away = story.broker.suspended = True
+        story.broker.steps["w2-0-0"].signal("TERM")
+        story.until(lambda state: "Its companion has ended." in state["message"])
+        time.sleep(3.5)
+        looks, story.hub.away = story.hub.looks, False
+        story.until(lambda _: story.hub.looks > looks + 1)  # it comes back, and knows a moment later
+        story.hub.ended.add(companion)
+        story.until(lambda state: "has ended: a job with a higher priority took the place." in state["message"])
+        assert story.hub.closed == []
+
+
 def test_a_companion_whose_time_is_nearly_over_is_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "BEFORE", 5.0)
+    monkeypatch.setattr(elastic, "BEFORE", 20.0)
     with running() as story:
         story.of_size(2)
         story.hub.ends = time.time() + 1000
         story.resize(+1)
         story.of_size(3)
-        story.hub.ends = time.time() + 10  # somebody moved it
+        story.hub.ends = time.time() + 25  # somebody moved it
         said = "was given back: the time of its companion is nearly over."
-        state = story.until(lambda state: said in state["message"])
+        story.until(lambda state: said in state["message"])
         assert time.time() < story.hub.ends
-        assert state["generation"] == 3
+        story.until(lambda state: state["generation"] == 3)
         story.until(lambda _: story.hub.closed == list(story.hub.opened))
 
 
