@@ -312,10 +312,12 @@ def _ports(cluster: Cluster, folder: Path) -> dict[str, int]:
 
 
 def _private(path: Path, text: str, user: str) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-    _give(path, user)
+    _give(new, user)
+    new.replace(path)  # whoever reads it meanwhile reads the old one or the new one
 
 
 def _give(path: Path, user: str) -> None:
