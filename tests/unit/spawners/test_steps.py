@@ -31,11 +31,15 @@ if command == ["refuse"]:
     sys.exit(print("srun: defined options\\nsrun: error: Unable to create step for job 7: Busy", file=sys.stderr) or 1)
 print("srun: launching StepId=7.4 on host n1, 1 tasks: 0", file=sys.stderr, flush=True)
 err = os.open(options["--error"], os.O_WRONLY | os.O_APPEND)
-tasks = [subprocess.Popen(command, stderr=err) for _ in range(int(options["--ntasks"]))]
-open(here + "/tasks", "w").write(" ".join(str(task.pid) for task in tasks))
+tasks, came = [], []
 def hand_on(number, _):
+    came.append(number)
     for task in tasks: task.send_signal(signal.SIGKILL if number == signal.SIGTERM else number)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(number, hand_on)
+for _ in range(int(options["--ntasks"])): tasks.append(subprocess.Popen(command, stderr=err))
+if signal.SIGTERM in came: hand_on(signal.SIGTERM, None)  # before all of them were there
+with open(here + "/tasks.new", "w") as file: file.write(" ".join(str(task.pid) for task in tasks))
+os.rename(here + "/tasks.new", here + "/tasks")
 status = max(task.wait() % 256 for task in tasks)
 print("srun: error: n1: task 0: Exited with exit code 3" if status == 3 else "srun: -----", file=sys.stderr)
 sys.exit(status)
@@ -79,6 +83,7 @@ class BrokerHere:
 
     def start(self, code: str, ranks: int = 1, **more: Any) -> tuple[RunningStep, list[str]]:
         """Start ranks that run Python; return them and the list that their lines come to."""
+        (self.commands / "tasks").unlink(missing_ok=True)
         reading, writing = os.pipe()
         lines: list[str] = []
         argv = more.pop("argv", (sys.executable, "-c", code))
@@ -111,6 +116,7 @@ class BrokerHere:
         code = f"import signal, time; {deaf}print('up', flush=True); time.sleep(60)"
         step, lines = self.start(code, ranks)
         wait_until(lambda: len(lines) == ranks)
+        wait_until((self.commands / "tasks").exists)  # srun and scancel know them now
         return step
 
     def end(self) -> None:
@@ -181,12 +187,20 @@ def test_waiting_ends_when_the_time_is_over(here: BrokerHere) -> None:
 def test_signals_reach_the_ranks(here: BrokerHere, name: str, prints: list[str]) -> None:
     code = (
         "import os, signal, time\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: print('warned', flush=True))\n"
-        "signal.signal(signal.SIGTERM, lambda *_: print('asked to end', flush=True))\n"
-        "try: os.write(1, b'up\\n'); time.sleep(1)\nexcept KeyboardInterrupt: print('interrupted', flush=True)"
+        "told = []\n"
+        "def say(what): told.append(what); print(what, flush=True)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: say('warned'))\n"
+        "signal.signal(signal.SIGTERM, lambda *_: say('asked to end'))\n"
+        "end = time.monotonic() + 30\n"
+        "try:\n"
+        "    os.write(1, b'up\\n')\n"
+        "    while not told and time.monotonic() < end: time.sleep(0.01)\n"
+        "    time.sleep(0.3)  # for one that comes twice\n"
+        "except KeyboardInterrupt: say('interrupted')"
     )
     step, lines = here.start(code)
     wait_until(lambda: lines)
+    wait_until((here.commands / "tasks").exists)
     step.signal(name)
     assert step.wait(20) == 0
     step.until_read()  # type: ignore[attr-defined]

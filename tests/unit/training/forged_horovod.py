@@ -62,11 +62,15 @@ def train(steps, stumble=lambda step: None):
     step = int(kept.read_text()) if kept.exists() else 0
     while step < steps:
         generation = notification_manager._service.place.generation
+        me = folder / f"worker-{generation}-{here.rank}"
+        if not me.exists():
+            me.with_suffix(".new").write_text(str(os.getpid()))
+            me.with_suffix(".new").replace(me)
         try:
             stumble(step)
             seen.write(json.dumps({"step": step + 1, "rank": here.rank, "size": here.size}) + chr(10))
             said = "-1" if (folder / "enough").exists() else str(state.news)
-            wanted = meet(folder / f"meet-{generation}-{step}", said)
+            wanted = meet(folder / f"meet-{generation}-{step}", said, generation)
         except Lost:
             wanted = str(generation + 1)
         else:
@@ -82,13 +86,23 @@ def train(steps, stumble=lambda step: None):
             step = int(kept.read_text()) if kept.exists() else 0
     return step, here.rank, here.size
 
-def meet(place, said):
+def gone(worker):
+    # Of one that is slow, or has not come yet, this is False.
+    if not worker.exists():
+        return False
+    try:
+        return Path("/proc", worker.read_text(), "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+def meet(place, said, generation):
     mine = place.with_name(f"{place.name}-{here.rank}")
     mine.with_name(mine.name + ".new").write_text(said)
     mine.with_name(mine.name + ".new").replace(mine)
-    end, paths = time.monotonic() + 3, [place.with_name(f"{place.name}-{rank}") for rank in range(here.size)]
+    end, paths = time.monotonic() + 20, [place.with_name(f"{place.name}-{rank}") for rank in range(here.size)]
     while not all(path.exists() for path in paths):
-        if time.monotonic() > end:
+        lost = [rank for rank in range(here.size) if gone(place.with_name(f"worker-{generation}-{rank}"))]
+        if any(not paths[rank].exists() for rank in lost) or time.monotonic() > end:
             raise Lost
         time.sleep(0.01)
     time.sleep(0.03)

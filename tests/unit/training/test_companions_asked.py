@@ -182,7 +182,7 @@ def test_one_that_is_opened_while_the_run_ends_is_given_back() -> None:
         asking.start()
         assert hub.asked.wait(5)
         story.conductor.end("stop", "It was stopped.")
-        time.sleep(1)  # its workers have ended, and what it had is given back
+        assert story.conductor._resizing._over.wait(20)  # its workers have ended, and what it had is given back
         hub.held.set()
         asking.join(5)
         story.end()
@@ -266,8 +266,10 @@ def test_what_was_opened_without_an_answer_goes_when_the_run_is_stopped(hub: Hub
     hub.opened["another"] = {"name": "another", "key": "", "at": time.monotonic()}
     conductor, thread = fixed(hub)
     assert hub.asked.wait(5)
-    time.sleep(0.2)
-    assert "does not answer" in conductor.standing.get()["message"]
+    end = time.monotonic() + 20
+    while "does not answer" not in conductor.standing.get()["message"]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
     hub.down = 2
     conductor.end("stop", "It was stopped.")
     assert end_of((conductor, thread))["message"] == "It was stopped."

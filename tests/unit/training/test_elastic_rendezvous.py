@@ -16,8 +16,7 @@ from carme_hub.training.telling import Unheard
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[ElasticRendezvous]:
-    monkeypatch.setattr(elastic_rendezvous, "PATIENCE", 0.2)
+def there() -> Iterator[ElasticRendezvous]:
     with ElasticRendezvous("127.0.0.1", 2, 4) as found:
         yield found
 

@@ -6,6 +6,7 @@ import base64
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,10 @@ def test_a_step_that_wants_to_stay_is_killed(tmp_path: Path, monkeypatch: pytest
     out = tmp_path / "out"
     with out.open("wb") as file:
         step = direct.broker_here(environ).start(Step("r", 1, ("rank",)), file.fileno(), file.fileno())
+    end = time.monotonic() + 20
+    while out.read_text() != "on\n":  # before, it is not deaf
+        assert time.monotonic() < end
+        time.sleep(0.01)
     assert step.wait(0.3) is None
     step.signal("KILL")
     assert step.wait(5) == 137
