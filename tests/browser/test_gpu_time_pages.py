@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from rig.hub import Hub
-from windows import PHONE, log_in, shots
+from windows import PHONE, log_in, shots, staying
 
 from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
 
@@ -226,9 +226,11 @@ def test_a_trial_that_takes_long_says_that_it_is_at_work(hub: Hub, people: Calla
     ada.get_by_label("Why it is changed").fill("Less for everybody")
     cluster.freeze("slurmdbd")
     try:
-        ada.get_by_role("button", name="Check and try it…").click()
-        expect(ada.get_by_role("heading", name="The policy is being tried")).to_be_visible(timeout=20_000)
-        shots(ada, "gpu-pages-trial", dark=True)
+        with staying(ada, "**/policy/trial/*"):
+            ada.get_by_role("button", name="Check and try it…").click()
+            expect(ada.get_by_role("heading", name="The policy is being tried")).to_be_visible(timeout=20_000)
+            shots(ada, "gpu-pages-trial", dark=True)
+        expect(ada.get_by_role("heading", name="The policy is being tried")).to_be_visible()
     finally:
         cluster.thaw("slurmdbd")
     expect(ada.get_by_text("would have been refused")).to_be_visible(timeout=60_000)

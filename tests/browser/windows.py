@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, Route
 from rig.hub import Hub
 
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
@@ -26,6 +28,25 @@ def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
 def ready(page: Page) -> None:
     """Wait until the hub's own script has bound its buttons; a click before that is lost."""
     page.wait_for_function("window._jupyterhub_page_loaded")
+
+
+@contextmanager
+def staying(page: Page, url: str) -> Iterator[None]:
+    """Keep a page that loads itself again until it was looked at, and then have it do so.
+
+    Enter it before the form that leads there is sent: what a redirect leads to is let through.
+    """
+    kept = []
+
+    def keep(route: Route) -> None:
+        kept.append(route)
+        route.fulfill(status=204)  # a browser stays where it is
+
+    page.route(url, keep)
+    yield
+    page.unroute(url, keep)
+    if kept:
+        page.reload()
 
 
 def fits(page: Page) -> None:

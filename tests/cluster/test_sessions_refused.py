@@ -54,7 +54,7 @@ def nothing_left(hub: Hub, cluster: Cluster) -> Iterator[None]:
     yield
     hub.stop_all()
     cluster.cancel_all()
-    wait_for(lambda: not [row for row in Truth(hub).rows() or [] if row.open], 60, "every session to be closed")
+    wait_for(lambda: not [row for row in Truth(hub).rows_now() if row.open], 60, "every session to be closed")
 
 
 def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:

@@ -70,7 +70,7 @@ def test_a_session_whose_port_another_user_has_taken_is_ended_and_nobody_is_led_
     for user in ("alice", "bob"):
         site.login(user)
     site.start_server("alice", profile="cpu")
-    wait_for(lambda: not [r for r in truth.rows() or [] if r.open and r.user == "bob"], 60, "bob to have no session")
+    wait_for(lambda: not [r for r in truth.rows_now() if r.open and r.user == "bob"], 60, "bob to have no session")
     with first_on_the_port(site, "bob") as taken:
         site.begin("bob", profile="cpu")
         last = site.progress("bob")[-1]

@@ -7,7 +7,7 @@ import threading
 import time
 
 from rig.faults import daemon_down, server_process, server_token
-from rig.hub import Hub, wait_for
+from rig.hub import Hub, wait_for, wait_saved
 from rig.oracle import Oracle
 from rig.truth import Truth
 
@@ -22,7 +22,7 @@ def test_stop_in_an_outage_revokes_the_token_at_once_and_outlives_a_hub_crash(
     for user, token in tokens.items():
         assert hub.api("GET", "/user", token=token).body["name"] == user
     stops = {user: threading.Thread(target=_stop, args=(hub, user)) for user in rows}
-    time.sleep(6)  # slurmctld saves its state every 5 s; test_forgotten_jobs is about what is younger
+    wait_saved(hub.cluster)  # test_forgotten_jobs is about what is younger
     with oracle.fault(), daemon_down(hub.cluster, "slurmctld"):
         begun = time.monotonic()
         stops["alice"].start()

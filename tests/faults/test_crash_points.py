@@ -49,7 +49,7 @@ def test_a_hub_killed_around_submit_leaves_one_job_or_an_honest_end(
     for user, name in again:
         hub.wait_server(user, name)
     sessions = {truth.row(user, name).id for user, name in servers.values()}
-    live = [job.session for job in truth.queue() or [] if job.live]
+    live = [job.session for job in truth.queue_now() if job.live]
     assert sorted(live) == sorted(sessions), "the second click made a second job, or none"
 
 
@@ -77,7 +77,7 @@ def _let_them_find_the_hub(hub: Hub, truth: Truth) -> None:
 
     That is JupyterHub's own limit for servers that are just starting; one that runs never asks again.
     """
-    for row in [row for row in truth.rows() or [] if row.open and row.job_id]:
+    for row in [row for row in truth.rows_now() if row.open and row.job_id]:
         home = hub.cluster.environment(row.user)["HOME"]
         log = Path(home, ".carme/sessions", row.id, "job.log")
         text = log.read_text(errors="replace") if log.exists() else ""
@@ -100,7 +100,7 @@ def _settled(hub: Hub, user: str, name: str) -> bool:
 
 
 def _one_job_or_an_honest_end(hub: Hub, truth: Truth, label: str, user: str, name: str, begun: float) -> None:
-    mine = [row for row in truth.rows() or [] if (row.user, row.server_name) == (user, name)]
+    mine = [row for row in truth.rows_now() if (row.user, row.server_name) == (user, name)]
     mine = [row for row in mine if row.created > begun]
     server = hub.server(user, name)
     if not mine:

@@ -110,7 +110,7 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
         wait_for(lambda: asked(site, "select count(*) from open_hold") == [(0,)], 60, "everything to be settled")
 
     for row, gpus in ((alice, 2), (bob, 1), (again, 1)):
-        [record] = truth.records(row.id) or []
+        [record] = truth.records_now(row.id)
         entries = asked(hub, "select kind, amount from ledger where session = ? order by id", row.id)
         assert [kind for kind, _ in entries] == ["hold", "charge", "release"]
         [(_, held), (_, charged), (_, released)] = entries

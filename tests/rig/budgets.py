@@ -7,8 +7,10 @@ is in them), nor soft limits, which may be exceeded, nor terms.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -78,10 +80,12 @@ def budgets(folder: Path, now: datetime) -> Books | None:
     Args:
         folder: of the hub's private files. now: a time with a zone.
     """
+    policy = _policy(folder / "policy.yaml")
+    if policy is None:
+        return None
     try:
-        policy = yaml.safe_load((folder / "policy.yaml").read_text())
         connection = sqlite3.connect(f"file:{folder / 'carme-hub.sqlite'}?mode=ro", uri=True, timeout=2)
-    except (OSError, sqlite3.Error):
+    except sqlite3.Error:
         return None
     try:
         zone = ZoneInfo(policy.get("zone", "UTC"))
@@ -91,6 +95,17 @@ def budgets(folder: Path, now: datetime) -> Books | None:
         return None
     finally:
         connection.close()
+
+
+def _policy(file: Path) -> Mapping[str, Any] | None:
+    """Return the policy, None where there is none; the file is away, and then empty, while it is replaced."""
+    for _ in range(20):
+        with contextlib.suppress(OSError, yaml.YAMLError):
+            policy = yaml.safe_load(file.read_text())
+            if isinstance(policy, dict):
+                return policy
+        time.sleep(0.05)
+    return None
 
 
 def _of_rule(connection: sqlite3.Connection, rule: Mapping[str, Any], now: datetime) -> Iterator[Budget]:

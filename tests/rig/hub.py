@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
+from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.demo import Demo
 
 READY = 180.0
@@ -226,18 +228,21 @@ class Hub:
 
     def run_cell(self, user: str, kernel: str, code: str, name: str = "", limit: float = 40) -> str:
         """Run code in a kernel and return what it printed."""
-        return asyncio.run(asyncio.wait_for(self._run_cell(user, kernel, code, name), limit))
+        return asyncio.run(asyncio.wait_for(self._run_cell(user, kernel, code, name, limit), limit))
 
-    async def _run_cell(self, user: str, kernel: str, code: str, name: str) -> str:
-        async with self.channel(user, kernel, name) as socket:
+    async def _run_cell(self, user: str, kernel: str, code: str, name: str, limit: float) -> str:
+        async with self.channel(user, kernel, name, limit) as socket:
             return await self.say(socket, code)
 
     @asynccontextmanager
-    async def channel(self, user: str, kernel: str, name: str = "") -> AsyncIterator[Any]:
-        """Open a kernel's connection."""
+    async def channel(self, user: str, kernel: str, name: str = "", limit: float = READY) -> AsyncIterator[Any]:
+        """Open a kernel's connection within ``limit`` seconds."""
         prefix = f"/user/{user}/{name}".rstrip("/")
         url = f"ws://127.0.0.1:{self.demo.ports['public']}{prefix}/api/kernels/{kernel}/channels"
-        socket = await websocket_connect(HTTPRequest(url, headers={"Authorization": f"token {self.token}"}))
+        headers = {"Authorization": f"token {self.token}"}
+        # Tornado's own limits are 20 s. Once the connection is open, neither counts any more.
+        request = HTTPRequest(url, headers=headers, connect_timeout=limit, request_timeout=limit)
+        socket = await websocket_connect(request)
         try:
             yield socket
         finally:
@@ -334,3 +339,21 @@ def wait_for(condition: Any, limit: float, what: str) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"waited {limit} s for {what}")
+
+
+def wait_saved(cluster: Cluster) -> None:
+    """Wait until slurmctld has written down all that it knows now: a crash makes it forget the rest.
+
+    It saves all jobs at once, so where the file has one that came last, it has everything before it. That one is held,
+    so that no node has to do with it; ``quiet`` takes it away.
+    """
+    mark = f"saved-{uuid.uuid4().hex}"
+    cluster.sbatch("--hold", "--mem=10", "-p", "batch", "-J", mark, user="bob", script="#!/bin/sh\ntrue\n")
+    file = cluster.state / "state/job_state"
+
+    def is_saved() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # it is just being replaced
+            return mark.encode() in file.read_bytes()
+        return False
+
+    wait_for(is_saved, 30, "slurmctld to save its state")

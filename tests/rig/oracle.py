@@ -75,7 +75,7 @@ class Oracle:
 
     def __enter__(self) -> Oracle:
         # What earlier tests left in the databases is theirs.
-        self._known_before = {row.id for row in self.truth.rows() or []}
+        self._known_before = {row.id for row in self.truth.rows_now()}
         self._thread.start()
         return self
 

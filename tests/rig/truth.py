@@ -1,6 +1,7 @@
 """What is really so, asked without the hub's help: Slurm's queue and accounting, both databases, the proxy's routes.
 
-Every question returns None when there was no answer: that is not the same as "nothing".
+Every question returns None when there was no answer: that is not the same as "nothing". Those whose names end in
+``_now`` ask again for a while, and fail where there is none.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import json
 import sqlite3
 import ssl
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import slots
 from .budgets import Books, budgets
 from .hub import Hub
 
+T = TypeVar("T")
+
 PREFIX = "carme-"
+#: Seconds for which a snapshot is asked for again: on a busy machine one answer may be late, or be an error.
+PATIENCE = 30.0
 OVER = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
 
@@ -109,11 +115,13 @@ class Truth:
         rows = (line.split("|") for line in text.splitlines())
         return [QueuedJob(int(r[0]), r[1], r[2], r[3], r[4]) for r in rows if r[1].startswith(PREFIX)]
 
+    def queue_now(self) -> list[QueuedJob]:
+        """Return our jobs, ended ones too."""
+        return _answered(self.queue, "Slurm")
+
     def live_jobs(self, session: str) -> list[QueuedJob]:
-        """Return the live jobs of a session; fails when Slurm does not answer."""
-        queue = self.queue()
-        assert queue is not None, "Slurm does not answer"
-        return [job for job in queue if job.session == session and job.live]
+        """Return the live jobs of a session, asked as ``queue_now`` asks."""
+        return [job for job in self.queue_now() if job.session == session and job.live]
 
     def records(self, session: str = "") -> list[Record] | None:
         """Return what ``sacct -D`` says of our jobs, or of one session's."""
@@ -127,6 +135,10 @@ class Truth:
             for r in rows
             if r[1].startswith(PREFIX)
         ]
+
+    def records_now(self, session: str) -> list[Record]:
+        """Return what ``sacct -D`` says of a session's jobs."""
+        return _answered(lambda: self.records(session), "accounting")
 
     def reserved(self) -> list[slots.Claim] | None:
         """Return what our reservations hold by Slurm; None when the controller does not answer."""
@@ -159,16 +171,20 @@ class Truth:
         found = self._read("carme-hub.sqlite", f"SELECT {names} FROM session ORDER BY created")
         return None if found is None else [Row(*values) for values in found]
 
+    def rows_now(self) -> list[Row]:
+        """Return our session rows, oldest first."""
+        return _answered(self.rows, "our database")
+
     def row(self, user: str, server_name: str = "") -> Row:
         """Return the newest session of a server."""
-        rows = [row for row in self.rows() or [] if not row.parent]
+        rows = [row for row in self.rows_now() if not row.parent]
         mine = [r for r in rows if (r.user, r.server_name) == (user, server_name)]
         assert mine, f"{user}/{server_name} never had a session"
         return mine[-1]
 
     def session(self, id: str) -> Row:
         """Return one session."""
-        found = [r for r in self.rows() or [] if r.id == id]
+        found = [r for r in self.rows_now() if r.id == id]
         assert found, f"there is no session {id}"
         return found[0]
 
@@ -233,6 +249,14 @@ class Truth:
         finally:
             connection.close()
         return {(r["user"], r["server_name"]): r["target"] for r in found.values() if "server_name" in r}
+
+
+def _answered(ask: Callable[[], T | None], who: str) -> T:
+    deadline = time.monotonic() + PATIENCE
+    while (found := ask()) is None:
+        assert time.monotonic() < deadline, f"{who} has not answered in {PATIENCE:g} s"
+        time.sleep(0.5)
+    return found
 
 
 def _time(text: str) -> float:
