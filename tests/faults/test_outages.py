@@ -23,9 +23,6 @@ OUTAGES: dict[str, Callable[[Cluster], contextlib.AbstractContextManager[None]]]
     "munged is killed": lambda cluster: daemon_down(cluster, "munged"),
 }
 SECONDS = 60
-#: A loop that waits for a command of Slurm's waits four seconds at least, at each of the four looks and more that there
-#: are in that time. An answer that is late once or twice is the machine's doing.
-SLOW, LOOKS = 1.9, 3
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
@@ -47,17 +44,16 @@ def test_running_and_starting_sessions_live_through_60_s_in_which(
         clicked.start()  # Slurm hears nothing of this one before it is healed
         wait_for(lambda: _outage_is_shown(person), 30, "the outage to be shown on the form")
         assert hub.run_cell("alice", kernel, "print(mark)").strip() == "kept"
-        slow: list[float] = []
+        slowest = 0.0
         while time.monotonic() - begun < SECONDS:
             asked = time.monotonic()
             server = hub.server("alice")
-            took = time.monotonic() - asked
-            if took > SLOW:
-                slow.append(round(took, 1))
+            slowest = max(slowest, time.monotonic() - asked)
             assert server, "the hub gave up a healthy session"
             assert server["ready"], server
             time.sleep(0.5)
-        assert len(slow) < LOOKS, f"the hub's loop waited for Slurm: answers took {slow} s"
+        # A loop that waits for a command of Slurm's waits two seconds at least.
+        assert slowest < 1.9, f"the hub's loop waited for Slurm: {slowest:.1f} s for one answer"
     up = ("scontrol", "update", "partitionname=interactive", "state=up")
     wait_for(lambda: hub.cluster.run(*up, check=False).returncode == 0, 60, "Slurm to take orders again")
     clicked.join(60)

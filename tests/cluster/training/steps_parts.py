@@ -51,8 +51,8 @@ class Ranks:
         while sum(words in line for line in self.lines) < times:
             assert time.monotonic() < end, (words, self.lines, self.errors)
             time.sleep(0.02)
-    def end(self, within=30):
-        status = self.step.wait(within)
+    def end(self):
+        status = self.step.wait(30)
         for each in self.threads: each.join()
         return status
 
@@ -60,9 +60,8 @@ def ranks(number, code, **more):
     return Ranks(Step(more.pop("run", "test"), number, (PY, "-c", code), **more))
 
 def all_of(number, code, **more):
-    within = more.pop("within", 30)
     found = ranks(number, code, **more)
-    return found.end(within), sorted(found.lines), found
+    return found.end(), sorted(found.lines), found
 """
 #: A rank that ignores what can be ignored, with a child that has left it and does as well.
 STUBBORN = """

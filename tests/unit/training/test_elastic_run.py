@@ -124,6 +124,14 @@ class Story:
         """Wait until so many have taken a step together."""
         self.until(lambda _: any((0, size) in who and (size - 1, size) in who for who in self.steps().values()))
 
+    def grown(self) -> str:
+        """Wait until a third rank, in a companion, trains along; return the companion's id."""
+        self.of_size(2)
+        self.resize(+1)
+        self.of_size(3)
+        [companion] = self.hub.opened
+        return companion
+
     def resize(self, change: int) -> str:
         return str(self.conductor.ops["resize"]({"change": change})["message"])
 
@@ -256,10 +264,7 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
 def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_horovod, "INTERVAL", 0.1)
     with running() as story:
-        story.of_size(2)
-        story.resize(+1)
-        story.of_size(3)
-        [companion] = story.hub.opened
+        companion = story.grown()
         story.hub.ended.add(companion)
         story.broker.steps["w2-0-0"].signal("TERM")
         said = "Its companion has ended: a job with a higher priority took the place."
@@ -273,9 +278,7 @@ def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.Monkey
 def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_resize, "UNSEEN", 0.3)
     with running() as story:
-        story.of_size(2)
-        story.resize(+1)
-        story.of_size(3)
+        story.grown()
         story.broker.suspended = True
         story.broker.steps["w2-0-0"].signal("TERM")
         story.until(lambda state: "Its companion has ended." in state["message"])
@@ -285,10 +288,7 @@ def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monke
 def test_one_that_was_lost_while_the_hub_was_away_is_for_the_hub_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_resize, "UNSEEN", 3.0)
     with running() as story:
-        story.of_size(2)
-        story.resize(+1)
-        story.of_size(3)
-        [companion] = story.hub.opened
+        companion = story.grown()
         story.hub.away = story.broker.suspended = True
         story.broker.steps["w2-0-0"].signal("TERM")
         story.until(lambda state: "Its companion has ended." in state["message"])
@@ -319,9 +319,7 @@ def test_one_that_does_not_leave_is_ended_and_its_companion_given_back(monkeypat
     monkeypatch.setattr(elastic, "LEAVE", 0.5)
     cell = "def stumble(step):\n    (Path('stop').exists() and time.sleep(3))\n"
     with running(cell + "train(10**9, stumble)") as story:
-        story.of_size(2)
-        story.resize(+1)
-        story.of_size(3)
+        story.grown()
         Path("stop").touch()
         story.hub.down = 2  # it answers a moment later
         story.resize(-1)
