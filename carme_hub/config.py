@@ -192,6 +192,7 @@ def configure(
     hub = {
         "spawner_class": "carme-slurm" if slurm else "carme-docker",
         "authenticator_class": "carme",
+        "proxy_class": "carme",
         "internal_ssl": slurm,
         # A restart of the hub ends no session and drops no connection: the servers are jobs, and the proxy is a
         # process of its own (docs/howto/proxy.md).

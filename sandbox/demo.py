@@ -26,6 +26,7 @@ from carme_hub.sandbox.image import build_default_image, build_training_image, f
 from carme_hub.sandbox.layout import default_state
 from carme_hub.sandbox.ports import USUAL, hub_ports
 from carme_hub.sandbox.sandbox import Sandbox
+from carme_hub.spawners.proxy import CERTIFICATE, certificate_in, proxy_environment
 
 Progress = Callable[[str], None]
 #: A policy that nobody's first steps run into.
@@ -187,8 +188,9 @@ class Demo:
         argv = [f"{self.environment}/bin/node", f"{self.environment}/bin/configurable-http-proxy"]
         argv += ["--ip", "127.0.0.1", "--port", str(self.ports["public"])]
         argv += ["--api-ip", "127.0.0.1", "--api-port", str(self.ports["proxy_api"])]
-        argv += ["--default-target", f"https://127.0.0.1:{self.ports['hub']}"]
-        argv += ["--error-target", f"https://127.0.0.1:{self.ports['hub']}/hub/error", "--log-level", "warn"]
+        hub = f"https://127.0.0.1:{self.ports['hub']}"
+        shown = CERTIFICATE + certificate_in(certs / "hub-internal" / "hub-internal.crt")
+        argv += ["--default-target", hub + shown, "--error-target", f"{hub}/hub/error{shown}", "--log-level", "warn"]
         for role in ("api", "client"):
             component = f"proxy-{role}"
             argv += [f"--{role}-ssl-key", str(certs / component / f"{component}.key")]
@@ -199,7 +201,7 @@ class Demo:
             "proxy",
             argv,
             log=self.cluster.layout.log / "proxy.log",
-            env=self._environment(),
+            env=proxy_environment(self._environment(), self.environment / "share" / "carme_hub"),
             user=self.user,
             cwd=self.folder,
             umask=0o077,

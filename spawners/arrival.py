@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 from typing import Any
 
 from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import make_ssl_context, url_path_join
 
+from carme_hub.domain.marks import EndMark
+from carme_hub.domain.reasons import end_sentence
 from carme_hub.domain.sessions import Session, SessionState
 from carme_hub.errors import CarmeError
 from carme_hub.spawners.offers import ended_early
@@ -21,6 +24,8 @@ TAKEN = (
 )
 #: Seconds between two looks whether a server answers yet, and by how much more for each other server that starts.
 LOOK, LOOK_MORE = 0.05, 0.005
+#: Seconds in which Slurm may say why a server was killed (out of memory, time limit) before its signal is all there is.
+EXPLAIN = 20.0
 
 
 class Arrival:
@@ -34,7 +39,7 @@ class Arrival:
         """Return the session once its server has reported its port."""
         while True:
             session = self._part.book.current(id)
-            if session is None or session.cancel_wanted:
+            if session is None or session.leaving:
                 raise await self.failure(id)
             if session.state is SessionState.RUNNING:
                 return session
@@ -74,7 +79,7 @@ class Arrival:
         try:
             while not await answers(probe, context, certificate=session.certificate if context else ""):
                 current = self._part.book.current(session.id)
-                if current is None or current.cancel_wanted:
+                if current is None or current.leaving:
                     raise await self.failure(session.id)
                 await self._part.book.changed(session.id, LOOK + LOOK_MORE * len(waiting))
         except SomethingElseAnswers as error:
@@ -87,6 +92,15 @@ class Arrival:
         finally:
             waiting.discard(session.id)
 
+    async def _explained(self, session: Session) -> Session | None:
+        """Return a session whose server has ended, once Slurm has said why where the exit status does not."""
+        deadline = time.monotonic() + EXPLAIN
+        while session.server_exit > 128 and self._part.book.current(session.id) is not None:
+            if time.monotonic() > deadline:
+                break
+            await self._part.book.changed(session.id, 1.0)
+        return await self._part.book.get(session.id)
+
     def _tls_context(self) -> Any:
         spawner = self._spawner
         if not spawner.internal_ssl:
@@ -97,7 +111,12 @@ class Arrival:
     async def failure(self, id: str) -> SpawnException:
         """Return why a session ended before its server answered, with the end of its log."""
         session = await self._part.book.get(id)
+        if session is not None and session.server_ended and not session.cancel_wanted:
+            session = await self._explained(session)
         why = (session.end_reason or session.cancel_reason) if session else "The session has ended."
+        if session is not None and not why:
+            mark = EndMark(session.server_exit, session.job_id)
+            why = end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal))
         tail = ""
         if session is not None and session.job_id:
             try:

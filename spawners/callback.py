@@ -1,7 +1,9 @@
-"""The start-up callback: one port, once, from the allocated node, with the session's nonce, and nothing else.
+"""What the program that runs a session tells the hub: one port at the start, and later that the server has ended.
 
-``POST /hub/api/carme/sessions/<uuid>/port`` with ``{"port": 40123}`` and ``Authorization: carme-nonce <nonce>``.
-No login, no cookie and no API token counts here; the nonce is spent by the first good call.
+``POST /hub/api/carme/sessions/<uuid>/port`` with ``{"port": 40123}`` and ``Authorization: carme-nonce <nonce>``, once,
+from the allocated node. ``POST …/ended`` with ``{"exit": 1}`` and the same nonce: the server is gone, whatever the
+scheduler says, so its route and its tokens go at once; the session goes on until its job is seen terminal.
+No login, no cookie and no API token counts here.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from carme_hub.spawners.bodies import small_json
 from carme_hub.spawners.shared import Shared, ready
 
 CALLBACK = r"/api/carme/sessions/([0-9a-f-]{36})/port"
+ENDED = r"/api/carme/sessions/([0-9a-f-]{36})/ended"
 _SCHEME = "carme-nonce "
 _LARGEST_BODY = 256
 
 
-class PortHandler(APIHandler):
-    """Takes the port of a server that has just been started."""
+class NonceHandler(APIHandler):
+    """What both calls share: nothing but the session's nonce counts."""
 
     def check_xsrf_cookie(self) -> None:
         """No cookie counts here, so there is none to forge."""
@@ -36,23 +39,32 @@ class PortHandler(APIHandler):
     async def prepare(self) -> None:
         """Skip JupyterHub's look at cookies and tokens: only the nonce counts."""
 
-    async def post(self, id: str) -> None:
-        """Check, store and answer 204; the job's log shows any refusal."""
+    def shared_and_nonce(self) -> tuple[Shared, str]:
+        """Return what the hub's spawners share, and the nonce of the request."""
         part = ready()
         if part is None:
             raise web.HTTPError(503, "The hub is starting; try again.")
         header = self.request.headers.get("Authorization", "")
         if not header.startswith(_SCHEME):
             raise web.HTTPError(403, "The session's nonce is missing.")
+        return part, header.removeprefix(_SCHEME).strip()
+
+
+class PortHandler(NonceHandler):
+    """Takes the port of a server that has just been started."""
+
+    async def post(self, id: str) -> None:
+        """Check, store and answer 204; the job's log shows any refusal."""
+        part, nonce = self.shared_and_nonce()
         session = part.book.current(id)
         if session is None:
             raise web.HTTPError(403, "No such session is waiting for its server.")
-        port = _port(self.request.body)
+        port = _number(self.request.body, "port")
         # Not remote_ip, which is whatever the caller writes into X-Real-Ip.
         address = client_address(self.request, proxies=())
         try:
             node = await allocated_node(part, session, address)
-            await part.book.prove(id, header.removeprefix(_SCHEME).strip(), port, node)
+            await part.book.prove(id, nonce, port, node)
         except CallbackRefused as error:
             part.log.warning("Callback of session %s from %s refused: %s", id, address, error)
             raise web.HTTPError(403, error.message) from error
@@ -62,11 +74,33 @@ class PortHandler(APIHandler):
         self.set_status(204)
 
 
-def _port(body: bytes) -> int:
+class EndedHandler(NonceHandler):
+    """Takes the word that a session's server has ended."""
+
+    async def post(self, id: str) -> None:
+        """Store it, take the server's and its visitors' tokens away, and answer 204."""
+        part, nonce = self.shared_and_nonce()
+        status = _number(self.request.body, "exit")
+        if not 0 <= status <= 255:
+            raise web.HTTPError(400, "An exit status is a number from 0 to 255.")
+        try:
+            session = await part.book.server_ended(id, nonce, status)
+        except CallbackRefused as error:
+            part.log.warning("The end of the server of session %s is not believed: %s", id, error)
+            raise web.HTTPError(403, error.message) from error
+        except StoreError as error:
+            raise web.HTTPError(503, "The hub cannot write this now; try again.") from error
+        part.log.info("The server of session %s of %s has ended with status %s", id, session.user, status)
+        part.keeper.look_now(id)
+        await part.revoke(session)
+        self.set_status(204)
+
+
+def _number(body: bytes, name: str) -> int:
     data = small_json(body, _LARGEST_BODY)
-    if not isinstance(data, dict) or set(data) != {"port"} or type(data["port"]) is not int:
-        raise web.HTTPError(400, 'The body is {"port": NUMBER} and nothing else.')
-    return int(data["port"])
+    if not isinstance(data, dict) or set(data) != {name} or type(data[name]) is not int:
+        raise web.HTTPError(400, f'The body is {{"{name}": NUMBER}} and nothing else.')
+    return int(data[name])
 
 
 async def allocated_node(part: Shared, session: Session, address: str) -> str:
@@ -107,3 +141,7 @@ async def _resolve(host: str) -> set[str]:
     except OSError:
         return {host}
     return {str(entry[4][0]) for entry in found}
+
+
+#: What JupyterHub's API is given besides its own.
+HANDLERS = [(CALLBACK, PortHandler), (ENDED, EndedHandler)]

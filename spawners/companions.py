@@ -155,7 +155,7 @@ async def give_back(part: Shared, session: Session, id: str) -> Session:
 def _asked(part: Shared, spawner: Any, session: Session, wish: Wish, offer: Offer) -> Request:
     if session.parent:
         raise NoCompanion("A companion has none of its own. Ask for its session.")
-    if session.state is not SessionState.RUNNING or session.cancel_wanted:
+    if session.state is not SessionState.RUNNING or session.leaving:
         raise NoCompanion("Only a running session can have more nodes.")
     if len(part.book.companions_of(session.id)) >= spawner.max_companions:
         most = spawner.max_companions

@@ -50,7 +50,7 @@ def found_in_the_way(
     Args:
         jobs: of this session. known: reservations.
     """
-    if session.state is not SessionState.RUNNING or session.cancel_wanted:
+    if session.state is not SessionState.RUNNING or session.leaving:
         return None
     soon = (each for each in known if each.kind is Kind.MAINTENANCE and each.state in PROMISED)
     windows = sorted((each for each in soon if each.period.overlaps(lookout(now))), key=lambda each: each.period)

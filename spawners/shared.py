@@ -156,7 +156,8 @@ class Shared:
             token = db.get(orm.APIToken, session.token_id)
             if token is not None and _is_of(token, session):
                 db.delete(token)
-                db.commit()
+            self._revoke_visitors(db, session)
+            db.commit()
         except SQLAlchemyError as error:
             db.rollback()  # the hub's own session must not stay in a failed transaction
             self.log.warning("The token of session %s is not revoked yet, it is tried again: %s", session.id, error)
@@ -167,6 +168,19 @@ class Shared:
             self.log.warning("That the token of session %s is revoked may be lost yet: %s", session.id, error)
             return False
         return True
+
+    def _revoke_visitors(self, db: Any, session: Session) -> None:
+        """Delete what the cookies of a server's visitors hold: tokens that JupyterHub gave them for this server.
+
+        A newer session of the same server keeps its own.
+        """
+        others = self.book.open_of(session.user, session.server_name)
+        until = min((s.created for s in others if s.created > session.created), default=float("inf"))
+        server = orm.Spawner.name == session.server_name, orm.User.name == session.user
+        for spawner in db.query(orm.Spawner).join(orm.User).filter(*server):
+            for token in spawner.oauth_client.access_tokens if spawner.oauth_client is not None else ():
+                if token.created.replace(tzinfo=UTC).timestamp() < until:
+                    db.delete(token)
 
     def _revoke_unborn(self) -> None:
         """Delete tokens of servers whose start a crash of the hub cut off before their session was written.
@@ -193,7 +207,7 @@ class Shared:
 
     def _tell_spawner(self, session: Session) -> None:
         spawner = self._spawners.get(session.id)
-        if spawner is None or not (session.ended or session.cancel_wanted) or spawner.pending:
+        if spawner is None or not (session.ended or session.leaving) or spawner.pending:
             return
         if spawner.user.spawners.get(spawner.name) is not spawner:
             return  # stopped already: JupyterHub would take what it is told now for news of the next server

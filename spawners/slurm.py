@@ -28,7 +28,7 @@ from carme_hub.domain.sessions import Request, Session
 from carme_hub.errors import CarmeError, ContainerError, Refused, SlurmRejected, StoreError
 from carme_hub.sessions.opening import submit_once
 from carme_hub.spawners.arrival import Arrival
-from carme_hub.spawners.callback import CALLBACK, PortHandler
+from carme_hub.spawners.callback import HANDLERS
 from carme_hub.spawners.cost import Cost, Left
 from carme_hub.spawners.form import Offer
 from carme_hub.spawners.offers import failure, refusal
@@ -158,7 +158,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         part = await self.shared()
         found = part.book.current(self._session_id) if self._session_id else None
         if found is None and not self._session_id:
-            wanted = [s for s in part.book.open_of(self.user.name, self.name) if not s.cancel_wanted]
+            wanted = [s for s in part.book.open_of(self.user.name, self.name) if not s.leaving]
             found = wanted[-1] if wanted else None
             if found is not None:
                 self._session_id = found.id
@@ -247,7 +247,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
     async def _end_earlier(self, part: Shared) -> None:
         """End what is left of earlier sessions of this server, so that there are never two."""
         for old in part.book.open_of(self.user.name, self.name):
-            if not old.cancel_wanted:
+            if not old.leaving:
                 self.log.warning("Session %s of %s is open beside a new one; it is ended", old.id, old.user)
                 await part.keeper.cancel(old.id, "Replaced by a new session of the same server.")
 
@@ -295,7 +295,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
             self.log.error("Session of %s cannot be looked up: %s", self._log_name, error)
             return None if self._session_id else 0
         if session is not None:
-            return 0 if session.cancel_wanted else None
+            return session.server_exit if session.leaving else None
         return 1 if self._session_id and not self._stopped else 0
 
     async def stop(self, now: bool = False) -> None:
@@ -395,6 +395,6 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
 
 
 install_handlers()
-if (CALLBACK, PortHandler) not in jupyterhub.apihandlers.default_handlers:
-    jupyterhub.apihandlers.default_handlers.append((CALLBACK, PortHandler))
+known = jupyterhub.apihandlers.default_handlers
+known += [handler for handler in HANDLERS if handler not in known]
 start_with_hub(SlurmContainerSpawner)

@@ -44,7 +44,8 @@ async def issue_certificate(spawner: Any, part: Shared) -> dict[str, str]:
         names = names(spawner)
         if inspect.isawaitable(names):
             names = await names
-    alt_names = list(dict.fromkeys(["DNS:localhost", "IP:127.0.0.1", *names, *await _node_names(spawner, part)]))
+    # Not localhost, which JupyterHub adds: nothing of a session is to pass for the hub or a service on its machine.
+    alt_names = list(dict.fromkeys([*names, *await _node_names(spawner, part)]))
     return await asyncio.to_thread(
         issue,
         spawner.internal_certs_location,

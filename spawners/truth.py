@@ -23,6 +23,7 @@ class SessionTruth:
     user: Any
     name: str
     _abandoned: bool
+    _session_id: str
     virtual: bool
     #: What is noted of a session that is stopped now.
     why_stopped = STOPPED
@@ -35,6 +36,13 @@ class SessionTruth:
         return bool(super().ready) and not self._abandoned  # type: ignore[misc]
 
     @property
+    def certificate(self) -> str:
+        """The fingerprint of the certificate that this server must show; "" without one, and without a session."""
+        part = ready()
+        session = part.book.current(self._session_id) if part is not None else None
+        return session.certificate if session is not None else ""
+
+    @property
     def last_end(self) -> str:
         """How this server's last session ended."""
         part = ready()
@@ -44,6 +52,8 @@ class SessionTruth:
             if leaving.cancel_reason.startswith(MADE_WAY):  # its end is being looked up; that it ends is certain
                 why = leaving.cancel_reason
                 return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(part, leaving)}"
+            if leaving.server_ended and not leaving.cancel_wanted:
+                return "Your server has ended. How it ended is being looked up."
         session = part.book.last_end(self.user.name, self.name)
         if session is None or session.end_reason == STOPPED:
             return ""

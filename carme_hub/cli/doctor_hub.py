@@ -22,6 +22,7 @@ from carme_hub.auth.private import exposure, hub_files, sqlite_file
 from carme_hub.config import PROXY_TOKEN, ROLES
 from carme_hub.errors import CarmeError
 from carme_hub.slurm.settings import CarmeSlurm
+from carme_hub.spawners.proxy import CarmeProxy
 from carme_hub.store.engine import CarmeStore
 
 from . import doctor_mail
@@ -164,6 +165,14 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
                 "the hub cannot speak with its proxy, and does not start",
                 "carme-hub init makes a file with it; or set CONFIGPROXY_AUTH_TOKEN",
             )
+    if app.internal_ssl and not issubclass(app.proxy_class, CarmeProxy):
+        yield unsafe(
+            "JupyterHub.proxy_class",
+            app.proxy_class.__name__,
+            "the proxy does not check whose server answers: on a shared node another user's program can take the port "
+            "of a server that is gone, and its visitors with their cookies",
+            'c.JupyterHub.proxy_class = "carme", as configure(c) sets it',
+        )
     where = urlsplit(app.bind_url)
     if where.scheme == "http" and not app.ssl_cert and not _loopback(where.hostname or ""):
         yield advice(

@@ -20,6 +20,7 @@ from traitlets import Unicode
 from traitlets.config import Application
 
 from carme_hub.errors import CarmeError, ConfigError
+from carme_hub.spawners.proxy import CERTIFICATE, certificate_in, proxy_environment
 
 from .hub_file import hub_of, load_config
 from .init import make_certificates
@@ -62,11 +63,14 @@ def proxy_command(file: Path) -> tuple[list[str], dict[str, str]]:
     proxy: Any = hub.proxy
     if proxy.should_start:
         raise ConfigError("ConfigurableHTTPProxy.should_start is True, so the hub starts the proxy itself")
+    pages = url_path_join(hub.hub.url, "error")
+    if hub.internal_ssl:
+        pages += CERTIFICATE + certificate_in(hub.internal_ssl_cert)
     argv = [
         *proxy.command,
         *_listen("", Server.from_url(proxy.public_url)),
         *_listen("api-", Server.from_url(proxy.api_url)),
-        *("--error-target", url_path_join(hub.hub.url, "error")),
+        *("--error-target", pages),
         *("--log-level", proxy.log_level),
     ]
     if hub.subdomain_host:
@@ -75,7 +79,7 @@ def proxy_command(file: Path) -> tuple[list[str], dict[str, str]]:
         argv += [option, value] if value else []
     if hub.internal_ssl:
         argv += proxy._get_ssl_options()
-    return argv, {**os.environ, "CONFIGPROXY_AUTH_TOKEN": proxy.auth_token}
+    return argv, {**proxy_environment(os.environ), "CONFIGPROXY_AUTH_TOKEN": proxy.auth_token}
 
 
 def _listen(prefix: str, server: Any) -> list[str]:

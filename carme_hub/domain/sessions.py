@@ -70,6 +70,8 @@ class Session:
     ``saved`` is when the job was first known to be in the controller's saved state: from then on no crash forgets it.
     ``certificate`` is the fingerprint of the certificate issued for its server; "" without ``internal_ssl``.
     ``parent`` is the session whose companion it is (``domain.companions``), "" for one with a server of its own.
+    ``server_ended`` is when the job's supervisor said that the server has ended, with ``server_exit`` as its status
+    (128 + n for signal n). The session goes on until its job is seen terminal: only then is it known what it costs.
     """
 
     id: str
@@ -93,6 +95,13 @@ class Session:
     certificate: str = ""
     saved: float = 0.0
     parent: str = ""
+    server_ended: float = 0.0
+    server_exit: int = 0
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its end is certain: it is wanted, or its server has ended."""
+        return bool(self.cancel_wanted or self.server_ended)
 
     @property
     def job_name(self) -> str:

@@ -157,13 +157,12 @@ class SessionBook:
         """
 
         def change(session: Session) -> Session:
-            if not hmac.compare_digest(session.nonce_hash, hash_nonce(nonce)):
-                raise CallbackRefused("this is not the session's nonce")
+            _check_nonce(session, nonce)
             if session.port == port:
                 return session  # the answer to the first call was lost, with the hub that gave it
             if session.port:
                 raise CallbackRefused("a port was reported already")
-            if session.cancel_wanted:
+            if session.leaving:
                 raise CallbackRefused("the session is being ended")
             if not 1024 <= port <= 65535:
                 raise CallbackRefused("a port is a number from 1024 to 65535")
@@ -171,6 +170,26 @@ class SessionBook:
 
         if id not in self._open:
             raise CallbackRefused("no such session is waiting for its server")
+        return await self._change(id, change)
+
+    async def server_ended(self, id: str, nonce: str, status: int) -> Session:
+        """Note that a session's server has ended, by the word of its job's supervisor.
+
+        Args:
+            status: the server's exit status, 0 to 255; 128 + n for signal n.
+
+        Raises:
+            CallbackRefused: not the nonce, or no such session is open.
+        """
+
+        def change(session: Session) -> Session:
+            _check_nonce(session, nonce)
+            if session.server_ended:
+                return session  # the answer to the first call was lost
+            return session.but(server_ended=self._clock(), server_exit=status)
+
+        if id not in self._open:
+            raise CallbackRefused("no such session is open")
         return await self._change(id, change)
 
     async def began(self, id: str, node: str) -> Session:
@@ -264,3 +283,8 @@ class SessionBook:
             event.set()
         for listener in self._listeners:
             listener(session)
+
+
+def _check_nonce(session: Session, nonce: str) -> None:
+    if not hmac.compare_digest(session.nonce_hash, hash_nonce(nonce)):
+        raise CallbackRefused("this is not the session's nonce")

@@ -28,6 +28,9 @@ from .book import SessionBook
 AGAIN = 5.0
 #: Commands of Slurm that the keeper runs at the same time.
 AT_ONCE = 4
+#: Seconds that a job has to end by itself once its server has ended.
+LINGER = 30.0
+LINGERED = "The server ended. Its job went on without it, and was cancelled."
 REQUEUED = "Slurm ran the job anew (it was requeued); what ran in it has ended."
 WITH_ITS_SESSION = "Given back: the session that it belonged to has ended."
 
@@ -246,9 +249,11 @@ class SessionKeeper:
         if again and not session.cancel_wanted:
             await self.cancel(session.id, REQUEUED)
             session = self._book.current(session.id) or session
+        elif session.server_ended and not session.cancel_wanted and time.time() - session.server_ended > LINGER:
+            await self.cancel(session.id, LINGERED)
         if session.cancel_wanted:
             self._cancel_again(watch)
-        if session.cancel_wanted or watch.history.ends or verdict.standing is not Standing.ALIVE:
+        if session.leaving or watch.history.ends or verdict.standing is not Standing.ALIVE:
             self._watcher.want_fast(session.id)
         elif session.state is SessionState.RUNNING:
             self._watcher.done_fast(session.id)
@@ -262,7 +267,7 @@ class SessionKeeper:
         parent = self._book.current(session.parent)
         if session.cancel_wanted:
             return session
-        if parent is None or parent.cancel_wanted:
+        if parent is None or parent.leaving:
             await self.cancel(session.id, WITH_ITS_SESSION)
             return self._book.current(session.id) or session
         if job is not None and job.phase is Phase.ACTIVE and job.nodes:

@@ -51,6 +51,8 @@ session = Table(
     Column("certificate", String(64), nullable=False, default=""),
     Column("saved", Float, nullable=False, default=0.0),
     Column("parent", String(36), nullable=False, default=""),
+    Column("server_ended", Float, nullable=False, default=0.0),
+    Column("server_exit", Integer, nullable=False, default=0),
     Index("ix_session_state", "state"),
     Index("ix_session_server", "user", "server_name", "created"),
     Index("ix_session_parent", "parent"),

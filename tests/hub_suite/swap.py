@@ -44,7 +44,7 @@ from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.client import Association
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.arrival import Arrival
-from carme_hub.spawners.callback import CALLBACK, PortHandler
+from carme_hub.spawners.callback import HANDLERS
 from carme_hub.spawners.pages import CarmeSpawnHandler
 from carme_hub.spawners.script import Owner, Site
 from carme_hub.spawners.shared import Shared
@@ -262,7 +262,7 @@ def _callback_alone(db: Any) -> int:
     loop = id(asyncio.get_running_loop())
     if loop not in _alone:
         application = web.Application(
-            [("/hub" + CALLBACK, PortHandler)], hub=Hub(), db=db, log=logging.getLogger("hub")
+            [("/hub" + path, handler) for path, handler in HANDLERS], hub=Hub(), db=db, log=logging.getLogger("hub")
         )
         sockets = bind_sockets(0, "127.0.0.1")
         HTTPServer(application).add_sockets(sockets)

@@ -188,9 +188,9 @@ class Oracle:
             elif model["ready"] and not live.get(row.id):
                 yield Suspicion(1, row.id, f"{user}/{name} is said to be ready; no live job ({row.state})", TRUTH)
         for row in rows:
-            if row.state == "running" and not row.cancel_wanted and not live.get(row.id):
+            if row.state == "running" and not row.leaving and not live.get(row.id):
                 yield Suspicion(1, f"row {row.id}", "is running in our database and has no live job", TRUTH)
-            lives = row.open and not row.cancel_wanted and live.get(row.id)
+            lives = row.open and not row.leaving and live.get(row.id)
             if lives and (row.user, row.server_name) not in servers:
                 yield Suspicion(1, f"hidden {row.id}", f"of {row.user} lives and the hub says there is none", TRUTH)
 
@@ -239,7 +239,7 @@ class Oracle:
 
     def _tokens(self, tokens: list[Any], rows: list[Row]) -> Iterator[Suspicion]:
         """7: a server's token belongs to a session that is open and not to end."""
-        wanted = {(row.user, row.token_id) for row in rows if row.open and not row.cancel_wanted}
+        wanted = {(row.user, row.token_id) for row in rows if row.open and not row.leaving}
         for token in tokens:
             if (token.user, token.id) not in wanted:
                 yield Suspicion(7, f"token {token.id}", f"of {token.user} ({token.note}) has no open session", TRUTH)

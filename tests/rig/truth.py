@@ -81,6 +81,12 @@ class Row:
     end_reason: str
     token_id: int
     parent: str = ""
+    server_ended: float = 0.0
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its end is certain: it is wanted, or its server has ended."""
+        return bool(self.cancel_wanted or self.server_ended)
 
     @property
     def open(self) -> bool:

@@ -50,6 +50,29 @@ async def test_nothing_is_shown_that_was_not_written() -> None:
     assert book.open_sessions() == ()
 
 
+async def test_the_end_of_a_server_is_taken_with_the_nonce_alone_and_the_session_goes_on(
+    book: SessionBook, store: SessionStore
+) -> None:
+    _, nonce = await book.intend("s1", "alice", "", REQUEST)
+    await book.prove("s1", nonce, 5000, "node1")
+    with pytest.raises(CallbackRefused, match="nonce"):
+        await book.server_ended("s1", "guess", 0)
+    with pytest.raises(CallbackRefused, match="open"):
+        await book.server_ended("s2", nonce, 0)
+    first = await book.server_ended("s1", nonce, 137)
+    assert await book.server_ended("s1", nonce, 0) == first == store.get("s1")
+    assert (first.server_exit, first.server_ended, first.leaving) == (137, 1000.0, True)
+    assert book.current("s1") == first
+    assert not first.cancel_wanted
+
+
+async def test_a_companion_has_no_nonce_by_which_its_end_could_be_told(book: SessionBook) -> None:
+    _, nonce = await book.intend("c1", "alice", "", REQUEST, parent="s1")
+    for guess in (nonce, ""):
+        with pytest.raises(CallbackRefused, match="nonce"):
+            await book.server_ended("c1", guess, 0)
+
+
 async def test_a_port_is_taken_once_and_only_with_the_nonce(book: SessionBook) -> None:
     _, nonce = await book.intend("s1", "alice", "", REQUEST)
     with pytest.raises(CallbackRefused, match="nonce"):

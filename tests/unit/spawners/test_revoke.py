@@ -28,7 +28,9 @@ def db() -> Any:
 
 @pytest.fixture
 async def shared(db: Any) -> Shared:
-    return Shared(Config(), lambda: db, logging.getLogger("test"))
+    shared = Shared(Config(), lambda: db, logging.getLogger("test"))
+    shared.book = BookOf()
+    return shared
 
 
 def _session(token: orm.APIToken) -> Session:
@@ -114,11 +116,45 @@ async def test_the_token_of_a_server_that_never_had_a_session_is_gone_when_the_h
 
 
 class BookOf:
-    """A book with one open session."""
+    """A book with these open sessions."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, *sessions: Session) -> None:
+        self._sessions = sessions
 
     def open_of(self, user: str, server_name: str) -> tuple[Session, ...]:
-        mine = (self._session.user, self._session.server_name) == (user, server_name)
-        return (self._session,) if mine else ()
+        return tuple(s for s in self._sessions if (s.user, s.server_name) == (user, server_name))
+
+
+def _visit(db: Any, server: orm.Spawner, visitor: orm.User) -> orm.APIToken:
+    """Return the token that JupyterHub puts into the cookie of somebody who visits a server."""
+    return orm.APIToken.find(db, visitor.new_api_token(oauth_client=server.oauth_client, scopes=[]))
+
+
+async def test_the_cookies_of_a_servers_visitors_are_worth_nothing_once_its_session_has_ended(
+    db: Any, shared: Shared
+) -> None:
+    alice, bob = orm.User.find(db, "alice"), orm.User(name="bob")
+    clients = {name: orm.OAuthClient(identifier=f"jupyterhub-user-alice-{name}") for name in ("", "b")}
+    servers = [orm.Spawner(user=alice, name=name, oauth_client=client) for name, client in clients.items()]
+    db.add_all([bob, *servers])
+    db.commit()
+    session = _session(_token(db, alice))
+    leaked = [_visit(db, servers[0], alice), _visit(db, servers[0], bob)]
+    others = {_visit(db, servers[1], alice).id, _token(db, alice).id, _token(db, bob).id}
+    gone = {token.id for token in leaked}
+    await shared.revoke(session)
+    left = {token.id for token in db.query(orm.APIToken)}
+    assert left == others
+    assert not left & gone
+
+
+async def test_visitors_of_the_next_session_of_a_server_stay_logged_in(db: Any, shared: Shared) -> None:
+    alice = orm.User.find(db, "alice")
+    server = orm.Spawner(user=alice, name="", oauth_client=orm.OAuthClient(identifier="server"))
+    db.add(server)
+    db.commit()
+    last, newer = _session(_token(db, alice)).but(created=time.time() - 3), time.time() - 2
+    visit = _visit(db, server, alice)
+    shared.book = BookOf(last, last.but(id="next", created=newer))
+    await shared.revoke(last)
+    assert db.get(orm.APIToken, visit.id) is not None

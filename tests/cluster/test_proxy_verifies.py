@@ -1,0 +1,259 @@
+"""The real proxy leads visitors to the server that a route names, and to nobody else, however they came to its port."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certipy import Certipy
+
+from carme_hub.spawners.proxy import CERTIFICATE, proxy_environment
+from carme_hub.spawners.tls import AUTHORITY, certificate_of, issue
+
+BIN = Path(sys.prefix) / "bin"
+TOKEN = "of-the-proxy"
+COOKIE = "jupyterhub-user-alice=secret-of-a-visitor"
+ATTACKS = 20
+
+
+class TlsServer:
+    """Answers every request with its own name, with one certificate, and keeps what it was sent."""
+
+    def __init__(self, folder: Path, name: str, texts: dict[str, str], port: int = 0) -> None:
+        self.name, self.received = name, b""
+        for part in ("keyfile", "certfile"):
+            (folder / part).write_text(texts[part])
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(folder / "certfile", folder / "keyfile")
+        self._listening = socket.create_server(("127.0.0.1", port), reuse_port=False)
+        self.port = self._listening.getsockname()[1]
+        self.lines: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line: socket.socket) -> None:
+        with contextlib.suppress(OSError), self._context.wrap_socket(line, server_side=True) as secured:
+            self.lines.append(secured)
+            while data := secured.recv(65536):
+                self.received += data
+                if b"upgrade: websocket" in data.lower():
+                    secured.sendall(b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+                elif data.startswith(b"GET"):
+                    body = self.name.encode()
+                    secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                else:
+                    secured.sendall(data)
+
+    def die(self) -> None:
+        """End as a killed process does: nobody listens, and its connections are cut."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(10)
+        for line in self.lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+
+class Proxy:
+    """configurable-http-proxy, started as the hub's own is."""
+
+    def __init__(self, folder: Path, client: dict[str, str], authority: Path, *, verifies: bool = True) -> None:
+        for part in ("keyfile", "certfile"):
+            (folder / part).write_text(client[part])
+        self.port, self.api_port = free_port(), free_port()
+        argv = [f"{BIN}/node", f"{BIN}/configurable-http-proxy", "--ip", "127.0.0.1", "--port", str(self.port)]
+        argv += ["--api-ip", "127.0.0.1", "--api-port", str(self.api_port), "--log-level", "error"]
+        argv += ["--client-ssl-key", str(folder / "keyfile"), "--client-ssl-cert", str(folder / "certfile")]
+        argv += ["--client-ssl-ca", str(authority), "--client-ssl-request-cert", "--client-ssl-reject-unauthorized"]
+        environ = {**os.environ, "CONFIGPROXY_AUTH_TOKEN": TOKEN}
+        self.process = subprocess.Popen(argv, env=proxy_environment(environ) if verifies else environ)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                self.routes()
+                return
+            time.sleep(0.05)
+        raise AssertionError("the proxy does not answer")
+
+    def lead(self, path: str, target: str) -> None:
+        status, _ = self._api("POST", path, {"target": target, "jupyterhub": True})
+        assert status == 201
+
+    def remove(self, path: str) -> None:
+        assert self._api("DELETE", path)[0] == 204
+
+    def routes(self) -> dict[str, Any]:
+        return dict(json.loads(self._api("GET", "")[1]))
+
+    def visit(self, path: str, host: str = "hub.example.org") -> tuple[int, bytes]:
+        return self._ask(self.port, "GET", path, None, {"Host": host, "Cookie": COOKIE})
+
+    def upgrade(self, path: str) -> socket.socket | None:
+        """Open a websocket with the visitor's cookie; None where that is refused."""
+        line = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        line.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: hub.example.org\r\nCookie: {COOKIE}\r\n"
+            "Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n".encode()
+        )
+        if b" 101 " in line.recv(4096).partition(b"\r\n")[0]:
+            return line
+        line.close()
+        return None
+
+    def _api(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        text = json.dumps(body) if body is not None else None
+        return self._ask(self.api_port, method, f"/api/routes{path}", text, {"Authorization": f"token {TOKEN}"})
+
+    def _ask(self, port: int, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            line.request(method, path, body, headers)
+            answer = line.getresponse()
+            return answer.status, answer.read()
+        finally:
+            line.close()
+
+
+class Site:
+    """An authority, and certificates of sessions that it has signed: all of them name the same node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        Certipy(store_dir=str(folder / "ssl")).create_ca(AUTHORITY)
+        self.bundle = folder / "ssl" / AUTHORITY / f"{AUTHORITY}.crt"
+
+    def certificate(self, name: str) -> dict[str, str]:
+        names = ["IP:127.0.0.1", "DNS:localhost"]
+        return issue(str(self.folder / "ssl"), str(self.bundle), name, names, timedelta(hours=1))
+
+    def server(self, name: str, texts: dict[str, str], port: int = 0) -> TlsServer:
+        own = self.folder / name
+        own.mkdir(exist_ok=True)
+        return TlsServer(own, name, texts, port)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def proxy(site: Site) -> Iterator[Proxy]:
+    running = Proxy(site.folder, site.certificate("proxy"), site.bundle)
+    yield running
+    running.process.terminate()
+    running.process.wait(10)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def target(port: int, texts: dict[str, str]) -> str:
+    return f"https://127.0.0.1:{port}{CERTIFICATE}{certificate_of(texts)}"
+
+
+def test_another_sessions_server_on_the_port_of_one_that_died_gets_no_byte_and_no_cookie(
+    site: Site, proxy: Proxy
+) -> None:
+    bobs = site.certificate("bob")
+    for _ in range(ATTACKS):
+        hers = site.certificate("alice")
+        server = site.server("alice", hers)
+        proxy.lead("/user/alice", target(server.port, hers))
+        assert proxy.visit("/user/alice/lab") == (200, b"alice")
+        server.die()
+        taken = site.server("bob", bobs, server.port)
+        try:
+            answers = [proxy.visit("/user/alice/lab")[0] for _ in range(3)]
+            assert answers == [503, 503, 503]
+            assert proxy.upgrade("/user/alice/api/kernels/1/channels") is None
+            assert taken.received == b""
+        finally:
+            taken.die()
+
+
+def test_a_websocket_goes_to_the_session_and_not_to_who_shows_another_certificate(site: Site, proxy: Proxy) -> None:
+    hers = site.certificate("alice")
+    server = site.server("alice", hers)
+    proxy.lead("/user/alice", target(server.port, hers))
+    line = proxy.upgrade("/user/alice/api/kernels/1/channels")
+    assert line is not None
+    line.sendall(b"a message")
+    assert line.recv(100) == b"a message"
+    line.close()
+    server.die()
+
+
+def test_a_connection_that_was_opened_for_one_session_never_serves_another(site: Site, proxy: Proxy) -> None:
+    """A program that inherits the open connections of an ended session's server is no server of the next session."""
+    hers, bobs = site.certificate("alice"), site.certificate("bob")
+    server = site.server("bob", bobs)
+    proxy.lead("/user/bob", target(server.port, bobs))
+    assert proxy.visit("/user/bob/") == (200, b"bob")
+    proxy.lead("/user/alice", target(server.port, hers))  # the same node and port, and bob's connection is still open
+    before = server.received
+    assert proxy.visit("/user/alice/")[0] == 503
+    assert server.received == before
+    server.die()
+
+
+def test_the_name_by_which_a_visitor_asks_for_the_hub_does_not_matter(site: Site, proxy: Proxy) -> None:
+    """The certificate is compared with the target's host; the Host header is the visitor's to choose."""
+    hers = site.certificate("hub")
+    server = site.server("hub", hers)
+    proxy.lead("/", f"https://127.0.0.1:{server.port}")
+    for host in ("hub.example.org", "127.0.0.1", "localhost", "192.0.2.7"):
+        assert proxy.visit("/hub/", host) == (200, b"hub")
+    proxy.lead("/", f"https://localhost:{server.port}")
+    assert proxy.visit("/hub/", "hub.example.org") == (200, b"hub")
+    server.die()
+
+
+@pytest.mark.parametrize("words", ["certificate=", "certificate=12", "certificate=" + "g" * 64, "CERTIFICATE=x", ""])
+def test_a_target_that_asks_for_what_is_not_understood_reaches_nobody(site: Site, proxy: Proxy, words: str) -> None:
+    hers = site.certificate("alice")
+    server = site.server("alice", hers)
+    proxy.lead("/user/alice", f"https://127.0.0.1:{server.port}/#{words}")
+    assert proxy.visit("/user/alice/")[0] == 503
+    assert server.received == b""
+    server.die()
+
+
+def test_a_route_says_that_its_server_is_verified_and_a_plain_proxy_does_not(site: Site, proxy: Proxy) -> None:
+    hers = site.certificate("alice")
+    proxy.lead("/user/alice", target(4711, hers))
+    proxy.lead("/other", "https://127.0.0.1:4711")
+    routes = proxy.routes()
+    assert routes["/user/alice"]["verified"] == "certificate"
+    assert "verified" not in routes["/other"]
+    proxy.remove("/other")
+    plain = Proxy(site.folder, site.certificate("proxy"), site.bundle, verifies=False)
+    try:
+        plain.lead("/user/alice", target(4711, hers))
+        assert "verified" not in plain.routes()["/user/alice"]
+    finally:
+        plain.process.terminate()
+        plain.process.wait(10)
