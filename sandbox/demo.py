@@ -29,6 +29,8 @@ from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.spawners.proxy import CERTIFICATE, certificate_in, proxy_environment
 
 Progress = Callable[[str], None]
+#: What the demo ends with: what one may want, and the subcommand for it.
+ADVICE = {"what runs": "status", "end it": "down", "remove it all": "reset"}
 #: A policy that nobody's first steps run into.
 WIDE = {
     "quotas": [
@@ -278,7 +280,7 @@ def run_demo(sandbox: Sandbox, progress: Progress) -> Demo:
 
 def what_to_try(demo: Demo) -> str:
     """Return the text that the demo ends with."""
-    command = Path(sys.argv[0])
+    command, layout = Path(sys.argv[0]), demo.cluster.layout
     shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     passwords = demo.cluster.passwords or {demo.user: demo.secrets()["CARME_SANDBOX_PASSWORD"]}
     roles = {"tina": "teacher", "ada": "administrator"}
@@ -294,9 +296,8 @@ def what_to_try(demo: Demo) -> str:
         "       Start a second server as bob and watch what the form says is free.",
         "       Take the image “training”, and open “New from template” in JupyterLab’s launcher.",
         "",
-        f"    what runs   {shown} sandbox status",
-        f"    end it      {shown} sandbox down      remove it all   {shown} sandbox reset",
-        f"    hub's log   {demo.log}",
+        *(f"    {what:<15} {layout.command(verb, str(shown))}" for what, verb in ADVICE.items()),
+        f"    hub's log       {demo.log}",
         "",
     ]
     return "\n".join(lines)

@@ -1,6 +1,8 @@
-"""Says how full a user's home is, for ``CarmeQuotas.disk_usage_command``: here that is its whole file system.
+"""Says how full the file system of a user's home is, for ``CarmeQuotas.disk_usage_command``.
 
-A site has a quota for each user, and asks that: ``lfs quota``, ``quota``, ``zfs get userspace@USER``, a database.
+The hub's user cannot look into homes, and the sandbox's have no quota: so the figures are of everybody who has files
+there, which ``shared`` says. A site has a quota for each user, and asks that: ``lfs quota``, ``quota``,
+``zfs get userspace@USER``, a database.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ def main(user: str) -> None:
         place = os.path.dirname(place)  # noqa: PTH120
     disk = os.statvfs(place)
     used, limit = (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    print(json.dumps({"path": home, "used_bytes": used, "limit_bytes": limit}))
+    while not os.path.ismount(place):
+        place = os.path.dirname(place)  # noqa: PTH120
+    print(json.dumps({"path": place, "used_bytes": used, "limit_bytes": limit, "shared": True}))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -42,6 +43,11 @@ class Layout:
         if path.parent == Path("/"):
             raise SandboxError(f"The state folder {path} must not be at the top of the file system")
         return cls(path)
+
+    def command(self, verb: str, program: str = "carme-hub") -> str:
+        """Return the command line for this sandbox, for a shell: it names the state folder where that is another."""
+        named = [] if self.state == default_state() else ["--state", str(self.state)]
+        return shlex.join([program, "sandbox", verb, *named])
 
     @property
     def mark(self) -> str:

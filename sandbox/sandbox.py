@@ -148,7 +148,7 @@ class Sandbox:
         try:
             document = json.loads(self.layout.facts.read_text())
         except FileNotFoundError:
-            raise SandboxError(f"There is no sandbox in {self.layout.state}: `carme-hub sandbox up`") from None
+            raise SandboxError(f"There is no sandbox in {self.layout.state}: `{self.layout.command('up')}`") from None
         ports = Ports(**document["ports"])
         prefix, rootless = Path(document["prefix"]), bool(document["rootless"])
         nodes = virtual_nodes(int(document["nodes"]))
@@ -177,11 +177,13 @@ class Sandbox:
         prefix = self._wanted_prefix or old.bin.parent
         count = self._wanted_nodes or len(old.node_ports)
         if prefix != old.bin.parent:
+            first = self.layout.command("reset")
             raise SandboxError(
-                f"This sandbox was made with the Slurm in {old.bin.parent}: `reset` it first, or use another --state"
+                f"This sandbox was made with the Slurm in {old.bin.parent}: `{first}` first, or use another --state"
             )
         if count != len(old.node_ports) and self.processes.names():
-            raise SandboxError(f"The sandbox is up with {len(old.node_ports)} nodes: `down` first to have {count}")
+            first = self.layout.command("down")
+            raise SandboxError(f"The sandbox is up with {len(old.node_ports)} nodes: `{first}` first to have {count}")
         return prefix, virtual_nodes(count)
 
     def _prepare(self, prefix: Path, nodes: tuple[VirtualNode, ...], progress: Progress) -> Cluster:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from carme_hub.sandbox.layout import Layout
 from carme_hub.sandbox.processes import State
 
 
@@ -72,5 +74,6 @@ class Status:
             gpus = ", ".join(f"{count} × {kind}" for kind, count in node.gpus)
             lines.append(f"  {node.name:<16} {node.state:<10} {gpus} (virtual GPUs)")
         if self.crashed:
-            lines.append(f"Crashed: {', '.join(self.crashed)}. `carme-hub sandbox up` starts them again.")
+            again = Layout(Path(self.state_folder)).command("up")
+            lines.append(f"Crashed: {', '.join(self.crashed)}. `{again}` starts them again.")
         return "\n".join(lines) + "\n"

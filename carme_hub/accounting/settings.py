@@ -123,7 +123,8 @@ class CarmeQuotas(LoggingConfigurable):
         Unicode(),
         help="""Command (a list of words, no shell) that says how full a user's disk space is; the user's name is added
         as its last word. It runs as the hub's user, and prints one JSON object, or a list of them, such as
-        ``{"path": "/home/alice", "used_bytes": 123, "limit_bytes": 456}``; ``limit_bytes`` may be left out. It is shown
+        ``{"path": "/home/alice", "used_bytes": 123, "limit_bytes": 456}``; ``limit_bytes`` may be left out, and
+        ``"shared": true`` says that the figures are of everybody and not of the user alone. It is shown
         on "My GPU time" and by REST. The default [] shows nothing. Example:
         ``["/usr/local/bin/disk-usage", "--json"]``.""",
     ).tag(config=True)

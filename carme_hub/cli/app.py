@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import sys
+
 from traitlets.config import Application
 
 from carme_hub import __version__
+
+#: How a program ends that nobody reads any more: as a shell says it of one that SIGPIPE ended.
+NOBODY_READS = 128 + signal.SIGPIPE
 
 
 class CarmeHubApp(Application):
@@ -44,5 +52,23 @@ class CarmeHubApp(Application):
 
 
 def main() -> None:
-    """Run the command line."""
-    CarmeHubApp.launch_instance()
+    """Run the command line. Whoever reads may go before the end, as head(1) does: that is no error of ours."""
+    try:
+        try:
+            CarmeHubApp.launch_instance()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise  # of another connection
+        sys.exit(NOBODY_READS)
+
+
+def _nobody_reads() -> bool:
+    """Return whether standard output is closed on the other side; what is left to be written goes nowhere then."""
+    asked = select.poll()
+    asked.register(1, select.POLLERR)
+    if not asked.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return True

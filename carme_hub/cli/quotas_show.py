@@ -164,15 +164,18 @@ class ReportApp(ConfiguredApp):
             return used_between(reads, start, end)
 
 
-def _balances(balances: dict[str, Balance]) -> dict[str, dict[str, int]]:
+def _balances(balances: dict[str, Balance]) -> dict[str, dict[str, int | None]]:
     return {
-        name: {"granted": one.granted, "used": one.used, "held": one.held, "left": one.left}
+        name: {"granted": one.granted, "used": one.used, "held": one.held, "left": one.left_of_grants}
         for name, one in sorted(balances.items())
     }
 
 
 def _table(balances: dict[str, Balance]) -> str:
-    rows = [(name, *map(hours, (b.granted, b.used, b.held, b.left))) for name, b in sorted(balances.items())]
+    rows = []
+    for name, one in sorted(balances.items()):
+        left = "–" if one.left_of_grants is None else hours(one.left_of_grants)
+        rows.append((name, *map(hours, (one.granted, one.used, one.held)), left))
     return table(("account", "granted", "used", "held", "left"), rows, "granted used held left")
 
 

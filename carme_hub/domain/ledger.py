@@ -92,6 +92,11 @@ class Balance:
         """Return what is neither used nor held."""
         return self.granted - self.used - self.held
 
+    @property
+    def left_of_grants(self) -> int | None:
+        """Return what is left to show; None for an account that was never given anything."""
+        return self.left if self.granted else None
+
 
 def price(gpus: Gpus, seconds: int, factor: int = ONE) -> int:
     """Return the milli-GPU-seconds of so many GPUs for so long.

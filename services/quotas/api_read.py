@@ -43,7 +43,7 @@ def _account(call: Call, found: Standing, person: Person, name: str, owner: bool
     return models.AccountOut(
         name=name,
         needs_grant=any(one.quota.needs_grant for one in rules),
-        balance=models.UseOut(used=balance.used, held=balance.held, limit=balance.granted, left=balance.left),
+        balance=models.UseOut(used=balance.used, held=balance.held, limit=balance.granted, left=balance.left_of_grants),
         windows=[_window(each) for each in found.limits if (each.rule.quota.id, each.rule.subject) in mine],
         owner=owner,
         may=_may(call, person, name),
@@ -284,7 +284,7 @@ def _owned(
         granted=balance.granted,
         used=balance.used,
         held=balance.held,
-        left=balance.left,
+        left=balance.left_of_grants,
         owners_approve=allowance.limit,
         owners_approve_left=allowance.left,
         members=members,

@@ -22,11 +22,15 @@ _USERS, _AT_ONCE, _PLACES, _LONGEST = 5000, 4, 8, 16_384
 
 
 class DiskOut(BaseModel):
-    """One place with files of a user, and how full it is. ``limit_bytes`` is null where there is no limit."""
+    """One place with files of a user, and how full it is. ``limit_bytes`` is null where there is no limit.
+
+    ``shared``: the figures are of everybody who has files there, and not of the user alone.
+    """
 
     path: str = Field(min_length=1, max_length=300)
     used_bytes: int = Field(ge=0, lt=2**63)
     limit_bytes: int | None = Field(default=None, ge=0, lt=2**63)
+    shared: bool = False
 
 
 _ANSWER = TypeAdapter(list[DiskOut])
@@ -108,6 +112,9 @@ def bars(places: list[DiskOut]) -> list[DiskBar]:
         percent = 0
         if each.limit_bytes is not None:
             words += f" of {size(each.limit_bytes)}"
+        if each.shared:
+            words += ", by everybody together"
+        if each.limit_bytes is not None:
             percent = min(100, each.used_bytes * 100 // each.limit_bytes) if each.limit_bytes else 100
         found.append(DiskBar(each.path, words, percent, percent >= 90))
     return found

@@ -89,12 +89,12 @@ class AskIn(Given):
 
 
 class UseOut(BaseModel):
-    """Use against a limit, in milli-GPU-seconds."""
+    """Use against a limit, in milli-GPU-seconds. ``left`` is null for an account that was never given anything."""
 
     used: int
     held: int
     limit: int
-    left: int
+    left: int | None
 
 
 class WindowOut(UseOut):
@@ -250,6 +250,8 @@ class MemberOut(BaseModel):
 class OwnedOut(BaseModel):
     """One account as its owner sees it. ``granted`` less ``used`` less ``held`` is ``left``.
 
+    ``left`` is null where nothing was ever granted.
+
     ``owners_approve`` is what its owners may approve in a calendar month out of nothing, ``owners_approve_left`` what
     is left of it in this one.
     """
@@ -259,7 +261,7 @@ class OwnedOut(BaseModel):
     granted: int
     used: int
     held: int
-    left: int
+    left: int | None
     owners_approve: int
     owners_approve_left: int
     members: list[MemberOut]

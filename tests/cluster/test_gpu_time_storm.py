@@ -171,7 +171,7 @@ def test_pages_and_rest_are_served_from_this_database(storm: Storm) -> None:
     assert set(accounts) == {"physics", "teaching"}
     for name, balance in accounts.items():
         mine = storm.number("select sum(amount) from ledger where account = :name", name=name)
-        assert balance["left"] == mine, (name, balance)
+        assert balance["limit"] - balance["used"] - balance["held"] == mine, (name, balance)
 
 
 def copied(person: Person) -> Person:

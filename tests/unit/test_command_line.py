@@ -43,6 +43,30 @@ def test_without_a_subcommand_it_says_which_there_are() -> None:
         assert name in done.stdout
 
 
+def unread(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command with nobody left to read what it prints."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [str(COMMAND), *map(str, argv)]
+        return subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize("argv", [("--version",), ("--help-all",), *((n, "--help") for n in CarmeHubApp.subcommands)])
+def test_a_reader_that_goes_away_is_no_error(argv: tuple[str, ...]) -> None:
+    done = unread(*argv)
+    assert done.stderr == ""
+    assert done.returncode in (0, 141)
+
+
+def test_the_doctor_says_nothing_more_once_nobody_reads(site: Path) -> None:
+    done = unread("doctor", "--config", site)
+    assert "Error" not in done.stderr
+    assert done.returncode == 141
+
+
 @pytest.mark.parametrize("name", sorted(CarmeHubApp.subcommands))
 def test_every_subcommand_can_be_loaded(name: str) -> None:
     target, _ = CarmeHubApp.subcommands[name]

@@ -84,6 +84,12 @@ def test_what_is_granted_is_shown(line: Line) -> None:
     assert actor() in shown
 
 
+def test_an_account_that_was_never_given_anything_has_nothing_left_to_show(line: Line) -> None:
+    line.used(usage(7))
+    assert line.run(ShowApp)[1].split()[-5:] == ["physics", "0", "2", "0", "–"]
+    assert line.json(ShowApp)["accounts"]["physics"]["left"] is None
+
+
 def test_the_same_key_grants_once(line: Line) -> None:
     argv = ("physics", "1.5", "--reason", "x", "--key", "october")
     assert line.grant(*argv)[0] == line.grant(*argv)[0] == 0

@@ -15,9 +15,10 @@ from carme_hub.cli.sandbox import SandboxApp
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Sandbox, build, people
 from carme_hub.sandbox.associations import books
+from carme_hub.sandbox.demo import what_to_try
 from carme_hub.sandbox.files import job_submit
 from carme_hub.sandbox.hardware import make_devices, virtual_nodes
-from carme_hub.sandbox.layout import Layout
+from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.ports import Ports
 from carme_hub.sandbox.privilege import check_parents
 from carme_hub.sandbox.settings import Settings
@@ -166,6 +167,33 @@ def _cli(*words: str) -> int:
         type(app.subapp).clear_instance()
     code = end.value.code
     return code if isinstance(code, int) else 0
+
+
+@pytest.mark.parametrize(("folder", "named"), [("", ""), ("x", " --state")])
+def test_the_demo_ends_with_commands_for_this_sandbox_and_no_other(
+    folder: str, named: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = short_path / folder if folder else default_state()
+    demo = SimpleNamespace(
+        url="http://127.0.0.1:8000",
+        cluster=SimpleNamespace(layout=Layout.at(state), passwords={"alice": "hush"}),
+        log=state / "log/hub.log",
+    )
+    monkeypatch.setattr(sys, "argv", ["/opt/bin/carme-hub"])
+    lines = what_to_try(demo).splitlines()  # type: ignore[arg-type]
+    for verb in ("status", "down", "reset"):
+        command = f"/opt/bin/carme-hub sandbox {verb}" + (f"{named} {state}" if named else "")
+        assert any(line.endswith(f" {command}") for line in lines), lines
+
+
+def test_what_a_sandbox_advises_names_its_state_folder(short_path: Path) -> None:
+    state = short_path / "s"
+    with pytest.raises(SandboxError, match=rf"`carme-hub sandbox up --state {state}`"):
+        Sandbox(state).facts()
+    crashed = Status(
+        str(state), "22.05.8", rootless=False, processes=(ProcessStatus("hub", "crashed"),), crashed=("hub",)
+    )
+    assert f"`carme-hub sandbox up --state {state}` starts them again" in crashed.text()
 
 
 def test_reset_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

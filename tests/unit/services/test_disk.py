@@ -144,7 +144,7 @@ async def test_the_standing_by_rest_has_it(service: Service, tmp_path: Path) -> 
     assert (await service.ask("standing", "alice")).json["disk"] is None
     service.settings.disk_usage_command = says(tmp_path, {"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10})
     told = (await service.ask("standing", "alice")).json["disk"]
-    assert told == [{"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10}]
+    assert told == [{"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10, "shared": False}]
 
 
 async def test_the_page_shows_it_or_says_that_it_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,10 @@ def test_sizes_are_said_in_the_unit_that_fits() -> None:
     assert (bar.percent, bar.over) == (100, True)
 
 
-async def test_the_sandboxs_own_command_tells_of_a_home(tmp_path: Path) -> None:
+async def test_the_sandboxs_own_command_says_that_its_figures_are_of_everybody(tmp_path: Path) -> None:
     (told,) = await reader([sys.executable, "-I", disk_usage.__file__], disk_usage_timeout=30.0).of("root") or ()
-    assert told.path == "/root"
+    assert Path(told.path).is_mount()
+    assert Path("/root").is_relative_to(told.path)
+    (bar,) = bars([told])
+    assert bar.words.endswith(", by everybody together")
     assert 0 < told.used_bytes <= (told.limit_bytes or 0)

@@ -72,6 +72,20 @@ async def test_a_user_sees_the_accounts_that_may_be_charged_with_what_is_left(se
     ]
 
 
+async def test_an_account_that_was_never_given_anything_has_nothing_left_to_tell(service: Service) -> None:
+    used(service, charge(1, hours=3))
+    (account,) = [
+        each for each in (await service.ask("standing", "alice")).json["accounts"] if each["name"] == "teaching"
+    ]
+    assert (account["balance"]["limit"], account["balance"]["left"]) == (0, None)
+    owned = {each["name"]: each for each in (await service.ask("accounts", "ada")).json["accounts"]}
+    assert (owned["teaching"]["granted"], owned["teaching"]["used"], owned["teaching"]["left"]) == (
+        0,
+        3 * GPU_HOUR,
+        None,
+    )
+
+
 async def test_a_user_reads_what_the_policy_allows_with_each_account(service: Service) -> None:
     quotas = [
         {"id": "exam", "account": "teaching", "may_book": False, "priority": 5},
