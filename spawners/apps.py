@@ -78,8 +78,8 @@ TAKEN = frozenset(
         *("terminals", "tree", "user", "view", "voila"),
     }
 )
-#: The two files of the session folder.
-CONFIG, PACKED = "jupyter_server_config.py", "carme-apps"
+#: The files of the session folder: the server's settings, its apps, and what bash reads in its terminals.
+CONFIG, PACKED, BASHRC = "jupyter_server_config.py", "carme-apps", "terminal.bashrc"
 
 
 class CarmeApps(Configurable):
@@ -146,7 +146,7 @@ def _files(entries: str) -> Mapping[str, str]:
                 files[f"carme-tensorboard.{kind}"] = _text(share / f"tensorboard.{kind}")
     files["apps.json"] = json.dumps(listed)
     packed = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
-    return {CONFIG: _text(share / CONFIG), PACKED: packed}
+    return {CONFIG: _text(share / CONFIG), PACKED: packed, BASHRC: _text(share / BASHRC)}
 
 
 def fault(name: str, app: Mapping[str, Any]) -> str:

@@ -26,6 +26,15 @@ if os.environ.get("JUPYTERHUB_DISABLE_USER_CONFIG"):
             load_subconfig("jupyter_server_config.py", path=place)
     c.ServerApp.jpserver_extensions.update(EXTENSIONS)
 
+# Jupyter would start a login shell, which sets PATH anew and hides what the image brings. Who has named a shell in
+# their own settings gets that: these here come before them, so they are looked at first.
+own = [Path.home() / ".jupyter" / f"jupyter_server_config.{kind}" for kind in ("py", "json")]
+if not any(each.is_file() and "terminado_settings" in each.read_text("utf-8", "replace") for each in own):
+    shell = os.environ.get("SHELL", "")
+    shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
+    reads = ["--rcfile", str(Path(__file__).with_name("terminal.bashrc"))] if Path(shell).name == "bash" else []
+    c.ServerApp.terminado_settings = {"shell_command": [shell, *reads]}
+
 if "carme_apps" not in sys.modules:
     # On the node, and short: a home may be far away, and a socket's path has 107 bytes at most. The folder is 0700.
     near = tempfile.gettempdir()

@@ -22,7 +22,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 from traitlets.config import Config
 
-from carme_hub.spawners.apps import CONFIG, CarmeApps
+from carme_hub.spawners.apps import BASHRC, CONFIG, CarmeApps
 
 TELLS = """
 import http.server, os, socketserver, sys
@@ -294,7 +294,7 @@ def test_nothing_is_left_on_the_node(tmp_path: Path) -> None:
         folders = [found for found in near.glob("carme-apps-*") if (found / "tells.sock").exists()]
         [folder] = [found for found in folders if str(found) in Path(f"/proc/{pid}/cmdline").read_text()]
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert sorted(path.name for path in (tmp_path / "home/session").iterdir()) == ["carme-apps", CONFIG]
+        assert sorted(path.name for path in (tmp_path / "home/session").iterdir()) == ["carme-apps", CONFIG, BASHRC]
     assert not folder.exists()
     for _ in range(50):
         if not Path(f"/proc/{pid}").exists():
