@@ -130,9 +130,10 @@ async def open_companion(
         request = _asked(part, spawner, session, wish, offer)
         _start_of(offer, request)
         warnings: list[str] = []
+        held = time.time()
         request = await part.admitted(spawner.user, id, request, lambda _percent, text: warnings.append(text))
         opened, _ = await part.book.intend(
-            id, session.user, session.server_name, request, token_id=0, certificate="", parent=session.id
+            *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
         await _submit(part, spawner, opened)
     part.log.info("Session %s of %s has the companion %s: %s", session.id, session.user, id, shown(request))

@@ -200,15 +200,14 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         if request is None or told is None:
             raise Refused("Choose a profile first.")
         await self._end_earlier(part)
+        held = time.time()
         request = self._request = await part.admitted(self.user, self._session_id, request, told.say, self.replaces)
         told.say(5, "Request accepted.")
         session, nonce = await part.book.intend(
-            self._session_id,
-            owner.name,
-            self.name,
-            request,
+            *(self._session_id, owner.name, self.name, request),
             token_id=self._token_id(),
             certificate=certificate_of(self._tls),
+            held=held,
         )
         part.register(session.id, self)
         self._save_state()

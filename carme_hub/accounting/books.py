@@ -20,6 +20,9 @@ T = TypeVar("T")
 #: Seconds by which a job may outlive its time limit (OverTimeLimit, KillWait, a node that hangs), and for which
 #: accounting may lag behind, before something is taken to be wrong.
 GRACE = 600
+#: Seconds after which a hold is given back whose session was never written: the hub ended between the two. A session
+#: that is written later than ``sessions.book.WRITTEN_WITHIN`` after its hold, which is less, is not started.
+UNWRITTEN = 120
 #: Seconds after the end of a job for which a session that had not become usable may still be said to have.
 SETTLING = 60
 

@@ -16,7 +16,7 @@ from carme_hub.store.ledger import Anomaly, LedgerReads, LedgerWrites, OpenHold
 
 from . import odd
 from .admit import released
-from .books import SETTLING, Books, covers, named_session
+from .books import SETTLING, UNWRITTEN, Books, covers, named_session
 from .credits import expire_all
 from .slots import return_unused
 
@@ -246,7 +246,7 @@ class _Settling:
         if session is not None:
             return session.state is SessionState.ENDED
         # No row was ever written: the hub ended between the hold and the row.
-        return hold.job_id is None and hold.entry.at < self._now - self._books.grace
+        return hold.job_id is None and hold.entry.at < self._now - UNWRITTEN
 
     def _why_no_job(self, session: Session | None, hold: OpenHold, since: float) -> str:
         """Return why a hold can be given back, "" when it cannot."""

@@ -26,6 +26,10 @@ Clock = Callable[[], float]
 
 #: Seconds for which pages say how the last session of a server ended.
 REMEMBERED = 7 * 24 * 3600.0
+#: Seconds after its GPU time was held in which a session must be written. Later the ledger may have given that back
+#: (``accounting.books.UNWRITTEN``), and the session would run on nothing.
+WRITTEN_WITHIN = 90.0
+TOO_LATE = "The hub's database took too long to write this session down, so it was not started. Start it again."
 #: How many companions of one session are listed: the newest.
 LISTED = 200
 
@@ -116,11 +120,16 @@ class SessionBook:
         token_id: int = 0,
         certificate: str = "",
         parent: str = "",
+        held: float | None = None,
     ) -> tuple[Session, str]:
         """Write the intent to start a session; return it and its one-time nonce. Committed on return.
 
         Args:
             parent: the session whose companion it is to be, "" for none. A companion calls nobody, so no nonce fits it.
+            held: when what it may use began to be held (UTC epoch seconds), None where nothing is.
+
+        Raises:
+            Refused: it was written too late after that; it is closed.
         """
         nonce = secrets.token_urlsafe(32)
         session = Session(
@@ -138,6 +147,9 @@ class SessionBook:
         )
         await asyncio.shield(self._write_new(session))
         crash_point("intended")
+        if held is not None and self._clock() - held > WRITTEN_WITHIN:
+            await self.close(id, TOO_LATE)
+            raise Refused(TOO_LATE, reason="too-slow")
         return session, nonce
 
     async def submitted(self, id: str, job_id: int, submitted: float) -> Session:

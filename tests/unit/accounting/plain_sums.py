@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import Any
 
-from plain_facts import DAY, GRACE, LOOKED_AT, QUARTER, Gift, Held, Job, Moment, Use, Wish, page_of
+from plain_facts import DAY, GRACE, LOOKED_AT, QUARTER, UNWRITTEN, Gift, Held, Job, Moment, Use, Wish, page_of
 
 _REFUNDED = {"NODE_FAIL", "PREEMPTED"}
 
@@ -256,7 +256,7 @@ class PlainSums:
 
     def _is_over(self, held: Held, jobs: list[Job]) -> bool:
         if not held.has_row:
-            return held.at < self.now - GRACE
+            return held.at < self.now - UNWRITTEN
         if not held.over:
             return False
         ours = [job for job in jobs if job.session == held.id and job.gpus]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from carme_hub.accounting.books import UNWRITTEN
 from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.errors import StoreError
-from carme_hub.sessions.book import CallbackRefused, SessionBook
+from carme_hub.errors import Refused, StoreError
+from carme_hub.sessions.book import TOO_LATE, WRITTEN_WITHIN, CallbackRefused, SessionBook
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 
@@ -41,6 +42,27 @@ async def test_an_intent_is_on_disk_when_it_returns(book: SessionBook, store: Se
     assert store.get("s1") == session
     assert nonce
     assert nonce not in repr(session)
+
+
+@pytest.mark.parametrize(("seconds", "starts"), [(0, True), (WRITTEN_WITHIN, True), (WRITTEN_WITHIN + 1, False)])
+async def test_a_session_that_is_written_long_after_its_hold_is_not_started(
+    book: SessionBook, store: SessionStore, seconds: float, starts: bool
+) -> None:
+    held = 1000.0 - seconds
+    if starts:
+        await book.intend("s1", "alice", "", REQUEST, held=held)
+        assert book.current("s1") is not None
+    else:
+        with pytest.raises(Refused, match="took too long"):
+            await book.intend("s1", "alice", "", REQUEST, held=held)
+        assert book.current("s1") is None
+        written = store.get("s1")
+        assert written is not None
+        assert (written.state, written.end_reason) == (SessionState.ENDED, TOO_LATE)
+
+
+def test_a_session_is_written_before_the_ledger_gives_its_hold_back() -> None:
+    assert WRITTEN_WITHIN + 15 <= UNWRITTEN == 120
 
 
 async def test_nothing_is_shown_that_was_not_written() -> None:
