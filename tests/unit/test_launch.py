@@ -72,6 +72,7 @@ def test_constant_programs_are_python_3_6_and_need_the_standard_library_only(pro
     imported |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
     assert "__future__" not in imported
+    assert os.access(program, os.X_OK) or program == SUPERVISE  # which is loaded only
 
 
 def test_exit_status_and_end_mark_are_the_payloads(node: Node) -> None:
