@@ -4,8 +4,8 @@
 
 ``carme-rank FOLDER TOKEN -- COMMAND…``: the plan stands as ``rank`` in the data document of the session (or companion)
 whose folder it is; the command takes the place of its one word ``@CARME_ARGV@``, and TOKEN with the task's number that
-of ``@CARME_RANK@``, in paths of what the container keeps beside. The supervisor is the batch script's own, which lies
-as ``carme-launch`` in the folder. Standard library only, Python 3.6 or later.
+of ``@CARME_RANK@``, in paths of what the container keeps beside. The batch script and its supervisor lie as
+``carme-launch`` and ``carme-supervise`` in the folder. Standard library only, Python 3.6 or later.
 
 Slurm hands each signal to all processes of a step (proctrack/cgroup and linuxproc), and so to the rank itself: it is
 not handed on once more. TERM asks for the end: the rank has the grace time, then the container is killed.
@@ -43,11 +43,11 @@ GPU_NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def load_launch(folder: str) -> Any:
-    """Return the batch script as a module; it is the very text that runs the session."""
+def load(folder: str, name: str) -> Any:
+    """Return a program of the session folder as a module; it is the very text that runs the session."""
     sys.dont_write_bytecode = True
-    loader = importlib.machinery.SourceFileLoader("carme_launch", folder + "/carme-launch")
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("carme_launch", loader))  # type: ignore[arg-type]
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), folder + "/" + name)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
     loader.exec_module(module)
     return module
 
@@ -133,7 +133,7 @@ def main() -> int:
     os.umask(0o077)
     narrow(os.environ)
     try:
-        launch = load_launch(folder)
+        launch, supervise = load(folder, "carme-launch"), load(folder, "carme-supervise")
         with open(folder + "/data.json", encoding="utf-8") as file:
             document = json.load(file)
         data = {key: document[key] for key in ("binds", "bind_roots") if key in document}
@@ -142,27 +142,27 @@ def main() -> int:
         # The text of a parse error may quote the document, and so a secret.
         print(f"[carme-rank] the session's plan for ranks cannot be used ({type(error).__name__})", file=sys.stderr)
         return BAD_DATA
-    launch.say = say
+    launch.say = supervise.say = say
     shm = put(document["rank"].get("shm", ""), [], name)
-    return run(launch, data, shm, folder, name)
+    return run(launch, supervise, data, shm, folder, name)
 
 
-def run(launch: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
+def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
     """Run the plan under the batch script's supervisor, with a folder that is gone afterwards."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*launch.FORWARDED, signal.SIGCHLD})
-    launch.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*supervise.FORWARDED, signal.SIGCHLD})
+    supervise.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     own, mark = folder + "/rank-" + name, folder + "/step-" + name.partition("-")[0]
 
-    class Supervisor(launch.Supervisor):
+    class Supervisor(supervise.Supervisor):
         """Knows that Slurm signals all processes of a step, and looks whether the step shall live."""
 
         ends_at: float
 
         def __init__(self, plan: Dict[str, Any]) -> None:
-            super().__init__(plan)
-            launch.trim_log = self.look  # there is no log to care for, and this is called just as often
+            every = max(LOOK_EVERY, int(os.environ.get("SLURM_NTASKS", "1")) / 50)  # spare the home's server
+            super().__init__(plan, self.look_at_mark, every)
 
-        def look(self) -> None:
+        def look_at_mark(self) -> None:
             """Ask for the end where the mark has gone: Slurm's controller may be away, and cannot do it."""
             if not self.ends_at and gone(mark):
                 super().forward(signal.SIGTERM)
@@ -172,17 +172,18 @@ def run(launch: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> 
             if number == signal.SIGTERM and not self.ends_at:
                 self.ends_at = time.monotonic() + GRACE
 
-    launch.Supervisor = Supervisor
-    launch.LOG_EVERY = max(LOOK_EVERY, int(os.environ.get("SLURM_NTASKS", "1")) / 50)  # spare the home's server
     shared = -1
     try:
         shared = join(shm) if shm else -1
         os.mkdir(own, 0o700)
         launch.check_node(data)
-        return int(launch.run_plan(data))
+        return int(supervise.run(Supervisor(data["plan"])))
     except launch.Failed as error:
         say(error.args[1])
         return int(error.args[0])
+    except supervise.CannotStart as error:
+        say(str(error))
+        return int(launch.NO_RUNTIME)
     except OSError as error:
         say(f"{error.filename or own}: {error.strerror}")
         return BAD_DATA

@@ -18,6 +18,8 @@ from carme_hub.domain.sessions import JOB_NAME_PREFIX, Request
 
 #: The batch script: the same bytes for every session of every user.
 LAUNCH = (Path(__file__).parent / "launch.py").read_text(encoding="utf-8")
+#: Its supervisor, also of every rank; travels in the data document.
+SUPERVISE = (Path(__file__).parent / "supervise.py").read_text(encoding="utf-8")
 #: What becomes the server inside the container; travels in the data document.
 SINGLEUSER = (Path(__file__).parent / "singleuser.py").read_text(encoding="utf-8")
 #: Starts ranks, beside the container; travels in the data document.
@@ -242,7 +244,11 @@ def _document(
 ) -> bytes:
     """Return the data document; its format is in docs/explanation/architecture.md."""
     files: dict[str, dict[str, object]] = {name: {"mode": 0o600, "text": text} for name, text in server.files.items()}
-    files |= {"carme-singleuser": {"mode": 0o700, "text": SINGLEUSER}, **RANK_FILES}
+    files |= {
+        "carme-supervise": {"mode": 0o600, "text": SUPERVISE},
+        "carme-singleuser": {"mode": 0o700, "text": SINGLEUSER},
+        **RANK_FILES,
+    }
     for name, text in server.tls.items():
         files[TLS_FILES[name]] = {"mode": 0o600, "text": text}
     document = {

@@ -88,7 +88,8 @@ def read_request(line: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
 
 def begun(folder: str) -> bool:
     """Return whether all that ranks need lies in a companion's folder: Slurm calls a job running before it is there."""
-    return all(os.path.exists(os.path.join(folder, name)) for name in ("data.json", "carme-rank", "carme-launch"))
+    needed = ("data.json", "carme-rank", "carme-launch", "carme-supervise")
+    return all(os.path.exists(os.path.join(folder, name)) for name in needed)
 
 
 def answer(line: socket.socket, serving: "Serving", wakes: int) -> None:

@@ -21,7 +21,7 @@ from tornado.websocket import websocket_connect
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Runtime
 from carme_hub.sandbox import Cluster
-from carme_hub.spawners.script import LAUNCH, SINGLEUSER
+from carme_hub.spawners.script import LAUNCH, SINGLEUSER, SUPERVISE
 
 TOKEN = "token-" + secrets.token_hex(8)
 USER = "alice"
@@ -101,7 +101,10 @@ class Session:
             "session": self.id,
             "session_folder": folder,
             "plan": {**dataclasses.asdict(self.plan), "grace": grace},
-            "files": {"carme-singleuser": {"mode": 0o700, "text": SINGLEUSER}},
+            "files": {
+                "carme-singleuser": {"mode": 0o700, "text": SINGLEUSER},
+                "carme-supervise": {"mode": 0o600, "text": SUPERVISE},
+            },
             "binds": [[bind.source, bind.destination, bind.mode] for bind in binds],
             "bind_roots": [bind.source for bind in binds],
         }

@@ -157,7 +157,12 @@ async def test_other_processes_of_the_node_are_hidden_where_promised(notebook: S
 def test_no_secret_is_in_a_command_line_or_left_in_the_folder(notebook: Session) -> None:
     assert not any(TOKEN in line for line in notebook.processes())
     assert TOKEN not in notebook.log
-    assert sorted(path.name for path in notebook.folder.iterdir()) == ["carme-singleuser", "data.json", "job.log"]
+    assert sorted(path.name for path in notebook.folder.iterdir()) == [
+        "carme-singleuser",
+        "carme-supervise",
+        "data.json",
+        "job.log",
+    ]
     assert all(not stat.S_IMODE(path.stat().st_mode) & 0o077 for path in notebook.folder.iterdir())
 
 

@@ -92,7 +92,8 @@ class Session:
             "supervise": way,
             "grace": grace,
         }
-        document = {"version": 1, "session": "s", "session_folder": str(folder), "plan": plan}
+        files = {"carme-supervise": {"mode": 0o600, "text": LAUNCH.with_name("supervise.py").read_text()}}
+        document = {"version": 1, "session": "s", "session_folder": str(folder), "plan": plan, "files": files}
         folder.mkdir()
         (folder / "data.json").write_text(json.dumps(document))
         environ = {"CARME_SESSION_FOLDER": str(folder), "CARME_SESSION": "s"}

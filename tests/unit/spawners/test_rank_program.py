@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from carme_hub.spawners import rank
-from carme_hub.spawners.script import LAUNCH
+from carme_hub.spawners.script import LAUNCH, SUPERVISE
 
 RANK = Path(rank.__file__).resolve()
 TOKEN = "0123456789ab"
@@ -40,6 +40,7 @@ class Node:
             "rank": {"plan": self.plan, "shm": str(self.shm.parent / "carme-@CARME_STEP@")},
         }
         (folder / "carme-launch").write_text(LAUNCH)
+        (folder / "carme-supervise").write_text(SUPERVISE)
         (folder / "carme-rank").write_text(RANK.read_text())
         self.mark = folder / f"step-{TOKEN}"
         self.mark.touch()

@@ -1,0 +1,211 @@
+# ruff: noqa: UP006, UP035, PTH110, PTH123, PTH208, T201
+"""The supervisor: it runs one plan, forwards signals, keeps the grace time, and leaves no process.
+
+A part of the batch script that travels in the data document and is loaded from the session folder, where it is called
+``carme-supervise``: by the batch script for the session's server, by carme-rank for a rank. Its process must be the
+parent of orphans (prctl(2), PR_SET_CHILD_SUBREAPER) and must block FORWARDED and SIGCHLD. Standard library only,
+Python 3.6 or later.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOOK_EVERY, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
+PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
+
+
+class CannotStart(Exception):
+    """The runtime cannot be started on this node."""
+
+
+def say(message: str) -> None:
+    """Write one line to the job's log."""
+    print(f"[carme] {message}", flush=True)
+
+
+def process_table() -> Dict[int, Tuple[int, int]]:
+    """Return pid → (parent's pid, start time) of all living processes."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    table[int(name)] = (int(fields[1]), int(fields[19]))
+    return table
+
+
+def descendants(of: int) -> List[int]:
+    """Return all processes below one."""
+    table, found = process_table(), [of]
+    for parent in found:
+        found.extend(pid for pid, (above, _) in table.items() if above == parent)
+    return found[1:]
+
+
+def is_first_of_namespace(pid: int) -> bool:
+    """Return whether a process is the first of a pid namespace."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in file)
+    return False
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def reap() -> Dict[int, int]:
+    """Collect all children that have ended: pid → wait status."""
+    ended = {}  # type: Dict[int, int]
+    with contextlib.suppress(ChildProcessError):
+        ended.update(iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)))
+    return ended
+
+
+def sweep() -> None:
+    """Kill everything below us, whatever it ignores, until nothing is left."""
+    end = time.monotonic() + SWEEP_SECONDS
+    while time.monotonic() < end:
+        reap()
+        left = descendants(os.getpid())
+        if not left:
+            return
+        for pid in left:
+            kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    say(f"processes {descendants(os.getpid())} could not be killed")
+
+
+class Supervisor:
+    """Runs one plan: forwards signals to the payload, keeps the grace time, then ends the container."""
+
+    def __init__(self, plan: Dict[str, Any], look: Callable[[], None], every: float = LOOK_EVERY) -> None:
+        self.plan, self.way, self.look, self.every = plan, plan.get("supervise", "child"), look, every
+        passed = {name: os.environ[name] for name in plan.get("pass_env", ()) if name in os.environ}
+        self.environ = {**plan.get("environ", {}), **passed}
+        self.pid = self.inner = self.owed = 0
+        self.ended = {}  # type: Dict[int, int]
+        self.ends_at = 0.0
+
+    def run(self) -> int:
+        """Start the runtime and return the payload's exit status."""
+        if signal.sigpending() & set(ENDING):
+            return 128 + signal.SIGTERM
+        self.start()
+        while True:
+            # Podman's monitor dies of Slurm's TERM, its client then ends too early: the payload, ours now, goes on.
+            goes_on = self.way == "podman" and (self.payload() or os.path.exists(f"/proc/{self.inner}"))  # or a zombie
+            self.ended.update(reap())
+            if self.pid in self.ended and not goes_on:
+                status = self.ended.get(self.inner if self.way == "podman" else self.pid, self.ended[self.pid])
+                return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            self.look()
+            wait = self.every if not self.ends_at else max(0.01, self.ends_at - time.monotonic())
+            wait = min(wait, 0.1) if self.owed or (self.way == "podman" and not self.inner) else wait
+            got = signal.sigtimedwait(set(FORWARDED) | {signal.SIGCHLD}, wait)
+            number = self.owed if got is None or got.si_signo == signal.SIGCHLD else got.si_signo
+            if number:
+                self.forward(number)
+            if self.ends_at and time.monotonic() >= self.ends_at:
+                say("the grace time is over")
+                self.kill()
+                self.ends_at += 1.0
+
+    def start(self) -> None:
+        """Start the runtime with the plan's environment and nothing of the job's beyond."""
+        argv = list(self.plan["argv"])
+        pipe = os.pipe() if self.way == "bwrap" else ()  # type: Tuple[int, ...]
+        argv[1:1] = ["--info-fd", str(pipe[1])] if pipe else []
+        try:  # one thread only, so preexec_fn is safe
+            process = subprocess.Popen(
+                argv, env=self.environ, start_new_session=True, pass_fds=pipe[1:], preexec_fn=self.prepare
+            )
+        except OSError as error:
+            raise CannotStart(f"{argv[0]} cannot be started: {error.strerror}") from error
+        self.pid = process.pid
+        process.returncode = 0  # the children are collected by reap(), never by subprocess
+        if pipe:
+            os.close(pipe[1])
+            self.inner = read_child_pid(pipe[0])
+            os.close(pipe[0])
+
+    def prepare(self) -> None:
+        """In the child: give the runtime a clean signal state."""
+        # bwrap must outlive a TERM that Slurm sends to every process of the job, or the payload is killed at once.
+        # Its inner process is safe as the first of its pid namespace.
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_IGN if self.way == "bwrap" else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nothing goes on unsupervised
+
+    def payload(self) -> int:
+        """Return the pid that signals go to, 0 when there is none yet."""
+        if self.way == "podman":
+            found = [pid for pid in descendants(os.getpid()) if is_first_of_namespace(pid)]
+            self.inner = found[0] if found else self.inner
+            return found[0] if found else 0
+        if self.way != "bwrap":
+            return self.pid
+        # Orphans of the payload are children of the same inner process: the payload is the eldest.
+        inside = [(begun, pid) for pid, (above, begun) in process_table().items() if self.inner and above == self.inner]
+        return min(inside)[1] if inside else 0
+
+    def forward(self, number: int) -> None:
+        """Hand a signal to the payload; one that asks for the end starts the grace time."""
+        target = self.payload()
+        if number in ENDING and not self.ends_at:
+            self.ends_at = time.monotonic() + self.plan.get("grace", 10)
+            say(f"asked to end by signal {int(number)}")
+        self.owed = 0 if target else number  # not yet begun, or about to be collected
+        if target:
+            kill(target, number)
+
+    def kill(self) -> None:
+        """Kill the container."""
+        if self.inner:
+            kill(self.inner, signal.SIGKILL)
+            self.ended.setdefault(self.inner, int(signal.SIGKILL))  # Podman's monitor would keep it to itself
+        kill(-self.pid, signal.SIGKILL)
+
+
+def read_child_pid(info: int) -> int:
+    """Return the inner process's pid from bwrap's ``--info-fd``, whose JSON comes in pieces; 0 when none came."""
+    text, piece, end = b"", b"{", time.monotonic() + INFO_SECONDS
+    while piece and b"}" not in text:
+        ready, _, _ = select.select([info], [], [], max(0.0, end - time.monotonic()))
+        piece = os.read(info, 4096) if ready else b""
+        text += piece
+    return int(json.loads(text.decode()).get("child-pid", 0)) if piece else 0
+
+
+def run(supervisor: Supervisor, steps: Sequence[str] = ()) -> int:
+    """Run a plan, and what starts ranks for the payload beside it; return the payload's status and leave no process."""
+    beside = 0
+    try:
+        if steps:
+            process = subprocess.Popen(steps, start_new_session=True, preexec_fn=supervisor.prepare)
+            process.returncode, beside = 0, process.pid  # collected by reap(), as above
+        return supervisor.run()
+    finally:
+        end = time.monotonic() + STEPS_SECONDS
+        while beside in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
+            kill(beside, signal.SIGTERM)
+            time.sleep(0.05)
+        for argv in supervisor.plan.get("cleanup", ()):
+            try:
+                subprocess.call(argv, env=supervisor.environ, timeout=CLEANUP_SECONDS, preexec_fn=supervisor.prepare)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                say(f"cleaning up with {argv[0]}: {error}")
+            sweep()  # what one step leaves running may undo the next
+        sweep()
