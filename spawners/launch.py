@@ -4,9 +4,9 @@
 
 It needs /usr/bin/python3 (3.6 or later) and nothing of ours on the compute node. What is to run stands in the data
 document (see docs/explanation/architecture.md), which comes in ``CARME_DATA`` (zlib, base64) or lies as ``data.json``
-in ``CARME_SESSION_FOLDER``. The supervisor comes in the document too (``supervise.py``). Exit codes: 70 bad data
-document or session folder, 71 image missing, 72 bind refused, 76 container runtime missing or unusable; every other
-status is the payload's own (128 + n for signal n).
+in ``CARME_SESSION_FOLDER``; the supervisor comes in it as well (``supervise.py``). Exit codes: 70 bad data document or
+session folder, 71 image missing, 72 bind refused, 76 container runtime missing or unusable; every other status is the
+payload's own (128 + n for signal n). When a server has ended, the hub is told at once.
 """
 
 import base64
@@ -22,7 +22,7 @@ import stat
 import sys
 import time
 import zlib
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 BAD_DATA, NO_IMAGE, BIND_REFUSED, NO_RUNTIME = 70, 71, 72, 76
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -30,6 +30,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 OWN_NAMES = ("data.json", "singleuser.json", "job.log", "end.json")
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
+HUB_TRIES, HUB_SECONDS, HUB_PAUSE = 2, 1.0, 0.5
 PR_SET_CHILD_SUBREAPER, LIBC = 36, ctypes.CDLL(None)
 
 
@@ -175,18 +176,62 @@ def run_plan(data: Dict[str, Any]) -> int:
     """Run the plan and return the payload's status; a container that never began counts as an unusable runtime."""
     supervise = load("carme-supervise")
     supervisor = supervise.Supervisor(data["plan"], trim_log)
-    with_steps = "carme-steps" in data["files"]
-    if with_steps:
+    steps: Tuple[str, ...] = ()
+    if "carme-steps" in data["files"]:
         shutil.copyfile(__file__, "carme-launch")  # whose checks the ranks make, on whichever node
-    steps = ("/usr/bin/python3", "-IS", "carme-steps", os.getcwd()) if with_steps else ()
+        steps = ("/usr/bin/python3", "-IS", "carme-steps", os.getcwd())
+
+    def ended(status: int) -> None:
+        if not os.path.exists("singleuser.json"):  # else nothing of ours ever ran inside: run_plan says what it was
+            tell_hub(data, status)
+
     try:
-        status = int(supervise.run(supervisor, steps))
+        status = int(supervise.run(supervisor, steps, ended))
     except supervise.CannotStart as error:
         raise Failed(NO_RUNTIME, str(error)) from error
     # carme-singleuser deletes its file first of all: where it still lies, nothing of ours ever ran inside.
     if status and not supervisor.ends_at and "singleuser" in data and os.path.exists("singleuser.json"):
         raise Failed(NO_RUNTIME, f"the container did not start; the runtime ended with status {status}")
     return status
+
+
+def tell_hub(data: Dict[str, Any], status: int) -> None:
+    """Tell the hub that the session's server has ended, so that nobody is led to it any more.
+
+    A hub that is away hears it from Slurm, later; no cleaning up waits long for it.
+    """
+    if "singleuser" not in data:
+        return
+    import http.client  # not before: a start need not wait for these
+    import ssl
+    from urllib.parse import urlsplit
+
+    def connection() -> Any:
+        if where.scheme != "https":
+            return http.client.HTTPConnection(where.hostname or "", where.port, timeout=HUB_SECONDS)
+        context = ssl.create_default_context(cafile=environ.get("JUPYTERHUB_SSL_CLIENT_CA") or None)
+        if environ.get("JUPYTERHUB_SSL_KEYFILE"):
+            context.load_cert_chain(environ["JUPYTERHUB_SSL_CERTFILE"], environ["JUPYTERHUB_SSL_KEYFILE"])
+        return http.client.HTTPSConnection(where.hostname or "", where.port, timeout=HUB_SECONDS, context=context)
+
+    own = data["singleuser"]
+    try:
+        environ, where = own["environ"], urlsplit(own["callback"])
+        path = where.path.rpartition("/")[0] + "/ended"
+        headers = {"Authorization": "carme-nonce " + own["nonce"], "Content-Type": "application/json"}
+    except (KeyError, TypeError, AttributeError):
+        say("the hub cannot be told of the end: the data document does not say how")
+        return
+    for left in range(HUB_TRIES)[::-1]:
+        try:
+            with contextlib.closing(connection()) as line:
+                line.request("POST", path, json.dumps({"exit": status}), headers)
+                if line.getresponse().status < 500:
+                    return
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if not left:
+                say(f"the hub was not told of the end: {error}")
+        time.sleep(HUB_PAUSE if left else 0)
 
 
 def close(folder: int, data: Dict[str, Any], status: int, message: str) -> None:
@@ -223,6 +268,8 @@ def main() -> int:
         status, message = error.args
     except OSError as error:  # a full disk, a home that went away
         status, message = BAD_DATA, f"{error.filename or 'the session folder'} cannot be used: {error.strerror}"
+    if message and data:
+        tell_hub(data, status)
     with contextlib.suppress(OSError):  # the exit code still tells
         if message:
             say(message)

@@ -369,15 +369,21 @@ def ending(session: Session, verdict: Verdict, mark: EndMark | None = None, *, n
     """Return one sentence for the user: how the session ended. ``no_end``: accounting knows no end of the job."""
     record, job = verdict.record, verdict.job
     if record is not None and record.phase is Phase.TERMINAL:
-        return end_sentence(record.state, record.exit_code)
+        return end_sentence(record.state, _exit_code(session, record.exit_code))
     if job is not None and job.phase is Phase.TERMINAL:
-        return end_sentence(job.state, job.exit_code)
+        return end_sentence(job.state, _exit_code(session, job.exit_code))
     # A job that Slurm does not know is ended by its node, or refused by the hub: the server did nothing wrong.
     if mark is not None and not (mark.ended_by_others and no_end):
         return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal))
     if session.state is SessionState.INTENDED:
         return "The session was never started: the hub was interrupted before Slurm accepted its job. Start it again."
     return "Slurm lost the session's job when its controller crashed. Start the session again."
+
+
+def _exit_code(session: Session, said: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return exit status and signal: sacct takes 128 off a status above it, so a signal reads as a status there."""
+    told = EndMark(session.server_exit, session.job_id)
+    return (told.status, told.signal) if session.server_ended and told.signal else said
 
 
 def _known(session: Session, job: Job) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rig.faults import server_process
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Row, Truth
 from session_parts import Seen, environments
@@ -114,6 +115,13 @@ def kill_all_of(row: Row) -> None:
     assert not left()
 
 
+def start_anew(hub: Hub, user: str) -> None:
+    """Start a user's server, whatever is left of another one."""
+    if hub.server(user) is not None:
+        hub.stop_server(user)
+    hub.start_server(user, profile="cpu")
+
+
 def visitor(hub: Hub, user: str) -> Person:
     """Return a user in whose browser the lab is open: its cookies hold a token for the server."""
     person = hub.login(user)
@@ -130,7 +138,7 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
     if not site.server("alice"):
         site.start_server("alice", profile="cpu")
     for _ in range(ATTACKS):
-        site.start_server("bob", profile="cpu")
+        start_anew(site, "bob")
         browser, row = visitor(site, "bob"), truth.row("bob")
         if silent:
             cluster.freeze("slurmctld")
@@ -148,3 +156,29 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
             if silent:
                 cluster.thaw("slurmctld")
         wait_for(lambda row=row: not truth.session(row.id).open, 90, "the session to be closed")
+
+
+def test_the_end_of_a_server_is_told_at_once_though_slurm_is_silent(site: Hub, cluster: Cluster) -> None:
+    truth = Truth(site)
+    start_anew(site, "bob")
+    browser, row = visitor(site, "bob"), truth.row("bob")
+
+    def led() -> bool:
+        return ("bob", "") in (truth.routes() or {})
+
+    assert led()
+    cluster.freeze("slurmctld")
+    try:
+        os.kill(server_process(row.id), signal.SIGKILL)
+        began = time.monotonic()
+        wait_for(lambda: truth.routes() is not None and not led(), 5, "the route to be taken away")
+        print(f"nobody is led there any more after {time.monotonic() - began:.2f} s")
+        assert truth.session(row.id).open  # what Slurm has not said is not believed of the job
+        page = browser.get("/hub/home")
+        assert "Your server has ended" in str(page.body)
+        assert browser.get("/user/bob/lab").status in (424, 404)
+    finally:
+        cluster.thaw("slurmctld")
+    wait_for(lambda: not truth.session(row.id).open, 60, "the session to be closed")
+    assert truth.session(row.id).end_reason.startswith("The session was ended by signal 9")
+    start_anew(site, "bob")
