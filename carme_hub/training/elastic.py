@@ -26,7 +26,7 @@ from .elastic_resize import Resizing
 from .handle import beside
 from .runs import Run, State
 from .sharing import who_shares
-from .standing import NOT_YET
+from .standing import MISSED, NOT_YET, explained
 from .static import follows
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Elastic(Conducting):
                         self._ended(member)
                 self._end_the_late()
                 for id, why in self._resizing.explained().items():
-                    self._news = f"{self._unexplained.pop(id, self._news)} Its companion has ended: {why}."
+                    self._news = explained(self._news, self._unexplained.pop(id, self._news), why)
                 for why in self._resizing.in_vain():
                     how = f": {why}" if why else ""
                     self._news = f"{self._news} A companion has ended before it ran{how}.".strip()
@@ -207,7 +207,7 @@ class Elastic(Conducting):
                 elif isinstance(said, NotReady):  # time limit, preempted, or given back from outside
                     if seat.companion and self._crew.alone_in(seat.companion):
                         self._unexplained[seat.companion] = self._news
-                        self._news = f"{self._news} Its companion has ended.".strip()
+                        self._news = f"{self._news} {MISSED}.".strip()
                         self._resizing.lost(seat.companion)
                 elif not self._crew.members:
                     raise Failed(str(said)) from said

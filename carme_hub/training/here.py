@@ -9,6 +9,7 @@ for step, batch in enumerate(loader):
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -112,6 +113,8 @@ def on_time_limit(callback: Callable[[], None], before: float = 120) -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, call)
+        # Slurm's own signal is not to end what has stopped in time: Python gives up its handlers before it ends.
+        atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         DEADLINE.before(before, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     else:
         DEADLINE.before(before, call)

@@ -188,3 +188,18 @@ def _bad(end: State) -> str:
     # Who stops a run has every rank raise this, and none of them has failed.
     error = end.get("error") or {}
     return "stopped" if str(error.get("type")).rpartition(".")[2] == "KeyboardInterrupt" else "failed"
+
+
+#: What is said of a rank's companion before the hub knows why.
+MISSED = "Its companion has ended"
+
+
+def explained(news: str, before: str, why: str) -> str:
+    """Return the news once the hub says why a companion ended; what has happened since is not forgotten for that.
+
+    Args:
+        before: what the news was as the companion was missed, without ``MISSED``.
+    """
+    if news in (before, f"{before} {MISSED}.".strip()):
+        return f"{before} {MISSED}: {why}.".strip()
+    return f"{news} A companion has ended: {why}."

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -71,6 +73,23 @@ def test_before_the_end_the_main_thread_is_asked_to_save_once(monkeypatch: pytes
         assert called == ["MainThread"]
     finally:
         signal.signal(signal.SIGUSR1, old)
+
+
+ENDS = """
+import os, signal
+from carme_hub.training import here
+
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGUSR1):
+        kill(pid, number)
+
+last = Last()
+here.on_time_limit(lambda: None, before=60)
+"""
+
+
+def test_slurms_signal_does_not_end_what_has_stopped_in_time_and_is_just_leaving() -> None:
+    assert subprocess.run([sys.executable, "-c", ENDS], timeout=60, check=False).returncode == 0
 
 
 def test_scratch_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
