@@ -10,7 +10,7 @@ from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import make_ssl_context, url_path_join
 
 from carme_hub.domain.marks import EndMark
-from carme_hub.domain.reasons import end_sentence
+from carme_hub.domain.reasons import LAUNCH_CODES, end_sentence
 from carme_hub.domain.sessions import Session, SessionState
 from carme_hub.errors import CarmeError
 from carme_hub.spawners.offers import ended_early
@@ -22,6 +22,8 @@ TAKEN = (
     "Something else answers on the session's port: it does not show the certificate of this session, so nobody was led "
     "to it, and the session is ended. Start it again, and tell an administrator."
 )
+#: Exit statuses of starts that failed by what their user chose: a working folder; and by a full home folder.
+CHOSEN, FULL = (77, 78), 79
 #: Seconds between two looks whether a server answers yet, and by how much more for each other server that starts.
 LOOK, LOOK_MORE = 0.05, 0.005
 #: Seconds in which Slurm may say why a server was killed (out of memory, time limit) before its signal is all there is.
@@ -116,14 +118,19 @@ class Arrival:
         why = (session.end_reason or session.cancel_reason) if session else "The session has ended."
         if session is not None and not why:
             mark = EndMark(session.server_exit, session.job_id)
-            why = end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal))
+            why = end_sentence(
+                "FAILED" if mark.status else "COMPLETED",
+                (mark.status, mark.signal),
+                folder=session.request.working_folder,
+            )
         tail = ""
         if session is not None and session.job_id:
             try:
                 tail = (await self._part.client.log_tail(session.user, id)).strip()
             except CarmeError as error:
                 self._spawner.log.warning("The log of session %s cannot be read: %s", id, error)
-        return ended_early(why, tail)
+        theirs = why == LAUNCH_CODES[FULL] or (session is not None and session.server_exit in CHOSEN)
+        return ended_early(why, tail, 400 if theirs else 500)
 
 
 @lru_cache(maxsize=4)

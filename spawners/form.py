@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from carme_hub.domain.availability import Cluster
-from carme_hub.domain.offers import UNLISTED, Limit, Profile
+from carme_hub.domain.offers import MISSING_FOLDER, UNLISTED, Limit, Profile
 from carme_hub.domain.profiles import Problem, default_profile, examine, granted
 from carme_hub.domain.scaling import Measured
 from carme_hub.domain.sessions import Request
@@ -351,6 +351,10 @@ def _controls(
             "",
             hint="Empty: your home folder. Or a path below it, or one from /.",
         )
+        if options.get("working_folder") and "missing_folder" not in settled:  # it may be why the last start failed
+            said = ("start nothing, and say so", "make it")
+            choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, said, strict=True)]
+            add("missing_folder", "If that folder does not exist", "select", MISSING_FOLDER[0], choices=choices)
     return controls
 
 

@@ -1,17 +1,19 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH117, PTH118, PTH119, T201
+# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH117, PTH118, PTH119
 """The batch script of every session, byte for byte the same: it runs one plan and leaves nothing of the user's behind.
 
 It needs /usr/bin/python3 (3.6 or later) and nothing of ours on the compute node. What is to run stands in the data
 document (see docs/explanation/architecture.md), which comes in ``CARME_DATA`` (zlib, base64) or lies as ``data.json``
 in ``CARME_SESSION_FOLDER``; the supervisor comes in it as well (``supervise.py``). Exit codes: 70 bad data document or
-session folder, 71 image missing, 72 bind refused, 76 container runtime missing or unusable; every other status is the
-payload's own (128 + n for signal n). When a server has ended, the hub is told at once.
+session folder, 71 image missing, 72 bind refused, 76 container runtime missing or unusable, 79 no space left, 80 home
+folder missing or not writable, 82 image for another processor, 83 home mounted noexec, 84 the container did not start;
+every other status is the payload's own (128 + n for signal n). When a server has ended, the hub is told at once.
 """
 
 import base64
 import contextlib
 import ctypes
+import errno
 import importlib.machinery
 import importlib.util
 import json
@@ -25,6 +27,10 @@ import zlib
 from typing import Any, Dict, Optional, Tuple
 
 BAD_DATA, NO_IMAGE, BIND_REFUSED, NO_RUNTIME = 70, 71, 72, 76
+NO_SPACE, NO_HOME, OTHER_PROCESSOR, NO_EXECUTION, NOT_BEGUN = 79, 80, 82, 83, 84
+#: Why a home folder cannot be used that is not there, or not as it should be.
+NOT_THERE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS}
+NOT_THERE |= {errno.EIO, errno.ESTALE, errno.ENOTCONN}
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 #: A path missing under these means that the node lacks what the runtime needs, not that the image is missing.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
@@ -39,8 +45,16 @@ class Failed(Exception):
 
 
 def say(message: str) -> None:
-    """Write one line to the job's log."""
-    print(f"[carme] {message}", flush=True)
+    """Write one line to the job's log; on a full disk it is lost, and the exit status stays ours."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"[carme] {message}\n".encode(errors="replace"))
+
+
+def code_of(error: OSError) -> int:
+    """Return the exit code for what the system said of the session folder."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NO_SPACE
+    return NO_HOME if error.errno in NOT_THERE else BAD_DATA
 
 
 def open_folder(path: str) -> int:
@@ -51,7 +65,7 @@ def open_folder(path: str) -> int:
         os.makedirs(path, mode=0o700, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise Failed(BAD_DATA, f"session folder {path}: {error.strerror}") from error
+        raise Failed(code_of(error), f"session folder {path}: {error.strerror}") from error
     if os.fstat(folder).st_uid != os.geteuid():
         raise Failed(BAD_DATA, f"session folder {path} belongs to somebody else")
     os.fchmod(folder, 0o700)
@@ -111,7 +125,10 @@ def read_data(folder: int, encoded: Optional[str]) -> Dict[str, Any]:
             write(folder, "data.json", zlib.decompress(base64.b64decode(encoded, validate=True)).decode())
         with os.fdopen(os.open("data.json", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), encoding="utf-8") as file:
             data = json.load(file)
-    except (OSError, ValueError, zlib.error) as error:
+    except OSError as error:
+        code = BAD_DATA if encoded is None else code_of(error)
+        raise Failed(code, f"the data document cannot be kept: {error.strerror}") from error
+    except (ValueError, zlib.error) as error:
         # The text of a parse error may quote the document, and so a secret.
         raise Failed(BAD_DATA, f"the data document cannot be read ({type(error).__name__})") from error
     return checked(data)
@@ -174,6 +191,8 @@ def load(name: str) -> Any:
 
 def run_plan(data: Dict[str, Any]) -> int:
     """Run the plan and return the payload's status; a container that never began counts as an unusable runtime."""
+    if "carme-singleuser" in data["files"] and not os.access("carme-singleuser", os.X_OK):
+        raise Failed(NO_EXECUTION, f"no program may be executed in {os.getcwd()}")
     supervise = load("carme-supervise")
     supervisor = supervise.Supervisor(data["plan"], trim_log)
     steps: Tuple[str, ...] = ()
@@ -181,9 +200,12 @@ def run_plan(data: Dict[str, Any]) -> int:
         shutil.copyfile(__file__, "carme-launch")  # whose checks the ranks make, on whichever node
         steps = ("/usr/bin/python3", "-IS", "carme-steps", os.getcwd())
 
-    def ended(status: int) -> None:
-        if not os.path.exists("singleuser.json"):  # else nothing of ours ever ran inside: run_plan says what it was
-            tell_hub(data, status)
+    def ended(status: int) -> int:
+        if os.path.exists("singleuser.json"):
+            return status  # nothing of ours ever ran inside: below it is found what that was
+        status = NO_SPACE if 0 < status < 128 and no_space() else status
+        tell_hub(data, status)
+        return status
 
     try:
         status = int(supervise.run(supervisor, steps, ended))
@@ -191,8 +213,40 @@ def run_plan(data: Dict[str, Any]) -> int:
         raise Failed(NO_RUNTIME, str(error)) from error
     # carme-singleuser deletes its file first of all: where it still lies, nothing of ours ever ran inside.
     if status and not supervisor.ends_at and "singleuser" in data and os.path.exists("singleuser.json"):
-        raise Failed(NO_RUNTIME, f"the container did not start; the runtime ended with status {status}")
+        check_processor(data["plan"])
+        raise Failed(NOT_BEGUN, f"the container did not start; the runtime ended with status {status}")
     return status
+
+
+def machine(path: str) -> bytes:
+    """Return for which processor a program is, as its ELF header says it; b"" for what is none."""
+    with contextlib.suppress(OSError), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        head = file.read(20)
+        return head[18:] if head[:4] == b"\x7fELF" else b""
+    return b""
+
+
+def check_processor(plan: Dict[str, Any]) -> None:
+    """Say so where the programs of an image that did not start are for another processor."""
+    for image in plan.get("preflight", ()):
+        for name in ("usr/bin/env", "bin/sh", "bin/busybox"):
+            theirs = machine(os.path.join(image, name))
+            if theirs and theirs != machine(os.path.realpath("/proc/self/exe")):
+                raise Failed(OTHER_PROCESSOR, f"{image}/{name} is for another processor than this node's")
+
+
+def no_space() -> bool:
+    """Whether nothing more can be written in the session folder, which a server that fails says in its own words."""
+    folder = os.open(".", os.O_RDONLY)
+    try:
+        write(folder, "space", " " * 65536)
+        return False
+    except OSError as error:
+        return code_of(error) == NO_SPACE
+    finally:
+        with contextlib.suppress(OSError):
+            remove(folder, "space")
+        os.close(folder)
 
 
 def tell_hub(data: Dict[str, Any], status: int) -> None:
@@ -267,7 +321,7 @@ def main() -> int:
     except Failed as error:
         status, message = error.args
     except OSError as error:  # a full disk, a home that went away
-        status, message = BAD_DATA, f"{error.filename or 'the session folder'} cannot be used: {error.strerror}"
+        status, message = code_of(error), f"{error.filename or 'the session folder'} cannot be used: {error.strerror}"
     if message and data:
         tell_hub(data, status)
     with contextlib.suppress(OSError):  # the exit code still tells

@@ -229,12 +229,12 @@ def failure(message: str, reason: str, *, html: str = "", status: int = 400) -> 
     return exception
 
 
-def ended_early(why: str, tail: str) -> SpawnException:
+def ended_early(why: str, tail: str, status: int = 500) -> SpawnException:
     """Return why a session ended before its server answered, with the end of its log where there is one."""
     shown = f"<p>{escape(why)}</p>"
     if tail:
         shown += f'<p>The end of its log:</p><pre class="text-start">{escape(tail)}</pre>'
-    return failure(why, "session-ended", html=shown, status=500)
+    return failure(why, "session-ended", html=shown, status=status)
 
 
 def check_folder(folder: str, places: Sequence[str]) -> None:

@@ -163,7 +163,7 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
         name=JOB_NAME_PREFIX + session,
         user=owner.name,
         script=LAUNCH,
-        data=_document(session, owner, folder, plan, rank_part(container, site), server, site),
+        data=_document(session, owner, request, plan, rank_part(container, site), server, site),
         session_folder=folder,
         gpus=request.gpus,
         cpus=request.cpus,
@@ -206,7 +206,6 @@ def container_of(session: str, owner: Owner, request: Request, image: Image, sit
             **site.environ,
         },
         pass_env=PASS_ENV,
-        workdir=working_folder(owner, request),
         gpus=bool(request.gpus),
         root="ro" if site.root == "ro" else "layer",
         tmp_mib=site.tmp_mib,
@@ -240,7 +239,7 @@ RANK_FILES: Mapping[str, dict[str, object]] = {
 
 
 def _document(
-    session: str, owner: Owner, folder: str, plan: Plan, rank: dict[str, object], server: Server, site: Site
+    session: str, owner: Owner, request: Request, plan: Plan, rank: dict[str, object], server: Server, site: Site
 ) -> bytes:
     """Return the data document; its format is in docs/explanation/architecture.md."""
     files: dict[str, dict[str, object]] = {name: {"mode": 0o600, "text": text} for name, text in server.files.items()}
@@ -255,7 +254,7 @@ def _document(
         "version": 1,
         "session": session,
         "user": owner.name,
-        "session_folder": folder,
+        "session_folder": session_folder(owner, session),
         "plan": {**asdict(plan), "grace": site.grace},
         "rank": rank,
         "files": files,
@@ -268,6 +267,8 @@ def _document(
             "bind": server.bind,
             "argv": list(server.argv),
             "environ": dict(server.environ),
+            "folder": working_folder(owner, request),
+            "make_folder": request.make_folder,
         },
     }
     return json.dumps(document, separators=(",", ":")).encode()

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-# ruff: noqa: UP006, UP035, UP045, PTH108, PTH118, PTH123, S606
+# ruff: noqa: UP006, UP035, UP045, PTH103, PTH108, PTH118, PTH123, S606
 """carme-singleuser: inside the container it takes a free port, reports it to the hub once, and becomes the server.
 
 It reads its part of the data document from ``singleuser.json`` in the session folder (first argument, or
 ``CARME_SESSION_FOLDER``) and deletes the file. Standard library only, Python 3.6 or later, so any image will do.
-Exit codes: 70 bad data, 73 no free port, 74 the hub did not answer, 75 the hub refused.
+Exit codes: 70 bad data, 73 no free port, 74 the hub did not answer, 75 the hub refused, 77 working folder missing,
+78 working folder not usable, 79 no space left, 81 the server's program cannot be run, 82 it is for another processor.
 """
 
+import errno
 import http.client
 import json
 import os
@@ -20,6 +22,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 from urllib.parse import urlsplit
 
 BAD_DATA, NO_PORT, NO_ANSWER, REFUSED = 70, 73, 74, 75
+NO_FOLDER, BAD_FOLDER, NO_SPACE, NO_PROGRAM, OTHER_PROCESSOR = 77, 78, 79, 81, 82
 PATIENCE = 600.0  # seconds for which the hub may be away
 ATTEMPT, PAUSE, LONGEST_PAUSE = 15.0, 0.2, 10.0
 PORTS_TRIED = 200
@@ -52,6 +55,19 @@ def read_and_delete(path: str) -> Dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Failed(BAD_DATA, f"singleuser.json cannot be used ({type(error).__name__})") from error
     raise Failed(BAD_DATA, "singleuser.json has not the expected shape")
+
+
+def enter(folder: str, make: bool) -> None:
+    """Go to the working folder, which may be made where it is missing."""
+    try:
+        if make:
+            os.makedirs(folder, exist_ok=True)
+        os.chdir(folder)
+    except FileNotFoundError as error:
+        raise Failed(NO_FOLDER, f"the working folder {folder} does not exist") from error
+    except OSError as error:
+        code = NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else BAD_FOLDER
+        raise Failed(code, f"the working folder {folder} cannot be used: {error.strerror}") from error
 
 
 def hold_port(address: str, lowest: int, highest: int) -> socket.socket:
@@ -156,6 +172,8 @@ def main(argv: List[str]) -> int:
     folder = argv[1] if len(argv) > 1 else os.environ.get("CARME_SESSION_FOLDER", "")
     try:
         data = read_and_delete(os.path.join(folder, "singleuser.json"))
+        if data.get("folder"):
+            enter(data["folder"], bool(data.get("make_folder")))
         with hold_port(data["bind"], data["ports"][0], data["ports"][1]) as held:
             port = held.getsockname()[1]
             report(data, port)
@@ -176,7 +194,8 @@ def become_server(data: Dict[str, Any], port: int) -> NoReturn:
     try:
         os.execvpe(data["argv"][0], data["argv"], environ)
     except OSError as error:
-        raise Failed(127, f"{data['argv'][0]} cannot be started: {error.strerror}") from error
+        code = OTHER_PROCESSOR if error.errno == errno.ENOEXEC else NO_PROGRAM
+        raise Failed(code, f"{data['argv'][0]} cannot be started: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -189,19 +189,18 @@ def read_child_pid(info: int) -> int:
     return int(json.loads(text.decode()).get("child-pid", 0)) if piece else 0
 
 
-def run(supervisor: Supervisor, steps: Sequence[str] = (), ended: Callable[[int], None] = lambda _status: None) -> int:
+def run(supervisor: Supervisor, steps: Sequence[str] = (), ended: Callable[[int], int] = int) -> int:
     """Run a plan, and what starts ranks for the payload beside it; return the payload's status and leave no process.
 
-    ``ended`` is called with the status as soon as the payload has ended, before anything is cleaned up.
+    ``ended`` is called with the status as soon as the payload has ended, before anything is cleaned up; what it returns
+    is the status.
     """
     beside = 0
     try:
         if steps:
             process = subprocess.Popen(steps, start_new_session=True, preexec_fn=supervisor.prepare)
             process.returncode, beside = 0, process.pid  # collected by reap(), as above
-        status = supervisor.run()
-        ended(status)
-        return status
+        return ended(supervisor.run())
     finally:
         end = time.monotonic() + STEPS_SECONDS
         while beside in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too

@@ -25,7 +25,7 @@ SILENCE, LOOK = 120.0, 1.0
 _LIST = "`carme-hub session list` says how it stands"
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
 #: Options of the command line that are user options of the same name.
-_OPTIONS = ("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder")
+_OPTIONS = ("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder")
 
 
 class SessionTask(HubTask):
@@ -97,6 +97,7 @@ class StartApp(_OneSession):
     account = Unicode("", help="The Slurm account that pays. The default is your default account.").tag(config=True)
     reservation = Unicode("", help="The Slurm reservation to start in.").tag(config=True)
     working_folder = Unicode("", help="The folder that JupyterLab opens. The default is your home.").tag(config=True)
+    missing_folder = Unicode("", help="make: make it where it is missing. The default: refuse.").tag(config=True)
     wait_minutes = Float(
         0.0, min=0.0, help="With --wait: for how many minutes at most. The default is as long as the hub starts it."
     ).tag(config=True)

@@ -17,7 +17,11 @@ OPTION_KEYS = (
     "account",
     "reservation",
     "working_folder",
+    "missing_folder",
 )
+
+#: What ``missing_folder`` may say of a working folder that does not exist: start nothing, or make it.
+MISSING_FOLDER = ("refuse", "make")
 
 #: Keys that an administrator may fix in ``slurm_override``, for a profile or for one choice of it.
 OVERRIDE_KEYS = (*OPTION_KEYS[1:], "partition", "qos")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from carme_hub.errors import NoAccount, ProfileNotAllowed
 
-from .offers import OPTION_KEYS, UNLISTED, Choice, Limit, Profile, ProfileOption, UnlistedChoice
+from .offers import MISSING_FOLDER, OPTION_KEYS, UNLISTED, Choice, Limit, Profile, ProfileOption, UnlistedChoice
 from .profile_list import parse_profiles
 from .resources import NO_GPUS, Gpus
 from .sessions import Request
@@ -174,6 +174,7 @@ class _Examination:
             qos=str(self.fixed.get("qos", profile.qos)),
             reservation=self.reservation(reservations),
             working_folder=self.folder(),
+            make_folder=self.make_folder(),
         )
         return (None if self.problems else request), tuple(self.problems)
 
@@ -322,6 +323,13 @@ class _Examination:
             self.problem("working_folder", f"{_shown(folder)} {rule}")
             return ""
         return folder
+
+    def make_folder(self) -> bool:
+        """Return whether a working folder that does not exist is made."""
+        asked = self.asked("missing_folder", MISSING_FOLDER[0])
+        if asked not in MISSING_FOLDER:
+            self.problem("missing_folder", f"{_shown(asked)} is not {' or '.join(MISSING_FOLDER)}.")
+        return asked == MISSING_FOLDER[1]
 
 
 def _range(limit: Limit) -> str:

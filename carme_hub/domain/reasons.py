@@ -25,6 +25,14 @@ LAUNCH_CODES = {
     74: "The compute node could not reach the hub; start again, and tell an administrator if it happens again.",
     75: "The hub refused the session's report, because it was started anew or stopped meanwhile; start again.",
     76: "The container program is missing on the compute node, or cannot be used there; tell an administrator.",
+    77: "The working folder does not exist. Start again with “make it” chosen below it, or with another folder.",
+    78: "The working folder cannot be used: it is none, or you may not enter or make it. Start again with another.",
+    79: "No space is left in your home folder: the disk is full or your quota used up. Remove files, and start again.",
+    80: "Your home folder is not there on the compute node, or you may not write in it; tell an administrator.",
+    81: "The image lacks the server's program, or it may not be run; choose another image, or tell an administrator.",
+    82: "The image is for another kind of processor than the compute node has; choose another image or profile.",
+    83: "No program may be run from your home folder on the compute node (mounted noexec); tell an administrator.",
+    84: "The container did not start; the output says why. Choose another image, or tell an administrator.",
 }
 
 _ENDS = {
@@ -76,19 +84,21 @@ def waiting_sentence(job: Job, ahead: int | None, now: float, zone: tzinfo = UTC
     return "; ".join(parts)
 
 
-def end_sentence(state: str, exit_code: tuple[int, int] | None = None, *, name: str = "") -> str:
+def end_sentence(state: str, exit_code: tuple[int, int] | None = None, *, name: str = "", folder: str = "") -> str:
     """Return how a job ended, and what to do.
 
     Args:
         state: Slurm's word, ``CANCELLED by 1000`` included. exit_code: exit status and signal.
         name: the user whose uid Slurm names after "by", where the caller knows it.
+        folder: the session's working folder, as it was asked for.
     """
     word, _, by = state.partition(" by ")
     status, signal = exit_code or (0, 0)
     if word == "CANCELLED":
         return f"The job was cancelled by {_who(by, name)}." if by else "The job was cancelled."
     if word in ("FAILED", "COMPLETED") and status in LAUNCH_CODES:
-        return LAUNCH_CODES[status]
+        subject = "The working folder"
+        return LAUNCH_CODES[status].replace(subject, f"{subject} {folder}".rstrip(), 1)
     if word == "FAILED" and signal:
         return f"The session was ended by signal {signal}; 9 often means that memory ran out."
     if word == "FAILED" and status:

@@ -24,7 +24,7 @@ class Request:
         gpus: in all, the same number on each node. cpus: CPUs on each node. memory_mib: MiB on each node.
         time_limit: minutes.
         account, partition, qos, reservation: as Slurm's manual pages use them; empty = Slurm's default.
-        working_folder: where the notebook starts; empty = the user's home.
+        working_folder: where the notebook starts; empty = the user's home. make_folder: whether it is made if missing.
         nice: by how much Slurm lowers the job's priority (sbatch's ``--nice``).
         nodes: more than one for companions alone. purpose: what a companion is for, in a word.
     """
@@ -43,6 +43,7 @@ class Request:
     nice: int = 0
     nodes: int = 1
     purpose: str = ""
+    make_folder: bool = False
 
     def __post_init__(self) -> None:
         self.gpus.on_each(self.nodes)

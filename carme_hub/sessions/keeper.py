@@ -367,14 +367,14 @@ def snapshot_time(snapshot: Snapshot) -> float:
 
 def ending(session: Session, verdict: Verdict, mark: EndMark | None = None, *, no_end: bool = False) -> str:
     """Return one sentence for the user: how the session ended. ``no_end``: accounting knows no end of the job."""
-    record, job = verdict.record, verdict.job
+    record, job, folder = verdict.record, verdict.job, session.request.working_folder
     if record is not None and record.phase is Phase.TERMINAL:
-        return end_sentence(record.state, _exit_code(session, record.exit_code))
+        return end_sentence(record.state, _exit_code(session, record.exit_code), folder=folder)
     if job is not None and job.phase is Phase.TERMINAL:
-        return end_sentence(job.state, _exit_code(session, job.exit_code))
+        return end_sentence(job.state, _exit_code(session, job.exit_code), folder=folder)
     # A job that Slurm does not know is ended by its node, or refused by the hub: the server did nothing wrong.
     if mark is not None and not (mark.ended_by_others and no_end):
-        return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal))
+        return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal), folder=folder)
     if session.state is SessionState.INTENDED:
         return "The session was never started: the hub was interrupted before Slurm accepted its job. Start it again."
     return "Slurm lost the session's job when its controller crashed. Start the session again."

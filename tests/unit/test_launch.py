@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import errno
 import json
 import os
 import stat
@@ -13,6 +14,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +220,9 @@ def test_missing_runtime_ends_with_76(node: Node, plan: dict[str, Any]) -> None:
     assert node.run(**plan) == 76
 
 
-def test_container_that_never_began_ends_with_76_and_the_runtimes_words_are_in_the_log(node: Node) -> None:
+def test_container_that_never_began_ends_with_84_and_the_runtimes_words_are_in_the_log(node: Node) -> None:
     node.document["singleuser"] = {"nonce": "n"}
-    assert node.run("import sys; sys.exit('mount failed')") == 76
+    assert node.run("import sys; sys.exit('mount failed')") == 84
     assert "mount failed" in node.log
 
 
@@ -330,3 +332,13 @@ def test_old_sessions_that_cannot_be_removed_stop_no_session(node: Node) -> None
     assert node.run() == 0
     assert stuck.exists()
     assert not old.exists()
+
+
+def test_a_quota_that_is_used_up_and_a_full_disk_are_no_space_and_a_home_that_is_away_is_that() -> None:
+    spec = spec_from_file_location("launch_program", LAUNCH)
+    assert spec is not None
+    assert spec.loader is not None
+    launch = module_from_spec(spec)
+    spec.loader.exec_module(launch)
+    codes = {number: launch.code_of(OSError(number, "")) for number in (errno.EDQUOT, errno.ENOSPC, errno.ESTALE)}
+    assert codes == {errno.EDQUOT: 79, errno.ENOSPC: 79, errno.ESTALE: 80}

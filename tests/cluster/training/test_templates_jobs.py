@@ -112,19 +112,22 @@ def test_a_job_that_is_requeued_by_itself_and_by_others_learns_what_one_without_
     expected = json.loads(lab.check("print(Path('history.json').read_text())"))
     lab.check("[p.unlink() for p in Path().glob('*') if p.suffix in ('.json', '.jsonl', '.pt')]")
 
-    cell = SLOW.replace("=EPOCHS", "=3").replace("=BEFORE", "=35").replace("PAUSE", "0.5")
+    cell = SLOW.replace("=EPOCHS", "=3").replace("=BEFORE", "=25").replace("PAUSE", "0.5")
     line += " --time 1m --name kept-jobs --requeue"
     assert "--requeue is for batch jobs" in lab.run(f"{line}\n{cell}").error
     job = submit(lab, lab.check(f"{line} --dry-run\n{cell}"))
-    again(lab, job, 1, 120)  # 25 seconds after it began its time is nearly over
-    cluster.run("scontrol", "update", f"jobid={job}", "timelimit=10")  # from here on others end it, or nobody
+    again(lab, job, 1, 120)  # 35 seconds after it began its time is nearly over
     wait_for(lambda: len(seen(lab)) == 2 and len(seen(lab)[1]) > 3, 90, "the second incarnation")
     cluster.run("scancel", "--signal=USR1", str(job), user=lab.user)  # as `#SBATCH --signal=USR1@300` has Slurm do
     again(lab, job, 2, 90)
     wait_for(lambda: len(seen(lab)) == 3 and len(seen(lab)[2]) > 3, 90, "the third incarnation")
     cluster.run("scontrol", "requeue", str(job))
     again(lab, job, 3, 90)
-    wait_for(lambda: cluster.job_state(job) in ("COMPLETED", "PENDING", "FAILED"), 180, "its end")
+    for count in range(4, 20):  # on a busy machine most of its time goes by before it learns anything
+        wait_for(lambda: cluster.job_state(job) in ("COMPLETED", "PENDING", "FAILED"), 120, f"its end {logs(lab)}")
+        if cluster.job_state(job) != "PENDING":
+            break
+        again(lab, job, count, 90)
     assert cluster.job_state(job) == "COMPLETED", logs(lab)
     assert "Slurm is asked to run this job again" in logs(lab)
     history = json.loads(lab.check("print(Path('history.json').read_text())"))

@@ -391,20 +391,3 @@ def test_each_worker_has_its_share_of_the_processors_of_its_node(monkeypatch: py
         found = [int(story.run.log(number).split("THREADS ")[1].split()[0]) for number in range(5)]
         all_of_it = len(os.sched_getaffinity(0))
         assert found == [max(1, all_of_it // 2)] * 4 + [all_of_it], "two on each node, and one in a companion"
-
-
-def test_what_happened_since_a_companion_was_lost_is_not_forgotten_when_the_hub_explains_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(elastic_horovod, "INTERVAL", 0.1)
-    with running() as story:
-        companion = story.grown()
-        story.hub.away = story.broker.suspended = True
-        story.broker.steps["w2-0-0"].signal("TERM")
-        story.until(lambda state: "Its companion has ended." in state["message"])
-        story.broker.steps["w1-0-0"].signal("TERM")
-        story.until(lambda state: state["message"].startswith("Rank 1 on"))
-        story.hub.ended.add(companion)
-        story.hub.away = False
-        state = story.until(lambda state: "A companion has ended: a job with a higher priority" in state["message"])
-        assert state["message"].startswith("Rank 1 on")
