@@ -12,6 +12,7 @@ carme_hub.configure(c, state_folder="/var/lib/carme-hub")
 
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"  # behind a web server that speaks TLS
 c.JupyterHub.hub_bind_url = "https://10.0.0.1:8081"  # an address of this machine that compute nodes reach
+c.JupyterHub.trusted_alt_names = ["IP:10.0.0.1"]  # the same: the hub's certificate names it
 
 c.CarmeAuthenticator.allowed_groups = {"gpu-users"}
 c.CarmeAuthenticator.role_groups = {"admin": {"hub-admins"}, "operator": {"hub-operators"}, "teacher": {"lecturers"}}

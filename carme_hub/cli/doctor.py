@@ -15,6 +15,9 @@ from carme_hub.errors import CarmeError
 
 from .findings import Finding, Level, unsafe
 
+#: Exit statuses: something is unsafe; something could not be looked at, and so is not known to be safe.
+UNSAFE, UNSEEN = 1, 3
+
 
 class DoctorApp(Application):
     """Look at a configuration file and at the Slurm it points to."""
@@ -22,8 +25,8 @@ class DoctorApp(Application):
     name = "carme-hub doctor"
     description = """Name each unsafe setting of a JupyterHub configuration and of the Slurm that it points to.
 
-    Exits with 1 when something unsafe was found, with 0 otherwise; what could not be looked at is said. Run it as the
-    hub's user, on the hub's machine. Nothing is changed."""
+    Exits with 1 when something unsafe was found, with 3 when something could not be looked at, with 0 otherwise. Run it
+    as the hub's user, on the hub's machine. Nothing is changed."""
 
     config_path = Unicode(
         "jupyterhub_config.py", help="The hub's configuration file. The default is the one in the working folder."
@@ -74,16 +77,17 @@ class DoctorApp(Application):
         """Print the findings, worst first, and return the exit status."""
         order = list(Level)
         accepted = set(self.accept)
-        bad = 0
+        bad = unseen = 0
         for finding in sorted(findings, key=lambda found: order.index(found.level)):
             known = finding.setting in accepted
             bad += finding.level is Level.UNSAFE and not known
+            unseen += finding.level is Level.UNKNOWN and not known
             print(json.dumps(finding.json(known)) if self.as_json else finding.text(known))
         if not self.as_json:
             count = {level: sum(f.level is level for f in findings) for level in order}
             words = ", ".join(f"{count[level]} {level.value}" for level in order if count[level])
             print(f"{self.config_path}: {words or 'nothing to mend'}", file=sys.stderr)
-        return 1 if bad else 0
+        return UNSAFE if bad else UNSEEN if unseen else 0
 
 
 def _uses_slurm(config: Config) -> bool:

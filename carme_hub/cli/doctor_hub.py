@@ -25,7 +25,7 @@ from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.proxy import CarmeProxy
 from carme_hub.store.engine import CarmeStore
 
-from . import doctor_mail
+from . import doctor_machine, doctor_mail
 from .findings import Finding, advice, unsafe
 
 #: Names of settings whose value is a secret.
@@ -45,6 +45,7 @@ def judge(config: Config, file: Path) -> Iterator[Finding]:
         return
     yield from _hub(app)
     yield from _proxy(app, config)
+    yield from doctor_machine.judge(app, config)
     yield from _secrets(app, config, file.parent)
     yield from doctor_mail.judge(config)
     if not issubclass(authenticator, CarmeAuthenticator):

@@ -10,7 +10,7 @@ class Level(Enum):
     """How much a finding matters."""
 
     UNSAFE = "unsafe"  # breaks a promise; the doctor exits non-zero
-    UNKNOWN = "unknown"  # could not be looked at
+    UNKNOWN = "unknown"  # could not be looked at, so not known to be safe; the doctor exits non-zero too
     ADVICE = "advice"  # works, and could be better
 
 

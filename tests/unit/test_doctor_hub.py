@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -37,6 +38,11 @@ def made_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def site(tmp_path: Path, made_state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tmp_path.chmod(0o700)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("node", "configurable-http-proxy"):
+        (programs / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.delitem(sys.modules, "batchspawner", raising=False)
     monkeypatch.delenv("CONFIGPROXY_AUTH_TOKEN", raising=False)
     shutil.copytree(made_state, tmp_path / "state")

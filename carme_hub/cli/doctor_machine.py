@@ -1,0 +1,162 @@
+"""What a ``jupyterhub_config.py`` needs of the machine that it is on: addresses, certificates, programs, images."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from jupyterhub.proxy import ConfigurableHTTPProxy
+from traitlets import TraitError
+from traitlets.config import Config
+
+from carme_hub.errors import CarmeError
+from carme_hub.slurm.settings import CarmeSlurm
+
+from .findings import Finding, unknown, unsafe
+
+#: Hosts that stand for every address of a machine.
+_ALL = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
+#: What JupyterHub writes into the hub's certificate by itself.
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def judge(app: Any, config: Config) -> Iterator[Finding]:
+    """Yield what the settings name and this machine has not."""
+    yield from _addresses(app)
+    if app.internal_ssl:
+        yield from _certificate(app)
+    yield from _proxy(app, config)
+    yield from _submitting(config)
+    yield from _images(config)
+
+
+def _addresses(app: Any) -> Iterator[Finding]:
+    for setting, url in (("JupyterHub.hub_bind_url", app.hub_bind_url), ("JupyterHub.bind_url", app.bind_url)):
+        host = _host(url)
+        if host not in _ALL and (why := _no_address(host)):
+            yield unsafe(setting, url, why, f"name an address of this machine in c.{setting} (`ip address` lists them)")
+
+
+def _host(url: str) -> str:
+    """Return the host of an address, "" for a socket file or none."""
+    parts = urlsplit(url)
+    return "" if parts.scheme.startswith("unix") else parts.hostname or ""
+
+
+def _no_address(host: str) -> str:
+    """Return why nothing can listen at a host here, "" where it can."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        return f"{host} is no name that this machine knows ({error.strerror}), so nothing can listen there"
+    try:
+        with socket.socket(family, kind, protocol) as line:
+            line.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return f"{host} is no address of this machine, so the hub does not start"
+    return ""
+
+
+def _certificate(app: Any) -> Iterator[Finding]:
+    host = app.hub_connect_ip or _host(app.hub_connect_url) or _host(app.hub_bind_url)
+    if host in _ALL:
+        return
+    file = Path(app.internal_certs_location) / "hub-internal" / "hub-internal.crt"
+    try:
+        names, made = _names_in(file), True
+    except FileNotFoundError:
+        told = [name.partition(":")[2] for name in app.trusted_alt_names]
+        names, made = [*_LOCAL, socket.getfqdn(), _host(app.subdomain_host), *told], False
+    except (OSError, ValueError) as error:
+        mend = "run the doctor as the hub's user, on the hub's machine"
+        yield unknown("JupyterHub.trusted_alt_names", f"{file} cannot be read: {error}", mend)
+        return
+    if _plain(host) not in map(_plain, names):
+        mend = f'c.JupyterHub.trusted_alt_names = ["{_kind(host)}:{host}"]'
+        if made:
+            mend += f"; then, while no session runs, move {app.internal_certs_location} away, and start proxy and hub"
+        yield unsafe(
+            "JupyterHub.trusted_alt_names",
+            app.trusted_alt_names,
+            f"the hub's certificate does not name {host}: compute nodes do not believe it, and no session starts",
+            mend,
+        )
+
+
+def _names_in(file: Path) -> list[str]:
+    """Return the names and addresses of a certificate."""
+    names = x509.load_pem_x509_certificate(file.read_bytes()).extensions
+    found = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+
+
+def _plain(host: str) -> str:
+    """Return one way of writing an address, and of a name."""
+    try:
+        return ip_address(host).compressed
+    except ValueError:
+        return host.lower().rstrip(".")
+
+
+def _kind(host: str) -> str:
+    """Return as what a certificate names a host."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return "DNS"
+    return "IP"
+
+
+def _proxy(app: Any, config: Config) -> Iterator[Finding]:
+    if not issubclass(app.proxy_class, ConfigurableHTTPProxy):
+        return
+    settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # not made: without a token it only raises
+    command = settings.get("command") or ["configurable-http-proxy"]
+    for program in dict.fromkeys((str(command[0]), "node")):
+        if shutil.which(program) is None:
+            yield unsafe(
+                "ConfigurableHTTPProxy.command",
+                " ".join(map(str, command)),
+                f"the program {program} is not on this machine, or not in PATH: nobody reaches the hub",
+                "install Node.js, then: npm install -g configurable-http-proxy; or set the command's whole path",
+            )
+            return
+
+
+def _submitting(config: Config) -> Iterator[Finding]:
+    try:
+        slurm: Any = CarmeSlurm(config=config)
+    except (TraitError, CarmeError):
+        return  # said already
+    wanted: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
+    if slurm.submit_via == "sudo":
+        wanted |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
+    for name, command in wanted.items():
+        for word in [word for at, word in enumerate(command) if at == 0 or word.startswith("/")]:
+            if shutil.which(word) is None:
+                yield unsafe(
+                    f"CarmeSlurm.{name}",
+                    " ".join(command),
+                    f"the program {word} is not on this machine, so no session can be submitted",
+                    "install it as docs/howto/submit-as-the-user.md says, or correct the path",
+                )
+
+
+def _images(config: Config) -> Iterator[Finding]:
+    images = config.SlurmContainerSpawner.get("images", [])
+    for image in images if isinstance(images, list) else []:
+        path = str(image.get("path", "")) if isinstance(image, dict) else ""
+        if path.startswith("/") and not Path(path).exists():
+            yield unknown(
+                "SlurmContainerSpawner.images",
+                f"{path} is not on this machine; whether compute nodes have it cannot be seen from here",
+                f"look on a compute node (ls -d {path}); `carme-hub image` makes images",
+            )
