@@ -86,7 +86,7 @@ def start_bare(cluster: Cluster, user: str, home: str, uid: int, gid: int, api: 
         workdir=home,
     )
     plan = Bubblewrap().render(request)
-    environ = [f"{name}={value}" for name, value in {**plan.environ, **_hub_environment(user, port, api)}.items()]
+    environ = [f"{name}={value}" for name, value in {**plan.environ, **hub_environment(user, port, api)}.items()]
     run = shlex.join(["exec", "env", "-i", *environ, *plan.argv])
     script = f"#!/bin/sh\nmkdir -p {shlex.quote(folder)}\n{run}\n"
     url = f"http://127.0.0.1:{port}/user/{user}/api"
@@ -100,7 +100,7 @@ def start_bare(cluster: Cluster, user: str, home: str, uid: int, gid: int, api: 
         cluster.run("/usr/bin/rmdir", folder, user=user, check=False)
 
 
-def _hub_environment(user: str, port: int, api: str) -> dict[str, str]:
+def hub_environment(user: str, port: int, api: str) -> dict[str, str]:
     return {
         "JUPYTERHUB_API_URL": api,
         "JUPYTERHUB_ACTIVITY_URL": f"{api}/users/{user}/activity",

@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH117, PTH118, PTH119
+# ruff: noqa: UP006, UP035, UP045, PTH102, PTH103, PTH106, PTH109, PTH110, PTH113, PTH117, PTH118, PTH119, PTH123
 """The batch script of every session, byte for byte the same: it runs one plan and leaves nothing of the user's behind.
 
 It needs /usr/bin/python3 (3.6 or later) and nothing of ours on the compute node. What is to run stands in the data
@@ -18,20 +18,20 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import stat
 import sys
 import time
 import zlib
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 BAD_DATA, NO_IMAGE, BIND_REFUSED, NO_RUNTIME = 70, 71, 72, 76
 NO_SPACE, NO_HOME, OTHER_PROCESSOR, NO_EXECUTION, NOT_BEGUN = 79, 80, 82, 83, 84
 #: Why a home folder cannot be used that is not there, or not as it should be.
 NOT_THERE = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS}
 NOT_THERE |= {errno.EIO, errno.ESTALE, errno.ENOTCONN}
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+#: What the supervisor waits for.
+BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD, signal.SIGIO}
 #: A path missing under these means that the node lacks what the runtime needs, not that the image is missing.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
 OWN_NAMES = ("data.json", "singleuser.json", "job.log", "end.json")
@@ -159,10 +159,16 @@ def checked(data: Any) -> Dict[str, Any]:
     return dict(data)
 
 
+def found(name: str, folders: str) -> str:
+    """Return where a program is, as execvp(3) finds it, else "". To import shutil for this costs each start 3 ms."""
+    paths = [name] if "/" in name else [os.path.join(folder, name) for folder in folders.split(":")]
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
+
+
 def check_node(data: Dict[str, Any]) -> None:
     """Check on the node what the hub could only believe: runtime, image, and where the binds really lead."""
     plan = data["plan"]
-    if shutil.which(plan["argv"][0], path=plan.get("environ", {}).get("PATH", os.defpath)) is None:
+    if not found(plan["argv"][0], plan.get("environ", {}).get("PATH", os.defpath)):
         raise Failed(NO_RUNTIME, "the container runtime {} is not on this node".format(plan["argv"][0]))
     for path in plan.get("preflight", ()):
         if not os.path.exists(path):
@@ -189,16 +195,17 @@ def load(name: str) -> Any:
     return module
 
 
-def run_plan(data: Dict[str, Any]) -> int:
+def run_plan(folder: int, data: Dict[str, Any]) -> int:
     """Run the plan and return the payload's status; a container that never began counts as an unusable runtime."""
     if "carme-singleuser" in data["files"] and not os.access("carme-singleuser", os.X_OK):
         raise Failed(NO_EXECUTION, f"no program may be executed in {os.getcwd()}")
     supervise = load("carme-supervise")
-    supervisor = supervise.Supervisor(data["plan"], trim_log)
-    steps: Tuple[str, ...] = ()
+    beside = None
     if "carme-steps" in data["files"]:
-        shutil.copyfile(__file__, "carme-launch")  # whose checks the ranks make, on whichever node
-        steps = ("/usr/bin/python3", "-IS", "carme-steps", os.getcwd())
+        with open(__file__, encoding="utf-8") as own:
+            write(folder, "carme-launch", own.read())  # whose checks the ranks make, on whichever node
+        beside = supervise.Beside(("/usr/bin/python3", "-IS", "carme-steps", os.getcwd()), "steps.sock")
+    supervisor = supervise.Supervisor(data["plan"], trim_log, beside=beside)
 
     def ended(status: int) -> int:
         if os.path.exists("singleuser.json"):
@@ -208,7 +215,7 @@ def run_plan(data: Dict[str, Any]) -> int:
         return status
 
     try:
-        status = int(supervise.run(supervisor, steps, ended))
+        status = int(supervise.run(supervisor, ended))
     except supervise.CannotStart as error:
         raise Failed(NO_RUNTIME, str(error)) from error
     # carme-singleuser deletes its file first of all: where it still lies, nothing of ours ever ran inside.
@@ -298,7 +305,7 @@ def close(folder: int, data: Dict[str, Any], status: int, message: str) -> None:
 
 def main() -> int:
     """Run one session from its data document to its end mark."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, set(FORWARDED) | {signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     os.umask(0o077)
     encoded = os.environ.pop("CARME_DATA", None)
     folder, data, message = -1, {}, ""  # type: int, Dict[str, Any], str
@@ -317,7 +324,7 @@ def main() -> int:
             write(folder, name, file["text"], file["mode"])
         if "singleuser" in data:
             write(folder, "singleuser.json", json.dumps(data["singleuser"]))
-        status = run_plan(data)
+        status = run_plan(folder, data)
     except Failed as error:
         status, message = error.args
     except OSError as error:  # a full disk, a home that went away

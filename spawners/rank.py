@@ -149,7 +149,7 @@ def main() -> int:
 
 def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
     """Run the plan under the batch script's supervisor, with a folder that is gone afterwards."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*supervise.FORWARDED, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, supervise.BLOCKED)
     supervise.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     own, mark = folder + "/rank-" + name, folder + "/step-" + name.partition("-")[0]
 

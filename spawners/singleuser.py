@@ -1,31 +1,47 @@
 #!/usr/bin/env python3
-# ruff: noqa: UP006, UP035, UP045, PTH103, PTH108, PTH118, PTH123, S606
+# ruff: noqa: UP006, UP035, PTH103, PTH108, PTH113, PTH118, PTH119, PTH120, PTH123, S606
 """carme-singleuser: inside the container it takes a free port, reports it to the hub once, and becomes the server.
 
 It reads its part of the data document from ``singleuser.json`` in the session folder (first argument, or
 ``CARME_SESSION_FOLDER``) and deletes the file. Standard library only, Python 3.6 or later, so any image will do.
+
+A server that is a script of the very interpreter that runs this program goes on in it, and what both import is read
+once; any other program replaces it (execve(2)). A node may start hundreds of these at once, so nothing is imported that
+costs more than what is asked of it: http.client alone is half as long as all the rest.
 Exit codes: 70 bad data, 73 no free port, 74 the hub did not answer, 75 the hub refused, 77 working folder missing,
 78 working folder not usable, 79 no space left, 81 the server's program cannot be run, 82 it is for another processor.
 """
 
 import errno
-import http.client
+import gc
 import json
 import os
-import random
 import signal
 import socket
-import ssl
 import sys
 import time
-from typing import Any, Dict, List, NoReturn, Optional, Tuple
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Dict, List, Tuple
 from urllib.parse import urlsplit
 
 BAD_DATA, NO_PORT, NO_ANSWER, REFUSED = 70, 73, 74, 75
 NO_FOLDER, BAD_FOLDER, NO_SPACE, NO_PROGRAM, OTHER_PROCESSOR = 77, 78, 79, 81, 82
 PATIENCE = 600.0  # seconds for which the hub may be away
 ATTEMPT, PAUSE, LONGEST_PAUSE = 15.0, 0.2, 10.0
-PORTS_TRIED = 200
+PORTS_TRIED, LONGEST_ANSWER = 200, 8192
+#: Variables that a program reads as it begins, so that one which has begun would not see them.
+READ_AT_START = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "TZ")
+#: What jupyterhub.singleuser imports and has no use for, the hub's own database and pages, and the classes that it asks
+#: them for by name. They were a third of the processor time of a start (docs/explanation/speed.md).
+OF_THE_HUB = {
+    "sqlalchemy": (),
+    "sqlalchemy.exc": ("SQLAlchemyError",),
+    "jupyterhub.orm": (),
+    "jupyterhub.roles": (),
+    "jupyterhub.handlers": (),
+    "jupyterhub.handlers.pages": ("HealthCheckHandler",),
+}  # type: Dict[str, Tuple[str, ...]]
 
 
 class Failed(Exception):
@@ -77,9 +93,8 @@ def hold_port(address: str, lowest: int, highest: int) -> socket.socket:
     lets a second socket with that option bind as long as nobody listens. So two sessions never share a port, the
     kernel gives it to nobody, and no time passes between asking and having.
     """
-    tried = list(range(lowest, highest + 1))
     family, _, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    for port in random.sample(tried, min(PORTS_TRIED, len(tried))):
+    for port in by_chance(lowest, highest):
         held = socket.socket(family, socket.SOCK_STREAM)
         try:
             held.bind((where[0], port))
@@ -92,8 +107,19 @@ def hold_port(address: str, lowest: int, highest: int) -> socket.socket:
     raise Failed(NO_PORT, f"no free port between {lowest} and {highest} on this node")
 
 
-def tls(environ: Dict[str, str]) -> ssl.SSLContext:
+def by_chance(lowest: int, highest: int) -> List[int]:
+    """Return ports of the range in an order that nobody can foresee."""
+    ports = list(range(lowest, highest + 1))
+    for place in range(min(PORTS_TRIED, len(ports))):
+        other = place + int.from_bytes(os.urandom(4), "big") % (len(ports) - place)
+        ports[place], ports[other] = ports[other], ports[place]
+    return ports[:PORTS_TRIED]
+
+
+def tls(environ: Dict[str, str]) -> Any:
     """Return a context that knows the hub by its authority only, and shows our own certificate."""
+    import ssl  # not before: a site without internal TLS does not need it
+
     authority = environ.get("JUPYTERHUB_SSL_CLIENT_CA")
     context = ssl.create_default_context(cafile=authority or None)
     if environ.get("JUPYTERHUB_SSL_KEYFILE"):
@@ -101,21 +127,33 @@ def tls(environ: Dict[str, str]) -> ssl.SSLContext:
     return context
 
 
-def post_once(url: str, nonce: str, port: int, context: Optional[ssl.SSLContext]) -> Tuple[int, str]:
-    """Send the port and return the hub's status and words. No proxy is used and no redirect followed."""
+def post_once(url: str, nonce: str, port: int, context: Any) -> Tuple[int, str]:
+    """Send the port and return the hub's status and words. No proxy is used and no redirect followed.
+
+    By HTTP/1.0, whose answer ends with the connection (RFC 1945).
+    """
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    if context is not None:
-        line = http.client.HTTPSConnection(host, parts.port, timeout=ATTEMPT, context=context)  # type: Any
-    else:
-        line = http.client.HTTPConnection(host, parts.port, timeout=ATTEMPT)
+    body = json.dumps({"port": port})
+    head = [f"POST {parts.path or '/'} HTTP/1.0", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    head += [f"Authorization: carme-nonce {nonce}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    where = (parts.hostname or "", parts.port or (443 if context else 80))
+    answer, end = b"", time.monotonic() + ATTEMPT
+    line = socket.create_connection(where, ATTEMPT)
     try:
-        headers = {"Authorization": "carme-nonce " + nonce, "Content-Type": "application/json"}
-        line.request("POST", parts.path or "/", json.dumps({"port": port}), headers)
-        answer = line.getresponse()
-        return answer.status, answer.read(4096).decode("utf-8", "replace")
+        line = context.wrap_socket(line, server_hostname=where[0]) if context else line
+        line.sendall("\r\n".join([*head, "", body]).encode())
+        piece = b"-"
+        while piece and len(answer) < LONGEST_ANSWER:
+            line.settimeout(max(0.1, end - time.monotonic()))
+            piece = line.recv(4096)
+            answer += piece
     finally:
         line.close()
+    first, _, rest = answer.partition(b"\r\n")
+    version, _, status = first.partition(b" ")
+    if not version.startswith(b"HTTP/") or not status[:3].isdigit() or len(status[:3]) < 3:
+        raise OSError("it answers with something that is not HTTP")
+    return int(status[:3]), rest.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
 
 
 def words(body: str) -> str:
@@ -144,14 +182,14 @@ def report(data: Dict[str, Any], port: int) -> None:
                 return
             if status < 500 and status not in (408, 429):
                 raise Failed(REFUSED, f"the hub refused this session ({status}): {words(body)}")
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             problem = str(error) or type(error).__name__
         if time.monotonic() + pause > end:
             raise Failed(NO_ANSWER, f"the hub did not answer for {PATIENCE / 60:.0f} minutes: {problem}")
         if problem != said:
             say(f"waiting for the hub: {problem}")
             said = problem
-        time.sleep(pause * (0.5 + random.random()))
+        time.sleep(pause * (0.5 + ord(os.urandom(1)) / 256))
         pause = min(LONGEST_PAUSE, pause * 2)
 
 
@@ -165,7 +203,7 @@ def server_url(data: Dict[str, Any], port: int) -> str:
 
 
 def main(argv: List[str]) -> int:
-    """Become the session's server; returns only on failure."""
+    """Become the session's server; returns when that could not be, or has ended."""
     # The supervisor of a bubblewrap container ignores these, and what is ignored stays so in everything started.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -178,24 +216,95 @@ def main(argv: List[str]) -> int:
             port = held.getsockname()[1]
             report(data, port)
             become_server(data, port)
+        return 0
     except Failed as error:
         say(str(error))
         return error.code
 
 
-def become_server(data: Dict[str, Any], port: int) -> NoReturn:
-    """Replace this program by the server."""
+def own_script(name: str, environ: Dict[str, str]) -> str:
+    """Return the path of the server's program where this very interpreter would run it, else ""."""
+    for variable in set(environ) | set(os.environ):
+        if variable.startswith(READ_AT_START) and environ.get(variable) != os.environ.get(variable):
+            return ""
+    path = found(name, environ.get("PATH", os.defpath))
+    if not path or not sys.executable:
+        return ""
+    with open(path, "rb") as file:
+        head = file.readline(512)
+    words = head[2:].decode(errors="replace").split() if head[:2] == b"#!" else []
+    if words[:1] == ["/usr/bin/env"] and len(words) == 2:
+        words = [found(words[1], environ.get("PATH", os.defpath))]
+    # The same folder too: by it, and not by where a link leads, Python knows its packages.
+    same = len(words) == 1 and os.path.dirname(words[0]) == os.path.dirname(sys.executable)
+    return path if same and os.path.realpath(words[0]) == os.path.realpath(sys.executable) else ""
+
+
+def found(name: str, folders: str) -> str:
+    """Return where a program is, as execvp(3) finds it, else ""."""
+    paths = [name] if "/" in name else [os.path.join(folder, name) for folder in folders.split(":")]
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
+
+
+class Later(ModuleType):
+    """Stands in for a module until somebody asks for what is in it, which imports the real one."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is not self:
+            return getattr(import_module(self.__name__), name)
+        if name in OF_THE_HUB[self.__name__]:
+            return type(name, (Exception,), {"__module__": self.__name__})  # nothing is ever one of these
+        raise AttributeError(f"{self.__name__}.{name} is asked for too early")
+
+
+def import_server() -> None:
+    """Import jupyterhub.singleuser without the hub's own parts; whoever imports these afterwards gets the real ones.
+
+    Where that does not work with another release of JupyterHub, it is imported as ever, and takes as long. What is
+    imported stays: no garbage is looked for in it, meanwhile or later.
+    """
+    gc.disable()
+    places = {name: Later(name) for name in OF_THE_HUB if name not in sys.modules}
+    before = set(sys.modules)
+    sys.modules.update(places)
+    try:
+        import_module("jupyterhub.singleuser")
+    except Exception:  # noqa: BLE001  whatever it is, the import as ever says it better
+        for name in set(sys.modules) - before:
+            if name.partition(".")[0] in ("jupyterhub", "sqlalchemy"):
+                del sys.modules[name]
+    for name, module in places.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    if hasattr(gc, "freeze"):  # Python 3.7
+        gc.freeze()
+    gc.enable()
+
+
+def become_server(data: Dict[str, Any], port: int) -> None:
+    """Become the server: go on as its script, or replace this program by it; returns only from a script that ends."""
     environ = dict(os.environ)
     environ.update(data["environ"])
     environ["JUPYTERHUB_SERVICE_URL"] = server_url(data, port)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec would hand that on
-    say(f"starting {data['argv'][0]} on port {port}")
+    say("starting {} on port {}".format(data["argv"][0], port))
     try:
-        os.execvpe(data["argv"][0], data["argv"], environ)
+        path = own_script(data["argv"][0], environ)
+        if not path:
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec would hand that on
+            os.execvpe(data["argv"][0], data["argv"], environ)
     except OSError as error:
         code = OTHER_PROCESSOR if error.errno == errno.ENOEXEC else NO_PROGRAM
-        raise Failed(code, f"{data['argv'][0]} cannot be started: {error.strerror}") from error
+        raise Failed(code, "{} cannot be started: {}".format(data["argv"][0], error.strerror)) from error
+    os.environ.update(environ)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv, sys.path[0] = [path, *data["argv"][1:]], os.path.dirname(path)
+    if os.path.basename(path) == "jupyterhub-singleuser":
+        import_server()
+    sys.modules["__main__"] = module = ModuleType("__main__")
+    module.__file__ = path
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 # ruff: noqa: UP006, UP035, UP041, PTH108, PTH110, PTH118, PTH120, PTH208, T201
 """carme-steps: starts Slurm steps for the session's own container, beside which it runs in the job.
 
-It listens on ``steps.sock`` in the session folder (0600), and answers the owner of the session alone: the kernel says
-who asks. What it knows of Slurm is in ``carme-srun`` beside. Each connection has a process of its own here, and a step
-lives as long as the connection that asked for it. Standard library only, Python 3.6 or later, no threads.
+The batch script listens on ``steps.sock`` in the session folder (0600), starts this program when somebody first
+connects, and hands the socket over (second argument; the first is the folder). Only the owner of the session is
+answered: the kernel says who asks. What it knows of Slurm is in ``carme-srun`` beside. Each connection has a process of
+its own here, and a step lives as long as the connection that asked for it. Standard library only, Python 3.6 or later,
+no threads.
 """
 
 import contextlib
@@ -37,25 +39,6 @@ def load(folder: str, name: str) -> Any:
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
     loader.exec_module(module)
     return module
-
-
-def listen(folder: str) -> socket.socket:
-    """Return the socket in the session folder; where it has its name, somebody answers.
-
-    The way over /proc is short, however long the folder's path is.
-    """
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(SOCKET + ".new", dir_fd=opened)
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old = os.umask(0o177)
-    line.bind(f"/proc/self/fd/{opened}/{SOCKET}.new")
-    os.umask(old)
-    line.listen(128)
-    os.rename(SOCKET + ".new", SOCKET, src_dir_fd=opened, dst_dir_fd=opened)
-    line.setblocking(False)
-    os.close(opened)
-    return line
 
 
 def tell(line: socket.socket, what: Dict[str, Any]) -> None:
@@ -135,9 +118,9 @@ def wake_up() -> int:
 class Serving:
     """Answers until TERM; then it ends all steps, and goes."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, listening: socket.socket) -> None:
         self.folder, self.srun = folder, load(folder, "carme-srun")
-        self.listening, self.wakes = listen(folder), wake_up()
+        self.listening, self.wakes = listening, wake_up()
         self.children: Set[int] = set()
         self.ended = 0.0
         with tempfile.TemporaryFile() as file:
@@ -202,7 +185,7 @@ def main() -> int:
     """Serve one session."""
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    Serving(sys.argv[1]).run()
+    Serving(sys.argv[1], socket.socket(fileno=int(sys.argv[2]))).run()
     return 0
 
 

@@ -1,23 +1,25 @@
-# ruff: noqa: UP006, UP035, PTH110, PTH123, PTH208, T201
+# ruff: noqa: UP006, UP035, UP045, PTH104, PTH108, PTH110, PTH123, PTH208, T201
 """The supervisor: it runs one plan, forwards signals, keeps the grace time, and leaves no process.
 
 A part of the batch script that travels in the data document and is loaded from the session folder, where it is called
 ``carme-supervise``: by the batch script for the session's server, by carme-rank for a rank. Its process must be the
-parent of orphans (prctl(2), PR_SET_CHILD_SUBREAPER) and must block FORWARDED and SIGCHLD. Standard library only,
-Python 3.6 or later.
+parent of orphans (prctl(2), PR_SET_CHILD_SUBREAPER) and must block BLOCKED. Standard library only, Python 3.6 or later.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+BLOCKED = {*FORWARDED, signal.SIGCHLD, signal.SIGIO}
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOK_EVERY, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
@@ -87,11 +89,55 @@ def sweep() -> None:
     say(f"processes {descendants(os.getpid())} could not be killed")
 
 
+class Beside:
+    """A program beside the payload, which is started when somebody first connects to its socket: most never are.
+
+    The program gets the listening socket as a descriptor whose number is its last argument; here it is closed then.
+    """
+
+    def __init__(self, argv: Sequence[str], name: str) -> None:
+        """Listen on a socket of that name (0600) in the current folder; where the name is, somebody answers.
+
+        The kernel says by SIGIO that somebody connects (fcntl(2), O_ASYNC). The way over /proc is short, however long
+        the folder's path is.
+        """
+        self.argv, self.pid = list(argv), 0
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name + ".new")
+        old = os.umask(0o177)
+        self.socket.bind(f"/proc/self/fd/{folder}/{name}.new")
+        os.umask(old)
+        os.close(folder)
+        self.socket.listen(128)
+        fcntl.fcntl(self.socket, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self.socket, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+        os.rename(name + ".new", name)
+
+    def start(self, prepare: Callable[[], None]) -> None:
+        """Start the program, once."""
+        if self.pid:
+            return
+        fcntl.fcntl(self.socket, fcntl.F_SETFL, os.O_NONBLOCK)
+        with contextlib.closing(self.socket):
+            argv, fd = [*self.argv, str(self.socket.fileno())], self.socket.fileno()
+            process = subprocess.Popen(argv, start_new_session=True, pass_fds=[fd], preexec_fn=prepare)
+        process.returncode, self.pid = 0, process.pid  # collected by reap(), never by subprocess
+
+
 class Supervisor:
     """Runs one plan: forwards signals to the payload, keeps the grace time, then ends the container."""
 
-    def __init__(self, plan: Dict[str, Any], look: Callable[[], None], every: float = LOOK_EVERY) -> None:
-        self.plan, self.way, self.look, self.every = plan, plan.get("supervise", "child"), look, every
+    def __init__(
+        self,
+        plan: Dict[str, Any],
+        look: Callable[[], None],
+        every: float = LOOK_EVERY,
+        beside: Optional[Beside] = None,
+    ) -> None:
+        self.plan, self.way, self.look = plan, plan.get("supervise", "child"), look
+        self.every, self.beside = every, beside
         passed = {name: os.environ[name] for name in plan.get("pass_env", ()) if name in os.environ}
         self.environ = {**plan.get("environ", {}), **passed}
         self.pid = self.inner = self.owed = 0
@@ -113,8 +159,10 @@ class Supervisor:
             self.look()
             wait = self.every if not self.ends_at else max(0.01, self.ends_at - time.monotonic())
             wait = min(wait, 0.1) if self.owed or (self.way == "podman" and not self.inner) else wait
-            got = signal.sigtimedwait(set(FORWARDED) | {signal.SIGCHLD}, wait)
-            number = self.owed if got is None or got.si_signo == signal.SIGCHLD else got.si_signo
+            got = signal.sigtimedwait(BLOCKED, wait)
+            if got and got.si_signo == signal.SIGIO and self.beside:
+                self.beside.start(self.prepare)
+            number = got.si_signo if got and got.si_signo in FORWARDED else self.owed
             if number:
                 self.forward(number)
             if self.ends_at and time.monotonic() >= self.ends_at:
@@ -189,20 +237,16 @@ def read_child_pid(info: int) -> int:
     return int(json.loads(text.decode()).get("child-pid", 0)) if piece else 0
 
 
-def run(supervisor: Supervisor, steps: Sequence[str] = (), ended: Callable[[int], int] = int) -> int:
-    """Run a plan, and what starts ranks for the payload beside it; return the payload's status and leave no process.
+def run(supervisor: Supervisor, ended: Callable[[int], int] = int) -> int:
+    """Run a plan, and what is beside its payload; return the payload's status and leave no process.
 
     ``ended`` is called with the status as soon as the payload has ended, before anything is cleaned up; what it returns
     is the status.
     """
-    beside = 0
     try:
-        if steps:
-            process = subprocess.Popen(steps, start_new_session=True, preexec_fn=supervisor.prepare)
-            process.returncode, beside = 0, process.pid  # collected by reap(), as above
         return ended(supervisor.run())
     finally:
-        end = time.monotonic() + STEPS_SECONDS
+        end, beside = time.monotonic() + STEPS_SECONDS, supervisor.beside.pid if supervisor.beside else 0
         while beside in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
             kill(beside, signal.SIGTERM)
             time.sleep(0.05)

@@ -54,8 +54,8 @@ class Seen:
         return found
 
     def server_environment(self) -> dict[str, str]:
-        """Return the environment of the single-user server."""
-        return next(e for e in self.processes().values() if "JUPYTERHUB_API_TOKEN" in e)
+        """Return the environment that the single-user server's container began with."""
+        return next(e for e in self.processes().values() if "CARME_IMAGE" in e)
 
     def log(self) -> str:
         return (self.folder / "job.log").read_text()

@@ -273,7 +273,7 @@ def server_process(session: str) -> int:
         if entry.name.isdigit():
             try:
                 words = (entry / "cmdline").read_bytes()
-                if b"jupyterhub-singleuser" not in words or b"bwrap" in words.split(b"\0")[0]:
+                if b"carme-singleuser" not in words or b"bwrap" in words.split(b"\0")[0]:
                     continue
                 environ = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
@@ -297,14 +297,12 @@ def end_service(hub: Hub, name: str) -> None:
 
 
 def server_token(session: str) -> str:
-    """Return the API token that a session's server has, as somebody who stole it would."""
+    """Return the API token that a session's server has, as somebody who stole it would: from its session folder."""
     pid = server_process(session)
     assert pid, f"session {session} has no server"
-    for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-        name, _, value = line.partition(b"=")
-        if name == b"JUPYTERHUB_API_TOKEN":
-            return value.decode()
-    raise AssertionError("the server has no token")
+    environ = dict(word.split(b"=", 1) for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if word)
+    data = json.loads((Path(environ[b"CARME_SESSION_FOLDER"].decode()) / "data.json").read_text())
+    return str(data["singleuser"]["environ"]["JUPYTERHUB_API_TOKEN"])
 
 
 def seconds_since(begun: float) -> float:

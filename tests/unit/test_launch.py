@@ -118,31 +118,43 @@ def test_files_are_written_private_and_nothing_secret_is_left_at_the_end(node: N
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in node.folder.iterdir())
 
 
-def test_carme_steps_runs_beside_the_payload_and_may_end_what_it_has_begun(node: Node) -> None:
+ASKS = "import os, socket; line = socket.socket(socket.AF_UNIX); line.connect('steps.sock'); line.recv(1)"
+
+
+def test_carme_steps_begins_when_it_is_first_asked_and_may_end_what_it_has_begun(node: Node) -> None:
     code = (
-        "import os, signal, sys, time\n"
+        "import os, signal, socket, sys, time\n"
         "def end(*_):\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "    print('steps end'); time.sleep(1); print('steps have ended', flush=True); sys.exit()\n"
         "signal.signal(signal.SIGTERM, end)\n"
-        "print('steps of', sys.argv[1], os.path.getsize('carme-launch'), flush=True)\n"
-        "open('steps.sock', 'w').close(); time.sleep(60)"
+        "listening = socket.socket(fileno=int(sys.argv[2])); listening.setblocking(True)\n"
+        "while True:\n    line = listening.accept()[0]\n"
+        "    print('steps of', sys.argv[1], os.path.getsize('carme-launch'), flush=True); line.send(b'.')"
     )
     node.document["files"] |= {"carme-steps": {"mode": 0o700, "text": code}}
-    wait = "import os, time\nwhile not os.path.exists('steps.sock'): time.sleep(0.01)\nprint('payload ends')"
-    assert node.run(wait) == 0
-    said = [f"steps of {node.folder} {LAUNCH.stat().st_size}", "payload ends", "steps end", "steps have ended"]
-    assert node.log.splitlines()[:4] == said
+    mode = "print('mode', oct(os.stat('steps.sock').st_mode & 0o777), flush=True)"
+    assert node.run(f"import os, time; {mode}; time.sleep(0.3); print('asks', flush=True)\n{ASKS}\n{ASKS}") == 0
+    steps = f"steps of {node.folder} {LAUNCH.stat().st_size}"
+    assert node.log.splitlines()[:6] == ["mode 0o600", "asks", steps, steps, "steps end", "steps have ended"]
+    assert sorted(path.name for path in node.folder.iterdir()) == ["end.json", "job.log"]
+
+
+def test_carme_steps_that_nobody_asks_never_begins(node: Node) -> None:
+    node.document["files"] |= {"carme-steps": {"mode": 0o700, "text": "print('steps begin', flush=True)"}}
+    assert node.run("import time; time.sleep(0.3)") == 0
+    assert "steps begin" not in node.log
     assert sorted(path.name for path in node.folder.iterdir()) == ["end.json", "job.log"]
 
 
 def test_carme_steps_that_does_not_end_is_killed(node: Node) -> None:
     code = (
-        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('is', os.getpid(), flush=True)\n"
-        "open('steps.sock', 'w').close(); time.sleep(60)"
+        "import os, signal, socket, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('is', os.getpid(), flush=True)\nlistening = socket.socket(fileno=int(sys.argv[2]))\n"
+        "listening.setblocking(True); line = listening.accept()[0]; line.send(b'.'); time.sleep(60)"
     )
     node.document["files"] |= {"carme-steps": {"mode": 0o700, "text": code}}
     began = time.monotonic()
-    assert node.run("import os, time\nwhile not os.path.exists('steps.sock'): time.sleep(0.01)") == 0
+    assert node.run(ASKS) == 0
     assert 5 < time.monotonic() - began < 20
     assert not Path(f"/proc/{node.log.split()[1]}").exists()
 

@@ -2,8 +2,10 @@
 
 # ruff: noqa: F821, S102  get_config and load_subconfig are given by traitlets; what is run here came with this file
 import base64
+import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import types
@@ -25,6 +27,19 @@ if os.environ.get("JUPYTERHUB_DISABLE_USER_CONFIG"):
         if there and not Path(place).resolve().is_relative_to(Path.home().resolve()):
             load_subconfig("jupyter_server_config.py", path=place)
     c.ServerApp.jpserver_extensions.update(EXTENSIONS)
+
+# At each start JupyterLab would run yarn and jupyter-lsp npm, where the image (or the node, which shows through) has
+# node: a quarter of a second to learn which registry builds take, and where npm puts programs. A session builds nothing
+# in its server, and these folders are found without npm; people name theirs in extra_node_roots.
+node = shutil.which("node")
+if node:
+    near = [Path.cwd(), Path(sys.prefix) / "lib", Path(sys.prefix), Path(node).parent.parent / "lib"]
+    with contextlib.suppress(ImportError):
+        from jupyterlab import commands
+
+        near.insert(1, Path(commands.get_app_dir()) / "staging")
+        commands._yarn_config = lambda _logger: {"yarn config": {}, "npm config": {}}  # as without node
+    c.LanguageServerManager.node_roots = [str(folder) for folder in dict.fromkeys([*near, Path("/usr/local/lib")])]
 
 # Jupyter would start a login shell, which sets PATH anew and hides what the image brings. Who has named a shell in
 # their own settings gets that: these here come before them, so they are looked at first.
