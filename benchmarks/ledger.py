@@ -1,11 +1,15 @@
-"""Admission, statement pages and reconciling with a million entries of 2,000 users, and without, on both databases.
+"""Admission, balances, statement pages and reconciling with a million entries of 2,000 users, and without, on both
+databases.
 
-``python benchmarks/ledger.py [sqlite] [postgresql]`` (ten minutes for both). Commits wait for the disk on both. There
-is no peer: no open system that we know of holds GPU time.
+``python benchmarks/ledger.py [sqlite] [postgresql] [--entries N]`` (ten minutes for both; ten million entries on SQLite
+alone take a quarter of an hour and six GiB in /var/tmp). With ``--entries`` the ledger has so many, a million for each
+year. Commits wait for the disk on both. There is no peer: no open system that we know of holds GPU time. That of the
+balances is what they were before sums were kept: all entries added up, in the same database and run.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import sys
@@ -13,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))  # the PostgreSQL of the tests
 
 from measure import figure, load, percentile, say  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
-from sqlalchemy import Engine, insert, text  # noqa: E402
+from sqlalchemy import Connection, Engine, func, select, text  # noqa: E402
 
 from carme_hub.accounting.admit import admit, preview, standing  # noqa: E402
 from carme_hub.accounting.books import Books  # noqa: E402
@@ -33,14 +38,16 @@ from carme_hub.domain.policy import Policy  # noqa: E402
 from carme_hub.domain.quotas import Ask, Person, Quota, Who, Window  # noqa: E402
 from carme_hub.domain.resources import Gpus  # noqa: E402
 from carme_hub.domain.usage import Usage  # noqa: E402
-from carme_hub.store.engine import CarmeStore  # noqa: E402
-from carme_hub.store.ledger import Filter, LedgerStore  # noqa: E402
+from carme_hub.store.engine import CarmeStore, make_engine  # noqa: E402
+from carme_hub.store.ledger import Filter, LedgerReads, LedgerStore  # noqa: E402
 from carme_hub.store.ledger_rows import entry_row  # noqa: E402
+from carme_hub.store.ledger_sums import differences, sum_anew  # noqa: E402
 from carme_hub.store.tables import ledger as table  # noqa: E402
 
 ENTRIES, USERS, ACCOUNTS, OPEN, TIMES, JOBS, STORM = 1_000_000, 2000, 200, 300, 400, 10_000, 200
 NOW = 1_790_000_000
 YEAR = 365 * 86400
+AT_ONCE = 50_000
 A100 = Gpus("a100", 1)
 QUOTAS = (
     Quota("day", Who.USER, gpu_time=10_000 * GPU_HOUR, window=Window.DAY, concurrent_gpus=800, sessions_per_day=900),
@@ -56,46 +63,89 @@ def account_of(user: int) -> str:
     return f"account{user % ACCOUNTS}"
 
 
-def entries(count: int) -> Iterator[Entry]:
-    """Yield a year of sessions: each a hold, a charge and a release; the last ones are open."""
+def rows_of(count: int) -> Iterator[dict[str, Any]]:
+    """Yield years of sessions, a million entries each: a hold, a charge and a release; the last ones are open."""
     rng = random.Random(4)
+    began = NOW - YEAR * max(1, count // ENTRIES)
     for n in range(ACCOUNTS):
-        yield Entry(f"grant:{n}", Kind.GRANT, "lab", f"account{n}", 500_000 * GPU_HOUR, NOW - YEAR, actor="root")
+        grant = Entry(f"grant:{n}", Kind.GRANT, "lab", f"account{n}", 500_000 * GPU_HOUR, began, actor="root")
+        yield entry_row(grant.but(amount=grant.amount * max(1, count // ENTRIES)))
     sessions = count // 3
+    # Ready rows: to make an entry of each takes longer than to write it.
+    ready = {}
+    for gpus in (1, 2, 4):
+        hold = Entry("", Kind.HOLD, "lab", "", 0, 0, gpus=(Gpus("a100", gpus),), partition="gpu", qos="normal")
+        kinds = (hold.but(reason="held"), hold.but(kind=Kind.CHARGE, nodes="n1"), hold.but(kind=Kind.RELEASE))
+        ready[gpus] = [entry_row(each) for each in kinds]
     for n in range(sessions):
-        user, at = rng.randrange(USERS), NOW - YEAR + n * YEAR // sessions
-        gpus, limit = (Gpus("a100", rng.choice((1, 1, 1, 2, 4))),), rng.choice((3600, 7200, 14400, 28800))
-        used, id = rng.randint(60, limit), f"{n:08}-0000-4000-8000-000000000000"
-        rate = 1000 * gpus[0].count
-        hold = Entry(hold_key(id), Kind.HOLD, "lab", account_of(user), -limit * rate, at, f"user{user}", id)
-        yield hold.but(start=at, end=at + limit, gpus=gpus, partition="gpu", qos="normal", reason="held")
+        user, at = rng.randrange(USERS), began + n * (NOW - began) // sessions
+        gpus, limit = rng.choice((1, 1, 1, 2, 4)), rng.choice((3600, 7200, 14400, 28800))
+        used, id, start = rng.randint(60, limit), f"{n:08}-0000-4000-8000-000000000000", at + 5
+        who = {"account": account_of(user), "user": f"user{user}", "session": id, "start": at, "end": at + limit}
+        hold_row, charge_row, release_row = ready[gpus]
+        held = limit * 1000 * gpus
+        yield {**hold_row, **who, "key": hold_key(id), "amount": -held, "at": at}
         if n >= sessions - OPEN:
             continue
-        start = at + 5
-        charge = hold.but(
-            key=charge_key("lab", n + 1, at), kind=Kind.CHARGE, amount=-used * rate, at=start + used, job_id=n + 1
-        )
-        yield charge.but(submitted=at, start=start, end=start + used, gpus=gpus, nodes="n1", reason=f"job {n + 1}")
-        yield hold.but(key=release_key(id), kind=Kind.RELEASE, amount=limit * rate, at=start + used)
+        job = {"key": charge_key("lab", n + 1, at), "job_id": n + 1, "submitted": at, "reason": f"job {n + 1}"}
+        time = {"at": start + used, "start": start, "end": start + used}
+        yield {**charge_row, **who, **job, **time, "amount": -used * 1000 * gpus}
+        yield {**release_row, **who, "key": release_key(id), "amount": held, "at": start + used}
 
 
-def fill(engine: Engine, count: int) -> None:
+def fill(url: str, count: int) -> None:
+    """Write the entries at once: indexes are made at the end, and what triggers keep too, as an upgrade makes it."""
     say(f"Writing {count:,} entries")
-    rows: list[dict[str, Any]] = []
-
-    def write() -> None:
-        with engine.begin() as connection:
-            connection.execute(insert(table), rows)
-        rows.clear()
-
-    for entry in entries(count):
-        rows.append(entry_row(entry))
-        if len(rows) == 20_000:
-            write()
-    write()
-    if engine.dialect.name == "postgresql":  # as its autovacuum does within minutes
+    rows, engine = rows_of(count), make_engine(url)
+    sqlite, indexes = engine.dialect.name == "sqlite", list(table.indexes) if count else []
+    with engine.connect() as connection:
+        if sqlite:
+            connection.exec_driver_sql("PRAGMA cache_size = -1000000")  # KiB
+        off = _without_triggers(connection) if sqlite else ()
+        for index in indexes:
+            index.drop(connection)
+        connection.commit()
+        while some := list(islice(rows, AT_ONCE)):
+            (_insert if sqlite else _copy)(connection, some)
+            connection.commit()
+        say("Making the indexes")
+        for index in indexes:
+            index.create(connection)
+        for trigger in off:
+            connection.exec_driver_sql(trigger)
+        if sqlite:
+            last = "SELECT id, cluster, session FROM ledger WHERE kind = 'hold' ORDER BY id DESC LIMIT"
+            connection.exec_driver_sql(f"INSERT INTO open_hold {last} {min(OPEN, count // 3)}")
+        connection.commit()
+    sum_anew(engine)
+    if not sqlite:  # as its autovacuum does within minutes
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("VACUUM ANALYZE ledger"))
+            connection.execute(text("VACUUM ANALYZE ledger_sum"))
+    engine.dispose()
+
+
+def _without_triggers(connection: Connection) -> list[str]:
+    """Drop the triggers of SQLite's ledger, which take most of the time, and return what makes them again."""
+    query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'ledger'"
+    found = connection.exec_driver_sql(query).all()
+    for name, _ in found:
+        connection.exec_driver_sql(f"DROP TRIGGER {name}")
+    return [sql for _, sql in found]
+
+
+def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    names, values = ", ".join(f'"{name}"' for name in rows[0]), ", ".join("?" for _ in rows[0])
+    rows_too = [tuple(row.values()) for row in rows]
+    connection.exec_driver_sql(f"INSERT INTO ledger ({names}) VALUES ({values})", rows_too)
+
+
+def _copy(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    names = ", ".join(f'"{name}"' for name in rows[0])
+    raw: Any = connection.connection
+    with raw.cursor() as cursor, cursor.copy(f"COPY ledger ({names}) FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(tuple(row.values()))
 
 
 def timed(what: Callable[[int], object], times: int = TIMES) -> list[float]:
@@ -118,7 +168,15 @@ def usages(first: int, count: int) -> list[Usage]:
     ]  # fmt: skip
 
 
-def measure(name: str, engine: Engine, rows: str) -> None:
+def added_up(reads: LedgerReads) -> None:
+    """Read the balances of all accounts as it was done before sums were kept."""
+    timed = table.c.end > text("0")
+    columns = (table.c.account, table.c.kind, timed.label("timed"), func.sum(table.c.amount))
+    query = select(*columns).where(table.c.cluster == "lab").group_by(table.c.account, table.c.kind, timed)
+    list(reads.run(query))
+
+
+def measure(name: str, engine: Engine, rows: str, count: int) -> None:
     store = LedgerStore(engine)
     books = Books(store, "lab", lambda: Policy(QUOTAS), lambda *_: 1000, lambda: float(NOW), members=lambda *_: COURSE)
     more = {"database": name, "rows": rows, "load": load()}
@@ -148,14 +206,16 @@ def measure(name: str, engine: Engine, rows: str) -> None:
             reads.statement(which, before, 50)
 
     by_account = timed(lambda _: page(Filter(account=person()[1])), 100)
-    by_user = timed(lambda n: page(Filter(user=person()[0].user), 0 if n % 2 else ENTRIES // 2), 100)
+    by_user = timed(lambda n: page(Filter(user=person()[0].user), 0 if n % 2 else count // 2), 100)
     kinds = timed(lambda _: page(Filter(account=person()[1], kind=Kind.GRANT, since=NOW - 2 * YEAR)), 100)
     nobody = timed(lambda n: page(Filter(user=f"nobody{n}")), 20)
     took = [*by_account, *by_user, *kinds, *nobody]
     figure("ledger_statement_page_p99", percentile(took, 0.99), "ms", goal=100, **more)
     with store.reading("lab") as reads:
-        all_accounts = timed(lambda _: reads.balances(), 5)
-    figure("ledger_balances_of_all_accounts_p50", percentile(all_accounts, 0.5), "ms", **more)
+        all_accounts, peer = timed(lambda _: reads.balances(), 100), timed(lambda _: added_up(reads), 5)
+    of_peer = percentile(peer, 0.5)
+    figure("ledger_balances_of_all_accounts_p50", percentile(all_accounts, 0.5), "ms", goal=50, peer=of_peer, **more)
+    figure("ledger_balances_of_all_accounts_p99", percentile(all_accounts, 0.99), "ms", **more)
 
     jobs = usages(5_000_000, JOBS)
     began = time.perf_counter()
@@ -168,6 +228,11 @@ def measure(name: str, engine: Engine, rows: str) -> None:
     assert not report.missing
     assert not report.changed
     storm(books, rows, more)
+    began = time.perf_counter()
+    with engine.connect() as connection:
+        wrong = differences(connection)
+    figure("ledger_sums_held_against_entries", time.perf_counter() - began, "s", **more)
+    figure("ledger_sums_that_differ", len(wrong), "sums", goal=0, **more)
 
 
 def _who(found: tuple[Person, str]) -> tuple[Person, tuple[str, ...]]:
@@ -192,24 +257,28 @@ def storm(books: Books, rows: str, more: dict[str, Any]) -> None:
     figure("ledger_storm_of_200_wait_p99", percentile(took, 0.99), "ms", **more)
 
 
-def run(name: str, url: Callable[[str], contextlib.AbstractContextManager[str]]) -> None:
-    for rows, count in (("none", 0), ("million", ENTRIES)):
+def run(name: str, url: Callable[[str], contextlib.AbstractContextManager[str]], sizes: dict[str, int]) -> None:
+    for rows, count in sizes.items():
         with url(rows) as address:
             engine = CarmeStore(url=address).open()
-            fill(engine, count)
+            fill(address, count)
             say(f"Measuring {name} with {rows} rows")
-            measure(name, engine, rows)
+            measure(name, engine, rows, count)
             engine.dispose()
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or ["sqlite", "postgresql"]
-    if "sqlite" in wanted:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("databases", nargs="*", choices=["sqlite", "postgresql", []], default=["sqlite", "postgresql"])
+    parser.add_argument("--entries", type=int, help="of one ledger, in the place of none and a million")
+    wanted = parser.parse_args()
+    sizes = {f"{wanted.entries}": wanted.entries} if wanted.entries else {"none": 0, "million": ENTRIES}
+    if "sqlite" in wanted.databases:
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-            run("sqlite", lambda rows: contextlib.nullcontext(f"sqlite:///{folder}/{rows}.sqlite"))
-    if "postgresql" in wanted:
+            run("sqlite", lambda rows: contextlib.nullcontext(f"sqlite:///{folder}/{rows}.sqlite"), sizes)
+    if "postgresql" in wanted.databases:
         with postgres(durable=True) as server:
-            run("postgresql", lambda _: server.database())
+            run("postgresql", lambda _: server.database(), sizes)
 
 
 if __name__ == "__main__":

@@ -161,6 +161,8 @@ class Gathering:
         return self._taken[key]
 
     def _use_of(self, whose: Whose, since: float, until: float | None) -> int:
+        if whose.account is not None and whose == Whose(whose.account) and since <= 0 and until is None:
+            return self.balances([whose.account])[whose.account].used  # a sum that is kept
         key = (whose, since, until)
         if key not in self._used:
             self._used[key] = 0 if self._unused_since(whose, since) else self._reads.used(whose, since, until).amount

@@ -15,6 +15,7 @@ from carme_hub.errors import CarmeError
 from carme_hub.store.backup import copy_sqlite, database_file, dump_command, is_sqlite
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine
+from carme_hub.store.ledger_sums import sum_anew
 
 from .configured import YES, ConfiguredApp, Parent, UsageError, table
 
@@ -119,6 +120,32 @@ class CheckApp(ConfiguredApp):
         return 0 if found.good else 1
 
 
+class SumApp(ConfiguredApp):
+    """Make the kept sums anew."""
+
+    name = "carme-hub db sum"
+    description = """Make the sums that balances are made of anew from the ledger's entries, where carme-hub db check
+    finds that they differ, and say which did. No entry is changed. The hub may run: who wants to start waits
+    until it is done. Run it as the hub's user."""
+    examples = "carme-hub db sum"
+
+    async def work(self) -> int:
+        """Sum up, and say what differed."""
+        engine = CarmeStore(config=self.configuration()).open()
+        try:
+            found = await self.waiting("summing up the ledger", asyncio.to_thread(sum_anew, engine))
+        finally:
+            engine.dispose()
+        if self.as_json:
+            self.give({"changed": [asdict(each) for each in found]})
+        elif not found:
+            print("every sum was what its entries come to; nothing is changed")
+        else:
+            rows = [(d.cluster, d.account, d.kind, "yes" if d.timed else "no", d.kept, d.entries) for d in found]
+            print(table(("cluster", "account", "kind", "about a time", "was", "is"), rows, "was is"))
+        return 0
+
+
 class DbApp(Parent):
     """What can be done with the database."""
 
@@ -128,4 +155,5 @@ class DbApp(Parent):
         "upgrade": (UpgradeApp, "Bring it to this release's schema"),
         "backup": (BackupApp, "Copy it, while the hub runs or not"),
         "check": (CheckApp, "Look whether it is whole"),
+        "sum": (SumApp, "Make the sums that are kept of the ledger anew"),
     }

@@ -19,6 +19,7 @@ from carme_hub.errors import StoreError
 
 from .backup import database_file
 from .engine import current_revision, head_revision, patience
+from .ledger_sums import differences
 from .tables import ledger, open_hold
 from .tables import reservation as reservations
 from .tables import session as sessions
@@ -28,8 +29,8 @@ _ROW_AFTER = 600
 #: Seconds after the change of its state for which a reservation that is over may still hold: it is settled when its
 #: sessions are, or ten minutes later.
 _SETTLED_AFTER = 1800
-_SQLITE_TRIGGERS = {"ledger_no_UPDATE", "ledger_no_DELETE", "ledger_hold", "ledger_release"}
-_POSTGRESQL_TRIGGERS = {"ledger_append_only", "ledger_holds"}
+_SQLITE_TRIGGERS = {"ledger_no_UPDATE", "ledger_no_DELETE", "ledger_hold", "ledger_release", "ledger_sums"}
+_POSTGRESQL_TRIGGERS = {"ledger_append_only", "ledger_holds", "ledger_sums"}
 #: How many names a sentence holds.
 _NAMED = 5
 
@@ -169,6 +170,10 @@ def _ledger(connection: Connection) -> Iterator[Looked]:
     )
     good = "every reservation that holds GPU time will be, or is now"
     yield _none(connection, "reservations", over, good, "reservations that are over or unknown and hold GPU time")
+    wrong = differences(connection)
+    bad = "sums that are not what their entries come to, in milli-GPU-seconds (carme-hub db sum makes them anew)"
+    says = f"{bad}: {', '.join(map(str, wrong))}" if wrong else "every sum that is kept is what its entries come to"
+    yield Looked("sums", not wrong, says)
     missing = sorted(_triggers(connection))
     says = f"missing or switched off: {', '.join(missing)}" if missing else "the ledger can only be added to"
     yield Looked("triggers", not missing, says)

@@ -17,7 +17,7 @@ from carme_hub.domain.ledger import SLOT, Balance, Entry, Kind, hold_key
 from .engine import chunks
 from .ledger_rows import Anomaly, Note, entry_of, gpus_of
 from .tables import anomaly as anomalies
-from .tables import ledger, open_hold
+from .tables import ledger, ledger_sum, open_hold
 from .tables import note as notes
 from .tables import session as sessions
 
@@ -120,21 +120,20 @@ class LedgerReads:
 
     def balances(self, accounts: Collection[str] | None = None) -> dict[str, Balance]:
         """Return the balance of these accounts, or of all that have entries."""
-        about_time = ledger.c.end > literal_column("0")  # the same text in both places
-        columns = (ledger.c.account, ledger.c.kind, about_time.label("timed"), func.sum(ledger.c.amount).label("sum"))
-        query = select(*columns).where(ledger.c.cluster == self.cluster)
+        columns = (ledger_sum.c.account, ledger_sum.c.kind, ledger_sum.c.timed, ledger_sum.c.amount)
+        query = select(*columns).where(ledger_sum.c.cluster == self.cluster)
         found: dict[str, Balance] = {}
         if accounts is not None:
-            query = query.where(ledger.c.account.in_(accounts))
+            query = query.where(ledger_sum.c.account.in_(accounts))
             found = dict.fromkeys(accounts, Balance())
-        for account, kind, timed, amount in self.run(query.group_by(ledger.c.account, ledger.c.kind, about_time)):
-            balance, total = found.get(account, Balance()), int(amount)
+        for account, kind, timed, amount in self.run(query):
+            balance = found.get(account, Balance())
             if kind in (Kind.HOLD.value, Kind.RELEASE.value):
-                found[account] = replace(balance, held=balance.held - total)
+                found[account] = replace(balance, held=balance.held - amount)
             elif kind == Kind.CHARGE.value or (kind == Kind.CORRECTION.value and timed):
-                found[account] = replace(balance, used=balance.used - total)
+                found[account] = replace(balance, used=balance.used - amount)
             else:
-                found[account] = replace(balance, granted=balance.granted + total)
+                found[account] = replace(balance, granted=balance.granted + amount)
         return found
 
     def balance(self, account: str) -> Balance:

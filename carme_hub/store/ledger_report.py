@@ -12,7 +12,7 @@ from carme_hub.domain.resources import Gpus
 
 from .ledger_reads import LedgerReads
 from .ledger_rows import gpus_of
-from .tables import ledger, open_hold
+from .tables import ledger, ledger_sum, open_hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,9 @@ def used_between(reads: LedgerReads, since: float, until: float, accounts: Seque
 
 def by_account_and_kind(reads: LedgerReads) -> dict[tuple[str, str], int]:
     """Return the sum of all entries by account and kind, in milli-GPU-seconds with their sign."""
-    query = select(ledger.c.account, ledger.c.kind, func.sum(ledger.c.amount)).where(ledger.c.cluster == reads.cluster)
-    rows = reads.run(query.group_by(ledger.c.account, ledger.c.kind))
+    columns = (ledger_sum.c.account, ledger_sum.c.kind)
+    query = select(*columns, func.sum(ledger_sum.c.amount)).where(ledger_sum.c.cluster == reads.cluster)
+    rows = reads.run(query.group_by(*columns))
     return {(account, kind): int(amount) for account, kind, amount in rows}
 
 

@@ -11,7 +11,7 @@ from carme_hub.domain.ledger import RULES, Entry, Kind
 from carme_hub.domain.resources import Gpus
 from carme_hub.errors import StoreError
 
-#: The largest amount that is written: sums of a million of them still fit the databases' integers.
+#: The largest amount of one entry; one that leads a sum of an account past 64 bits is refused by the database.
 LARGEST = 2**62
 
 

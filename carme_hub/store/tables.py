@@ -112,6 +112,21 @@ open_hold = Table(
     Index("ix_open_hold_session", "session"),
 )
 
+#: The sum of all entries of an account, by kind and by whether they are about a time: what a balance is made of. A
+#: trigger on the ledger keeps it, in the transaction that writes the entries; without it, each balance would read all
+#: entries of its account. ``carme-hub db check`` holds it against the entries.
+ledger_sum = Table(
+    "ledger_sum",
+    metadata,
+    Column("cluster", String(64), primary_key=True),
+    Column("account", String(255), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("timed", Boolean, primary_key=True),
+    Column("amount", BigInteger, nullable=False),
+    # SQLite adds past 64 bits in floating point; so an entry that leads there is refused on both databases.
+    CheckConstraint("amount BETWEEN -9000000000000000000 AND 9000000000000000000", name="ck_ledger_sum_amount"),
+)
+
 anomaly = Table(
     "anomaly",
     metadata,

@@ -245,7 +245,7 @@ async def accounts(call: Call) -> models.AccountsOut:
         every = {*known, *(accounts_in(reads) if sees_all else ())}
         names = [name for name in sorted(every) if not query.cursor or name > query.cursor]
         shown = names[: query.limit]
-        balances = reads.balances(shown)  # of no more than these: the sums over a whole ledger take long
+        balances = reads.balances(shown)
         used: dict[tuple[str, str], int] = {}
         held: dict[tuple[str, str], int] = {}
         for each in used_between(reads, *span, shown):

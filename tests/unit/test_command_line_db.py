@@ -8,7 +8,7 @@ import pytest
 from rig.command_line import Line, line
 from rig.databases import OnePostgres, one_postgres
 
-from carme_hub.cli.db import BackupApp, CheckApp, UpgradeApp
+from carme_hub.cli.db import BackupApp, CheckApp, SumApp, UpgradeApp
 from carme_hub.cli.quotas_show import ShowApp
 from carme_hub.store.engine import current_revision, head_revision, make_engine, migrate
 
@@ -32,6 +32,28 @@ def test_the_database_is_copied_and_checked_from_the_command_line(line: Line) ->
     assert "WRONG" in out
     found = line.json(CheckApp)
     assert [each["name"] for each in found["looked"] if not each["good"]] == ["triggers"]
+
+
+def test_a_sum_that_differs_is_named_and_made_anew_from_the_command_line(line: Line) -> None:
+    line.grant("physics", "2h", "--reason", "x")
+    assert line.run(SumApp)[:2] == (0, "every sum was what its entries come to; nothing is changed\n")
+    engine = make_engine(line.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ledger_sum SET amount = 7")
+    engine.dispose()
+    code, out, _ = line.run(CheckApp)
+    assert code == 1
+    assert "lab physics grant (kept 7, entries 7200000)" in out
+    assert "carme-hub db sum" in out
+    changed = {"cluster": "lab", "account": "physics", "kind": "grant", "timed": False, "kept": 7, "entries": 7_200_000}
+    code, out, _ = line.run(SumApp)
+    assert (code, out.splitlines()[1].split()) == (0, ["lab", "physics", "grant", "no", "7", "7200000"])
+    assert line.run(CheckApp)[0] == 0
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ledger_sum SET amount = 7")
+    engine.dispose()
+    assert line.json(SumApp) == {"changed": [changed]}
+    assert line.run(ShowApp)[1].splitlines()[1].split() == ["physics", "2", "0", "0", "2"]
 
 
 def test_an_upgrade_says_where_the_database_as_it_was_is_kept(line: Line, capsys: pytest.CaptureFixture[str]) -> None:

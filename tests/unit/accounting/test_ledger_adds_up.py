@@ -14,6 +14,7 @@ from forged_site import ADA, HOUR, Site, a100
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rig import postgres
+from sqlalchemy import Engine
 
 from carme_hub.accounting.admit import admit, extend, release
 from carme_hub.accounting.credits import expire_all
@@ -22,6 +23,7 @@ from carme_hub.accounting.settle import settle
 from carme_hub.domain.ledger import GPU_HOUR, Balance
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.sessions import SessionState
+from carme_hub.store.ledger_sums import differences
 
 _numbers = count(1)
 _amounts = st.integers(1, 6 * GPU_HOUR)
@@ -55,7 +57,9 @@ class Oracle:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=_steps)
-def test_any_order_of_grants_starts_and_ends_adds_up(site: Site, steps: list[tuple[object, ...]]) -> None:
+def test_any_order_of_grants_starts_and_ends_adds_up(
+    site: Site, engine: Engine, steps: list[tuple[object, ...]]
+) -> None:
     account, oracle = f"account{next(_numbers)}", Oracle()
     books = site.ledger.books
     site.rows.clear()
@@ -66,6 +70,8 @@ def test_any_order_of_grants_starts_and_ends_adds_up(site: Site, steps: list[tup
         with books.store.reading("lab") as reads:
             found = reads.balance(account)
         assert found == oracle.balance
+        with engine.connect() as connection:
+            assert differences(connection) == []
         assert found.used + found.held <= found.granted
 
     for name, *what in steps:

@@ -25,6 +25,7 @@ from carme_hub.domain.quotas import Person
 from carme_hub.domain.sessions import SessionState
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import Anomaly
+from carme_hub.store.ledger_sums import differences
 
 JOB_ENDS = ("COMPLETED", "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED")
 people, accounts = st.sampled_from(PEOPLE), st.sampled_from(ACCOUNTS)
@@ -286,6 +287,8 @@ class Everybody(Story):
         database.close()
         with self.books.store.reading("lab") as reads:
             found = reads.balances(ACCOUNTS)
+        with self.engine.connect() as connection:
+            assert differences(connection) == [], "what is kept is not what the entries come to"
         for name, balance in found.items():
             assert (balance.granted, balance.used, balance.held) == self.sums.balance(name), name
             assert balance.left == sums.get(name, 0)

@@ -227,7 +227,7 @@ def test_a_database_that_is_not_there_is_a_store_error(store: LedgerStore, engin
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE ledger RENAME TO gone"))
     with pytest.raises(StoreError, match="ledger"), store.reading("lab") as now:
-        now.balance("physics")
+        now.statement(Filter())
     with pytest.raises(StoreError, match="ledger"):
         write(store, grant(5))
 

@@ -85,9 +85,8 @@ def test_the_accounts_of_the_ledger_are_named_without_reading_their_entries(stor
         writes.append([Entry("grant:o", Kind.GRANT, "other", "a7", 9, 1)])
     assert sorted(ask(store, accounts_in)) == ["a0", "a1", "a2", "a3", "a4"]
     found = plan(store, engine, accounts_in)
-    assert "ix_ledger_account" in found
-    if engine.dialect.name == "sqlite":
-        assert "SEARCH ledger USING COVERING INDEX ix_ledger_account (cluster=? AND account>?)" in found
+    assert "ledger_sum" in found
+    assert "ledger" not in found.replace("ledger_sum", "")
 
 
 def ask(store: LedgerStore, question: Callable[[LedgerReads], Any]) -> Any:

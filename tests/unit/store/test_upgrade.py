@@ -14,17 +14,19 @@ from pathlib import Path
 
 import pytest
 from rig.databases import OnePostgres, one_postgres
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
-from carme_hub.domain.ledger import Entry, Kind
+from carme_hub.domain.ledger import Balance, Entry, Kind
 from carme_hub.domain.sessions import SessionState
 from carme_hub.errors import SchemaMismatch
 from carme_hub.store.backup import database_file
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine, migrate
 from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger_rows import entry_row
 from carme_hub.store.once import Told, told_to
 from carme_hub.store.sessions import SessionStore
+from carme_hub.store.tables import ledger
 
 __all__ = ["one_postgres"]
 NIGHTLY = os.environ.get("CARME_NIGHTLY") == "1"
@@ -138,6 +140,38 @@ def test_an_upgrade_that_is_killed_has_done_nothing_and_is_done_again(empty_url:
         CarmeStore(url=empty_url).open()
     CarmeStore(url=empty_url, upgrade=True).open().dispose()
     is_used(empty_url)
+
+
+def test_balances_of_entries_from_before_are_right_after_the_upgrade_and_stay_so(empty_url: str) -> None:
+    old(empty_url, "carme0010")
+    engine = make_engine(empty_url)
+    at = {"at": 300.0, "user": "ada", "actor": "carme-hub"}
+    before = [
+        Entry("grant:1", Kind.GRANT, "lab", "physics", 9000, **at),
+        Entry("correct:1", Kind.CORRECTION, "lab", "physics", -500, **at),
+        Entry("hold:s1", Kind.HOLD, "lab", "physics", -700, session="s1", start=300, end=307, **at),
+        Entry("release:s1", Kind.RELEASE, "lab", "physics", 700, session="s1", start=300, end=307, **at),
+        Entry("hold:s2", Kind.HOLD, "lab", "physics", -70, session="s2", start=300, end=307, **at),
+        Entry("charge:1", Kind.CHARGE, "lab", "physics", -300, job_id=1, submitted=1, start=300, end=303, **at),
+        Entry("refund:1", Kind.CORRECTION, "lab", "physics", 20, job_id=1, submitted=1, start=300, end=303, **at),
+        Entry("grant:2", Kind.GRANT, "lab", "biology", 40, **at),
+        Entry("grant:3", Kind.GRANT, "elsewhere", "physics", 3, **at),
+    ]
+    with engine.begin() as connection:  # as the release of then writes them
+        connection.execute(insert(ledger), [entry_row(each) for each in before])
+    engine.dispose()
+    engine = CarmeStore(url=empty_url, upgrade=True).open()
+    physics = Balance(granted=8500, used=280, held=70)
+    with LedgerStore(engine).reading("lab") as reads:
+        assert reads.balances() == {"physics": physics, "biology": Balance(40)}
+    with LedgerStore(engine).reading("elsewhere") as reads:
+        assert reads.balances() == {"physics": Balance(3)}
+    assert check(empty_url).good
+    with engine.begin() as connection:  # a service of the earlier release that was not stopped
+        connection.execute(insert(ledger), [entry_row(before[0].but(key="grant:4", amount=1))])
+    with LedgerStore(engine).reading("lab") as reads:
+        assert reads.balances() == {"physics": replace(physics, granted=8501), "biology": Balance(40)}
+    engine.dispose()
 
 
 def test_notices_that_were_sent_are_not_sent_again_after_the_upgrade(empty_url: str) -> None:
