@@ -81,5 +81,5 @@ def test_servers_that_die_by_themselves_are_told_within_60_s(hub: Hub, oracle: O
     for user, number in (("alice", 9), ("bob", 15)):
         hub.start_server(user)
         hub.cluster.run("/bin/kill", f"-{number}", str(server_process(truth.row(user).id)))
-    for user in ("alice", "bob"):
-        assert "The server ended" in _ended(hub, truth, truth.row(user))
+    for user, words in (("alice", "was ended by signal 9"), ("bob", "The server ended")):
+        assert words in _ended(hub, truth, truth.row(user))
