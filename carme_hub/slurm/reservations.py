@@ -172,11 +172,12 @@ def _reservation(line: str) -> SlurmReservation:
         accounts=_names(words["Accounts"]),
         flags=frozenset(flag.partition("=")[0] for flag in _names(words["Flags"])),
         state=words["State"],
-        licenses=dict(map(_license, _names(words.get("Licenses", "")))),
+        licenses=dict(map(license_of, _names(words.get("Licenses", "")))),
     )
 
 
-def _license(item: str) -> tuple[str, int]:
+def license_of(item: str) -> tuple[str, int]:
+    """Return name and count of ``gpu_a100:4``."""
     name, _, count = item.partition(":")
     return name, int(count or 1)
 
