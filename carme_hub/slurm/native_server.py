@@ -45,6 +45,14 @@ def value(thing: Any, name: str) -> Any:
         return error.object.decode("utf-8", "replace")
 
 
+def known(thing: Any, name: str) -> Any:
+    """Return an attribute without which a row says nothing."""
+    found = value(thing, name)
+    if found is None:
+        raise ValueError(f"{thing!r} has no {name}")
+    return found
+
+
 def detail(thing: Any, name: str) -> Any:
     """Return an attribute, None where it cannot be read."""
     try:
@@ -64,7 +72,7 @@ def jobs(pyslurm: Any, name: str = "", user: str = "") -> list[list[Any]]:
     names: dict[int, str] = {}
     found = []
     for job in pyslurm.Jobs.load().values():
-        whose = _user(value(job, "user_id"), names)
+        whose = _user(known(job, "user_id"), names)
         called = value(job, "name") or ""
         if name and (called, whose) != (name, user):
             continue
@@ -74,16 +82,16 @@ def jobs(pyslurm: Any, name: str = "", user: str = "") -> list[list[Any]]:
 
 def _job(job: Any, name: str, user: str) -> list[Any]:
     return [
-        value(job, "id"),
+        known(job, "id"),
         name,
         user,
-        value(job, "state"),
+        known(job, "state"),
         detail(job, "state_reason"),
         detail(job, "allocated_nodes"),
         detail(job, "partition"),
         detail(job, "account"),
         detail(job, "priority"),
-        value(job, "submit_time"),
+        known(job, "submit_time"),
         detail(job, "start_time"),
         detail(job, "end_time"),
         detail(job, "time_limit"),
@@ -164,7 +172,7 @@ def records(pyslurm: Any, name: str, user: str, since: float) -> list[list[Any]]
         return list(pyslurm.db.Jobs.load(wanted, connection).values())
 
     def ours(job: Any) -> bool:
-        return value(job, "name") == name and _user(value(job, "user_id"), names) == user
+        return value(job, "name") == name and _user(known(job, "user_id"), names) == user
 
     found = []
     for job in ask():
@@ -176,7 +184,7 @@ def records(pyslurm: Any, name: str, user: str, since: float) -> list[list[Any]]
 
 def _incarnations(newest: Any, ask: Callable[..., list[Any]]) -> Iterator[Any]:
     yield newest
-    number, last = value(newest, "id"), value(newest, "submit_time")
+    number, last = known(newest, "id"), known(newest, "submit_time")
     for _ in range(_MOST):
         if last >= int(time.time()):
             time.sleep(max(0.0, last + 1 - time.time()))  # libslurm takes "before now" for "until now"
@@ -191,7 +199,7 @@ def _incarnations(newest: Any, ask: Callable[..., list[Any]]) -> Iterator[Any]:
 
 
 def _record(job: Any, user: str) -> list[Any]:
-    state = value(job, "state")
+    state = known(job, "state")
     if state == "CANCELLED" and (who := detail(job, "cancelled_by")):
         state = f"CANCELLED by {_number(who)}"
     return [
@@ -199,7 +207,7 @@ def _record(job: Any, user: str) -> list[Any]:
         value(job, "name"),
         user,
         state,
-        value(job, "submit_time"),
+        known(job, "submit_time"),
         value(job, "start_time"),
         value(job, "end_time"),
         detail(job, "nodelist"),

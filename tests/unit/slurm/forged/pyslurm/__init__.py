@@ -1,8 +1,9 @@
-"""A forged pyslurm 25.11.2: it says what ``answers.json`` beside it holds, as the real one does, or fails as it is told.
+"""A forged pyslurm 25.11.2: it says what ``answers.json`` beside it holds, or fails as it is told.
 
-The answers were recorded from the real library on a real Slurm 25.11 (``tests/rig/record_pyslurm.py``), each attribute
-that the product reads. ``{"bytes": hex}`` is a name that is not UTF-8, ``{"gres": {…}}`` TRES, ``{"flags": […]}`` flags of
-a reservation, null in their place flags that the library has no name for, ``{"value": …}`` an enumeration's.
+What it says in the tests that hold both clients against each other was recorded from the real library on a real Slurm
+25.11 (``tests/rig/record_pyslurm.py``), each attribute that the product reads. ``{"bytes": hex}`` is a name that is not
+UTF-8, ``{"gres": {…}}`` TRES, ``{"flags": […]}`` flags of a reservation, null in their place flags that the library has
+no name for, ``{"value": …}`` an enumeration's.
 """
 
 import json
