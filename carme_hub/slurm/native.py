@@ -125,6 +125,10 @@ class ReservationsNative(by_command.ReservationsCli):
             return await super().show()
         return await _read(_reservation, rows)
 
+    async def close(self) -> None:
+        """End the process that asks; the next question starts another one."""
+        await self._controller.close()
+
 
 async def _read(read: Callable[..., _T], rows: Any) -> tuple[_T, ...]:
     """Read rows: all of them, or there is no answer."""

@@ -99,6 +99,9 @@ class ReservationsCli:
         answer = await self._commands.query("scontrol", *argv(step))
         return "" if answer.code == 0 and not answer.complains else answer.words
 
+    async def close(self) -> None:
+        """Give back what is held open for it, which is nothing here."""
+
 
 def argv(step: Step) -> list[str]:
     """Return what scontrol is told. Times are UTC, as the command's own zone is."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pwd
 import re
 import sys
 import time
@@ -105,7 +106,9 @@ async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
     for name, user in wanted:
         await cli.records(name, user, begun)
         native_server.records(library, name, user, begun)
-    said = {**library.said, "tracked": pyslurm.slurmctld.Config.load().accounting_storage_tres}
+    numbers = {words["user_id"] for words in (*library.said["jobs"], *library.said.get("records", ()))} | {0}
+    users = {str(number): pwd.getpwuid(number).pw_name for number in numbers}
+    said = {**library.said, "users": users, "tracked": pyslurm.slurmctld.Config.load().accounting_storage_tres}
     (folder / "answers.json").write_text(json.dumps(said, indent=1) + "\n")
 
 

@@ -3,11 +3,12 @@
 What it says in the tests that hold both clients against each other was recorded from the real library on a real Slurm
 25.11 (``tests/rig/record_pyslurm.py``), each attribute that the product reads. ``{"bytes": hex}`` is a name that is not
 UTF-8, ``{"gres": {…}}`` TRES, ``{"flags": […]}`` flags of a reservation, null in their place flags that the library has
-no name for, ``{"value": …}`` an enumeration's.
+no name for, ``{"value": …}`` an enumeration's. ``users`` are the users of the machine that it was recorded on.
 """
 
 import json
 import os
+import pwd
 import signal
 import time
 from enum import Flag, auto
@@ -129,3 +130,6 @@ slurmctld = SimpleNamespace(
 )
 if not os.environ.get("PYSLURM_DISABLE_AUTO_INIT"):
     _answers("start")
+    if users := _answers("users"):
+        pwd.getpwuid = lambda number: SimpleNamespace(pw_name=users[str(number)])
+        pwd.getpwnam = lambda name: SimpleNamespace(pw_uid={users[number]: int(number) for number in users}[name])
