@@ -172,7 +172,7 @@ def _job(
         user=user,
         state=state,
         phase=phase,
-        reason=reason or "",
+        reason="" if reason in (None, "None") else reason,
         nodes=_lenient(hosts_of, (), nodes or ""),
         partition=partition or "",
         account=account or "",

@@ -70,7 +70,10 @@ class Recorder:
 
     def _note(self, what: str, found: Any) -> Any:
         things = [Recorded(thing, {}) for thing in found.values()]
-        self.said.setdefault(what, []).extend(thing._words for thing in things)
+        for thing in things:
+            self.said.setdefault(what, []).append(thing._words)
+            if what == "records":
+                _ = thing.eligible_time  # by which slurmdbd chooses
         return SimpleNamespace(values=lambda: things)
 
 
@@ -92,6 +95,16 @@ class Noting(Commands):
         return answer
 
 
+def _text(said: dict[str, Any]) -> str:
+    """Return it as JSON with one thing on each line."""
+    parts = []
+    for name, words in said.items():
+        rows = [json.dumps(each) for each in words]
+        text = "[\n  " + ",\n  ".join(rows) + "\n ]" if rows and rows[0][0] == "{" else json.dumps(words)
+        parts.append(f' "{name}": {text}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
     """Ask both."""
     commands, library = Noting(folder), Recorder()
@@ -99,6 +112,11 @@ async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
     begun = time.time() - 3600
     await cli.snapshot()
     native_server.jobs(library)
+    for words in library.said["jobs"]:
+        if (
+            words["time_limit"] is None and (words["end_time"] or 0) > time.time()
+        ):  # squeue calls it NONE while it lies ahead
+            words["end_time"] = 4102444800
     await cli.nodes()
     native_server.nodes(library)
     await ReservationsCli(commands).show()
@@ -109,7 +127,7 @@ async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
     numbers = {words["user_id"] for words in (*library.said["jobs"], *library.said.get("records", ()))} | {0}
     users = {str(number): pwd.getpwuid(number).pw_name for number in numbers}
     said = {**library.said, "users": users, "tracked": pyslurm.slurmctld.Config.load().accounting_storage_tres}
-    (folder / "answers.json").write_text(json.dumps(said, indent=1) + "\n")
+    (folder / "answers.json").write_text(_text(said))
 
 
 if __name__ == "__main__":
