@@ -186,8 +186,8 @@ def _incarnations(newest: Any, ask: Callable[..., list[Any]]) -> Iterator[Any]:
     yield newest
     number, last = known(newest, "id"), known(newest, "submit_time")
     for _ in range(_MOST):
-        if last >= int(time.time()):
-            time.sleep(max(0.0, last + 1 - time.time()))  # libslurm takes "before now" for "until now"
+        # libslurm takes "before this second" for "until now", by a clock that is a few milliseconds behind.
+        time.sleep(max(0.0, last + 1.05 - time.time()))
         older = [job for job in ask(ids=[number], end_time=last) if value(job, "id") == number]
         if not older:
             return

@@ -162,6 +162,16 @@ async def test_a_process_that_was_waited_for_in_vain_is_killed(
         os.kill(first, 0)
 
 
+async def test_a_process_makes_way_for_a_new_one_before_what_it_loses_counts(
+    asking: Callable[..., SlurmNative], library: ForgedPyslurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carme_hub.slurm.native_process._QUESTIONS", 2)
+    library.say(jobs=[JOB])
+    client = asking()
+    seen = [(list((await client.snapshot()).jobs), client._controller.pid is None) for _ in range(4)]
+    assert seen == [([7], False), ([7], True), ([7], False), ([7], True)]
+
+
 async def test_a_question_that_is_given_up_leaves_no_answer_to_the_next(
     asking: Callable[..., SlurmNative], library: ForgedPyslurm
 ) -> None:
