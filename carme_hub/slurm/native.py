@@ -2,12 +2,14 @@
 
 pyslurm answers for jobs, nodes, reservations and the records of accounting, in two processes of their own
 (``native_server.py``), so that a database that is silent keeps nobody from seeing the queue. What it does not show, or
-shows less exactly than the commands, is asked of the commands as before: associations (it has no coordinators), shards
-in use, flags of reservations without a name, GPU time that is charged (it drops incarnations). So are submitting,
-cancelling and time limits, which go as the job's user or with the commands' own care.
+shows less exactly than the commands, is asked of the commands as before: associations (it has no coordinators), nodes
+with shards in use, GPU time that is charged (it drops incarnations), whether a controller answers (its own question
+would wait behind others). So are submitting, cancelling and time limits, which go as the job's user or with the
+commands' own care.
 
-Two values differ from squeue's: an exit status of 128 and more lacks 128, as sacct shows it too; and GPUs that a job
-asked for by ``--gpus`` or per task have the types that AccountingStorageTRES names.
+Three values are less than what the commands of 25.11 say (all seen): of an exit status of 128 and more 128 is taken
+off; reservations lack flags that the library has no name for (REPLACE, TIME_FLOAT), none of which we look at; GPUs that
+a job asked for by ``--gpus`` or per task have the types that AccountingStorageTRES names.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ class ReservationsNative(by_command.ReservationsCli):
         self._controller = controller
 
     async def show(self) -> tuple[SlurmReservation, ...]:
-        """Return all reservations; through scontrol where pyslurm has no name for a flag of one."""
+        """Return all reservations; through scontrol where pyslurm cannot read a flag of one."""
         try:
             rows = await self._controller.ask("reservations")
         except Beyond:

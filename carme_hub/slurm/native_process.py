@@ -21,8 +21,8 @@ from carme_hub.errors import ConfigError, SlurmUnreachable
 
 from .command import AnswerTooLong, Commands, end
 
-#: The releases of pyslurm that were tried, by the release of Slurm that each is of.
-TRIED = ("25.11",)
+#: The release of pyslurm that was tried, which is that of the Slurm it fits.
+TRIED = "25.11"
 _PROGRAM = Path(__file__).with_name("native_server.py")
 _VERSION = re.compile(r"\b(\d+\.\d+)\.\d+")
 #: Questions after which a process makes way for a new one: pyslurm 25.11.2 loses some 6 KiB at each one of accounting.
@@ -58,22 +58,22 @@ def check(commands: Commands) -> None:
     library = _VERSION.search(out)
     if code != 0 or library is None:
         raise ConfigError(f"{setting}, which cannot be loaded: {_last(err) or f'exit status {code}'}")
-    if library[1] not in TRIED:
-        raise ConfigError(f"{setting}: pyslurm {out.strip()} was not tried, {', '.join(TRIED)} was")
+    if library[1] != TRIED:
+        raise ConfigError(f"{setting}: pyslurm {out.strip()} was not tried, {TRIED} was")
     code, out, err = _ask([commands.path("scontrol"), "--version"], commands.environment(), commands.timeout)
     if code != 0:
         raise ConfigError(f"{setting}, and scontrol --version gives no answer: {_last(err) or f'exit status {code}'}")
-    if why := mismatch(library[1], out):
+    if why := mismatch(out):
         raise ConfigError(f"{setting}: {why}")
 
 
-def mismatch(library: str, said: str) -> str:
-    """Return why pyslurm of that release does not fit what ``scontrol --version`` said, "" where it does."""
+def mismatch(said: str) -> str:
+    """Return why pyslurm does not fit what ``scontrol --version`` said, "" where it does."""
     found = _VERSION.search(said)
-    if found is not None and found[1] == library:
+    if found is not None and found[1] == TRIED:
         return ""
     slurm = f"of Slurm {found[1]}" if found is not None else f"no release that can be read ({said.strip()[:80]!r})"
-    return f"pyslurm {library} fits Slurm {library} only, and the commands here are {slurm}"
+    return f"pyslurm {TRIED} fits Slurm {TRIED} only, and the commands here are {slurm}"
 
 
 class NativeProcess:
@@ -160,7 +160,7 @@ class NativeProcess:
     async def _start(self) -> asyncio.subprocess.Process:
         """Start one, if it still fits: Slurm may have been upgraded below a hub that goes on."""
         version = await self._commands.run([self._commands.path("scontrol"), "--version"])
-        if why := min((mismatch(tried, version.out) for tried in TRIED), key=len):
+        if why := mismatch(version.out):
             raise SlurmUnreachable(why)
         process = await self._commands.start(argv(), environ=environment(self._commands), user=self._user)
         self._process, self._complaints, self._left = process, b"", _QUESTIONS

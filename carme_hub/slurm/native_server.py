@@ -133,7 +133,7 @@ def _node(node: Any, tracked: frozenset[str]) -> list[Any]:
 
 
 def reservations(pyslurm: Any) -> list[list[Any]]:
-    """Return all reservations. A flag that pyslurm has no name for hides all of them."""
+    """Return all reservations, without the flags that pyslurm has no name for."""
     return [_reservation(each) for each in pyslurm.Reservations.load().values()]
 
 
@@ -141,7 +141,7 @@ def _reservation(each: Any) -> list[Any]:
     name = value(each, "name")
     try:
         flags = each.flags
-    except ValueError as error:
+    except ValueError as error:  # what enum does with a bit that has no name depends on Python's release
         raise Beyond(f"flags of the reservation {name}: {error}") from error
     return [
         name,
