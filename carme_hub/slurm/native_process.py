@@ -46,7 +46,10 @@ def environment(commands: Commands) -> dict[str, str]:
 
 
 def check(commands: Commands) -> None:
-    """See that pyslurm is here and of the same release as Slurm's commands. Asks no controller.
+    """See that pyslurm is here and of the same release as Slurm's commands.
+
+    scontrol may need the controller even to say its own release, where it has no configuration of its own. Where it is
+    silent the hub starts all the same: each process is started after the same question.
 
     Raises:
         ConfigError: it is not, and why.
@@ -60,10 +63,8 @@ def check(commands: Commands) -> None:
         raise ConfigError(f"{setting}, which cannot be loaded: {_last(err) or f'exit status {code}'}")
     if library[1] != TRIED:
         raise ConfigError(f"{setting}: pyslurm {out.strip()} was not tried, {TRIED} was")
-    code, out, err = _ask([commands.path("scontrol"), "--version"], commands.environment(), commands.timeout)
-    if code != 0:
-        raise ConfigError(f"{setting}, and scontrol --version gives no answer: {_last(err) or f'exit status {code}'}")
-    if why := mismatch(out):
+    code, out, _ = _ask([commands.path("scontrol"), "--version"], commands.environment(), commands.timeout)
+    if code == 0 and (why := mismatch(out)):
         raise ConfigError(f"{setting}: {why}")
 
 
@@ -160,6 +161,8 @@ class NativeProcess:
     async def _start(self) -> asyncio.subprocess.Process:
         """Start one, if it still fits: Slurm may have been upgraded below a hub that goes on."""
         version = await self._commands.run([self._commands.path("scontrol"), "--version"])
+        if version.code != 0:
+            raise SlurmUnreachable(f"scontrol --version: {version.words}")
         if why := mismatch(version.out):
             raise SlurmUnreachable(why)
         process = await self._commands.start(argv(), environ=environment(self._commands), user=self._user)

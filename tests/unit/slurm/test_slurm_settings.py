@@ -8,7 +8,7 @@ from forged_slurm import ForgedSlurm
 from traitlets import TraitError
 from traitlets.config import Config
 
-from carme_hub.errors import ConfigError
+from carme_hub.errors import ConfigError, SlurmUnreachable
 from carme_hub.slurm.cli import SlurmCli
 from carme_hub.slurm.native import ReservationsNative, SlurmNative
 from carme_hub.slurm.reservations import ReservationsCli
@@ -93,9 +93,17 @@ def test_pyslurm_and_commands_of_another_release_do_not_start_the_hub(
         ConfigError, match=r"pyslurm 25.11 fits Slurm 25.11 only, and the commands here are of Slurm 22.05"
     ):
         build(ask_via="pyslurm", slurm_prefix=str(forged.prefix))
-    forged.say("scontrol", err="scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error", code=1)
-    with pytest.raises(ConfigError, match=r"scontrol --version gives no answer: .*res_nsearch"):
-        build(ask_via="pyslurm", slurm_prefix=str(forged.prefix))
+
+
+async def test_a_slurm_that_is_silent_keeps_no_hub_from_starting_and_is_not_asked_before_its_release_is_known(
+    forged: ForgedSlurm, library: ForgedPyslurm
+) -> None:
+    forged.say("scontrol", err="scontrol: fatal: Could not establish a configuration source", code=1)
+    client = build(ask_via="pyslurm", slurm_prefix=str(forged.prefix))
+    assert isinstance(client, SlurmNative)
+    with pytest.raises(SlurmUnreachable, match=r"scontrol --version: .*configuration source"):
+        await client.snapshot()
+    assert client._controller.pid is None
 
 
 @pytest.mark.parametrize(
