@@ -27,7 +27,6 @@ from carme_hub.sessions.associations import AssociationBook, book_of
 from carme_hub.sessions.book import SessionBook
 from carme_hub.sessions.keeper import SessionKeeper
 from carme_hub.slurm.client import SlurmClient
-from carme_hub.slurm.reservations import ReservationsCli
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners.admission import Admission
@@ -84,7 +83,7 @@ class Shared:
                 *(self._quotas, engine, cluster, self.associations, self.watcher, self.log), virtual=self._virtual
             )
         if self._reservations.enabled:
-            in_slurm = ReservationsCli(self.settings.commands()).show
+            in_slurm = self.settings.reservations().show
             counted = self._counted_by
             self.slots = Slots(engine, self.settings.cluster, licenses=counted, in_slurm=in_slurm, log=self.log)
         self._revoke_unborn()

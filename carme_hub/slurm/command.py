@@ -108,7 +108,7 @@ class Commands:
         """
         name = os.path.basename(argv[0])  # noqa: PTH119 - no path is meant
         limit = self.timeout if timeout is None else timeout
-        process = await self._start(argv, environ, user, name)
+        process = await self.start(argv, environ=environ, user=user)
         orderly = False
         try:
             async with asyncio.timeout(limit):
@@ -119,12 +119,17 @@ class Commands:
             raise SlurmUnreachable(f"{name}: no answer in {limit:g} s") from error
         finally:
             if not orderly:
-                await _end(process)
+                await end(process)
         return Answer(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
-    async def _start(
-        self, argv: Sequence[str], environ: Mapping[str, str] | None, user: str, name: str
+    async def start(
+        self, argv: Sequence[str], *, environ: Mapping[str, str] | None = None, user: str = ""
     ) -> asyncio.subprocess.Process:
+        """Start a program with pipes to it, as the leader of a process group; see ``run``. ``end`` it.
+
+        Raises:
+            SlurmUnreachable: it cannot be started.
+        """
         who, groups = await asyncio.to_thread(_identity, user) if user else (None, None)
         try:
             return await asyncio.create_subprocess_exec(
@@ -140,7 +145,7 @@ class Commands:
                 extra_groups=groups,
             )
         except (OSError, ValueError) as error:
-            raise SlurmUnreachable(f"{name} cannot be started: {error}") from error
+            raise SlurmUnreachable(f"{os.path.basename(argv[0])} cannot be started: {error}") from error  # noqa: PTH119
 
     async def _read(self, process: asyncio.subprocess.Process, name: str) -> tuple[bytes, bytes]:
         out, err = await asyncio.gather(self._bounded(process.stdout, name), self._bounded(process.stderr, name))
@@ -179,8 +184,8 @@ def _identity(user: str) -> tuple[pwd.struct_passwd, list[int]]:
     return who, os.getgrouplist(user, who.pw_gid)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the command's process group and close our ends of its pipes.
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a command's process group and close our ends of its pipes.
 
     A command under sudo may be out of our reach; it is not waited for then, and the loop reaps it when it ends.
     """

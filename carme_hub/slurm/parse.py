@@ -263,16 +263,12 @@ def _node(line: str) -> Node:
     words: dict[str, str] = {}
     for name, value in _NODE_WORDS.findall(line):
         words.setdefault(name, value)  # free text (Reason, Comment) comes last
-    base, *flags = words["State"].lower().split("+")
-    # A mark after the state is a flag too: * not responding, $ maintenance, @ # ! ~ % and others power and boots.
-    marks = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
-    base = base.removesuffix(marks) if marks else base
-    named = frozenset(flag.rstrip("*") for flag in flags) | ({"not_responding"} if "*" in marks else frozenset())
+    state, usable, flags = node_state(words["State"])
     total = int(words.get("CPUEfctv") or words["CPUTot"])
     return Node(
         name=words["NodeName"],
-        state=base,
-        usable=base in _USABLE and not marks and not _UNUSABLE_FLAGS & named,
+        state=state,
+        usable=usable,
         partitions=tuple(p for p in words.get("Partitions", "").split(",") if p),
         cpus=total,
         cpus_used=int(words["CPUAlloc"]),
@@ -282,5 +278,15 @@ def _node(line: str) -> Node:
         gpus_used=gpus_in_use(words.get("Gres", ""), words.get("GresUsed", "")),
         address=words.get("NodeAddr", words["NodeName"]),
         shards=gpus_of_gres(words.get("Gres", ""), SHARD),
-        flags=named,
+        flags=flags,
     )
+
+
+def node_state(text: str) -> tuple[str, bool, frozenset[str]]:
+    """Return the base state of ``IDLE*+DRAIN`` in lower case, whether jobs can start there, and the flags."""
+    base, *flags = text.lower().split("+")
+    # A mark after the state is a flag too: * not responding, $ maintenance, @ # ! ~ % and others power and boots.
+    marks = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
+    base = base.removesuffix(marks) if marks else base
+    named = frozenset(flag.rstrip("*") for flag in flags) | ({"not_responding"} if "*" in marks else frozenset())
+    return base, base in _USABLE and not marks and not _UNUSABLE_FLAGS & named, named

@@ -99,6 +99,9 @@ class ReservationsCli:
         answer = await self._commands.query("scontrol", *argv(step))
         return "" if answer.code == 0 and not answer.complains else answer.words
 
+    async def close(self) -> None:
+        """Give back what is held open for it, which is nothing here."""
+
 
 def argv(step: Step) -> list[str]:
     """Return what scontrol is told. Times are UTC, as the command's own zone is."""
@@ -172,11 +175,12 @@ def _reservation(line: str) -> SlurmReservation:
         accounts=_names(words["Accounts"]),
         flags=frozenset(flag.partition("=")[0] for flag in _names(words["Flags"])),
         state=words["State"],
-        licenses=dict(map(_license, _names(words.get("Licenses", "")))),
+        licenses=dict(map(license_of, _names(words.get("Licenses", "")))),
     )
 
 
-def _license(item: str) -> tuple[str, int]:
+def license_of(item: str) -> tuple[str, int]:
+    """Return name and count of ``gpu_a100:4``."""
     name, _, count = item.partition(":")
     return name, int(count or 1)
 

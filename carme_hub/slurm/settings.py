@@ -12,6 +12,9 @@ from carme_hub.errors import ConfigError
 from .cli import SlurmCli
 from .client import SlurmClient
 from .command import Commands
+from .native import ReservationsNative, SlurmNative, check
+from .native_process import NativeProcess
+from .reservations import ReservationsCli
 from .rest import RestSubmitter
 from .saver import StartSaver
 from .submit import DirectSubmitter, Submitter, SudoSubmitter
@@ -39,6 +42,16 @@ class CarmeSlurm(LoggingConfigurable):
         help="""Client configuration for the hub's own commands (SLURM_CONF). The default "" means Slurm's own.
         A copy of slurm.conf with a lower MessageTimeout makes an outage known sooner: commands wait for
         MessageTimeout - 1 seconds. Example: ``c.CarmeSlurm.slurm_conf = "/etc/carme/slurm.conf"``.""",
+    ).tag(config=True)
+
+    ask_via = Enum(
+        ("command", "pyslurm"),
+        default_value="command",
+        help="""How Slurm is asked. ``command``, the default: squeue, scontrol and sacct, whatever their release.
+        ``pyslurm``: jobs, nodes, reservations and the records of jobs through that library, which lies on libslurm and
+        starts no process for each question; the rest by the commands as before. It needs the extra ``pyslurm`` and
+        Slurm 25.11, no other release: the hub does not start where library and commands differ.
+        Example: ``c.CarmeSlurm.ask_via = "pyslurm"``.""",
     ).tag(config=True)
 
     submit_via = Enum(
@@ -125,6 +138,8 @@ class CarmeSlurm(LoggingConfigurable):
         help="A command's answer longer than this is not read to its end and counts as no answer.",
     ).tag(config=True)
 
+    _native: NativeProcess | None = None
+
     @validate("slurm_prefix", "slurm_conf")
     def _absolute(self, proposal: dict[str, object]) -> str:
         value = str(proposal["value"])
@@ -144,12 +159,30 @@ class CarmeSlurm(LoggingConfigurable):
     def client(self) -> SlurmClient:
         """Return the client that these settings describe; ``ConfigError`` names what is missing."""
         commands = self.commands()
-        return SlurmCli(
+        submitter, tail = self._submitter(commands), tuple(self.tail_command)
+        if self.ask_via == "command":
+            return SlurmCli(cluster=self.cluster, commands=commands, submitter=submitter, tail_command=tail)
+        check(commands)
+        return SlurmNative(
             cluster=self.cluster,
             commands=commands,
-            submitter=self._submitter(commands),
-            tail_command=tuple(self.tail_command),
+            submitter=submitter,
+            controller=self._controller(),
+            accounting=NativeProcess(commands),
+            tail_command=tail,
         )
+
+    def reservations(self) -> ReservationsCli:
+        """Return what reads and writes Slurm's reservations."""
+        if self.ask_via == "command":
+            return ReservationsCli(self.commands())
+        return ReservationsNative(self.commands(), self._controller())
+
+    def _controller(self) -> NativeProcess:
+        """Return the one process that asks the controller, for whoever uses these settings."""
+        if self._native is None:
+            self._native = NativeProcess(self.commands())
+        return self._native
 
     def watcher(self, client: SlurmClient) -> SlurmWatcher:
         """Return the one watcher of the hub over that client; ``start()`` it on the event loop."""

@@ -38,7 +38,7 @@ from carme_hub.services.reservations.standing import Standing
 from carme_hub.services.roster import SILENT, Roster
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.reservations import ReservationsCli, default_partition, keeps_gpus, licenses_in_slurm
+from carme_hub.slurm.reservations import default_partition, keeps_gpus, licenses_in_slurm
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.engine import CarmeStore
@@ -114,7 +114,7 @@ class ReservationsService(CarmeService):
             self._engine,
             slurm.cluster,
             client=client,
-            reservations=ReservationsCli(commands),
+            reservations=slurm.reservations(),
             usage=UsageReader(commands).usage,
             by_node=by_node,
             licenses_in_slurm=lambda: licenses_in_slurm(commands),

@@ -1,8 +1,14 @@
-"""A client of the hub's own user on the sandbox, one session's job, and a judge, for the tests beside this file."""
+"""A client of the hub's own user on the sandbox, one session's job, and a judge, for the tests beside this file.
+
+``CARME_TEST_ASK_VIA=pyslurm`` makes it one that asks through pyslurm, on a Slurm 25.11 (``CARME_TEST_SLURM=PREFIX``)
+and with an interpreter that has a pyslurm built for it. The same tests hold for both:
+``python -m pytest tests/cluster/test_slurm_client.py tests/cluster/test_reservations_in_slurm.py``.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import pwd
 import time
 import uuid
@@ -15,6 +21,9 @@ from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.cli import SlurmCli
 from carme_hub.slurm.command import Answer, Commands
+from carme_hub.slurm.native import ReservationsNative, SlurmNative
+from carme_hub.slurm.native_process import NativeProcess
+from carme_hub.slurm.reservations import ReservationsCli
 from carme_hub.slurm.rest import RestSubmitter
 from carme_hub.slurm.submit import DirectSubmitter, Submitter, SudoSubmitter
 
@@ -59,7 +68,23 @@ def submitter(cluster: Cluster, way: str, commands: Commands) -> Submitter:
 
 def hub_client(cluster: Cluster, timeout: float = 10.0) -> SlurmCli:
     commands = CommandsOfTheHub(cluster, timeout)
-    return SlurmCli(cluster=cluster.name, commands=commands, submitter=submitter(cluster, "direct", commands))
+    submits = submitter(cluster, "direct", commands)
+    if os.environ.get("CARME_TEST_ASK_VIA") != "pyslurm":
+        return SlurmCli(cluster=cluster.name, commands=commands, submitter=submits)
+    return SlurmNative(
+        cluster=cluster.name,
+        commands=commands,
+        submitter=submits,
+        controller=NativeProcess(commands, user=cluster.hub_user),
+        accounting=NativeProcess(commands, user=cluster.hub_user),
+    )
+
+
+def hub_reservations(cluster: Cluster) -> ReservationsCli:
+    commands = CommandsOfTheHub(cluster)
+    if os.environ.get("CARME_TEST_ASK_VIA") != "pyslurm":
+        return ReservationsCli(commands)
+    return ReservationsNative(commands, NativeProcess(commands, user=cluster.hub_user))
 
 
 def spec(user: str = "alice", **changes: object) -> JobSpec:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slurm_parts import CommandsOfTheHub, hub_client
+from slurm_parts import hub_client, hub_reservations
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
 from carme_hub.booking.keeper import ReservationKeeper
@@ -19,7 +19,6 @@ from carme_hub.domain.slurm_reservations import Create, Delete, SlurmReservation
 from carme_hub.domain.supply import spots_of
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
-from carme_hub.slurm.reservations import ReservationsCli
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import LedgerStore
 from carme_hub.store.reservations import ReservationStore
@@ -33,7 +32,7 @@ class Slurm:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.cli = ReservationsCli(CommandsOfTheHub(cluster))
+        self.cli = hub_reservations(cluster)
 
     async def reconcile(self, wanted: Sequence[SlurmReservation], gone: Collection[str] = ()) -> list[str]:
         """Take the steps that are due and return what Slurm refused."""
@@ -59,6 +58,7 @@ async def slurm(quiet: Cluster) -> AsyncIterator[Slurm]:
     yield found
     quiet.cancel_all()
     await found.clear()
+    await found.cli.close()
 
 
 @pytest.fixture
@@ -153,7 +153,9 @@ async def test_a_controller_that_is_down_is_told_when_it_is_back(slurm: Slurm) -
 
 @pytest.mark.usefixtures("saved")
 async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_path: Path) -> None:
-    nodes = await hub_client(slurm.cluster).nodes()
+    client = hub_client(slurm.cluster)
+    nodes = await client.nodes()
+    await client.close()
     store = ReservationStore(LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()))
     calendar = Calendar(store, "lab", lambda: Supply(spots_of(nodes), by_node=True), time.time)
     keeper = ReservationKeeper(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])

@@ -82,6 +82,7 @@ def test_a_safe_site_is_left_alone(site: Path) -> None:
         ("c.ConfigurableHTTPProxy.should_start = True", "ConfigurableHTTPProxy.should_start"),
         ("c.CarmeStore.url = c.JupyterHub.db_url", "CarmeStore.url"),
         ("c.CarmeSlurm.submit_via = 'rest'", "CarmeSlurm"),
+        ("c.CarmeSlurm.ask_via = 'pyslurm'", "CarmeSlurm"),
         ("raise OSError('disk')", "FILE"),
         ("c.JupyterHub.internal_ssl = 'perhaps'", "JupyterHub"),
     ],

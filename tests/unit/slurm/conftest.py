@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from forged_pyslurm import ForgedPyslurm
 from forged_slurm import ForgedSlurm
 
 from carme_hub.slurm.cli import SlurmCli
@@ -25,3 +26,13 @@ def commands(forged: ForgedSlurm) -> Commands:
 @pytest.fixture
 def client(commands: Commands) -> SlurmCli:
     return SlurmCli(cluster="lab", commands=commands, submitter=DirectSubmitter(commands))
+
+
+@pytest.fixture
+def library(tmp_path: Path, forged: ForgedSlurm, monkeypatch: pytest.MonkeyPatch) -> ForgedPyslurm:
+    """A pyslurm that may be imported, beside commands of the same release."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    forged.release("25.11.7")
+    return ForgedPyslurm(folder)

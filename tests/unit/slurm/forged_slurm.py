@@ -43,6 +43,11 @@ class ForgedSlurm:
         shim.write_text(_SHIM.format(folder=folder, code=code, before=before, after=after))
         shim.chmod(0o755)
 
+    def release(self, version: str, out: str | bytes = "") -> None:
+        """Make scontrol of that release, which prints that to any other question."""
+        tell = f'if [ "$*" = --version ]; then echo "slurm {version}"; exit 0; fi'
+        self.say("scontrol", out, before=tell)
+
     def calls(self, name: str) -> list[str]:
         """Return the arguments of each call so far."""
         file = self.prefix / name / f"{name}.calls"

@@ -1,0 +1,283 @@
+"""The program that asks Slurm through pyslurm, in a process of its own. It imports nothing of ours.
+
+pyslurm 25.11 keeps the interpreter's lock while libslurm waits, and libslurm ends the whole process where it finds no
+configuration. Neither may happen to the hub, so it puts its questions to this program (``native.py``): a line of JSON
+for each, ``{"ask": "jobs", "with": {}}``, and the answer is a line with a length and so many bytes of JSON,
+``{"answer": …}``, ``{"error": "words"}``, or ``{"beyond": "why"}`` where pyslurm does not show what was asked for.
+
+What a user can write into a job must not blind the hub for everybody: a row says which job it is, and everything else
+that cannot be read is null. ``python native_server.py --version`` prints pyslurm's release, and asks Slurm nothing.
+
+pyslurm looks different from what it wraps in some places, which are read around here (all seen in 25.11.2):
+
+* A collection of accounting's jobs has one incarnation of each job, the newest; older ones are asked for one by one.
+* It prints to the standard output. The answers go to a descriptor that only we know.
+* Names that are not UTF-8 raise; the bytes are in the exception.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pwd
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_DAY = 86400
+#: More incarnations of one job than anybody has seen.
+_MOST = 1000
+
+
+class Beyond(Exception):
+    """pyslurm does not show what was asked for."""
+
+
+def value(thing: Any, name: str) -> Any:
+    """Return an attribute that must be readable; bytes of it that are not UTF-8 are replaced."""
+    try:
+        return getattr(thing, name)
+    except UnicodeDecodeError as error:
+        return error.object.decode("utf-8", "replace")
+
+
+def known(thing: Any, name: str) -> Any:
+    """Return an attribute without which a row says nothing."""
+    found = value(thing, name)
+    if found is None:
+        raise ValueError(f"{thing!r} has no {name}")
+    return found
+
+
+def detail(thing: Any, name: str) -> Any:
+    """Return an attribute, None where it cannot be read."""
+    try:
+        return value(thing, name)
+    except Exception:  # noqa: BLE001 - another project's code on other people's words
+        return None
+
+
+def tres(thing: Any, name: str) -> str:
+    """Return the GPUs and shards of TRES as Slurm writes them: ``gres/gpu=2,gres/gpu:a100=2``."""
+    gres = detail(detail(thing, name), "gres") or {}
+    return _list("=", {f"gres/{kind}": detail(each, "count") for kind, each in gres.items()})
+
+
+def jobs(pyslurm: Any, name: str = "", user: str = "") -> list[list[Any]]:
+    """Return all jobs, or those of that name and user."""
+    names: dict[int, str] = {}
+    found = []
+    for job in pyslurm.Jobs.load().values():
+        whose = _user(known(job, "user_id"), names)
+        called = value(job, "name") or ""
+        if name and (called, whose) != (name, user):
+            continue
+        found.append(_job(job, called, whose))
+    return found
+
+
+def _job(job: Any, name: str, user: str) -> list[Any]:
+    return [
+        known(job, "id"),
+        name,
+        user,
+        known(job, "state"),
+        detail(job, "state_reason"),
+        detail(job, "allocated_nodes"),
+        detail(job, "partition"),
+        detail(job, "account"),
+        detail(job, "priority"),
+        known(job, "submit_time"),
+        detail(job, "start_time"),
+        detail(job, "end_time"),
+        detail(job, "time_limit"),
+        tres(job, "allocated_tres") or tres(job, "requested_tres"),
+        _list(":", detail(job, "gres_per_node") or {}),
+        detail(job, "num_nodes"),
+        [detail(job, "exit_code"), detail(job, "exit_code_signal")],
+        detail(job, "requeue_count"),
+        detail(job, "reservation"),
+    ]
+
+
+def nodes(pyslurm: Any) -> list[list[Any]]:
+    """Return all nodes. Which GPUs have shards in use is seen by the commands alone (GresUsed)."""
+    tracked = frozenset(pyslurm.slurmctld.Config.load().accounting_storage_tres)
+    return [_node(node, tracked) for node in pyslurm.Nodes.load().values()]
+
+
+def _node(node: Any, tracked: frozenset[str]) -> list[Any]:
+    name = value(node, "name")
+    there, used = value(node, "configured_gres"), value(node, "allocated_tres")
+    types = {f"gres/{kind}" for kind in there if kind == "gpu" or kind.startswith("gpu:")}
+    if types and ("gres/gpu" not in tracked or (len(types) > 1 and not types <= tracked)):
+        raise Beyond(f"{', '.join(sorted(types))} of {name} are not all in AccountingStorageTRES")
+    if any(kind.startswith("gres/shard") for kind in used):
+        raise Beyond(f"shards of {name} are in use")
+    return [
+        name,
+        value(node, "state"),
+        value(node, "partitions"),
+        value(node, "effective_cpus") or value(node, "total_cpus"),
+        value(node, "allocated_cpus"),
+        value(node, "real_memory") or 0,
+        value(node, "allocated_memory"),
+        _list(":", there),
+        _list("=", used),
+        value(node, "address"),
+    ]
+
+
+def reservations(pyslurm: Any) -> list[list[Any]]:
+    """Return all reservations, without the flags that pyslurm has no name for."""
+    return [_reservation(each) for each in pyslurm.Reservations.load().values()]
+
+
+def _reservation(each: Any) -> list[Any]:
+    name = value(each, "name")
+    try:
+        flags = each.flags
+    except ValueError as error:  # what enum does with a bit that has no name depends on Python's release
+        raise Beyond(f"flags of the reservation {name}: {error}") from error
+    return [
+        name,
+        value(each, "start_time"),
+        value(each, "end_time"),
+        value(each, "nodes"),
+        _list("=", value(each, "tres")),
+        value(each, "users"),
+        value(each, "accounts"),
+        [flag.name for flag in type(flags) if flag in flags] + [str(value(each, "reoccurrence").value)],
+        value(each, "is_active"),
+        value(each, "licenses"),
+    ]
+
+
+def records(pyslurm: Any, name: str, user: str, since: float) -> list[list[Any]]:
+    """Return every incarnation of the jobs of that name and user in accounting, by submit time.
+
+    slurmdbd shows the newest incarnation of each job alone, unless it is told otherwise, which pyslurm cannot. With a
+    job's id it takes a submit time that all must be before; so the one before is asked for until there is none.
+    """
+    connection = pyslurm.db.Connection.open()
+    begin = max(1, int(since) - _DAY)  # 0 would mean today
+    names: dict[int, str] = {}
+
+    def ask(**words: Any) -> list[Any]:
+        wanted = pyslurm.db.JobFilter(names=[name], start_time=begin, **words)
+        return list(pyslurm.db.Jobs.load(wanted, connection).values())
+
+    def ours(job: Any) -> bool:
+        return value(job, "name") == name and _user(known(job, "user_id"), names) == user
+
+    found = []
+    for job in ask():
+        for one in _incarnations(job, ask):
+            if ours(one):
+                found.append(_record(one, user))
+    return sorted(found, key=lambda row: (row[4], row[0]))
+
+
+def _incarnations(newest: Any, ask: Callable[..., list[Any]]) -> Iterator[Any]:
+    yield newest
+    number, last = known(newest, "id"), known(newest, "submit_time")
+    for _ in range(_MOST):
+        # libslurm takes "before this second" for "until now", by a clock that is a few milliseconds behind.
+        time.sleep(max(0.0, last + 1.05 - time.time()))
+        older = [job for job in ask(ids=[number], end_time=last) if value(job, "id") == number]
+        if not older:
+            return
+        last, before = value(older[0], "submit_time"), last
+        if last >= before:
+            raise RuntimeError(f"accounting shows the job {number} of {last} where one before {before} was asked for")
+        if value(older[0], "eligible_time"):  # as sacct: what was never eligible is not shown
+            yield older[0]
+
+
+def _record(job: Any, user: str) -> list[Any]:
+    state = known(job, "state")
+    if state == "CANCELLED" and (who := detail(job, "cancelled_by")):
+        state = f"CANCELLED by {_number(who)}"
+    return [
+        value(job, "id"),
+        value(job, "name"),
+        user,
+        state,
+        known(job, "submit_time"),
+        value(job, "start_time"),
+        value(job, "end_time"),
+        detail(job, "nodelist"),
+        detail(job, "account"),
+        tres(job, "allocated_tres"),
+        [detail(job, "exit_code"), detail(job, "exit_code_signal")],
+    ]
+
+
+def _list(between: str, words: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}{between}{count}" for name, count in words.items())
+
+
+def _user(number: int, names: dict[int, str]) -> str:
+    """Return a user's name, or the number, as Slurm's commands do; looked up once for each answer."""
+    if number not in names:
+        try:
+            names[number] = pwd.getpwuid(number).pw_name
+        except KeyError:
+            names[number] = str(number)
+    return names[number]
+
+
+def _number(name: str) -> str:
+    """Return a user's number, which is what sacct shows of who cancelled a job."""
+    try:
+        return str(pwd.getpwnam(name).pw_uid)
+    except KeyError:
+        return name
+
+
+ASK: Mapping[str, Callable[..., Any]] = {"jobs": jobs, "nodes": nodes, "reservations": reservations, "records": records}
+
+
+def answer(pyslurm: Any, line: bytes) -> dict[str, Any]:
+    """Answer one question."""
+    try:
+        question = json.loads(line)
+        return {"answer": ASK[question["ask"]](pyslurm, **question["with"])}
+    except Beyond as error:
+        return {"beyond": str(error)}
+    except Exception as error:  # noqa: BLE001 - the library raises whatever it likes, and each means: no answer
+        return {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+
+
+def serve() -> None:
+    """Answer until there are no questions any more."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # libslurm may wait where it hears of no end
+    out = os.dup(1)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    import pyslurm
+
+    with os.fdopen(out, "wb") as answers:
+        for line in sys.stdin.buffer:
+            text = json.dumps(answer(pyslurm, line)).encode()
+            answers.write(b"%d\n%s" % (len(text), text))
+            answers.flush()
+
+
+def main() -> None:
+    """Do what the command line says."""
+    if sys.argv[1:] != ["--version"]:
+        serve()
+        return
+    os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"  # or libslurm would look for its configuration, and end without one
+    import pyslurm
+
+    sys.stdout.write(f"{pyslurm.__version__}\n")
+
+
+if __name__ == "__main__":
+    main()
