@@ -335,9 +335,9 @@ class SessionKeeper:
         snapshot = self._watcher.latest
         if snapshot is None:
             return
-        self._foreign &= {(job.name, job.user) for job in snapshot.jobs.values()}
-        for job in snapshot.jobs.values():
-            if not job.name.startswith(JOB_NAME_PREFIX) or job.phase in (Phase.TERMINAL, Phase.ENDING):
+        self._foreign &= {(job.name, job.user) for job in snapshot.ours}
+        for job in snapshot.ours:
+            if job.phase in (Phase.TERMINAL, Phase.ENDING):
                 continue
             id = job.name.removeprefix(JOB_NAME_PREFIX)
             if self._book.current(id) is not None or (job.name, job.user) in self._foreign:

@@ -18,13 +18,15 @@ import pwd
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 #: Stands for a byte that is not UTF-8. Whoever looks for a name that holds it finds nothing.
 BAD = "\N{REPLACEMENT CHARACTER}"
 
+#: Bytes of a raw answer that are shown as text.
+_BEGINNING = 1000
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -34,11 +36,16 @@ class AnswerTooLong(SlurmUnreachable):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said. ``code`` is negative when a signal ended it."""
+    """What a command said. ``code`` is negative when a signal ended it.
+
+    Attributes:
+        raw: its standard output as it came, where that was asked for; ``out`` is then only how it begins.
+    """
 
     code: int
     out: str
     err: str
+    raw: bytes = field(default=b"", repr=False)
 
     @property
     def words(self) -> str:
@@ -82,10 +89,10 @@ class Commands:
             found["SLURM_CONF"] = self.conf
         return found
 
-    async def query(self, name: str, *args: str, timeout: float | None = None) -> Answer:
+    async def query(self, name: str, *args: str, timeout: float | None = None, raw: bool = False) -> Answer:
         """Run one of Slurm's commands with times as UTC epoch seconds."""
         environ = {**self.environment(), "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
-        return await self.run([self.path(name), *args], environ=environ, timeout=timeout)
+        return await self.run([self.path(name), *args], environ=environ, timeout=timeout, raw=raw)
 
     async def run(
         self,
@@ -95,6 +102,7 @@ class Commands:
         environ: Mapping[str, str] | None = None,
         timeout: float | None = None,
         user: str = "",
+        raw: bool = False,
     ) -> Answer:
         """Run any command.
 
@@ -102,6 +110,7 @@ class Commands:
             argv: never a secret in it.
             stdin: what it reads.
             user: become this user in the child (only as root); "" = stay who we are.
+            raw: the answer may be long, and is wanted as it comes.
 
         Raises:
             SlurmUnreachable: there is no answer that can be read.
@@ -120,7 +129,10 @@ class Commands:
         finally:
             if not orderly:
                 await _end(process)
-        return Answer(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        words = err.decode("utf-8", "replace")
+        if raw:
+            return Answer(code, out[:_BEGINNING].decode("utf-8", "replace"), words, out)
+        return Answer(code, out.decode("utf-8", "replace"), words)
 
     async def _start(
         self, argv: Sequence[str], environ: Mapping[str, str] | None, user: str, name: str
