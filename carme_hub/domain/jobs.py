@@ -145,7 +145,7 @@ class Snapshot:
         asked: when the question was put. Whatever happened before is in the answer.
         answered: when the answer was complete.
         jobs: by job id; may be ``JobsOnDemand``, so whoever goes through all of them pays for that.
-        ours: those with names like ours, oldest first.
+        ours: those with names like ours.
     """
 
     asked: float
@@ -160,12 +160,15 @@ class Snapshot:
             ours = self.jobs.begin_with(JOB_NAME_PREFIX)
         else:
             ours = (job for job in self.jobs.values() if job.name.startswith(JOB_NAME_PREFIX))
-        object.__setattr__(self, "ours", tuple(sorted(ours, key=lambda j: (j.submitted, j.id))))
+        object.__setattr__(self, "ours", tuple(ours))
         # Many sessions are looked up in each answer, so it is sorted by name once.
-        named: dict[tuple[str, str], list[Job]] = {}
-        for job in self.ours:
-            named.setdefault((job.name, job.user), []).append(job)
-        object.__setattr__(self, "_named", {key: tuple(jobs) for key, jobs in named.items()})
+        named: dict[tuple[str, str], tuple[Job, ...]] = {(job.name, job.user): (job,) for job in self.ours}
+        if len(named) < len(self.ours):
+            several: dict[tuple[str, str], list[Job]] = {}
+            for job in sorted(self.ours, key=lambda j: (j.submitted, j.id)):
+                several.setdefault((job.name, job.user), []).append(job)
+            named = {key: tuple(jobs) for key, jobs in several.items()}
+        object.__setattr__(self, "_named", named)
         object.__setattr__(self, "_made", {})
 
     def named(self, name: str, user: str) -> tuple[Job, ...]:

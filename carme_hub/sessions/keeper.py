@@ -23,7 +23,7 @@ from carme_hub.slurm.in_steps import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
 from .book import SessionBook
-from .looks import STEP, Looks, Watch
+from .looks import STEP, Looks, Watch, watch_of
 
 #: Seconds between two cancels of one job, and between two questions to accounting about one session.
 AGAIN = 5.0
@@ -143,8 +143,12 @@ class SessionKeeper:
                 await asyncio.sleep(0)  # thousands of sessions take their time
             session = self._book.current(id)
             if session is not None and id not in self._held:
+                watch = watch_of(self._watches, id)
+                if watch.at_rest(session, self._clock(), self._patience):
+                    self._watcher.done_fast(id)
+                    continue
                 try:
-                    await self._settle(session, self._watches.setdefault(id, Watch()))
+                    await self._settle(session, watch)
                 except Exception:  # noqa: BLE001
                     # One session that cannot be written must not keep the others from being judged.
                     self._log.exception("Session %s of %s cannot be judged now", session.id, session.user)
@@ -215,6 +219,7 @@ class SessionKeeper:
 
     async def _settle(self, session: Session, watch: Watch) -> None:
         """Do what one session is owed."""
+        watch.rests = None
         verdict = self._judge(session, watch)
         if verdict.wants_records:
             self._ask_records(session, watch)
@@ -244,6 +249,7 @@ class SessionKeeper:
             self._watcher.want_fast(session.id)
         elif session.state is SessionState.RUNNING:
             self._watcher.done_fast(session.id)
+            watch.rests = session if session.saved and not session.parent and not again and not verdict.others else None
         elif job is not None and _waits(job):
             self._watcher.want_queue(session.id)
         else:
