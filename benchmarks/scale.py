@@ -1,7 +1,7 @@
 """A long queue and many sessions: what a look at the queue costs, and what everybody else waits for meanwhile.
 
-``python benchmarks/scale.py [--entries 1000000] [--seconds 20] [--only SCALE:JOBS]`` (seven minutes); prints one JSON
-object a line. At full scale 2,000 users have 5,000 open sessions on 1,000 nodes, with a queue of 10,000 and of 50,000
+``python benchmarks/scale.py [--entries 1000000] [--seconds 20] [--fewer 10 1]`` (four minutes); prints one JSON object
+a line. At full scale 2,000 users have 5,000 open sessions on 1,000 nodes, with a queue of 10,000 and of 50,000
 jobs and a million entries in the ledger; at a tenth of it, everything is ten times fewer. Slurm's answers are forged by
 a fixed seed (``recorded_cluster.py``) and come from processes, as those of real commands do.
 
@@ -278,22 +278,21 @@ async def what_is_asked(application: ForgedHub) -> list[dict[str, Any]]:
     ]
 
 
-def filled(folder: str, size: Size, entries: int) -> tuple[Engine, list[Session]]:
-    """Return a database with the ledger and the open sessions."""
+def fill_database(folder: Path, size: Size, entries: int) -> None:
+    """Make a database with the ledger and the open sessions."""
     engine = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open()
-    ours = sessions(size)
     with engine.begin() as connection:
-        connection.execute(insert(session_table), [_to_row(session) for session in ours])
+        connection.execute(insert(session_table), [_to_row(session) for session in sessions(size)])
     fill(engine, entries)
-    return engine, ours
+    engine.dispose()
 
 
-async def one(size: Size, entries: int, seconds: float, goal: float | None) -> None:
-    """Measure one scale."""
+async def one(folder: Path, size: Size, entries: int, seconds: float, goal: float | None) -> None:
+    """Measure one length of the queue, on a database that is there."""
     more = {"sessions": size.sessions, "jobs": size.jobs, "entries": entries}
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, known_words():
-        engine, ours = filled(folder, size, entries)
-        slurm = SlurmFromARecord(Path(folder), size, ours)
+    engine = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open()
+    with tempfile.TemporaryDirectory(dir=folder) as own, known_words():
+        slurm = SlurmFromARecord(Path(own), size, SessionStore(engine).open_sessions("lab"))
         install_handlers()
         hub = Hub(engine, slurm)
         await hub.book.load()
@@ -304,28 +303,34 @@ async def one(size: Size, entries: int, seconds: float, goal: float | None) -> N
         slurm.answers.clear()
         hub = Hub(engine, slurm)
         await hub.book.load()
-        async with forged_hub(folder, SpawnerOfMeasuredHub, template_paths=[templates_path()]) as application:
+        async with forged_hub(own, SpawnerOfMeasuredHub, template_paths=[templates_path()]) as application:
             application.app.db.add_all(orm.User(name=f"user{n}") for n in range(1, size.users))
             application.app.db.commit()
             await live(hub, application, size, seconds, more)
-        engine.dispose()
+    engine.dispose()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=1_000_000, help="entries of the ledger at full scale")
     parser.add_argument("--seconds", type=float, default=20.0, help="for which pages are asked for")
-    parser.add_argument("--only", help="SCALE:JOBS, such as 10:1000 for a tenth and a queue of 1,000 jobs")
+    parser.add_argument("--fewer", type=int, nargs="*", default=[10, 1], help="scales: 10 is ten times fewer of all")
+    parser.add_argument("--jobs", type=int, help=argparse.SUPPRESS)  # in the folder of the process that started this
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     logging.disable(logging.WARNING)
-    if wanted.only:
-        fewer, jobs = map(int, wanted.only.split(":"))
-        size = Size(FULL.sessions // fewer, FULL.users // fewer, FULL.nodes // fewer, jobs)
-        asyncio.run(one(size, wanted.entries // fewer, wanted.seconds, GOALS.get(jobs) if fewer == 1 else None))
-        return
-    for fewer, jobs in itertools.product((10, 1), QUEUES):
-        own = [f"--entries={wanted.entries}", f"--seconds={wanted.seconds}", f"--only={fewer}:{jobs // fewer}"]
-        subprocess.run([sys.executable, __file__, *own], check=True)
+    for fewer in wanted.fewer:
+        size = Size(FULL.sessions // fewer, FULL.users // fewer, FULL.nodes // fewer, wanted.jobs or 0)
+        entries = wanted.entries // fewer
+        if wanted.folder:
+            asyncio.run(one(wanted.folder, size, entries, wanted.seconds, GOALS.get(size.jobs) if fewer == 1 else None))
+            continue
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            fill_database(Path(folder), size, entries)
+            for jobs in QUEUES:
+                own = [f"--fewer={fewer}", f"--jobs={jobs // fewer}", f"--folder={folder}"]
+                same = [f"--entries={wanted.entries}", f"--seconds={wanted.seconds}"]
+                subprocess.run([sys.executable, __file__, *own, *same], check=True)
 
 
 if __name__ == "__main__":

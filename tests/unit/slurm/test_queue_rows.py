@@ -14,6 +14,7 @@ from carme_hub.domain.queue import Line, ahead_of, lining_up
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm import queue_rows
 from carme_hub.slurm.queue_rows import QUEUE_FIELDS, Cuts, QueueRows, queue_format, read_job, reading_queue
+from carme_hub.slurm.watcher import Listener, SlurmWatcher
 
 _T = TypeVar("_T")
 ONE, TWO = Cuts.of("@abcdefghijkl@"), Cuts.of("@mnopqrstuvwx@")
@@ -94,7 +95,7 @@ def test_every_job_is_what_it_is_when_all_are_read_at_once(rows: list[tuple[str,
 @given(ROWS)
 def test_a_snapshot_on_demand_says_what_one_of_plain_jobs_says(rows: list[tuple[str, ...]]) -> None:
     lazy, plain = Snapshot(0.0, 1.0, read(rows)), Snapshot(0.0, 1.0, at_once(rows))
-    assert lazy.ours == plain.ours
+    assert {job.id: job for job in lazy.ours} == {job.id: job for job in plain.ours}
     for phase in Phase:
         assert {job.id for job in lazy.in_phases(phase)} == {job.id for job in plain.in_phases(phase)}
     for job in plain.jobs.values():
@@ -217,3 +218,28 @@ def test_each_row_ends_with_another_word_than_its_fields() -> None:
     assert asked[0] == f"JobID:{ONE.field}"
     assert asked[-1] == f"Reservation:{ONE.row}"
     assert ONE.field not in ONE.row
+
+
+async def test_who_stands_in_line_is_known_before_it_is_told() -> None:
+    mine = row(2000, "carme-0f9a")
+
+    class SlurmWithALongQueue:
+        async def snapshot(self) -> Snapshot:
+            return Snapshot(0.0, 1.0, read([*(row(number) for number in range(1, 2000)), mine, *extra]))
+
+    extra = [row(number, STATE="RUNNING") for number in range(3000, 3200)]
+    watcher = SlurmWatcher(SlurmWithALongQueue())  # type: ignore[arg-type]
+    told: list[tuple[str, bool, int | None]] = []
+
+    def listener(when: str) -> Listener:
+        def hear(snapshot: Snapshot | None, _error: str) -> None:
+            assert snapshot is not None
+            (job,) = snapshot.named("carme-0f9a", "bob")
+            told.append((when, snapshot.knows(Line.of), ahead_of(job, snapshot)))
+
+        return hear
+
+    watcher.subscribe(listener("later"), lined_up=True)
+    watcher.subscribe(listener("at once"))
+    await watcher._look()
+    assert told == [("at once", False, None), ("later", True, 1999)]
