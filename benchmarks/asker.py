@@ -7,6 +7,7 @@ from when the request was due.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -19,10 +20,14 @@ def ask(base: str, what: dict[str, Any], end: float, waits: list[float], lock: t
     request = urllib.request.Request(base + what["path"], headers=what["headers"])
 
     def once(due: float) -> None:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            text = answer.read().decode()
-        if what["has"] not in text:
-            raise SystemExit(f"{what['path']} does not say {what['has']!r}")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text = answer.read().decode()
+            if what["has"] not in text:
+                raise ValueError(f"it does not say {what['has']!r}")
+        except (OSError, ValueError) as error:
+            print(f"{what['path']}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)  # figures of what failed are none
         with lock:
             waits.append(1000 * (time.monotonic() - due))
 

@@ -158,14 +158,21 @@ def users(size: Size) -> str:
 class SlurmFromARecord:
     """A prefix with Slurm's commands forged: they print what lies in files, as fast as that goes."""
 
-    def __init__(self, folder: Path, size: Size, ours: list[Session]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.prefix = folder
-        self.answers = [answer(queue(size, ours, at), Cuts.of(word)) for at, word in enumerate(WORDS, 1)]
-        for at, text in enumerate(self.answers, 1):
-            (folder / f"queue.{at}").write_bytes(text)
-        (folder / "nodes").write_text(nodes(size))
-        (folder / "users").write_text(users(size))
-        (folder / "bin").mkdir(exist_ok=True)
+
+    @property
+    def answers(self) -> list[bytes]:
+        """The two answers of squeue."""
+        return [(self.prefix / f"queue.{at}").read_bytes() for at in (1, 2)]
+
+    def record(self, size: Size, ours: list[Session]) -> None:
+        """Write what the commands say."""
+        for at, word in enumerate(WORDS, 1):
+            (self.prefix / f"queue.{at}").write_bytes(answer(queue(size, ours, at), Cuts.of(word)))
+        (self.prefix / "nodes").write_text(nodes(size))
+        (self.prefix / "users").write_text(users(size))
+        (self.prefix / "bin").mkdir(exist_ok=True)
         for name in ("squeue", "scontrol", "sacctmgr", "sacct"):
-            (folder / "bin" / name).write_text(_SHIM.format(*WORDS, folder))
-            (folder / "bin" / name).chmod(0o755)
+            (self.prefix / "bin" / name).write_text(_SHIM.format(*WORDS, self.prefix))
+            (self.prefix / "bin" / name).chmod(0o755)

@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -173,11 +174,12 @@ class LoopThatIsWatched:
 async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dict[str, Any]) -> None:
     """Print what one look costs, from the text of the answer to the verdicts on all sessions, without the hub."""
     before: QueueRows | None = None
+    answers = slurm.answers
     reading, whole, passes = [], [], []
     for number in range(LOOKS + 1):
         at = number % 2
         began = time.process_time()
-        before = driven(reading_queue(slurm.answers[at], Cuts.of(WORDS[at]), before))
+        before = driven(reading_queue(answers[at], Cuts.of(WORDS[at]), before))
         snapshot = Snapshot(time.monotonic(), time.monotonic(), before)
         read = time.process_time()
         hub.keeper._looked(snapshot, "")
@@ -193,7 +195,7 @@ async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dic
     for _ in snapshot.reading():
         pass
     all_read = 1000 * (time.process_time() - began)
-    eager = [1000 * in_full(slurm.answers[at], Cuts.of(WORDS[at])) for at in (0, 1)]
+    eager = [1000 * in_full(answers[at], Cuts.of(WORDS[at])) for at in (0, 1)]
     figure("scale_answer_to_snapshot", median(reading[1:]), "ms of processor", peer=median(eager), **more)
     figure("scale_answer_to_verdicts", median(whole[1:]), "ms of processor", goal=goal, peer=None, **more)
     figure("scale_first_answer_to_verdicts", whole[0], "ms of processor", **more)
@@ -242,10 +244,11 @@ async def live(hub: Hub, application: ForgedHub, size: Size, seconds: float, mor
         )  # fmt: skip
         wanted = {"base": application.base, "seconds": seconds, "asks": asks}
         out, _ = await asker.communicate(json.dumps(wanted).encode())
+        assert asker.returncode == 0
         waits: dict[str, list[float]] = json.loads(out)
     wall = time.monotonic() - began
     cpu, asked = time.process_time() - cpu, hub.watcher.queries["snapshot"] - asked
-    memory = resident()
+    memory, empty = resident(), more.pop("empty")
     await hub.keeper.stop()
     await hub.watcher.stop()
     assert not hub.watcher.queries["failed"], hub.watcher.health
@@ -262,7 +265,7 @@ async def live(hub: Hub, application: ForgedHub, size: Size, seconds: float, mor
     per_minute, theirs = 60 * asked / wall, 60 / POLL * size.sessions
     figure("scale_questions_a_minute", per_minute, "squeue", peer=theirs, note="the peer is calculated", **more)
     figure("scale_hub_busy", 100 * cpu / wall, "% of one processor", **more)
-    figure("scale_memory", memory, "MiB", **more)
+    figure("scale_memory", memory, "MiB", before=empty, **more)
 
 
 async def what_is_asked(application: ForgedHub) -> list[dict[str, Any]]:
@@ -273,40 +276,40 @@ async def what_is_asked(application: ForgedHub) -> list[dict[str, Any]]:
     token = {"Authorization": f"token {application.app.users['user0'].new_api_token()}"}
     return [
         {"name": "api", "path": "/hub/api/user", "every": 0.05, "headers": token, "has": "user0"},
-        {"name": "form", "path": "/hub/spawn", "every": 1.0, "headers": page, "has": "a100 free"},
+        {"name": "form", "path": "/hub/spawn", "every": 1.0, "headers": page, "has": "a100"},
         {"name": "home", "path": "/hub/home", "every": 1.0, "headers": page, "has": "user0"},
     ]
 
 
-def fill_database(folder: Path, size: Size, entries: int) -> None:
-    """Make a database with the ledger and the open sessions."""
-    engine = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open()
+def fill_database(folder: Path, size: Size, entries: int) -> list[Session]:
+    """Make a database with the ledger and the open sessions, and return these."""
+    engine, ours = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open(), sessions(size)
     with engine.begin() as connection:
-        connection.execute(insert(session_table), [_to_row(session) for session in sessions(size)])
+        connection.execute(insert(session_table), [_to_row(session) for session in ours])
     fill(engine, entries)
     engine.dispose()
+    return ours
 
 
 async def one(folder: Path, size: Size, entries: int, seconds: float, goal: float | None) -> None:
-    """Measure one length of the queue, on a database that is there."""
+    """Measure one length of the queue, on a database and a record that are there."""
     more = {"sessions": size.sessions, "jobs": size.jobs, "entries": entries}
     engine = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open()
     with tempfile.TemporaryDirectory(dir=folder) as own, known_words():
-        slurm = SlurmFromARecord(Path(own), size, SessionStore(engine).open_sessions("lab"))
+        slurm, empty = SlurmFromARecord(folder), resident()
         install_handlers()
         hub = Hub(engine, slurm)
         await hub.book.load()
-        say(f"Looking at {size.jobs:,} jobs, {len(slurm.answers[0]) / 2**20:.1f} MiB")
+        say(f"Looking at {size.jobs:,} jobs, {(folder / 'queue.1').stat().st_size / 2**20:.1f} MiB")
         gc.collect()
         gc.freeze()
         await looks(hub, slurm, goal, {**more, "load": load()})
-        slurm.answers.clear()
         hub = Hub(engine, slurm)
         await hub.book.load()
         async with forged_hub(own, SpawnerOfMeasuredHub, template_paths=[templates_path()]) as application:
             application.app.db.add_all(orm.User(name=f"user{n}") for n in range(1, size.users))
             application.app.db.commit()
-            await live(hub, application, size, seconds, more)
+            await live(hub, application, size, seconds, {**more, "empty": round(empty)})
     engine.dispose()
 
 
@@ -326,8 +329,9 @@ def main() -> None:
             asyncio.run(one(wanted.folder, size, entries, wanted.seconds, GOALS.get(size.jobs) if fewer == 1 else None))
             continue
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-            fill_database(Path(folder), size, entries)
+            ours = fill_database(Path(folder), size, entries)
             for jobs in QUEUES:
+                SlurmFromARecord(Path(folder)).record(replace(size, jobs=jobs // fewer), ours)
                 own = [f"--fewer={fewer}", f"--jobs={jobs // fewer}", f"--folder={folder}"]
                 same = [f"--entries={wanted.entries}", f"--seconds={wanted.seconds}"]
                 subprocess.run([sys.executable, __file__, *own, *same], check=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -27,6 +28,7 @@ BAD = "\N{REPLACEMENT CHARACTER}"
 
 #: Bytes of a raw answer that are shown as text.
 _BEGINNING = 1000
+_PIPE = 1 << 20
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -118,6 +120,8 @@ class Commands:
         name = os.path.basename(argv[0])  # noqa: PTH119 - no path is meant
         limit = self.timeout if timeout is None else timeout
         process = await self._start(argv, environ, user, name)
+        if raw:
+            _widen(process)
         orderly = False
         try:
             async with asyncio.timeout(limit):
@@ -169,6 +173,15 @@ class Commands:
             if size > self.max_bytes:
                 raise AnswerTooLong(f"{name}: the answer is longer than {self.max_bytes} bytes")
         return b"".join(parts)
+
+
+def _widen(process: asyncio.subprocess.Process) -> None:
+    """Let a command that says much go on while we do something else; the usual pipe holds 64 KiB."""
+    transport = getattr(process, "_transport", None)
+    pipe = transport.get_pipe_transport(1).get_extra_info("pipe") if transport is not None else None
+    if pipe is not None:
+        with contextlib.suppress(OSError):  # the system lets no user have more than so many
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
