@@ -180,7 +180,7 @@ def _widen(process: asyncio.subprocess.Process) -> None:
     transport = getattr(process, "_transport", None)
     pipe = transport.get_pipe_transport(1).get_extra_info("pipe") if transport is not None else None
     if pipe is not None:
-        with contextlib.suppress(OSError):  # the system lets no user have more than so many
+        with contextlib.suppress(OSError, ValueError):  # too much for this user, or the command has ended already
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
