@@ -79,7 +79,7 @@ def sessions(size: Size) -> list[Session]:
 def queue(size: Size, ours: list[Session], seed: int) -> Iterator[dict[str, str]]:
     """Yield the rows of squeue; with another seed, one in fifty of those that wait has another priority."""
     rng, change = random.Random(7), random.Random(seed)
-    now = int(time.time())
+    now = int(max(session.created for session in ours))
     rows = []
     for session in ours:
         waits = session.state is SessionState.SUBMITTED and not session.node

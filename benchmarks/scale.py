@@ -59,7 +59,7 @@ from carme_hub.slurm.queue_rows import Cuts, QueueRows, read_job, reading_queue 
 from carme_hub.slurm.watcher import SlurmWatcher  # noqa: E402
 from carme_hub.spawners.admission import Admission  # noqa: E402
 from carme_hub.spawners.cluster import ClusterLook  # noqa: E402
-from carme_hub.spawners.form import Offer  # noqa: E402
+from carme_hub.spawners.form import Offer, render_form  # noqa: E402
 from carme_hub.spawners.pages import install_handlers, templates_path  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.sessions import SessionStore, _to_row  # noqa: E402
@@ -203,6 +203,21 @@ async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dic
     figure("scale_other_peoples_jobs_read_when_asked", all_read, "ms of processor", **more)
 
 
+async def whole_looks(hub: Hub, more: dict[str, Any]) -> None:
+    """Print what a look costs the hub with all that goes with it, and the first form after one."""
+    asking, forms = [], []
+    for _ in range(4):
+        began = time.process_time()
+        await hub.watcher._look()  # from the command to who stands in line before those of ours that wait
+        looked = time.process_time()
+        cluster = await hub.look.cluster()
+        render_form(Offer(SpawnerOfMeasuredHub.offered, ("account0",), {"base": "Python"}, cluster=cluster))
+        asking.append(1000 * (looked - began))
+        forms.append(1000 * (time.process_time() - looked))
+    figure("scale_whole_look", median(asking[1:]), "ms of processor", **more)
+    figure("scale_first_form_after_a_look", median(forms[1:]), "ms of processor", **more)
+
+
 def in_full(answer: bytes, cuts: Cuts) -> float:
     """Return the processor seconds of the same answer with every row read, as up to now."""
     began = time.process_time()
@@ -304,6 +319,7 @@ async def one(folder: Path, size: Size, entries: int, seconds: float, goal: floa
         gc.collect()
         gc.freeze()
         await looks(hub, slurm, goal, {**more, "load": load()})
+        await whole_looks(hub, {**more, "load": load()})
         hub = Hub(engine, slurm)
         await hub.book.load()
         async with forged_hub(own, SpawnerOfMeasuredHub, template_paths=[templates_path()]) as application:
