@@ -26,6 +26,7 @@ from carme_hub.domain.sessions import Request, Session
 from carme_hub.domain.usage import Usage
 from carme_hub.errors import CarmeError, NoAccount, QuotaExceeded, Refused
 from carme_hub.sessions.associations import AssociationBook
+from carme_hub.slurm.in_steps import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 from carme_hub.spawners import refusals
 from carme_hub.spawners.cost import Cost, Left, cost_of, in_booking, left_of, said
@@ -37,15 +38,18 @@ PROVISIONAL = "held provisionally: the quotas service was down; it is settled li
 
 def running(snapshot: Snapshot | None) -> tuple[Usage, ...]:
     """Return the jobs with GPUs that the newest look at the queue shows running, ours and those from outside."""
-    jobs = snapshot.jobs.values() if snapshot is not None else ()
+    return snapshot.once(_running) if snapshot is not None else ()
+
+
+def _running(snapshot: Snapshot) -> tuple[Usage, ...]:
     return tuple(
         Usage(
             *(job.id, str(job.id), job.name, job.user, job.account, job.partition, "", job.state, job.phase),
             *(job.submitted, job.start, 0.0, (job.gpus,)),
             time_limit=job.time_limit * 60,
         )
-        for job in jobs
-        if job.gpus and job.start and job.phase in (Phase.ACTIVE, Phase.ENDING)
+        for job in snapshot.in_phases(Phase.ACTIVE, Phase.ENDING)
+        if job.gpus and job.start
     )
 
 
@@ -79,6 +83,7 @@ class Admission:
         self._log = log
         self._began = time.time()
         self._virtual = virtual
+        self._watcher = watcher
         self._prices = PriceList(settings)
         self.ledger = Ledger(
             LedgerStore(engine),
@@ -146,6 +151,7 @@ class Admission:
             refusals.count_other(error.reason)
             raise
         await self._prices.load(self.ledger)
+        await self._read_running()
         person = self.person(user)
         where = {"partition": request.partition, "qos": request.qos, "slot": slot, "instead_of": instead_of}
         reason = HELD if fresh else PROVISIONAL
@@ -186,6 +192,7 @@ class Admission:
         """
         person, accounts = self.person(user), self._book.accounts_of(user.name)
         ask = self.ask(user.name, request) if request is not None else None
+        await self._read_running()
         standing = await self.ledger.standing(person, {*accounts, *([ask.account] if ask else [])})
         left = left_of(standing, accounts, self.ledger.books.clock())
         if ask is None or request is None:
@@ -209,6 +216,7 @@ class Admission:
         if not self._permissions(person, session.request.account).may_extend:
             refusals.count_other("may-extend")
             raise QuotaExceeded("You may not extend sessions here. Start with the time that you need.")
+        await self._read_running()
         try:
             decision = await self.ledger.extend(session.id, minutes * 60, person=person)
         except Unknown:
@@ -217,6 +225,11 @@ class Admission:
             refusals.count(decision.refusals[0], self.policy().quotas)
             raise QuotaExceeded(said(decision.message, person.user, virtual=self._virtual))
         return tuple(said(warning, person.user, virtual=self._virtual) for warning in decision.warnings)
+
+    async def _read_running(self) -> None:
+        """Read the jobs that run in steps, before a thread needs all of them at once."""
+        if (latest := self._watcher.latest) is not None:
+            await all_steps(latest.reading(Phase.ACTIVE, Phase.ENDING))
 
     async def undo_extension(self, session: Session) -> None:
         """Take back what was held for more time that Slurm did not give."""

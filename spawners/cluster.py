@@ -11,6 +11,7 @@ from carme_hub.domain.availability import Cluster
 from carme_hub.domain.jobs import Snapshot
 from carme_hub.domain.resources import Node
 from carme_hub.errors import SlurmError
+from carme_hub.slurm.in_steps import all_steps
 from carme_hub.slurm.watcher import Health
 
 
@@ -65,6 +66,8 @@ class ClusterLook:
         latest = self.watcher.latest
         before_nodes, before_latest, before_silent = self._made
         if self._nodes is not before_nodes or latest is not before_latest or silent != before_silent:
+            if latest is not None:
+                await all_steps(latest.reading())
             jobs = latest.jobs.values() if latest else ()
             self._cluster = Cluster(self._nodes, jobs, seen=self._seen, silent_since=silent)
             self._made = (self._nodes, latest, silent)

@@ -273,14 +273,14 @@ class Bookings:
 
     def has_room(self, reservation: Reservation, gpus: int) -> bool:
         """Return whether a seat of so many GPUs is free in a booking."""
-        return slots.has_room(reservation, gpus, self.cluster.jobs)
+        return slots.has_room(reservation, gpus, self.cluster.booked)
 
     def inside(self, request: Request) -> Reservation | None:
         """Return the booking that a placed request is in."""
         return slots.named(self.look.known, request.reservation)
 
     def _put(self, request: Request, reservation: Reservation) -> Request:
-        return slots.put_in(request, reservation, self.cluster.jobs, self.now)
+        return slots.put_in(request, reservation, self.cluster.booked, self.now)
 
     def _misfit(self, reservation: Reservation, request: Request) -> str:
         why = slots.misfit(reservation, request)

@@ -265,7 +265,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
     async def _wait_for_server(self, part: Shared, id: str, told: Progress) -> str:
         """Return the server's address once it answers; raise what ended the session instead."""
         arrival = Arrival(self, part)
-        stop_telling = part.watcher.subscribe(lambda _snapshot, _error: told.put(waiting_event(part, id)))
+        stop_telling = part.watcher.subscribe(lambda *_: told.put(waiting_event(part, id)), lined_up=True)
         try:
             session = await arrival.proved(id)
             told.say(80, started_sentence(session, virtual=self.virtual))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 from typing import Any
 
 from jupyterhub.app import JupyterHub
@@ -39,6 +40,10 @@ def start_with_hub(spawner_class: Any) -> None:
             app.log.critical("Carme Hub cannot start: %s", error)
             app.exit(1)
         await start(app)
+        # What was imported and set up stays: without this, each full collection looks through all of it, and the hub
+        # stands still meanwhile.
+        gc.collect()
+        gc.freeze()
         for name, keeping in (("carme-keep-routes", keep_routes(app)), ("carme-keep-services", keep_services(app))):
             task = asyncio.get_running_loop().create_task(keeping, name=name)
             _tasks.add(task)

@@ -24,6 +24,7 @@ from carme_hub.domain.reservations import PROMISED, Reservation, State
 from carme_hub.domain.resources import Node
 from carme_hub.domain.slurm_reservations import Create, SlurmReservation, Step, make_way, plan, stem_of
 from carme_hub.errors import CarmeError, SlurmUnreachable
+from carme_hub.slurm.in_steps import all_steps
 from carme_hub.store.reservations import ReservationStore
 from carme_hub.store.threads import in_store_thread
 
@@ -234,6 +235,7 @@ class ReservationKeeper:
         there = self.seen = await self._slurm.show()
         jobs = self._jobs() if self._jobs is not None else None
         if jobs is not None:
+            await all_steps(jobs.reading())
             await self._turn(turns, lambda known: self._turning.by_use(known, jobs, now))
         elif self._jobs is not None:
             self._turning.lost()

@@ -7,8 +7,10 @@ ahead it is only the earliest moment, and is said so. Where Slurm did not answer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .jobs import Job, Phase
 from .offers import Limit, Profile
@@ -79,6 +81,7 @@ class Cluster:
         self.silent_since = silent_since
         self.queue = queue
         self._parts: dict[str, Part] = {}
+        self._ends: dict[str, Mapping[str, list[tuple[float, int]]]] = {}
 
     @property
     def known(self) -> bool:
@@ -95,13 +98,38 @@ class Cluster:
 
     def waiting(self, request: Request) -> int:
         """Return how many jobs are in line for the same kind of thing in the same partition."""
+        partitions = ("", *request.partition.split(","))
         return sum(
-            job.phase is Phase.WAITING
-            and job.reason in _IN_LINE
-            and job.gpus.type == request.gpus.type
-            and (not request.partition or job.partition in ("", *request.partition.split(",")))
-            for job in self.jobs
+            count
+            for (type, partition), count in self._line.items()
+            if type == request.gpus.type and (not request.partition or partition in partitions)
         )
+
+    @cached_property
+    def _line(self) -> Counter[tuple[str, str]]:
+        """How many jobs are in line, by type and partition: a form asks this for each of its choices."""
+        waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_LINE)
+        return Counter((job.gpus.type, job.partition) for job in waiting)
+
+    @cached_property
+    def booked(self) -> tuple[Job, ...]:
+        """The jobs that ask for a reservation or run in one."""
+        return tuple(job for job in self.jobs if job.reservation)
+
+    def ends(self, type: str) -> Mapping[str, list[tuple[float, int]]]:
+        """Return when running jobs end and how many GPUs of a type each gives back, by node."""
+        if type not in self._ends:
+            found: dict[str, list[tuple[float, int]]] = {}
+            for job in self._holding:
+                if job.gpus.type == type and job.end and job.nodes:
+                    for name in job.nodes:
+                        found.setdefault(name, []).append((job.end, job.gpus.count // len(job.nodes)))
+            self._ends[type] = found
+        return self._ends[type]
+
+    @cached_property
+    def _holding(self) -> tuple[Job, ...]:
+        return tuple(job for job in self.jobs if job.phase in (Phase.ACTIVE, Phase.ENDING))
 
 
 def _index(nodes: list[Node]) -> Part:
@@ -171,17 +199,13 @@ def _freed(cluster: Cluster, part: Part, request: Request, now: float) -> float:
     gpus = request.gpus
     if not gpus:
         return 0.0
-    ends: dict[str, list[tuple[float, int]]] = {}
-    for job in cluster.jobs:
-        if job.phase in (Phase.ACTIVE, Phase.ENDING) and job.gpus.type == gpus.type and job.end and job.nodes:
-            for name in job.nodes:
-                ends.setdefault(name, []).append((max(job.end, now), job.gpus.count // len(job.nodes)))
+    ends = cluster.ends(gpus.type)
     best = 0.0
     for node in part.nodes:
         if not node.usable or node.gpus.get(gpus.type, 0) < gpus.count:
             continue
         free = node.free_gpus(gpus.type)
-        for end, count in sorted(ends.get(node.name, ())):
+        for end, count in sorted((max(end, now), count) for end, count in ends.get(node.name, ())):
             free += count
             if free >= gpus.count:
                 best = min(best or end, end)

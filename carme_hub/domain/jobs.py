@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from .resources import NO_GPUS, Gpus
+from .sessions import JOB_NAME_PREFIX
+
+_T = TypeVar("_T")
 
 
 class Phase(Enum):
@@ -114,6 +119,22 @@ class JobRecord:
     exit_code: tuple[int, int] | None = None
 
 
+class JobsOnDemand(Mapping[int, Job]):
+    """Jobs by id, each read only when somebody asks for it: a queue may hold 50,000 that concern nobody here."""
+
+    @abstractmethod
+    def begin_with(self, prefix: str) -> Iterable[Job]:
+        """Return those whose names begin so, without reading others."""
+
+    @abstractmethod
+    def in_phases(self, phases: Collection[Phase]) -> Iterable[Job]:
+        """Return those in these phases, without reading others."""
+
+    @abstractmethod
+    def reading(self, phases: Collection[Phase] = ()) -> Iterator[None]:
+        """Read what was not read yet of those in these phases, or of all; a few jobs at each step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One complete, understood answer for all jobs of the cluster.
@@ -123,21 +144,58 @@ class Snapshot:
     Attributes:
         asked: when the question was put. Whatever happened before is in the answer.
         answered: when the answer was complete.
-        jobs: by job id.
+        jobs: by job id; may be ``JobsOnDemand``, so whoever goes through all of them pays for that.
+        ours: those with names like ours.
     """
 
     asked: float
     answered: float
     jobs: Mapping[int, Job]
+    ours: tuple[Job, ...] = field(init=False, repr=False, compare=False)
     _named: Mapping[tuple[str, str], tuple[Job, ...]] = field(init=False, repr=False, compare=False)
+    _made: dict[object, object] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.jobs, JobsOnDemand):
+            ours = self.jobs.begin_with(JOB_NAME_PREFIX)
+        else:
+            ours = (job for job in self.jobs.values() if job.name.startswith(JOB_NAME_PREFIX))
+        object.__setattr__(self, "ours", tuple(ours))
         # Many sessions are looked up in each answer, so it is sorted by name once.
-        named: dict[tuple[str, str], list[Job]] = {}
-        for job in sorted(self.jobs.values(), key=lambda j: (j.submitted, j.id)):
-            named.setdefault((job.name, job.user), []).append(job)
-        object.__setattr__(self, "_named", {key: tuple(jobs) for key, jobs in named.items()})
+        named: dict[tuple[str, str], tuple[Job, ...]] = {(job.name, job.user): (job,) for job in self.ours}
+        if len(named) < len(self.ours):
+            several: dict[tuple[str, str], list[Job]] = {}
+            for job in sorted(self.ours, key=lambda j: (j.submitted, j.id)):
+                several.setdefault((job.name, job.user), []).append(job)
+            named = {key: tuple(jobs) for key, jobs in several.items()}
+        object.__setattr__(self, "_named", named)
+        object.__setattr__(self, "_made", {})
 
     def named(self, name: str, user: str) -> tuple[Job, ...]:
-        """Return the jobs of that name and user, oldest first. More than one is a fault."""
+        """Return the jobs of that name, which is one like ours, and user, oldest first. More than one is a fault."""
         return self._named.get((name, user), ())
+
+    def in_phases(self, *phases: Phase) -> tuple[Job, ...]:
+        """Return all jobs in these phases, other people's too; others are not read."""
+        if isinstance(self.jobs, JobsOnDemand):
+            return tuple(self.jobs.in_phases(phases))
+        return tuple(job for job in self.jobs.values() if job.phase in phases)
+
+    def reading(self, *phases: Phase) -> Iterator[None]:
+        """Read the jobs in these phases, or all, a few at each step: others can go on in between."""
+        if isinstance(self.jobs, JobsOnDemand):
+            yield from self.jobs.reading(phases)
+
+    def once(self, make: Callable[[Snapshot], _T]) -> _T:
+        """Return what a function makes of this answer. It is made once, whoever asks for it."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]  # type: ignore[return-value]
+
+    def keep(self, make: Callable[[Snapshot], _T], made: _T) -> None:
+        """Take what that function would make, where it was made in steps."""
+        self._made[make] = made
+
+    def knows(self, make: Callable[[Snapshot], object]) -> bool:
+        """Return whether that was made already."""
+        return make in self._made

@@ -6,8 +6,18 @@ same kind of GPU in one of the same partitions with a higher priority (or the sa
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+
 from .jobs import Job, Phase, Snapshot
 from .tres import ANY_TYPE
+
+#: Partitions, and the type of GPU, "" for none.
+_Place = tuple[str, str]
+#: Priority, the highest first, then age.
+_Key = tuple[int, float, int]
+#: A queue with more jobs is not gone through at once while everybody waits; jobs in one step.
+_LONG, _STEP = 2000, 500
 
 #: Reasons for which a job does not stand in anybody's way, whatever its priority is.
 _ASIDE = (
@@ -28,26 +38,77 @@ _ASIDE = (
 )
 
 
+class Line:
+    """The jobs of one look that stand in line, by partitions and kind of GPU."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._keys: dict[_Place, list[_Key]] = {}
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Line:
+        """Return the line of a look."""
+        line = cls(snapshot)
+        for _ in line.forming():
+            pass
+        return line
+
+    def forming(self) -> Iterator[None]:
+        """Let the jobs line up, a few at each step."""
+        for number, job in enumerate(self._snapshot.in_phases(Phase.WAITING), 1):
+            if not job.reason.startswith(_ASIDE):
+                self._keys.setdefault(_place(job), []).append(_key(job))
+            if not number % _STEP:
+                yield
+        for keys in self._keys.values():
+            keys.sort()  # squeue has them nearly so
+            yield
+
+    def ahead_of(self, job: Job) -> int:
+        """Return how many of them come before this job for the same GPUs."""
+        (partition, kind), mine = _place(job), _key(job)
+        partitions = set(partition.split(","))
+        rivals = {
+            place for place in self._keys if partitions.intersection(place[0].split(",")) and _compete(kind, place[1])
+        }
+        ahead = sum(bisect_left(self._keys[place], mine) for place in rivals)
+        # What is asked about may be told otherwise than the queue has it; nobody is ahead of themselves.
+        itself = self._snapshot.jobs.get(job.id)
+        if itself is None or itself.phase is not Phase.WAITING or itself.reason.startswith(_ASIDE):
+            return ahead
+        return ahead - (_place(itself) in rivals and _key(itself) < mine)
+
+
+def lining_up(snapshot: Snapshot) -> Iterator[None]:
+    """Work out the line of a look in steps: a long queue takes its time."""
+    yield from snapshot.reading(Phase.WAITING)
+    line = Line(snapshot)
+    yield from line.forming()
+    snapshot.keep(Line.of, line)
+
+
 def ahead_of(job: Job, snapshot: Snapshot) -> int | None:
-    """Return how many waiting jobs come before this one for the same GPUs; None when the job does not wait."""
+    """Return how many waiting jobs come before this one for the same GPUs.
+
+    None when the job does not wait, and for a long queue while nobody has had it line up.
+    """
     if job.phase is not Phase.WAITING or job.state == "CONFIGURING":
         return None
-    partitions = set(job.partition.split(","))
-    mine = (-job.priority, job.submitted, job.id)
-    return sum(
-        1
-        for other in snapshot.jobs.values()
-        if other.id != job.id
-        and other.phase is Phase.WAITING
-        and (-other.priority, other.submitted, other.id) < mine
-        and not other.reason.startswith(_ASIDE)
-        and partitions.intersection(other.partition.split(","))
-        and _compete(job, other)
-    )
+    if len(snapshot.jobs) > _LONG and not snapshot.knows(Line.of):
+        return None
+    return snapshot.once(Line.of).ahead_of(job)
 
 
-def _compete(job: Job, other: Job) -> bool:
+def _place(job: Job) -> _Place:
+    return job.partition, job.gpus.type if job.gpus else ""
+
+
+def _key(job: Job) -> _Key:
+    return -job.priority, job.submitted, job.id
+
+
+def _compete(kind: str, other: str) -> bool:
     """Return whether two jobs want the same kind of GPU, or both want none."""
-    if not job.gpus or not other.gpus:
-        return not job.gpus and not other.gpus
-    return ANY_TYPE in (job.gpus.type, other.gpus.type) or job.gpus.type == other.gpus.type
+    if not kind or not other:
+        return not kind and not other
+    return ANY_TYPE in (kind, other) or kind == other

@@ -26,7 +26,7 @@ All times here are readings of one monotonic clock: a step of the wall clock mus
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -106,21 +106,16 @@ class History:
             return self
         if new.error:
             return replace(self, error=new.error, error_since=self.error_since if self.error else new.asked)
-        history = replace(self, last=new, error="", error_since=0.0)
+        first_seen, last_seen, job = self.first_seen, self.last_seen, self.job
         if new.jobs:
-            history = replace(
-                history,
-                job=_newest(new.jobs),
-                last_seen=new.asked,
-                first_seen=new.asked if self.first_seen is None else self.first_seen,
-            )
-        if any(j.phase is not Phase.TERMINAL for j in new.jobs):
-            return replace(history, ends=0, ended_since=0.0, said_terminal=False)
-        said = self.said_terminal or bool(new.jobs)
-        if not self.ends:
-            return replace(history, ends=1, ended_since=new.asked, said_terminal=said)
-        apart = self.last is not None and new.asked >= self.last.answered
-        return replace(history, ends=self.ends + apart, said_terminal=said)
+            first_seen = new.asked if first_seen is None else first_seen
+            last_seen, job = new.asked, _newest(new.jobs)
+        ends, since, said = 0, 0.0, False
+        if job is None or not new.jobs or job.phase is Phase.TERMINAL:  # what is not ended is newer than what is
+            apart = self.last is not None and new.asked >= self.last.answered
+            ends, since = (self.ends + apart, self.ended_since) if self.ends else (1, new.asked)
+            said = self.said_terminal or bool(new.jobs)
+        return History(new, ends, since, said, first_seen, last_seen, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +279,10 @@ def _missing(history: History, accounting: Accounting | None, record: JobRecord 
     return f"The controller {seen}; accounting still says {record.state}."
 
 
-def _newest(jobs: Iterable[Job]) -> Job:
+def _newest(jobs: Sequence[Job]) -> Job:
     """Return the job that counts of several: the one not ended, then the newest."""
+    if len(jobs) == 1:
+        return jobs[0]
     return max(jobs, key=lambda j: (j.phase is not Phase.TERMINAL, j.submitted, j.id))
 
 

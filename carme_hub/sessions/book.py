@@ -13,8 +13,9 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from carme_hub.crash import crash_point
 from carme_hub.domain.sessions import Request, Session, SessionState
@@ -57,6 +58,9 @@ class SessionBook:
         self._clock = clock
         self.cluster = cluster
         self._open: dict[str, Session] = {}
+        # Every poll of every server asks for its own sessions, so they are found without looking at all of them.
+        self._of_server: dict[tuple[str, str], dict[str, None]] = {}
+        self._of_parent: dict[str, dict[str, None]] = {}
         self._ends: dict[tuple[str, str], Session] = {}
         self._waiters: dict[str, asyncio.Event] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -65,7 +69,7 @@ class SessionBook:
     async def load(self) -> None:
         """Read the open rows; called once, before anything else."""
         for session in await in_store_thread(self._store.open_sessions, self.cluster):
-            self._open[session.id] = session
+            self._note(session)
         for session in await in_store_thread(self._store.last_ends, self.cluster, self._clock() - REMEMBERED):
             self._ends[session.user, session.server_name] = session
 
@@ -83,12 +87,11 @@ class SessionBook:
 
         Companions are none of them.
         """
-        mine = (s for s in self._open.values() if s.user == user and s.server_name == server_name)
-        return tuple(s for s in mine if not s.parent)
+        return tuple(self._open[id] for id in self._of_server.get((user, server_name), ()))
 
     def companions_of(self, parent: str) -> tuple[Session, ...]:
         """Return the open companions of a session, oldest first."""
-        return tuple(s for s in self._open.values() if s.parent == parent)
+        return tuple(self._open[id] for id in self._of_parent.get(parent, ()))
 
     async def all_companions_of(self, parent: str) -> tuple[Session, ...]:
         """Return the newest companions of a session, also those that have ended, oldest first."""
@@ -283,11 +286,16 @@ class SessionBook:
     def _show(self, session: Session) -> None:
         if session.state is SessionState.ENDED:
             self._open.pop(session.id, None)
+            for index, key in self._indexes(session):
+                ids = index.get(key, {})
+                ids.pop(session.id, None)
+                if not ids:
+                    index.pop(key, None)
             if not session.parent:
                 self._ends[session.user, session.server_name] = session
             self._locks.pop(session.id, None)
         else:
-            self._open[session.id] = session
+            self._note(session)
             if not session.parent:
                 self._ends.pop((session.user, session.server_name), None)  # how the one before ended is past interest
         event = self._waiters.pop(session.id, None)
@@ -295,6 +303,18 @@ class SessionBook:
             event.set()
         for listener in self._listeners:
             listener(session)
+
+    def _note(self, session: Session) -> None:
+        self._open[session.id] = session
+        for index, key in self._indexes(session):
+            index.setdefault(key, {})[session.id] = None
+
+    def _indexes(self, session: Session) -> Iterator[tuple[dict[Any, dict[str, None]], Hashable]]:
+        """Yield where a session is found, besides by its id; neither its server nor its parent ever changes."""
+        if session.parent:
+            yield self._of_parent, session.parent
+        else:
+            yield self._of_server, (session.user, session.server_name)
 
 
 def _check_nonce(session: Session, nonce: str) -> None:

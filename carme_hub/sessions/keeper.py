@@ -11,18 +11,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from carme_hub.domain.jobs import Job, Phase, Snapshot
 from carme_hub.domain.marks import EndMark, end_mark
 from carme_hub.domain.reasons import end_sentence
 from carme_hub.domain.sessions import JOB_NAME_PREFIX, Session, SessionState
-from carme_hub.domain.verdict import Accounting, History, Observation, Patience, Standing, Verdict, judge
+from carme_hub.domain.verdict import Accounting, Patience, Standing, Verdict, judge
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import SlurmClient
+from carme_hub.slurm.in_steps import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
 from .book import SessionBook
+from .looks import STEP, Looks, Watch, watch_of
 
 #: Seconds between two cancels of one job, and between two questions to accounting about one session.
 AGAIN = 5.0
@@ -33,21 +34,6 @@ LINGER = 30.0
 LINGERED = "The server ended. Its job went on without it, and was cancelled."
 REQUEUED = "Slurm ran the job anew (it was requeued); what ran in it has ended."
 WITH_ITS_SESSION = "Given back: the session that it belonged to has ended."
-
-
-@dataclass(slots=True)
-class _Watch:
-    """What the keeper remembers of one session; lost with the process, and learned again."""
-
-    history: History = field(default_factory=History)
-    accounting: Accounting | None = None
-    mark: EndMark | None = None
-    no_end: bool = False  # accounting has answered, and knows no end of the job
-    asked_records: float = float("-inf")
-    cancelled: float = float("-inf")
-    submitted_here: bool = False  # by this process: it has watched since before there was a job
-    saved: bool = False  # the controller showed the job late enough to have it in its saved state
-    verdict: Verdict = field(default_factory=lambda: Verdict(Standing.UNKNOWN, "Slurm has not been asked yet."))
 
 
 class SessionKeeper:
@@ -76,7 +62,8 @@ class SessionKeeper:
         self._log = log or logging.getLogger(__name__)
         self._clock = clock
         self._patience = patience or Patience()
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, Watch] = {}
+        self._looks = Looks()
         self._held: set[str] = set()
         self._foreign: set[tuple[str, str]] = set()
         self._doing: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -115,7 +102,7 @@ class SessionKeeper:
             yield
         finally:
             self._held.discard(id)
-            self._watches[id] = _Watch(submitted_here=True)
+            self._watches[id] = Watch(since=self._looks.count, submitted_here=True)
             if self._book.current(id) is not None:
                 self._watcher.want_fast(id)
             self._due.set()  # closed meanwhile, it may still be looked at more often: the pass takes that back
@@ -134,16 +121,8 @@ class SessionKeeper:
     # -- the loop ---------------------------------------------------------------------------------------------------
 
     def _looked(self, snapshot: Snapshot | None, error: str) -> None:
-        now = self._clock()
-        for session in self._book.open_sessions():
-            if session.id in self._held:
-                continue
-            watch = self._watches.setdefault(session.id, _Watch())
-            if snapshot is None:
-                observation = Observation.failed(now, now, error)
-            else:
-                observation = Observation(snapshot.asked, snapshot.answered, jobs_of(session, snapshot))
-            watch.history = watch.history.add(observation)
+        opened = (session.id for session in self._book.open_sessions())
+        self._looks.note(snapshot, error, self._clock(), [id for id in opened if id not in self._held])
         self._due.set()
 
     async def _run(self) -> None:
@@ -158,10 +137,18 @@ class SessionKeeper:
                 await asyncio.sleep(1.0)
 
     async def _pass(self) -> None:
-        for session in self._book.open_sessions():
-            if session.id not in self._held:
+        await all_steps(self._looks.folding(self._book.current, self._watches))
+        for number, id in enumerate([session.id for session in self._book.open_sessions()], 1):
+            if not number % STEP:
+                await asyncio.sleep(0)  # thousands of sessions take their time
+            session = self._book.current(id)
+            if session is not None and id not in self._held:
+                watch = watch_of(self._watches, id)
+                if watch.at_rest(session, self._clock(), self._patience):
+                    self._watcher.done_fast(id)
+                    continue
                 try:
-                    await self._settle(session, self._watches.setdefault(session.id, _Watch()))
+                    await self._settle(session, watch)
                 except Exception:  # noqa: BLE001
                     # One session that cannot be written must not keep the others from being judged.
                     self._log.exception("Session %s of %s cannot be judged now", session.id, session.user)
@@ -190,13 +177,17 @@ class SessionKeeper:
 
         self._doing[key] = asyncio.get_running_loop().create_task(run(), name=f"carme-{what}-{id}")
 
-    def _judge(self, session: Session, watch: _Watch) -> Verdict:
+    def _judge(self, session: Session, watch: Watch) -> Verdict:
+        proved = self._cannot_be_forgotten(session, watch)
+        if watch.still_alive(session, self._clock(), self._patience):
+            return watch.verdict
+        watch.judged = session, watch.accounting
         watch.verdict = judge(
             watch.history,
             now=self._clock(),
             job_id=session.job_id,
             submitted=session.submitted,
-            proved=self._cannot_be_forgotten(session, watch),
+            proved=proved,
             unseen=self._ran_unseen(session, watch),
             accounting=watch.accounting,
             end_mark=watch.mark is not None,
@@ -204,7 +195,7 @@ class SessionKeeper:
         )
         return watch.verdict
 
-    def _ran_unseen(self, session: Session, watch: _Watch) -> bool:
+    def _ran_unseen(self, session: Session, watch: Watch) -> bool:
         """Return whether the job may have been in the controller's saved state before this process first looked.
 
         A controller that dies with its answer to our own sbatch is no such case, though no look ever showed the job.
@@ -212,7 +203,7 @@ class SessionKeeper:
         never = watch.history.first_seen is None
         return session.state is SessionState.RUNNING and never and not watch.submitted_here
 
-    def _cannot_be_forgotten(self, session: Session, watch: _Watch) -> bool:
+    def _cannot_be_forgotten(self, session: Session, watch: Watch) -> bool:
         """Return whether the job outlives a crash of the controller.
 
         That its server has proved itself is not enough where we watched: a server is up a second after the submit, and
@@ -226,8 +217,9 @@ class SessionKeeper:
             watch.saved = watch.saved or seen - session.started > self._patience.save_delay
         return watch.saved or session.saved > 0
 
-    async def _settle(self, session: Session, watch: _Watch) -> None:
+    async def _settle(self, session: Session, watch: Watch) -> None:
         """Do what one session is owed."""
+        watch.rests = None
         verdict = self._judge(session, watch)
         if verdict.wants_records:
             self._ask_records(session, watch)
@@ -257,6 +249,7 @@ class SessionKeeper:
             self._watcher.want_fast(session.id)
         elif session.state is SessionState.RUNNING:
             self._watcher.done_fast(session.id)
+            watch.rests = session if session.saved and not session.parent and not again and not verdict.others else None
         elif job is not None and _waits(job):
             self._watcher.want_queue(session.id)
         else:
@@ -274,7 +267,7 @@ class SessionKeeper:
             return await self._book.began(session.id, job.nodes[0])
         return session
 
-    def _ask_records(self, session: Session, watch: _Watch) -> None:
+    def _ask_records(self, session: Session, watch: Watch) -> None:
         now = self._clock()
         if now - watch.asked_records < AGAIN:
             return
@@ -298,7 +291,7 @@ class SessionKeeper:
 
         self._do("Asking accounting for session", session.id, ask)
 
-    async def _close(self, session: Session, verdict: Verdict, watch: _Watch) -> None:
+    async def _close(self, session: Session, verdict: Verdict, watch: Watch) -> None:
         reason = session.cancel_reason or ending(session, verdict, watch.mark, no_end=watch.no_end)
         if not await self._forget(session):
             return  # a token that is still good belongs to a session that is still open
@@ -318,7 +311,7 @@ class SessionKeeper:
         await self._forget(session)
         self.look_now(id)
 
-    def _cancel_again(self, watch: _Watch) -> None:
+    def _cancel_again(self, watch: Watch) -> None:
         """Cancel what Slurm's newest answer shows of a session; an older answer may show somebody else's id."""
         now, last = self._clock(), watch.history.last
         live = [job for job in last.jobs if job.phase is not Phase.TERMINAL] if last is not None else []
@@ -335,9 +328,9 @@ class SessionKeeper:
         snapshot = self._watcher.latest
         if snapshot is None:
             return
-        self._foreign &= {(job.name, job.user) for job in snapshot.jobs.values()}
-        for job in snapshot.jobs.values():
-            if not job.name.startswith(JOB_NAME_PREFIX) or job.phase in (Phase.TERMINAL, Phase.ENDING):
+        self._foreign &= {(job.name, job.user) for job in snapshot.ours}
+        for job in snapshot.ours:
+            if job.phase in (Phase.TERMINAL, Phase.ENDING):
                 continue
             id = job.name.removeprefix(JOB_NAME_PREFIX)
             if self._book.current(id) is not None or (job.name, job.user) in self._foreign:
@@ -348,16 +341,6 @@ class SessionKeeper:
             elif session.state is SessionState.ENDED and session.ended < snapshot_time(snapshot):
                 self._log.error("Job %s of %s runs though its session %s has ended", job.id, job.user, id)
                 self._cancel_job(job)
-
-
-def jobs_of(session: Session, snapshot: Snapshot) -> tuple[Job, ...]:
-    """Return a session's jobs: those of its name, or the one that it was, should its user have renamed that."""
-    named = snapshot.named(session.job_name, session.user)
-    if named or not session.job_id or not session.submitted:
-        return named
-    job = snapshot.jobs.get(session.job_id)
-    same = job is not None and job.user == session.user and abs(job.submitted - session.submitted) < 2
-    return (job,) if job is not None and same else ()
 
 
 def snapshot_time(snapshot: Snapshot) -> float:

@@ -14,6 +14,8 @@ from carme_hub.errors import SlurmRejected, SlurmUnreachable
 from . import parse
 from .client import Association
 from .command import BAD, Answer, Commands
+from .in_steps import in_steps
+from .queue_rows import Cuts, QueueRows, queue_format, reading_queue
 from .submit import Submitter
 
 _T = TypeVar("_T")
@@ -47,17 +49,18 @@ class SlurmCli:
         self._commands = commands
         self._submitter = submitter
         self._tail = tail_command
+        self._before: QueueRows | None = None  # the newest answer for all
 
     async def snapshot(self) -> Snapshot:
         """Return all jobs of all users, those that ended within MinJobAge included, from one squeue."""
         asked = time.monotonic()
-        found = await self._queue()
-        return Snapshot(asked, time.monotonic(), {job.id: job for job in found})
+        found = self._before = await self._queue(before=self._before)
+        return Snapshot(asked, time.monotonic(), found)
 
     async def find(self, name: str, user: str) -> tuple[Job, ...]:
         """Return the jobs of that name and user that the controller knows, ended ones included, oldest first."""
         found = await self._queue(f"--name={name}", f"--user={user}")
-        ours = (job for job in found if job.name == name and job.user == user)
+        ours = (job for job in found.values() if job.name == name and job.user == user)
         return tuple(sorted(ours, key=lambda job: (job.submitted, job.id)))
 
     async def cancel(self, job: Job) -> None:
@@ -171,14 +174,14 @@ class SlurmCli:
         """Give back what the submitter holds open."""
         await self._submitter.close()
 
-    async def _queue(self, *filters: str) -> tuple[Job, ...]:
-        cut = parse.separator()
-        answer = await self._ask("squeue", "--states=all", *filters, f"--Format={parse.queue_format(cut)}")
-        return await _read(parse.jobs, answer, cut)
+    async def _queue(self, *filters: str, before: QueueRows | None = None) -> QueueRows:
+        cuts = Cuts.of(parse.separator())
+        answer = await self._ask("squeue", "--states=all", *filters, f"--Format={queue_format(cuts)}", raw=True)
+        return await in_steps(reading_queue(answer.raw, cuts, before))
 
-    async def _ask(self, name: str, *args: str) -> Answer:
+    async def _ask(self, name: str, *args: str, raw: bool = False) -> Answer:
         """Return an answer that came without any complaint. What the complaint says does not matter."""
-        answer = await self._commands.query(name, *args)
+        answer = await self._commands.query(name, *args, raw=raw)
         if answer.code != 0 or answer.complains:
             raise SlurmUnreachable(f"{name}: {answer.words}")
         return answer

@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 #: Stands for a byte that is not UTF-8. Whoever looks for a name that holds it finds nothing.
 BAD = "\N{REPLACEMENT CHARACTER}"
 
+#: Bytes of a raw answer that are shown as text.
+_BEGINNING = 1000
+_PIPE = 1 << 20
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -34,11 +38,16 @@ class AnswerTooLong(SlurmUnreachable):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said. ``code`` is negative when a signal ended it."""
+    """What a command said. ``code`` is negative when a signal ended it.
+
+    Attributes:
+        raw: its standard output as it came, where that was asked for; ``out`` is then only how it begins.
+    """
 
     code: int
     out: str
     err: str
+    raw: bytes = field(default=b"", repr=False)
 
     @property
     def words(self) -> str:
@@ -82,10 +91,10 @@ class Commands:
             found["SLURM_CONF"] = self.conf
         return found
 
-    async def query(self, name: str, *args: str, timeout: float | None = None) -> Answer:
+    async def query(self, name: str, *args: str, timeout: float | None = None, raw: bool = False) -> Answer:
         """Run one of Slurm's commands with times as UTC epoch seconds."""
         environ = {**self.environment(), "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
-        return await self.run([self.path(name), *args], environ=environ, timeout=timeout)
+        return await self.run([self.path(name), *args], environ=environ, timeout=timeout, raw=raw)
 
     async def run(
         self,
@@ -95,6 +104,7 @@ class Commands:
         environ: Mapping[str, str] | None = None,
         timeout: float | None = None,
         user: str = "",
+        raw: bool = False,
     ) -> Answer:
         """Run any command.
 
@@ -102,6 +112,7 @@ class Commands:
             argv: never a secret in it.
             stdin: what it reads.
             user: become this user in the child (only as root); "" = stay who we are.
+            raw: the answer may be long, and is wanted as it comes.
 
         Raises:
             SlurmUnreachable: there is no answer that can be read.
@@ -109,6 +120,8 @@ class Commands:
         name = os.path.basename(argv[0])  # noqa: PTH119 - no path is meant
         limit = self.timeout if timeout is None else timeout
         process = await self.start(argv, environ=environ, user=user)
+        if raw:
+            _widen(process)
         orderly = False
         try:
             async with asyncio.timeout(limit):
@@ -120,7 +133,10 @@ class Commands:
         finally:
             if not orderly:
                 await end(process)
-        return Answer(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        words = err.decode("utf-8", "replace")
+        if raw:
+            return Answer(code, out[:_BEGINNING].decode("utf-8", "replace"), words, out)
+        return Answer(code, out.decode("utf-8", "replace"), words)
 
     async def start(
         self, argv: Sequence[str], *, environ: Mapping[str, str] | None = None, user: str = ""
@@ -162,6 +178,15 @@ class Commands:
             if size > self.max_bytes:
                 raise AnswerTooLong(f"{name}: the answer is longer than {self.max_bytes} bytes")
         return b"".join(parts)
+
+
+def _widen(process: asyncio.subprocess.Process) -> None:
+    """Let a command that says much go on while we do something else; the usual pipe holds 64 KiB."""
+    transport = getattr(process, "_transport", None)
+    pipe = transport.get_pipe_transport(1).get_extra_info("pipe") if transport is not None else None
+    if pipe is not None:
+        with contextlib.suppress(OSError, ValueError):  # too much for this user, or the command has ended already
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:

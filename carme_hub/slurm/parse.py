@@ -14,52 +14,15 @@ from __future__ import annotations
 import re
 import secrets
 import string
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
 
-from carme_hub.domain.jobs import Job, JobRecord
+from carme_hub.domain.jobs import JobRecord
 from carme_hub.domain.resources import NO_GPUS, SHARD, Node
-from carme_hub.domain.tres import (
-    exit_of,
-    gpus_asked,
-    gpus_in_use,
-    gpus_of_gres,
-    gpus_of_tres,
-    hosts_of,
-    minutes_of,
-    phase_of,
-    time_of,
-)
+from carme_hub.domain.tres import exit_of, gpus_in_use, gpus_of_gres, gpus_of_tres, hosts_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
 
 from .client import Association
-
-_T = TypeVar("_T")
-
-#: squeue's name of a field (``-O``) and the word that it prints in the header.
-QUEUE_FIELDS = {
-    "JobID": "JOBID",
-    "UserName": "USER",
-    "State": "STATE",
-    "Reason": "REASON",
-    "NodeList": "NODELIST",
-    "Partition": "PARTITION",
-    "Account": "ACCOUNT",
-    "PriorityLong": "PRIORITY",
-    "SubmitTime": "SUBMIT_TIME",
-    "StartTime": "START_TIME",
-    "EndTime": "END_TIME",
-    "TimeLimit": "TIME_LIMIT",
-    "tres-alloc": "TRES_ALLOC",
-    "tres-per-node": "TRES_PER_NODE",
-    "tres-per-job": "TRES_PER_JOB",
-    "tres-per-task": "TRES_PER_TASK",
-    "NumNodes": "NODES",
-    "exit_code": "EXIT_CODE",
-    "RestartCnt": "RESTART_COUNT",
-    "Reservation": "RESERVATION",
-    "Name": "NAME",
-}
+from .queue_rows import lenient
 
 #: sacct's fields; it prints them in its header as they are.
 RECORD_FIELDS = (
@@ -78,8 +41,6 @@ RECORD_FIELDS = (
 
 ASSOCIATION_FIELDS = ("User", "Account", "Partition", "QOS", "DefaultAccount", "Coordinators")
 
-#: What squeue prints where there is no such word.
-_NO_NAME = frozenset({"", "None", "N/A", "(null)"})
 _USABLE = frozenset({"idle", "mixed", "allocated"})
 _UNUSABLE_FLAGS = frozenset(
     {
@@ -108,23 +69,6 @@ _UNUSABLE_FLAGS = frozenset(
 def separator() -> str:
     """Return a word that nobody can have put into a name before the question."""
     return "@" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12)) + "@"
-
-
-def queue_format(cut: str) -> str:
-    """Return the value of squeue's ``-O`` for that separator."""
-    return ",".join(f"{field}:{cut}" for field in QUEUE_FIELDS)
-
-
-def jobs(text: str, cut: str) -> tuple[Job, ...]:
-    """Read the answer of ``squeue -O`` with ``queue_format(cut)``.
-
-    Raises:
-        SlurmUnreachable: it cannot be understood, in whole or in part.
-    """
-    try:
-        return tuple(_job(row) for row in rows(text, cut, tuple(QUEUE_FIELDS.values()), "squeue"))
-    except (ValueError, KeyError) as error:
-        raise SlurmUnreachable(f"squeue: the answer cannot be understood: {error}") from error
 
 
 def records(text: str, cut: str, name: str, user: str) -> tuple[JobRecord, ...]:
@@ -193,50 +137,6 @@ def rows(text: str, cut: str, header: tuple[str, ...], command: str) -> Iterator
         yield dict(zip(header, row, strict=True))
 
 
-def _lenient(read: Callable[..., _T], nothing: _T, *args: object) -> _T:
-    """Return a detail of a job, or nothing where it cannot be read."""
-    try:
-        return read(*args)
-    except (ValueError, LookupError):
-        return nothing
-
-
-def _job(row: Mapping[str, str]) -> Job:
-    state = row["STATE"]
-    phase = phase_of(state)
-    asked = row["NODES"].partition("-")[0]
-    nodes_asked = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
-    ended = phase.name == "TERMINAL"
-    return Job(
-        id=int(row["JOBID"]),
-        name=row["NAME"],
-        user=row["USER"],
-        state=state,
-        phase=phase,
-        reason="" if row["REASON"] in _NO_NAME else row["REASON"],
-        nodes=_lenient(hosts_of, (), row["NODELIST"]),
-        partition=row["PARTITION"],
-        account=row["ACCOUNT"],
-        priority=_lenient(int, 0, row["PRIORITY"]),
-        submitted=time_of(row["SUBMIT_TIME"]),
-        start=_lenient(time_of, 0.0, row["START_TIME"]),
-        end=_lenient(time_of, 0.0, row["END_TIME"]),
-        time_limit=_lenient(minutes_of, 0, row["TIME_LIMIT"]),
-        gpus=_lenient(
-            gpus_asked,
-            NO_GPUS,
-            row["TRES_ALLOC"],
-            row["TRES_PER_NODE"],
-            row["TRES_PER_JOB"],
-            row["TRES_PER_TASK"],
-            nodes_asked,
-        ),
-        exit_code=_lenient(exit_of, None, row["EXIT_CODE"]) if ended else None,
-        restarts=_lenient(int, 0, row["RESTART_COUNT"]),
-        reservation="" if row["RESERVATION"] in _NO_NAME else row["RESERVATION"],
-    )
-
-
 def _record(row: Mapping[str, str]) -> JobRecord:
     return JobRecord(
         id=int(row["JobIDRaw"]),
@@ -247,10 +147,10 @@ def _record(row: Mapping[str, str]) -> JobRecord:
         submitted=time_of(row["Submit"]),
         start=time_of(row["Start"]),
         end=time_of(row["End"]),
-        nodes=() if row["NodeList"] == "None assigned" else _lenient(hosts_of, (), row["NodeList"]),
+        nodes=() if row["NodeList"] == "None assigned" else lenient(hosts_of, (), row["NodeList"]),
         account=row["Account"],
-        gpus=_lenient(gpus_of_tres, NO_GPUS, row["AllocTRES"]),
-        exit_code=_lenient(exit_of, None, row["ExitCode"]),
+        gpus=lenient(gpus_of_tres, NO_GPUS, row["AllocTRES"]),
+        exit_code=lenient(exit_of, None, row["ExitCode"]),
     )
 
 

@@ -36,9 +36,7 @@ class StartSaver:
 
     def look(self, snapshot: Snapshot) -> None:
         """Take note of the starts in a snapshot; what is new is secured in the background."""
-        running = {
-            (j.id, j.start): j for j in snapshot.jobs.values() if j.state == "RUNNING" and _OURS.fullmatch(j.name)
-        }
+        running = {(j.id, j.start): j for j in snapshot.ours if j.state == "RUNNING" and _OURS.fullmatch(j.name)}
         self._tries = {start: tries for start, tries in self._tries.items() if start in running}
         self._due = {
             start: job

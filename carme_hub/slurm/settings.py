@@ -133,7 +133,7 @@ class CarmeSlurm(LoggingConfigurable):
     ).tag(config=True)
 
     max_answer_bytes = Integer(
-        10_000_000,
+        100_000_000,
         min=64 * 1024,
         help="A command's answer longer than this is not read to its end and counts as no answer.",
     ).tag(config=True)

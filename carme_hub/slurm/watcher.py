@@ -13,14 +13,16 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from carme_hub.domain.jobs import Snapshot
+from carme_hub.domain.jobs import Phase, Snapshot
+from carme_hub.domain.queue import lining_up
 from carme_hub.domain.resources import Node
 from carme_hub.errors import SlurmError, SlurmUnreachable
 
 from .client import SlurmClient
+from .in_steps import all_steps
 from .saver import StartSaver
 
 #: Looks that may come before their interval, and after how many intervals there is one more such look.
@@ -83,6 +85,7 @@ class SlurmWatcher:
         self._fast: set[Hashable] = set()
         self._queued: set[Hashable] = set()
         self._listeners: list[Listener] = []
+        self._later: list[Listener] = []
         self._task: asyncio.Task[None] | None = None
         self._now = asyncio.Event()  # somebody cannot wait for the interval
         self._early = (float(EARLY), clock())  # how many early looks there were at that time
@@ -115,13 +118,18 @@ class SlurmWatcher:
         """Whether Slurm answers, and since when it does or does not."""
         return self._health
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call the listener after every look, failed ones too. Returns the function that ends this."""
-        self._listeners.append(listener)
+    def subscribe(self, listener: Listener, *, lined_up: bool = False) -> Callable[[], None]:
+        """Call the listener after every look, failed ones too. Returns the function that ends this.
+
+        Args:
+            lined_up: call it a little later, once it is known who stands in line before the jobs of ours that wait.
+        """
+        listeners = self._later if lined_up else self._listeners
+        listeners.append(listener)
 
         def unsubscribe() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            if listener in listeners:
+                listeners.remove(listener)
 
         return unsubscribe
 
@@ -261,13 +269,22 @@ class SlurmWatcher:
         self._note(asked, snapshot, error)
         if self._saver is not None and snapshot is not None:
             self._saver.look(snapshot)
-        for listener in tuple(self._listeners):
+        self._tell(self._listeners, snapshot, error)
+        async with self._changed:
+            self._changed.notify_all()
+        if snapshot is not None and any(job.phase is Phase.WAITING for job in snapshot.ours):
+            try:
+                await all_steps(lining_up(snapshot))
+            except Exception:  # then nobody is told who is ahead of them
+                self.log.exception("Who stands in line cannot be said")
+        self._tell(self._later, snapshot, error)
+
+    def _tell(self, listeners: Iterable[Listener], snapshot: Snapshot | None, error: str) -> None:
+        for listener in tuple(listeners):
             try:
                 listener(snapshot, error)
             except Exception:  # one listener's fault is not another's
                 self.log.exception("A listener of the Slurm watcher failed")
-        async with self._changed:
-            self._changed.notify_all()
 
     def _note(self, asked: float, snapshot: Snapshot | None, error: str) -> None:
         before = self._health

@@ -52,8 +52,9 @@ class CommandsOfTheHub(Commands):
         environ: Mapping[str, str] | None = None,
         timeout: float | None = None,
         user: str = "",
+        raw: bool = False,
     ) -> Answer:
-        return await super().run(argv, stdin=stdin, environ=environ, timeout=timeout, user=user or self._hub)
+        return await super().run(argv, stdin=stdin, environ=environ, timeout=timeout, user=user or self._hub, raw=raw)
 
 
 def submitter(cluster: Cluster, way: str, commands: Commands) -> Submitter:

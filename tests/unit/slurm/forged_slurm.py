@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from carme_hub.slurm.parse import QUEUE_FIELDS, RECORD_FIELDS
+from carme_hub.slurm.parse import RECORD_FIELDS
+from carme_hub.slurm.queue_rows import QUEUE_FIELDS
 
-#: Stands for the separator of the query in a text that a shim prints.
-CUT = "\x02"
+#: Stands for the separator of the query in a text that a shim prints, and for the one that ends a row of squeue.
+CUT, ROW = "\x02", "\x03"
 
-QUEUE_HEADER = CUT.join(QUEUE_FIELDS.values()) + CUT + "\n"
+QUEUE_HEADER = CUT.join(QUEUE_FIELDS.values()) + ROW + "\n"
 RECORD_HEADER = CUT.join(RECORD_FIELDS) + CUT + "\n"
 
 _SHIM = r"""#!/bin/sh
 echo "$*" >> {folder}/$(basename "$0").calls
 case "$*" in *@*) cut=$(printf '%s' "$*" | sed 's/^[^@]*\(@[a-z]*@\).*/\1/') ;; *) cut='|' ;; esac
 {before}
-LC_ALL=C sed "s/$(printf '\002')/$cut/g" {folder}/out
+row=$(printf '%s' "$cut" | tr @ '#')
+LC_ALL=C sed "s/$(printf '\002')/$cut/g;s/$(printf '\003')/$row/g" {folder}/out
 cat {folder}/err >&2
 {after}
 exit {code}
@@ -80,7 +82,7 @@ def queue_row(**changes: str) -> str:
         "NAME": "carme-0f9a",
         **changes,
     }
-    return CUT.join(row.values()) + CUT + "\n"
+    return CUT.join(row[word] for word in QUEUE_FIELDS.values()) + ROW + "\n"
 
 
 def record_row(**changes: str) -> str:

@@ -76,7 +76,7 @@ async def test_no_odd_answer_ends_a_session(kind: str, forged: ForgedSlurm) -> N
 
 
 async def test_a_name_that_looks_like_a_line_forges_nothing(client: SlurmCli, forged: ForgedSlurm) -> None:
-    forgery = queue_row(JOBID="99", NAME=NAME, STATE="COMPLETED").replace("\x02", "|")
+    forgery = queue_row(JOBID="99", NAME=NAME, STATE="COMPLETED").replace("\x02", "|").replace("\x03", "|")
     forged.say("squeue", QUEUE_HEADER + queue_row(JOBID="8", USER="mallory", NAME="x\n" + forgery) + queue_row())
     snapshot = await client.snapshot()
     assert sorted(snapshot.jobs) == [7, 8]

@@ -1,0 +1,357 @@
+"""A long queue and many sessions: what a look at the queue costs, and what everybody else waits for meanwhile.
+
+``python benchmarks/scale.py [--entries 1000000] [--seconds 20] [--fewer 10 1]`` (four minutes); prints one JSON object
+a line. At full scale 2,000 users have 5,000 open sessions on 1,000 nodes, with a queue of 10,000 and of 50,000
+jobs and a million entries in the ledger; at a tenth of it, everything is ten times fewer. Slurm's answers are forged by
+a fixed seed (``recorded_cluster.py``) and come from processes, as those of real commands do.
+
+Each scale and length of the queue has a process of its own: a real JupyterHub application with our watcher, keeper,
+book, ledger and form, looking at the queue once a second because some sessions are just starting, while some wait in
+line. Another process asks for pages. The peer of a look is the same answer with every row read in full; that of the
+questions is what batchspawner would ask: once for each server and each poll (every 30 s).
+
+The machine may do other work, so costs are processor time. Only ``late`` and the waits are by the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import itertools
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "unit" / "spawners"))  # the hub of the unit tests
+
+from forged_hub import ForgedHub, SpawnerThatOnlyNotes, forged_hub  # noqa: E402
+from jupyterhub import orm  # noqa: E402
+from ledger import fill  # noqa: E402
+from measure import figure, load, median, p95, say  # noqa: E402
+from recorded_cluster import TYPES, WORDS, Size, SlurmFromARecord, sessions  # noqa: E402
+from sqlalchemy import Engine, insert  # noqa: E402
+from traitlets.config import Config  # noqa: E402
+
+from carme_hub.accounting.settings import CarmeQuotas  # noqa: E402
+from carme_hub.domain.jobs import Snapshot  # noqa: E402
+from carme_hub.domain.profiles import parse_profiles  # noqa: E402
+from carme_hub.domain.sessions import Session  # noqa: E402
+from carme_hub.domain.verdict import Standing  # noqa: E402
+from carme_hub.sessions.associations import AssociationBook  # noqa: E402
+from carme_hub.sessions.book import SessionBook  # noqa: E402
+from carme_hub.sessions.keeper import SessionKeeper  # noqa: E402
+from carme_hub.slurm import parse  # noqa: E402
+from carme_hub.slurm.cli import SlurmCli  # noqa: E402
+from carme_hub.slurm.command import Commands  # noqa: E402
+from carme_hub.slurm.queue_rows import Cuts, QueueRows, read_job, reading_queue  # noqa: E402
+from carme_hub.slurm.watcher import SlurmWatcher  # noqa: E402
+from carme_hub.spawners.admission import Admission  # noqa: E402
+from carme_hub.spawners.cluster import ClusterLook  # noqa: E402
+from carme_hub.spawners.form import Offer, render_form  # noqa: E402
+from carme_hub.spawners.pages import install_handlers, templates_path  # noqa: E402
+from carme_hub.store.engine import CarmeStore  # noqa: E402
+from carme_hub.store.sessions import SessionStore, _to_row  # noqa: E402
+from carme_hub.store.tables import session as session_table  # noqa: E402
+
+_T = TypeVar("_T")
+FULL = Size(5000, 2000, 1000, 0)
+QUEUES = (10_000, 50_000)
+#: Looks whose cost is measured, after the first.
+LOOKS = 8
+POLL = 30
+#: Goals in ms of processor time for one look, by jobs in the queue.
+GOALS = {10_000: 40.0, 50_000: 200.0}
+STALL, PASS, API = 50.0, 1000.0, 50.0
+LIMITS = {"cpus": {"max": 128, "default": 8}, "memory_gib": {"max": 900, "default": 64}, "time_hours": {"max": 72}}
+POLICY = {"quotas": [{"id": "day", "user": "*", "gpu_time": 500, "window": "day"}]}
+PROFILES = [
+    {"display_name": "Any GPU", "gpus": {"types": list(TYPES), "max": 8, "default": 1}, "partition": "gpu", **LIMITS},
+    *({"display_name": t, "gpus": {"types": [t], "max": 8, "default": 8}, "partition": "gpu", **LIMITS} for t in TYPES),
+    *({"display_name": f"CPU {p}", "partition": p, **LIMITS} for p in ("cpu", "long", "gpu")),
+]
+
+
+def resident() -> float:
+    """Return the MiB of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def driven(work: Generator[None, None, _T]) -> _T:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+class Hub:
+    """What all spawners of the measured hub share, as ``spawners.shared`` makes it; tokens are not revoked."""
+
+    def __init__(self, engine: Engine, slurm: SlurmFromARecord) -> None:
+        commands = Commands(prefix=str(slurm.prefix), timeout=60, max_bytes=200_000_000)
+        log = logging.getLogger("scale")
+        self.client = SlurmCli(cluster="lab", commands=commands, submitter=None)  # type: ignore[arg-type]
+        self.watcher = SlurmWatcher(self.client, log=log)
+        self.book = SessionBook(SessionStore(engine), "lab")
+        self.look = ClusterLook(self.watcher)
+        self.associations = AssociationBook(self.client)
+        quotas = CarmeQuotas(config=Config({"CarmeQuotas": {"enabled": True, "policy": POLICY}}))
+        self.admission = Admission(quotas, engine, "lab", self.associations, self.watcher, log)
+        self.keeper = SessionKeeper(self.book, self.client, self.watcher, forget=self._forget, log=log)
+        self.slots = None
+
+    async def _forget(self, _session: Session) -> bool:
+        return True
+
+
+class SpawnerOfMeasuredHub(SpawnerThatOnlyNotes):
+    """Offers what our spawners offer, and starts nothing."""
+
+    part: ClassVar[Any] = None
+    offered: ClassVar[Any] = parse_profiles(PROFILES)
+
+    async def shared(self) -> Any:
+        return self.part
+
+    async def offer(self) -> Offer:
+        accounts = self.part.associations.accounts_of(self.user.name)
+        return Offer(self.offered, accounts, {"base": "Python"}, cluster=await self.part.look.cluster())
+
+
+class LoopThatIsWatched:
+    """Notes how long each step of the event loop took of the processor, how late a timer was, and collections."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+        self.late: list[float] = []
+        self.collections: list[float] = []
+        self._began = 0.0
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        run = asyncio.Handle._run
+
+        def timed(handle: asyncio.Handle) -> None:
+            began = time.thread_time()
+            run(handle)
+            self.steps.append(1000 * (time.thread_time() - began))
+
+        asyncio.Handle._run = timed  # type: ignore[method-assign]
+        gc.callbacks.append(self._collected)
+        task = asyncio.create_task(self._ticks())
+        try:
+            yield
+        finally:
+            task.cancel()
+            gc.callbacks.remove(self._collected)
+            asyncio.Handle._run = run  # type: ignore[method-assign]
+
+    def _collected(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.collections.append(1000 * (time.thread_time() - self._began))
+
+    async def _ticks(self) -> None:
+        while True:
+            due = time.monotonic() + 0.01
+            await asyncio.sleep(0.01)
+            self.late.append(1000 * (time.monotonic() - due))
+
+
+async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dict[str, Any]) -> None:
+    """Print what one look costs, from the text of the answer to the verdicts on all sessions, without the hub."""
+    before: QueueRows | None = None
+    answers = slurm.answers
+    reading, whole, passes = [], [], []
+    for number in range(LOOKS + 1):
+        at = number % 2
+        began = time.process_time()
+        before = driven(reading_queue(answers[at], Cuts.of(WORDS[at]), before))
+        snapshot = Snapshot(time.monotonic(), time.monotonic(), before)
+        read = time.process_time()
+        hub.keeper._looked(snapshot, "")
+        await hub.keeper._pass()
+        end = time.process_time()
+        reading.append(1000 * (read - began))
+        passes.append(1000 * (end - read))
+        whole.append(1000 * (end - began))
+    verdicts = [hub.keeper.verdict(session.id).standing for session in hub.book.open_sessions()]
+    assert set(verdicts) == {Standing.ALIVE}
+    assert len(snapshot.ours) == len(verdicts)
+    began = time.process_time()
+    for _ in snapshot.reading():
+        pass
+    all_read = 1000 * (time.process_time() - began)
+    eager = [1000 * in_full(answers[at], Cuts.of(WORDS[at])) for at in (0, 1)]
+    figure("scale_answer_to_snapshot", median(reading[1:]), "ms of processor", peer=median(eager), **more)
+    figure("scale_answer_to_verdicts", median(whole[1:]), "ms of processor", goal=goal, peer=None, **more)
+    figure("scale_first_answer_to_verdicts", whole[0], "ms of processor", **more)
+    figure("scale_keeper_pass", median(passes[1:]), "ms of processor", goal=PASS, **more)
+    figure("scale_other_peoples_jobs_read_when_asked", all_read, "ms of processor", **more)
+
+
+async def whole_looks(hub: Hub, more: dict[str, Any]) -> None:
+    """Print what a look costs the hub with all that goes with it, and the first form after one."""
+    asking, forms = [], []
+    for _ in range(4):
+        began = time.process_time()
+        await hub.watcher._look()  # from the command to who stands in line before those of ours that wait
+        looked = time.process_time()
+        cluster = await hub.look.cluster()
+        render_form(Offer(SpawnerOfMeasuredHub.offered, ("account0",), {"base": "Python"}, cluster=cluster))
+        asking.append(1000 * (looked - began))
+        forms.append(1000 * (time.process_time() - looked))
+    figure("scale_whole_look", median(asking[1:]), "ms of processor", **more)
+    figure("scale_first_form_after_a_look", median(forms[1:]), "ms of processor", **more)
+
+
+def in_full(answer: bytes, cuts: Cuts) -> float:
+    """Return the processor seconds of the same answer with every row read, as up to now."""
+    began = time.process_time()
+    rows = answer.decode("utf-8", "replace").split(cuts.row + "\n")[1:-1]
+    jobs = {job.id: job for job in (read_job(row.split(cuts.field)) for row in rows)}
+    Snapshot(0.0, 0.0, jobs)
+    return time.process_time() - began
+
+
+@contextlib.contextmanager
+def known_words() -> Iterator[None]:
+    """Have each question put with one of the two words whose answers are there."""
+    words, separator = itertools.cycle(WORDS), parse.separator
+    parse.separator = lambda: next(words)
+    try:
+        yield
+    finally:
+        parse.separator = separator
+
+
+async def live(hub: Hub, application: ForgedHub, size: Size, seconds: float, more: dict[str, Any]) -> None:
+    """Print what everybody waits for while the hub looks at the queue once a second."""
+    asks = await what_is_asked(application)
+    SpawnerOfMeasuredHub.part = hub
+    await hub.associations.refresh()
+    hub.watcher.start()
+    hub.keeper.start()
+    await hub.watcher.fresh(timeout=120)
+    await hub.look.cluster()
+    gc.collect()
+    gc.freeze()  # as the hub does when it has started
+    loop, asked = LoopThatIsWatched(), hub.watcher.queries["snapshot"]
+    say(f"Asking for pages with {size.jobs:,} jobs in the queue")
+    cpu, began = time.process_time(), time.monotonic()
+    async with loop.watched():
+        asker = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(Path(__file__).with_name("asker.py"))),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        wanted = {"base": application.base, "seconds": seconds, "asks": asks}
+        out, _ = await asker.communicate(json.dumps(wanted).encode())
+        assert asker.returncode == 0
+        waits: dict[str, list[float]] = json.loads(out)
+    wall = time.monotonic() - began
+    cpu, asked = time.process_time() - cpu, hub.watcher.queries["snapshot"] - asked
+    memory, empty = resident(), more.pop("empty")
+    await hub.keeper.stop()
+    await hub.watcher.stop()
+    assert not hub.watcher.queries["failed"], hub.watcher.health
+    more = {**more, "load": load()}
+    figure("scale_longest_step_of_the_loop", max(loop.steps), "ms of processor", goal=STALL, **more)
+    figure("scale_longest_collection", max(loop.collections, default=0.0), "ms of processor", goal=STALL, **more)
+    figure("scale_timer_late_p99", statistics.quantiles(loop.late, n=100)[-1], "ms", **more)
+    figure("scale_timer_late_max", max(loop.late), "ms", goal=STALL, **more)
+    for name, took in waits.items():
+        goal = API if name == "api" else None
+        figure(f"scale_{name}_p50", median(took), "ms", n=len(took), **more)
+        figure(f"scale_{name}_p95", p95(took), "ms", goal=goal, **more)
+        figure(f"scale_{name}_max", max(took), "ms", **more)
+    per_minute, theirs = 60 * asked / wall, 60 / POLL * size.sessions
+    figure("scale_questions_a_minute", per_minute, "squeue", peer=theirs, note="the peer is calculated", **more)
+    figure("scale_hub_busy", 100 * cpu / wall, "% of one processor", **more)
+    figure("scale_memory", memory, "MiB", before=empty, **more)
+
+
+async def what_is_asked(application: ForgedHub) -> list[dict[str, Any]]:
+    """Return the pages that are asked for, how often, by whom, and what they say."""
+    browser = await application.browser("user0")
+    cookies = "; ".join(f"{c.key}={c.value}" for c in browser.http.cookie_jar)
+    page = {"Cookie": cookies, "Sec-Fetch-Mode": "navigate"}
+    token = {"Authorization": f"token {application.app.users['user0'].new_api_token()}"}
+    return [
+        {"name": "api", "path": "/hub/api/user", "every": 0.05, "headers": token, "has": "user0"},
+        {"name": "form", "path": "/hub/spawn", "every": 1.0, "headers": page, "has": "a100"},
+        {"name": "home", "path": "/hub/home", "every": 1.0, "headers": page, "has": "user0"},
+    ]
+
+
+def fill_database(folder: Path, size: Size, entries: int) -> list[Session]:
+    """Make a database with the ledger and the open sessions, and return these."""
+    engine, ours = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open(), sessions(size)
+    with engine.begin() as connection:
+        connection.execute(insert(session_table), [_to_row(session) for session in ours])
+    fill(engine, entries)
+    engine.dispose()
+    return ours
+
+
+async def one(folder: Path, size: Size, entries: int, seconds: float, goal: float | None) -> None:
+    """Measure one length of the queue, on a database and a record that are there."""
+    more = {"sessions": size.sessions, "jobs": size.jobs, "entries": entries}
+    engine = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open()
+    with tempfile.TemporaryDirectory(dir=folder) as own, known_words():
+        slurm, empty = SlurmFromARecord(folder), resident()
+        install_handlers()
+        hub = Hub(engine, slurm)
+        await hub.book.load()
+        say(f"Looking at {size.jobs:,} jobs, {(folder / 'queue.1').stat().st_size / 2**20:.1f} MiB")
+        gc.collect()
+        gc.freeze()
+        await looks(hub, slurm, goal, {**more, "load": load()})
+        await whole_looks(hub, {**more, "load": load()})
+        hub = Hub(engine, slurm)
+        await hub.book.load()
+        async with forged_hub(own, SpawnerOfMeasuredHub, template_paths=[templates_path()]) as application:
+            application.app.db.add_all(orm.User(name=f"user{n}") for n in range(1, size.users))
+            application.app.db.commit()
+            await live(hub, application, size, seconds, {**more, "empty": round(empty)})
+    engine.dispose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entries", type=int, default=1_000_000, help="entries of the ledger at full scale")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for which pages are asked for")
+    parser.add_argument("--fewer", type=int, nargs="*", default=[10, 1], help="scales: 10 is ten times fewer of all")
+    parser.add_argument("--jobs", type=int, help=argparse.SUPPRESS)  # in the folder of the process that started this
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    logging.disable(logging.WARNING)
+    for fewer in wanted.fewer:
+        size = Size(FULL.sessions // fewer, FULL.users // fewer, FULL.nodes // fewer, wanted.jobs or 0)
+        entries = wanted.entries // fewer
+        if wanted.folder:
+            asyncio.run(one(wanted.folder, size, entries, wanted.seconds, GOALS.get(size.jobs) if fewer == 1 else None))
+            continue
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            ours = fill_database(Path(folder), size, entries)
+            for jobs in QUEUES:
+                SlurmFromARecord(Path(folder)).record(replace(size, jobs=jobs // fewer), ours)
+                own = [f"--fewer={fewer}", f"--jobs={jobs // fewer}", f"--folder={folder}"]
+                same = [f"--entries={wanted.entries}", f"--seconds={wanted.seconds}"]
+                subprocess.run([sys.executable, __file__, *own, *same], check=True)
+
+
+if __name__ == "__main__":
+    main()
