@@ -58,7 +58,7 @@ class Spawned:
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
-        self._transports: list[asyncio.BaseTransport] = []
+        self._transports: dict[int, asyncio.BaseTransport] = {}
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = loop.create_future()
         self._descriptor = os.pidfd_open(pid)
@@ -70,25 +70,29 @@ class Spawned:
 
     def close(self) -> None:
         """Close our ends of its pipes."""
-        for transport in self._transports:
+        for transport in self._transports.values():
             transport.close()
+
+    def get_pipe_transport(self, descriptor: int) -> asyncio.BaseTransport | None:
+        """Return the transport of stdin (0), stdout (1) or stderr (2), as asyncio's own processes do."""
+        return self._transports.get(descriptor)
 
     async def attach(self, stdin: int, stdout: int, stderr: int) -> None:
         """Take our ends of its pipes; -1 for a stdin that it has none of."""
-        self.stdout, self.stderr = await self._reader(stdout), await self._reader(stderr)
+        self.stdout, self.stderr = await self._reader(1, stdout), await self._reader(2, stderr)
         if stdin < 0:
             return
         loop, pipe = asyncio.get_running_loop(), os.fdopen(stdin, "wb", 0)
         transport, protocol = await loop.connect_write_pipe(_Written, pipe)
-        self._transports.append(transport)
+        self._transports[0] = transport
         self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
 
-    async def _reader(self, descriptor: int) -> asyncio.StreamReader:
+    async def _reader(self, place: int, descriptor: int) -> asyncio.StreamReader:
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
         )
-        self._transports.append(transport)
+        self._transports[place] = transport
         return reader
 
     def _reap(self, loop: asyncio.AbstractEventLoop) -> None:
