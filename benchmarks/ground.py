@@ -47,6 +47,11 @@ for service in c.JupyterHub.get("services", []):
         service["url"] = service.get("url", "").replace("https:", "http:")
     if "--config" in service.get("command", []):
         service["command"][service["command"].index("--config") + 1] = __file__
+if {stalls!r}:  # the folder with stalls.py
+    import sys
+    sys.path.insert(0, {stalls!r})
+    import stalls
+    stalls.watch("stalls.jsonl")
 """
 
 
@@ -59,6 +64,8 @@ class HubAddress:
     token: str
     pid: int
     log: Path
+    #: Where it writes what held its event loop; None where it does not.
+    stalls: Path | None = None
 
 
 class MeasuredDemo(Demo):
@@ -68,9 +75,15 @@ class MeasuredDemo(Demo):
     def config_file(self) -> Path:
         return self.cluster.state / "our-hub.py"
 
-    def write_config(self, settings: Sections) -> None:
-        """Write the configuration: the sandbox's, and what differs."""
-        text = _OVERLAY.format(demo=str(super().config_file), settings=json.dumps(settings))
+    def write_config(self, settings: Sections, *, stalls: bool = False) -> None:
+        """Write the configuration: the sandbox's, and what differs; ``stalls``: the hub's event loop is watched."""
+        folder = ""
+        if stalls:
+            folder = str(self.cluster.state / "stalls")
+            Path(folder).mkdir(exist_ok=True, mode=0o755)
+            shutil.copyfile(HERE / "stalls.py", Path(folder) / "stalls.py")
+            (Path(folder) / "stalls.py").chmod(0o644)
+        text = _OVERLAY.format(demo=str(super().config_file), settings=json.dumps(settings), stalls=folder)
         self.config_file.write_text(text)
         self.config_file.chmod(0o644)
 
@@ -95,20 +108,23 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def start_our_hub(where: Sandbox, settings: Sections | None = None, *, tls: bool = True) -> HubAddress:
+def start_our_hub(
+    where: Sandbox, settings: Sections | None = None, *, tls: bool = True, stalls: bool = False
+) -> HubAddress:
     """Start our hub as the sandbox has it, with some settings changed.
 
     Args:
         tls: with internal TLS, as the sandbox has it; without it, the hub starts its proxy itself.
+        stalls: it writes ``stalls.jsonl`` in its folder: what held its event loop.
     """
     demo = MeasuredDemo.prepare(where, say)
     assert isinstance(demo, MeasuredDemo)
-    for stale in demo.folder.glob("*.sqlite*"):  # of an earlier run with --keep
+    for stale in (*demo.folder.glob("*.sqlite*"), *demo.folder.glob("stalls.jsonl")):  # of an earlier run with --keep
         stale.unlink()
     changed = {section: dict(values) for section, values in (settings or {}).items()}
     token = {"CARME_SANDBOX_CHECK_TOKEN": secrets.token_hex(16)}
     if tls:
-        demo.write_config(changed)
+        demo.write_config(changed, stalls=stalls)
         demo.start(say, token)
     else:
         ports = demo.ports
@@ -116,13 +132,14 @@ def start_our_hub(where: Sandbox, settings: Sections | None = None, *, tls: bool
         changed["JupyterHub"] = {**changed.get("JupyterHub", {}), **plain}
         proxy = {"should_start": True, "api_url": f"http://127.0.0.1:{ports['proxy_api']}"}
         changed["ConfigurableHTTPProxy"] = {**changed.get("ConfigurableHTTPProxy", {}), **proxy}
-        demo.write_config(changed)
+        demo.write_config(changed, stalls=stalls)
         say("Starting the hub without internal TLS")
         demo.start_hub(token)
         demo.wait_ready()
     record = where.processes.record("hub")
     assert record is not None
-    return HubAddress("ours", demo.url, token["CARME_SANDBOX_CHECK_TOKEN"], record.pid, demo.log)
+    file = demo.folder / "stalls.jsonl" if stalls else None
+    return HubAddress("ours", demo.url, token["CARME_SANDBOX_CHECK_TOKEN"], record.pid, demo.log, file)
 
 
 def start_peer_hub(

@@ -10,6 +10,10 @@ Instead of jupyterhub-singleuser a light stand-in answers, since the sessions' o
 jobs or nodes that slurmctld has answered, as ``sdiag`` counts them (what goes along with one, such as partitions, is
 not counted again); processor time is the hub's and that of the commands it ran. What runs on the virtual nodes gets
 the processor time that the others leave, for both, because on a cluster it does not run on the hub's machine.
+
+The longest answer is given in whole, and without what the machine added (``beside.py``): on a machine that does other
+work the second is what can be compared; on a very busy one, where requests wait for each other, only how long our hub's
+event loop was held without waiting for a processor: ``--stalls`` measures that, and names what did (``stalls.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -27,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import jupyterhub
+from beside import Beside, proxy_of
 from ground import (
     HERE,
     HubAddress,
@@ -68,6 +74,9 @@ class Seen:
     queries: int = 0
     requests: int = 0
     waits: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    late: float = 0.0
+    held: float | None = None
     failed: list[str] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
 
@@ -102,15 +111,21 @@ def scheduler_requests(cluster: Cluster) -> tuple[int, int]:
 
 async def stretch(hub: HubAddress, cluster: Cluster, everybody: People, what: Any) -> Seen:
     """Measure while something is awaited."""
-    seen = Seen()
+    seen, since = Seen(), time.time()
     bystander = await asyncio.to_thread(Bystander, hub, everybody)
+    beside = await asyncio.to_thread(Beside, [hub.pid, *proxy_of(hub.pid), bystander.pid])
     cpu, (queries, requests), began = cpu_of(hub.pid), scheduler_requests(cluster), time.perf_counter()
     storm = await what
     seen.seconds = time.perf_counter() - began
     seen.cpu = cpu_of(hub.pid) - cpu
     after = scheduler_requests(cluster)
     seen.queries, seen.requests = after[0] - queries, after[1] - requests
-    seen.waits = await asyncio.to_thread(bystander.waits)
+    answers = await asyncio.to_thread(bystander.answers)
+    machine = await asyncio.to_thread(beside.machine)
+    seen.waits = [1000 * (done - due) for due, done in answers]
+    seen.own, seen.late = [machine.own(each) for each in answers], machine.late
+    held = [stall["at"] - stall["waited"] for stall in stalls_of(hub) if stall["when"] >= since]
+    seen.held = max(held, default=None)
     if storm is not None:
         seen.failed, seen.ready = storm.failed, storm.ready
     return seen
@@ -194,7 +209,9 @@ async def run(where: Sandbox, wanted: argparse.Namespace) -> None:
     with nodes_last(where), people(cluster, max(wanted.sessions)) as names:
         hubs = []
         if "ours" in wanted.hubs:
-            hubs.append((start_our_hub(where, our_settings(folder), tls=False), {"profile": "small"}))
+            hubs.append(
+                (start_our_hub(where, our_settings(folder), tls=False, stalls=wanted.stalls), {"profile": "small"})
+            )
         if "batchspawner" in wanted.hubs:
             hubs.append((start_peer(where, folder), {}))
         for count in wanted.sessions:
@@ -206,6 +223,21 @@ async def run(where: Sandbox, wanted: argparse.Namespace) -> None:
                 found[hub.name] = pair
                 say(f"  load {before} to {load()}")
             report(count, found)
+        if wanted.stalls:
+            say_stalls(hubs[0][0])
+
+
+def stalls_of(hub: HubAddress) -> list[dict[str, Any]]:
+    """Return what held a hub's event loop, where that is watched."""
+    file = hub.stalls
+    return [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
+
+
+def say_stalls(hub: HubAddress, most: int = 10) -> None:
+    """Tell what held a hub's event loop for longest, without the time in which it waited for a processor."""
+    stalls = sorted(stalls_of(hub), key=lambda stall: stall["at"] - stall["waited"], reverse=True)
+    for stall in stalls[:most]:
+        say(f"  {json.dumps(stall)}")
 
 
 def report(count: int, found: dict[str, tuple[Seen, Seen]]) -> None:
@@ -229,6 +261,15 @@ def report(count: int, found: dict[str, tuple[Seen, Seen]]) -> None:
             **more,
         )
         figure(f"{name}_api_max", max(mine.waits, default=None), "ms", peer=max(theirs.waits, default=None), **more)
+        figure(
+            *(f"{name}_api_max_own", max(mine.own, default=None), "ms"),
+            peer=max(theirs.own, default=None),
+            goal=50.0,
+            idle_process_late=round(mine.late, 1),
+            **more,
+        )
+        if mine.held is not None:
+            figure(f"{name}_loop_held", mine.held, "ms", goal=50.0, **more)
     figure(f"sessions_{count}_failed", len(ours[0].failed), "starts", peer=len(peer[0].failed), goal=0, **more)
     figure(f"sessions_{count}_ready_median", median(ours[0].ready), "s", peer=median(peer[0].ready), **more)
     figure(f"sessions_{count}_ready_p95", p95(ours[0].ready), "s", peer=p95(peer[0].ready), **more)
@@ -241,6 +282,7 @@ def main() -> None:
     parser.add_argument("--queue", type=float, default=30.0, help="seconds for which the cluster is full")
     parser.add_argument("--rest", type=float, default=60.0, help="seconds of rest that are measured")
     parser.add_argument("--hubs", nargs="+", default=["ours", "batchspawner"], help="for work on one of them")
+    parser.add_argument("--stalls", action="store_true", help="tell what held our hub's event loop")
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
     wanted = parser.parse_args()
     need_root()

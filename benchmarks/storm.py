@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import aiohttp
+from beside import Answer
 from ground import HubAddress
 
 #: Name to API token.
@@ -125,16 +126,21 @@ class Bystander:
         self._process.start()
         self._ours.recv()
 
-    def waits(self) -> list[float]:
-        """End, and return the milliseconds of every request; one that failed counts with the time it took."""
+    @property
+    def pid(self) -> int:
+        """Which process it is."""
+        return self._process.pid or 0
+
+    def answers(self) -> list[Answer]:
+        """End, and return when each request was due and answered; one that failed counts with the time it took."""
         self._ours.send("end")
-        found: list[float] = self._ours.recv()
+        found: list[Answer] = self._ours.recv()
         self._process.join()
         return found
 
 
 def _bystander(hub: HubAddress, people: People, pipe: Connection) -> None:
-    waits: list[float] = []
+    answers: list[Answer] = []
 
     async def ask(http: aiohttp.ClientSession, due: float) -> None:
         try:
@@ -143,13 +149,13 @@ def _bystander(hub: HubAddress, people: People, pipe: Connection) -> None:
                 await answer.read()
         except (aiohttp.ClientError, TimeoutError):
             pass
-        waits.append(1000 * (time.perf_counter() - due))
+        answers.append((due, time.perf_counter()))
 
     async def run() -> None:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector, timeout=PATIENCE) as http:
             await ask(http, time.perf_counter())
-            waits.clear()
+            answers.clear()
             pipe.send("ready")
             asked = []
             due = time.perf_counter()
@@ -160,4 +166,4 @@ def _bystander(hub: HubAddress, people: People, pipe: Connection) -> None:
             await asyncio.gather(*asked)
 
     asyncio.run(run())
-    pipe.send(waits)
+    pipe.send(answers)

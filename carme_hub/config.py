@@ -97,11 +97,17 @@ QUOTA_ROLES: tuple[dict[str, Any], ...] = (
 #: What a server's own token has besides what JupyterHub gives it: nothing that gives, asks for more, or reads others.
 QUOTA_SERVER_SCOPES = (f"access:services!service={QUOTAS}", "custom:carme:quota:read:session")
 
-#: What the service may ask of the hub with its own token: who is in which group.
+#: What both services may ask of the hub, and nobody else: jobs and nodes, with the names of everybody's jobs.
+SLURM_SCOPES: dict[str, dict[str, Any]] = {
+    "custom:carme:slurm:read": {"description": "See everybody's jobs as the hub last saw them in Slurm"},
+}
+_SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", *SLURM_SCOPES)
+
+#: What the service may ask of the hub with its own token: who is in which group, and what it last saw of Slurm.
 QUOTA_SERVICE_ROLE: dict[str, Any] = {
     "name": "quotas-service",
-    "description": "Lets the quotas service know who is in which group",
-    "scopes": ["list:users", "read:users:name", "read:users:groups"],
+    "description": "Lets the quotas service know who is in which group, and which jobs there are",
+    "scopes": [*_SERVICE_SCOPES],
     "services": [QUOTAS],
 }
 
@@ -144,11 +150,11 @@ RESERVATION_ROLES: tuple[dict[str, Any], ...] = (
 #: What a server's own token has besides: it sees what its user has booked, and changes nothing.
 RESERVATION_SERVER_SCOPES = (f"access:services!service={RESERVATIONS}", "custom:carme:reservation:read")
 
-#: What the service may ask of the hub with its own token: who is in which group.
+#: What the service may ask of the hub with its own token: as above.
 RESERVATION_SERVICE_ROLE: dict[str, Any] = {
     "name": "reservations-service",
-    "description": "Lets the reservations service know who is in which group",
-    "scopes": ["list:users", "read:users:name", "read:users:groups"],
+    "description": "Lets the reservations service know who is in which group, and which jobs and nodes there are",
+    "scopes": [*_SERVICE_SCOPES],
     "services": [RESERVATIONS],
 }
 
@@ -271,7 +277,7 @@ def _add_service(
     }
     if name not in [each.get("name") for each in _list(c, "JupyterHub", "services")]:
         _append(c, "JupyterHub", "services", [service])
-    known = {**scopes, **c.JupyterHub.get("custom_scopes", {})}
+    known = {**scopes, **SLURM_SCOPES, **c.JupyterHub.get("custom_scopes", {})}
     c.JupyterHub.custom_scopes = {scope: dict(about) for scope, about in known.items()}
     _append(c, "JupyterHub", "load_roles", [deepcopy(role)])
 

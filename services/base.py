@@ -28,6 +28,7 @@ from traitlets import Float, Unicode
 from traitlets.config import Application
 
 from carme_hub.errors import CarmeError, ConfigError
+from carme_hub.garbage import ShortCollections
 from carme_hub.paths import share_folder
 from carme_hub.services import started_by
 
@@ -142,7 +143,10 @@ class CarmeService(Application):
                 await asyncio.sleep(self.retry)
             else:
                 self.not_ready = ""
-                return
+                break
+        collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, self.log)
+        collections.start()
+        await collections.every_night()
 
     def web(self) -> WebApplication:
         """Return the tornado application."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import ssl
 import time
 from collections.abc import Collection
 from typing import Any
 
-from jupyterhub.utils import make_ssl_context, url_path_join
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest
-
 from carme_hub.domain.groups import person_in
 from carme_hub.domain.quotas import Person, Who
+from carme_hub.services.hub_api import ask_hub
 
-_PAGE = 200
+#: Users that are asked for at once. The hub's event loop does nothing else while it reads them: 39 ms were seen for 53.
+_PAGE = 20
+_PAGED = "application/jupyterhub-pagination+json"
 #: Seconds for which an answer is fresh enough: where nobody looks at it, and where somebody does.
 FRESH, LOOKED_AT = 300.0, 10.0
 #: What is said where groups are asked for and the hub has named nobody yet.
@@ -77,18 +74,4 @@ class Roster:
         return people
 
     async def _page(self, offset: int) -> dict[str, Any]:
-        url = url_path_join(os.environ["JUPYTERHUB_API_URL"], "users") + f"?limit={_PAGE}&offset={offset}"
-        headers = {
-            "Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}",
-            "Accept": "application/jupyterhub-pagination+json",
-        }
-        request = HTTPRequest(url, headers=headers, ssl_options=_client_tls(), request_timeout=20)
-        answer = await AsyncHTTPClient(force_instance=True).fetch(request)
-        return dict(json.loads(answer.body))
-
-
-def _client_tls() -> ssl.SSLContext | None:
-    names = ("JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA")
-    key, certificate, authority = (os.environ.get(name, "") for name in names)
-    context: ssl.SSLContext | None = make_ssl_context(key, certificate, cafile=authority) if key else None
-    return context
+        return await ask_hub("users", {"limit": _PAGE, "offset": offset}, accept=_PAGED)

@@ -42,6 +42,7 @@ from carme_hub.spawners.home import CarmeHomeHandler
 from carme_hub.spawners.notices import notices_for
 from carme_hub.spawners.options import options_from_form, options_from_query
 from carme_hub.spawners.slot_cards import slots_html
+from carme_hub.spawners.slurm_api import HANDLERS as SLURM
 from carme_hub.spawners.ways_out_handlers import API, FORM, WaysOutFormHandler, WaysOutHandler
 
 log = logging.getLogger(__name__)
@@ -277,6 +278,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (EXTEND, ExtendHandler),
     *COMPANIONS,
     (SCALING, ScalingHandler),
+    *SLURM,
     (API, WaysOutHandler),
     (FORM, WaysOutFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),

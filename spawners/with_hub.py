@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 from typing import Any
 
 from jupyterhub.app import JupyterHub
 
 from carme_hub.errors import CarmeError
+from carme_hub.garbage import ShortCollections
 from carme_hub.spawners.proxy_routes import keep_routes
 from carme_hub.spawners.services_alive import keep_services
 
@@ -39,13 +39,16 @@ def start_with_hub(spawner_class: Any) -> None:
         except CarmeError as error:
             app.log.critical("Carme Hub cannot start: %s", error)
             app.exit(1)
+        loop = asyncio.get_running_loop()
+        collections = ShortCollections(loop.call_soon_threadsafe, app.log)
+        collections.start()
         await start(app)
-        # What was imported and set up stays: without this, each full collection looks through all of it, and the hub
-        # stands still meanwhile.
-        gc.collect()
-        gc.freeze()
-        for name, keeping in (("carme-keep-routes", keep_routes(app)), ("carme-keep-services", keep_services(app))):
-            task = asyncio.get_running_loop().create_task(keeping, name=name)
+        for name, keeping in (
+            ("carme-keep-routes", keep_routes(app)),
+            ("carme-keep-services", keep_services(app)),
+            ("carme-collect-garbage", collections.every_night()),
+        ):
+            task = loop.create_task(keeping, name=name)
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
 

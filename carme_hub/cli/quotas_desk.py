@@ -28,6 +28,7 @@ from carme_hub.domain.windows import midnight
 from carme_hub.errors import SlurmError, StoreError
 from carme_hub.services.quotas.audit import Audit
 from carme_hub.services.quotas.settling import Settling
+from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.slurm.client import Association, SlurmClient
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.admission import running
@@ -77,8 +78,8 @@ class Desk:
 
     def settling(self) -> Settling:
         """Return what settles this ledger; what it has to say is in its answers."""
-        commands = self.slurm.commands()
-        return Settling(self.settings, commands, self.client, self.ledger, self.sessions, self.prices, _QUIET)
+        commands, slurm = self.slurm.commands(), SlurmByHub(self.client, ask=None, log=_QUIET)
+        return Settling(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _QUIET)
 
     async def people(self) -> dict[str, Person]:
         """Return groups and roles of everybody whom the hub knows."""

@@ -1,8 +1,7 @@
 """One command: an argv, a scrubbed environment, a time limit for its whole process group, a bounded answer.
 
 Whatever keeps a command from giving an answer that can be read (not there, too slow, too long) is ``SlurmUnreachable``.
-Its exit status is for the caller to judge. Nothing here blocks the event loop: starting a process costs it about a
-millisecond (vfork), the rest is waited for.
+Its exit status is for the caller to judge. Nothing here blocks the event loop (see ``process``).
 
 Bytes that are not UTF-8 become ``BAD``, each for itself, and spoil nothing beside them: job names are any user's
 choice, and ``sbatch -J $'x\\xff'`` must not make the whole queue unreadable. Not surrogates: such a name could be
@@ -20,8 +19,11 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
+
+from .process import Process, Spawned, can_start, start
 
 #: Stands for a byte that is not UTF-8. Whoever looks for a name that holds it finds nothing.
 BAD = "\N{REPLACEMENT CHARACTER}"
@@ -119,7 +121,7 @@ class Commands:
         """
         name = os.path.basename(argv[0])  # noqa: PTH119 - no path is meant
         limit = self.timeout if timeout is None else timeout
-        process = await self.start(argv, environ=environ, user=user)
+        process = await self.start(argv, environ=environ, user=user, stdin=bool(stdin))
         if raw:
             _widen(process)
         orderly = False
@@ -139,21 +141,27 @@ class Commands:
         return Answer(code, out.decode("utf-8", "replace"), words)
 
     async def start(
-        self, argv: Sequence[str], *, environ: Mapping[str, str] | None = None, user: str = ""
-    ) -> asyncio.subprocess.Process:
+        self, argv: Sequence[str], *, environ: Mapping[str, str] | None = None, user: str = "", stdin: bool = True
+    ) -> Process:
         """Start a program with pipes to it, as the leader of a process group; see ``run``. ``end`` it.
+
+        Args:
+            stdin: with a pipe to it too; otherwise it reads nothing.
 
         Raises:
             SlurmUnreachable: it cannot be started.
         """
         who, groups = await asyncio.to_thread(_identity, user) if user else (None, None)
+        variables = dict(self.environment() if environ is None else environ)
         try:
+            if who is None and can_start():
+                return await start(argv, variables, "/", stdin=stdin)
             return await asyncio.create_subprocess_exec(
                 *argv,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=dict(self.environment() if environ is None else environ),
+                env=variables,
                 cwd="/",
                 start_new_session=True,
                 user=None if who is None else who.pw_uid,
@@ -163,7 +171,7 @@ class Commands:
         except (OSError, ValueError) as error:
             raise SlurmUnreachable(f"{os.path.basename(argv[0])} cannot be started: {error}") from error  # noqa: PTH119
 
-    async def _read(self, process: asyncio.subprocess.Process, name: str) -> tuple[bytes, bytes]:
+    async def _read(self, process: Process, name: str) -> tuple[bytes, bytes]:
         out, err = await asyncio.gather(self._bounded(process.stdout, name), self._bounded(process.stderr, name))
         return out, err
 
@@ -180,16 +188,21 @@ class Commands:
         return b"".join(parts)
 
 
-def _widen(process: asyncio.subprocess.Process) -> None:
+def _widen(process: Process) -> None:
     """Let a command that says much go on while we do something else; the usual pipe holds 64 KiB."""
-    transport = getattr(process, "_transport", None)
-    pipe = transport.get_pipe_transport(1).get_extra_info("pipe") if transport is not None else None
+    pipes = _pipes(process)
+    pipe = pipes.get_pipe_transport(1).get_extra_info("pipe") if pipes is not None else None
     if pipe is not None:
         with contextlib.suppress(OSError, ValueError):  # too much for this user, or the command has ended already
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
-async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
+def _pipes(process: Process) -> Any:
+    """Return what has our ends of a process's pipes."""
+    return process if isinstance(process, Spawned) else getattr(process, "_transport", None)
+
+
+async def _write(process: Process, data: bytes) -> None:
     if process.stdin is None:
         return
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
@@ -209,7 +222,7 @@ def _identity(user: str) -> tuple[pwd.struct_passwd, list[int]]:
     return who, os.getgrouplist(user, who.pw_gid)
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
+async def end(process: Process) -> None:
     """Kill a command's process group and close our ends of its pipes.
 
     A command under sudo may be out of our reach; it is not waited for then, and the loop reaps it when it ends.
@@ -217,10 +230,10 @@ async def end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     # Close first: a pipe that is full, or that a grandchild holds open, would keep wait() from coming back.
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
+    pipes = _pipes(process)
+    if pipes is not None:
         with contextlib.suppress(PermissionError):
-            transport.close()
+            pipes.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):
             await process.wait()

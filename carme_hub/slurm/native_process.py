@@ -20,6 +20,7 @@ from typing import Any
 from carme_hub.errors import ConfigError, SlurmUnreachable
 
 from .command import AnswerTooLong, Commands, end
+from .process import Process
 
 #: The release of pyslurm that was tried, which is that of the Slurm it fits.
 TRIED = "25.11"
@@ -89,7 +90,7 @@ class NativeProcess:
         self._commands = commands
         self._user = user
         self._one = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._listening: asyncio.Task[None] | None = None
         self._complaints = b""
         self._left = 0
@@ -158,7 +159,7 @@ class NativeProcess:
             raise ValueError("the answer is no object")
         return said
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> Process:
         """Start one, if it still fits: Slurm may have been upgraded below a hub that goes on."""
         version = await self._commands.run([self._commands.path("scontrol"), "--version"])
         if version.code != 0:

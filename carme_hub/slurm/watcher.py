@@ -92,7 +92,7 @@ class SlurmWatcher:
         self._changed = asyncio.Condition()
         self._failed_asked = float("-inf")
         self._nodes: tuple[float, tuple[Node, ...]] | None = None
-        self._nodes_task: asyncio.Task[tuple[Node, ...]] | None = None
+        self._nodes_task: asyncio.Task[tuple[float, tuple[Node, ...]]] | None = None
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -188,9 +188,13 @@ class SlurmWatcher:
         Raises:
             SlurmUnreachable: Slurm did not answer now, and no answer that young is there.
         """
+        return (await self.nodes_asked(max_age))[1]
+
+    async def nodes_asked(self, max_age: float | None = None) -> tuple[float, tuple[Node, ...]]:
+        """Return when Slurm was asked for its nodes, and what ``nodes`` returns."""
         oldest = self._clock() - (self.settings.nodes_interval if max_age is None else max_age)
         if self._nodes is not None and self._nodes[0] >= oldest:
-            return self._nodes[1]
+            return self._nodes
         if self._nodes_task is None or self._nodes_task.done():
             self._nodes_task = asyncio.get_running_loop().create_task(self._ask_nodes(), name="carme-slurm-nodes")
             # Whoever asked may have stopped waiting; a failure that nobody is there to hear is not a fault of ours.
@@ -300,7 +304,7 @@ class SlurmWatcher:
             self.log.warning("Slurm does not answer; sessions are kept as they are: %s", error)
         self._health = Health(False, asked if before.ok else before.since, error, before.failures + 1)
 
-    async def _ask_nodes(self) -> tuple[Node, ...]:
+    async def _ask_nodes(self) -> tuple[float, tuple[Node, ...]]:
         asked = self._clock()
         self.queries["nodes"] += 1
         try:
@@ -309,4 +313,4 @@ class SlurmWatcher:
         except TimeoutError as error:
             raise SlurmUnreachable(f"no answer from Slurm in {self.settings.look_timeout:g} s") from error
         self._nodes = (asked, nodes)
-        return nodes
+        return self._nodes

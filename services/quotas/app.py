@@ -24,6 +24,7 @@ from carme_hub.services.quotas.notices import Notices
 from carme_hub.services.quotas.settling import Settling
 from carme_hub.services.quotas.trials import Trials
 from carme_hub.services.roster import Roster
+from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
@@ -35,6 +36,8 @@ READ, READ_ALL = "custom:carme:quota:read", "custom:carme:quota:read:group"
 #: What a session's own token has: what is left of its user's sessions, and no more.
 READ_SESSION = "custom:carme:quota:read:session"
 MANAGE, GRANT, POLICY = "custom:carme:quota:manage", "custom:carme:quota:grant", "custom:carme:quota:policy"
+#: Seconds that what the hub saw of Slurm may be old: much less than ``Books.grace``, after which a job is missed.
+LOOK_AGE = 60.0
 
 
 class QuotasService(CarmeService):
@@ -92,7 +95,8 @@ class QuotasService(CarmeService):
         commands = self.slurm.commands()
         self.roster = Roster(self.log)
         self.notices = Notices(self.settings, self.ledger, self.book, self.roster, self.log)
-        self.settling = Settling(self.settings, commands, client, self.ledger, self.sessions, prices, self.log)
+        slurm = SlurmByHub(client, jobs_age=LOOK_AGE, nodes_age=lambda: LOOK_AGE, log=self.log)
+        self.settling = Settling(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
         self.settling.after = self._tell
         self._loop = asyncio.create_task(self.settling.run(), name="carme-settling")
 

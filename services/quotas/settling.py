@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
@@ -19,11 +19,10 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.accounting.settle import Settled
 from carme_hub.domain.ledger import RULES
 from carme_hub.domain.prices import shard_parts
-from carme_hub.domain.resources import SHARD
+from carme_hub.domain.resources import SHARD, Node
 from carme_hub.domain.usage import Usage
 from carme_hub.errors import CarmeError, SlurmError
 from carme_hub.slurm.billing import BillingReader
-from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.sessions import SessionStore
@@ -32,6 +31,18 @@ from carme_hub.store.threads import in_store_thread
 #: Notes of the ledger: the last comparison with Slurm.
 RECONCILED = "reconciled"
 _DAY = 86_400
+
+
+class Slurm(Protocol):
+    """What is asked of Slurm's controller; ``SlurmError`` where it is not known."""
+
+    async def job_ids(self) -> Collection[int]:
+        """Return the ids of all jobs that the controller knows."""
+        ...
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """Return all nodes."""
+        ...
 
 
 class Settling:
@@ -46,7 +57,7 @@ class Settling:
         self,
         settings: CarmeQuotas,
         commands: Commands,
-        client: SlurmClient,
+        slurm: Slurm,
         ledger: Ledger,
         sessions: SessionStore,
         prices: PriceList,
@@ -54,7 +65,7 @@ class Settling:
     ) -> None:
         self._settings = settings
         self._reader = UsageReader(commands)
-        self._client = client
+        self._slurm = slurm
         self._ledger = ledger
         self._sessions = sessions
         self._prices = prices
@@ -115,7 +126,7 @@ class Settling:
     async def _read_prices(self) -> None:
         """Read prices from Slurm where the site keeps them there; without an answer nothing is charged yet."""
         if self._prices.from_slurm:
-            types = {type_ for node in await self._client.nodes() for type_ in node.gpus}
+            types = {type_ for node in await self._slurm.nodes() for type_ in node.gpus}
             await self._prices.store(self._ledger, await self._billing.prices(types))
 
     async def _read_shards(self, usages: Sequence[Usage]) -> None:
@@ -125,7 +136,7 @@ class Settling:
         if not self._prices.shards:
             await self._prices.load(self._ledger)
         try:
-            parts = shard_parts(await self._client.nodes())
+            parts = shard_parts(await self._slurm.nodes())
         except SlurmError:
             if not self._prices.shards:
                 raise  # a charge at a price that nobody knows would stay
@@ -144,10 +155,9 @@ class Settling:
     async def _live(self) -> set[int] | None:
         """Return the ids of the jobs that the controller knows, None while it does not answer."""
         try:
-            snapshot = await self._client.snapshot()
+            return set(await self._slurm.job_ids())
         except SlurmError:
             return None
-        return set(snapshot.jobs)
 
     # -- reconcile ----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from carme_hub.domain.ledger import Balance
 from carme_hub.domain.offers import Profile
 from carme_hub.domain.profile_list import parse_profiles
 from carme_hub.domain.quotas import Person, Who
-from carme_hub.domain.reservations import Reservation
+from carme_hub.domain.reservations import PROMISED, Reservation
 from carme_hub.errors import CarmeError, ConfigError, SlurmUnreachable
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
@@ -33,9 +33,10 @@ from carme_hub.services.reservations.feed import Feeds
 from carme_hub.services.reservations.keeping import Keeper
 from carme_hub.services.reservations.money import SlotMoney
 from carme_hub.services.reservations.notices import Notices
-from carme_hub.services.reservations.sight import Offer, Sight
+from carme_hub.services.reservations.sight import FRESH, Offer, Sight
 from carme_hub.services.reservations.standing import Standing
 from carme_hub.services.roster import SILENT, Roster
+from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.reservations import default_partition, keeps_gpus, licenses_in_slurm
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 #: Seconds for which it is good enough who is in which group: whom a booking is for has to get in.
 _WHO = 60.0
+#: Seconds that the nodes' answer may be old while nothing is booked: no promise can be broken then.
+_NOTHING_BOOKED = 60.0
 _ADMIN = "admin"
 
 
@@ -91,6 +94,7 @@ class ReservationsService(CarmeService):
     #: Seconds for which it is good enough in the next pass who is in which group.
     _who = _WHO
     _engine: Any = None
+    _booked = True
     _keeper: Keeper | None = None
 
     def handlers(self) -> list[Any]:
@@ -103,8 +107,9 @@ class ReservationsService(CarmeService):
 
     async def get_ready(self) -> None:
         """Open the database and begin to keep what is promised."""
-        slurm = CarmeSlurm(parent=self)
-        commands, client = slurm.commands(), slurm.client()
+        settled = CarmeSlurm(parent=self)
+        commands, client = settled.commands(), settled.client()
+        slurm = SlurmByHub(client, jobs_age=FRESH, nodes_age=self._nodes_may_be, log=self.log)
         settings = CarmeReservations(parent=self)
         by_node = settings.keep == "nodes" or (settings.keep == "auto" and not await self._keeps_gpus(commands))
         if self._engine is None:
@@ -112,13 +117,15 @@ class ReservationsService(CarmeService):
         self.compose(
             settings,
             self._engine,
-            slurm.cluster,
+            settled.cluster,
             client=client,
-            reservations=slurm.reservations(),
+            slurm=slurm,
+            reservations=settled.reservations(),
             usage=UsageReader(commands).usage,
             by_node=by_node,
             licenses_in_slurm=lambda: licenses_in_slurm(commands),
             default_partition=lambda: default_partition(commands),
+            nodes_age=lambda: time.monotonic() - slurm.nodes_asked,
         )
         self._keeper = self.keeper
         self.keeper.start()
@@ -141,10 +148,12 @@ class ReservationsService(CarmeService):
         reservations: Any,
         usage: Callable[[float], Any],
         by_node: bool,
+        slurm: Any = None,
         licenses_in_slurm: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
         default_partition: Callable[[], Awaitable[str]] | None = None,
+        nodes_age: Callable[[], float] = float,
     ) -> None:
-        """Put the parts together; nothing runs yet."""
+        """Put the parts together; nothing runs yet. ``slurm`` knows nodes and jobs, by default ``client`` does."""
         self.settings, quotas = settings, CarmeQuotas(parent=self)
         self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
         self.policy, self.prices = PolicyInForce(quotas), PriceList(quotas)
@@ -169,7 +178,7 @@ class ReservationsService(CarmeService):
         partitions, profiles = tuple(settings.partitions), self._profiles()
         offer = Offer(partitions, by_node, settings.shards_kept_off, settings.back_in, counted, profiles)
         self.sight = Sight(
-            client,
+            slurm if slurm is not None else client,
             offer,
             clock=self.clock,
             there=lambda: self.keeper.seen,
@@ -177,6 +186,7 @@ class ReservationsService(CarmeService):
             share=lambda: share_of(self.policy(), settings.usual(), self.clock()),
             not_counted=lambda: self.licenses.missing,
             default_partition=default_partition,
+            nodes_age=nodes_age,
             log=self.log,
         )
         self._ours: Collection[str] = ()
@@ -233,10 +243,18 @@ class ReservationsService(CarmeService):
         await self.book.refresh(min(who, self.book.max_age))
         if self.money is not None:
             await self.prices.load(self.ledger)
-        self._ours = await in_store_thread(self._read, lambda reads: reads.stems(self.clock() - REMEMBERED))
+        self._ours, self._booked = await in_store_thread(self._read, self._what_is_booked)
         await self.sight.look()
         if self.sight.known:
             await self.licenses.look(self.sight.nodes)
+
+    def _what_is_booked(self, reads: ReservationReads) -> tuple[Collection[str], bool]:
+        """Return what the names of bookings in Slurm begin with, and whether anything is promised or waited for."""
+        booked = bool(reads.in_states(PROMISED) or reads.waiting())
+        return reads.stems(self.clock() - REMEMBERED), booked
+
+    def _nodes_may_be(self) -> float:
+        return FRESH if self._booked else _NOTHING_BOOKED
 
     async def _tell(self, done: Pass, seconds: float) -> None:
         """Settle what is over, and tell people what a pass means for them; what fails is done after the next one."""

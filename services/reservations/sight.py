@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from carme_hub.booking.calendar import Supply
 from carme_hub.domain.jobs import Snapshot
@@ -15,10 +16,21 @@ from carme_hub.domain.resources import Node
 from carme_hub.domain.slurm_reservations import SlurmReservation
 from carme_hub.domain.supply import spots_of, taken_by_others
 from carme_hub.errors import SlurmError, SlurmUnreachable
-from carme_hub.slurm.client import SlurmClient
 
 #: Seconds for which an answer is used again: who books makes a pass at once, and Slurm need not be asked each time.
 FRESH = 5.0
+
+
+class Slurm(Protocol):
+    """What is asked of Slurm; ``SlurmError`` where it is not known."""
+
+    async def snapshot(self) -> Snapshot:
+        """Return the jobs that are on nodes or name a reservation, and perhaps others."""
+        ...
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """Return all nodes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +61,12 @@ class Sight:
         share: percent of each GPU type that may be booked at one moment.
         not_counted: GPU types that cannot be booked now, since Slurm lacks their licence.
         default_partition: asks Slurm where jobs go that name none; without it, anywhere.
+        nodes_age: seconds that the nodes' answer was old when it came: the hub may have asked for it.
     """
 
     def __init__(
         self,
-        client: SlurmClient,
+        slurm: Slurm,
         offer: Offer,
         *,
         clock: Callable[[], float],
@@ -62,12 +75,13 @@ class Sight:
         share: Callable[[], int],
         not_counted: Callable[[], Collection[str]] = tuple,
         default_partition: Callable[[], Awaitable[str]] | None = None,
+        nodes_age: Callable[[], float] = float,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self.offer = offer
-        self._client, self._clock, self._log = client, clock, log
+        self._slurm, self._clock, self._log = slurm, clock, log
         self._there, self._ours, self._share, self._not_counted = there, ours, share, not_counted
-        self._default = default_partition
+        self._default, self._nodes_age = default_partition, nodes_age
         #: Slurm's default partition, "" while that is not known.
         self._usual = ""
         self.nodes: tuple[Node, ...] = ()
@@ -86,8 +100,7 @@ class Sight:
         """Ask Slurm for nodes and jobs, unless it was asked a moment ago; what it does not say stays as it was."""
         if not self.silent and 0 <= self._clock() - self.at < FRESH:
             return
-        asked = self._clock()
-        found = await asyncio.gather(self._client.nodes(), self._client.snapshot(), return_exceptions=True)
+        found = await asyncio.gather(self._slurm.nodes(), self._slurm.snapshot(), return_exceptions=True)
         nodes, jobs = found
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, SlurmError):
@@ -97,7 +110,7 @@ class Sight:
             self._log.warning("Slurm does not say which nodes and jobs there are; what was last seen stays: %s", wrong)
         self.silent = wrong
         if not isinstance(nodes, BaseException):
-            self.nodes, self.at = tuple(node for node in nodes if node.gpus), asked
+            self.nodes, self.at = tuple(node for node in nodes if node.gpus), self._clock() - self._nodes_age()
         self.jobs = None if isinstance(jobs, BaseException) else jobs
         if not wrong:
             await self._look_at_default()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rig.faults import daemon_down, server_process
+from rig.faults import batch_script, daemon_down, server_process
 from rig.hub import Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Truth
@@ -29,7 +29,7 @@ def test_ends_are_told_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: T
             assert words in truth.session(rows[user].id).end_reason
         assert (hub.server("tina") or {}).get("ready")
         # Killed with its supervisor, a job leaves no last word: then nobody knows, and the page says so.
-        hub.cluster.run("scancel", "--full", "--signal=KILL", str(rows["tina"].job_id))
+        hub.cluster.run("/bin/kill", "-9", str(batch_script(rows["tina"].id)))
         wait_for(lambda: "is not known" in str(person.get("/hub/home").body), 60, "the page to say what is not known")
         assert hub.server("tina") is not None
     wait_for(lambda: hub.server("tina") is None, 60, "the end to be told once accounting answers")

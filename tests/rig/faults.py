@@ -269,11 +269,20 @@ def junk_in_place_of_the_controller(cluster: Cluster) -> Iterator[None]:
 
 def server_process(session: str) -> int:
     """Return the pid of a session's single-user server, 0 when there is none."""
+    return _process_of(session, b"carme-singleuser")
+
+
+def batch_script(session: str) -> int:
+    """Return the pid of a session's batch script, which is its supervisor too, 0 when there is none."""
+    return _process_of(session, b"/slurm_script")
+
+
+def _process_of(session: str, words: bytes) -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes()
-                if b"carme-singleuser" not in words or b"bwrap" in words.split(b"\0")[0]:
+                line = (entry / "cmdline").read_bytes()
+                if words not in line or b"bwrap" in line.split(b"\0")[0]:
                     continue
                 environ = (entry / "environ").read_bytes().split(b"\0")
             except OSError:

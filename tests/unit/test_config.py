@@ -16,7 +16,7 @@ from traitlets.config import Config
 import carme_hub
 from carme_hub import configure
 from carme_hub.auth import private
-from carme_hub.config import QUOTA_SCOPES, RESERVATION_SCOPES, ROLES
+from carme_hub.config import QUOTA_SCOPES, RESERVATION_SCOPES, ROLES, SLURM_SCOPES
 from carme_hub.errors import ConfigError
 from carme_hub.spawners.slurm import SlurmContainerSpawner
 
@@ -188,7 +188,8 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     (service,) = hub.services
     assert (service["name"], service["url"]) == ("reservations", "https://127.0.0.1:10103")
     assert service["command"][1:3] == ["-m", "carme_hub.services.reservations"]
-    assert set(service["oauth_client_allowed_scopes"]) == set(hub.custom_scopes)
+    # What a person lets the service do in their name; that it sees Slurm's jobs is the service's own scope.
+    assert {*service["oauth_client_allowed_scopes"], *SLURM_SCOPES} == set(hub.custom_scopes)
     assert "custom:carme:reservation:write" in hub.extra_user_scopes
     assert "custom:carme:reservation:admin" not in hub.extra_user_scopes
     assert c.CarmeReservations.enabled is True
@@ -199,7 +200,7 @@ def test_reservations_bring_their_service_scopes_and_roles_with_quotas_and_witho
     both = Config()
     configure(both, quotas=True, reservations=True)
     assert [each["name"] for each in JupyterHub(config=both).services] == ["quotas", "reservations"]
-    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES} == set(both.JupyterHub.custom_scopes)
+    assert {*RESERVATION_SCOPES, *QUOTA_SCOPES, *SLURM_SCOPES} == set(both.JupyterHub.custom_scopes)
 
 
 def test_reservations_need_slurm(c: Config) -> None:

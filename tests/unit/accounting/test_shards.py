@@ -109,7 +109,7 @@ class ForgedSlurm:
             raise SlurmUnreachable("the controller is silent")
         return self.nodes_known
 
-    async def snapshot(self) -> Any:
+    async def job_ids(self) -> Any:
         raise SlurmUnreachable("the controller is silent")
 
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,8 +70,8 @@ class Nights:
             self.full.append(self.now)
         return ()
 
-    async def snapshot(self) -> Any:
-        return SimpleNamespace(jobs={})
+    async def job_ids(self) -> set[int]:
+        return set()
 
     async def until(self, service: Settling, text: str, step: float = 900) -> list[str]:
         """Let the service look every quarter of an hour until a time (UTC); return when it looked at everything."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,10 +40,10 @@ class ForgedSlurm:
     async def usage(self, _since: float) -> tuple[Usage, ...]:
         return tuple(self.records)
 
-    async def snapshot(self) -> Any:
+    async def job_ids(self) -> set[int]:
         if self.jobs is None:
             raise SlurmUnreachable("squeue: error")
-        return SimpleNamespace(jobs=dict.fromkeys(self.jobs))
+        return self.jobs
 
 
 @pytest.fixture

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.slurm import command
 from carme_hub.slurm.command import Commands
+from carme_hub.slurm.process import can_start
+
+WAYS = ("posix_spawn", "asyncio")
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How commands are started: what is said of them holds for each."""
+    assert can_start()
+    monkeypatch.setattr(command, "can_start", lambda: request.param == "posix_spawn")
+    return str(request.param)
 
 
 def _alive(pid: int) -> bool:
@@ -125,3 +137,74 @@ async def test_no_descriptors_are_lost() -> None:
             await commands.run(["/bin/sleep", "60"])
         await commands.run(["/bin/true"], timeout=60)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+
+
+async def test_a_command_has_its_three_descriptors_and_no_other_of_ours(tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        answer = await Commands().run(["/bin/ls", "-l", "/proc/self/fd"])
+    assert str(tmp_path) not in answer.out
+    assert len([line for line in answer.out.splitlines() if "->" in line]) == 4  # and the folder that it reads
+
+
+async def test_a_command_that_is_told_nothing_reads_nothing() -> None:
+    assert (await Commands().run(["/bin/cat"])).code == 0
+    assert (await Commands().run(["/bin/cat"], stdin=b"word")).out == "word"
+    long = b"x" * 1_000_000
+    assert (await Commands().run(["/bin/cat"], stdin=long)).out == long.decode()
+
+
+async def test_a_command_leads_a_session_of_its_own_in_the_root_folder() -> None:
+    answer = await Commands().run(["/bin/sh", "-c", "pwd; echo $$; cut -d' ' -f5,6 /proc/$$/stat"])
+    folder, pid, group = answer.out.splitlines()
+    assert (folder, group) == ("/", f"{pid} {pid}")
+
+
+async def test_a_command_ends_by_the_signals_that_python_ignores() -> None:
+    answer = await Commands().run(["/bin/sh", "-c", "kill -PIPE $$; echo still here"])
+    assert (answer.code, answer.out) == (-13, "")
+
+
+async def test_a_command_without_a_folder_is_sought_in_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "word").write_text("#!/bin/sh\necho found\n")
+    (tmp_path / "word").chmod(0o755)
+    assert (await Commands().run(["word"], environ={"PATH": str(tmp_path)})).out == "found\n"
+    with pytest.raises(SlurmUnreachable, match="cannot be started"):
+        await Commands().run(["word"], environ={"PATH": "/nowhere"})
+
+
+@pytest.mark.parametrize("argv", [["/bin/echo", "a\0b"], ["/etc/hostname"], ["/bin"]])
+async def test_what_cannot_be_started_is_no_answer(argv: list[str]) -> None:
+    with pytest.raises(SlurmUnreachable, match="cannot be started"):
+        await Commands().run(argv)
+
+
+async def test_many_commands_at_once() -> None:
+    answers = await asyncio.gather(*(Commands().run(["/bin/echo", str(n)]) for n in range(40)))
+    assert [answer.out for answer in answers] == [f"{n}\n" for n in range(40)]
+
+
+async def test_who_gives_up_while_a_command_is_being_started_leaves_nothing_behind(tmp_path: Path) -> None:
+    for _ in range(20):
+        task = asyncio.create_task(Commands().run(["/bin/sleep", "61.25"]))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    def left() -> list[str]:
+        found = [each for each in Path("/proc").iterdir() if each.name.isdigit()]
+        return [each.name for each in found if _command(each) == b"/bin/sleep\x0061.25\x00" and _alive(int(each.name))]
+
+    for _ in range(500):
+        if not left():
+            return
+        await asyncio.sleep(0.02)
+    assert not left()
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,80 @@
+"""A garbage collection does not make an event loop stand still for long.
+
+A full one looks at every object, and nothing else of the interpreter goes on meanwhile: at least 0.1 s
+in a hub that has just started, whose modules, settings, pages and database mappings never become garbage, and more the
+more users it has met. ``gc.freeze`` takes what is there out of later collections. That is done at the start, and again
+whenever a full collection has worked for long: what it has left is there to stay. Objects that are let go are freed all
+the same, but for those that refer to each other in a circle; so all are looked at once a night.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+#: Seconds of work in a full collection after which what is left is not looked at again.
+LONG = 0.01
+#: The hour of the day at which everything is looked at.
+NIGHT = 4
+
+
+class ShortCollections:
+    """Keeps this process's garbage collections short.
+
+    Args:
+        later: has something done on the event loop, from any thread. worked: the processor seconds of this thread.
+    """
+
+    def __init__(
+        self,
+        later: Callable[[Callable[[], object]], object],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        *,
+        worked: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._later, self._log, self._worked = later, log, worked
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Begin with what is there now; to be called before anybody waits for this process."""
+        self.look_at_everything()
+        gc.callbacks.append(self._collected)
+
+    def stop(self) -> None:
+        """Leave garbage collections as they were."""
+        gc.callbacks.remove(self._collected)
+        gc.unfreeze()
+
+    def look_at_everything(self) -> None:
+        """Make one collection of all objects, which takes its time, and leave what stays out of the next ones."""
+        began = self._worked()
+        gc.unfreeze()
+        found = gc.collect()
+        gc.freeze()
+        self._log.debug(
+            "A garbage collection of everything freed %s objects in %.2f s and leaves %s out of the next ones",
+            *(found, self._worked() - began, gc.get_freeze_count()),
+        )
+
+    async def every_night(self) -> None:
+        """Look at everything once a night; goes on until it is cancelled."""
+        while True:
+            now = datetime.now().astimezone()
+            night = now.replace(hour=NIGHT, minute=0, second=0, microsecond=0)
+            await asyncio.sleep((night + timedelta(days=night <= now) - now).total_seconds() + 1)
+            self.look_at_everything()
+
+    def _collected(self, phase: str, about: dict[str, int]) -> None:
+        """Hear of a collection that begins or is over, in whichever thread that is."""
+        if about["generation"] < 2:
+            return
+        if phase == "start":
+            self._began = self._worked()
+        elif self._worked() - self._began > LONG:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._later(gc.freeze)

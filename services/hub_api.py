@@ -1,0 +1,33 @@
+"""What a service asks of the hub's API, with its own token."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from jupyterhub.utils import make_ssl_context, url_path_join
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+
+
+async def ask_hub(
+    path: str, query: Mapping[str, object], *, accept: str = "application/json", timeout: float = 20.0
+) -> dict[str, Any]:
+    """Return the hub's answer to a GET; any other than a good one raises, as does a hub that is away."""
+    url = f"{url_path_join(os.environ['JUPYTERHUB_API_URL'], path)}?{urlencode(query)}"
+    headers = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}", "Accept": accept}
+    request = HTTPRequest(
+        url, headers=headers, ssl_options=_client_tls(), connect_timeout=timeout, request_timeout=timeout
+    )
+    answer = await AsyncHTTPClient(force_instance=True).fetch(request)
+    return dict(json.loads(answer.body))
+
+
+def _client_tls() -> ssl.SSLContext | None:
+    names = ("JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA")
+    key, certificate, authority = (os.environ.get(name, "") for name in names)
+    context: ssl.SSLContext | None = make_ssl_context(key, certificate, cafile=authority) if key else None
+    return context
