@@ -65,6 +65,7 @@ def main() -> int:
     empty = 0
     with sandbox("ended", 4, keep=asked.keep) as where:
         hub = Hub(Demo.prepare(where, say))
+        hub._progress = say  # stdout is for figures
         hub.start()
         for number in range(asked.rounds):
             for silent in (False, True):
