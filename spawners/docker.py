@@ -100,6 +100,7 @@ class CarmeDockerSpawner(BoxSettings, OfferSettings, DockerSpawner):
             cluster=keeper.cluster(),
             virtual=self.virtual,
             source="The Docker engine",
+            makes_folders=False,
         )
 
     async def profiles(self) -> tuple[Profile, ...]:

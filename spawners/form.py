@@ -49,6 +49,7 @@ class Offer:
         left: of each account; none where GPU time is not kept.
         bookings: the calendar for this user; None where nobody books.
         curves: what this user measured of trainings, the newest first.
+        makes_folders: whether a working folder that does not exist can be made.
     """
 
     profiles: tuple[Profile, ...]
@@ -62,6 +63,7 @@ class Offer:
     left: Mapping[str, Left] = field(default_factory=dict)
     bookings: Bookings | None = None
     curves: tuple[Measured, ...] = ()
+    makes_folders: bool = True
 
     def choose(self, options: Mapping[str, object]) -> Request:
         """Return the request these options come to.
@@ -351,7 +353,8 @@ def _controls(
             "",
             hint="Empty: your home folder. Or a path below it, or one from /.",
         )
-        if options.get("working_folder") and "missing_folder" not in settled:  # it may be why the last start failed
+        # It may be why the last start failed.
+        if options.get("working_folder") and offer.makes_folders and "missing_folder" not in settled:
             said = ("start nothing, and say so", "make it")
             choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, said, strict=True)]
             add("missing_folder", "If that folder does not exist", "select", MISSING_FOLDER[0], choices=choices)

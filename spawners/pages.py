@@ -119,7 +119,9 @@ class CarmeSpawnHandler(SpawnHandler):
             self.set_status(e.status_code if isinstance(e, web.HTTPError) else 400)
             for name, value in (getattr(e, "headers", None) or {}).items():
                 self.set_header(name, value)
-            problems = problems or (Problem("", _message(e)),)
+            missing = getattr(spawner, "folder_offer", None)
+            field = "working_folder" if missing and missing["said"] in _message(e) else ""
+            problems = problems or (Problem(field, _message(e)),)
             self.log.warning("No server for %s: %s", user.name, "; ".join(p.message for p in problems))
             html = await self._page(user, server_name, spawner, options=options, problems=problems)
             self.finish(html)
@@ -191,8 +193,11 @@ class CarmeSpawnHandler(SpawnHandler):
             message = " ".join(p.message for p in problems)
             if from_link:
                 message = "The options of this link cannot be filled in here. Nothing has been started."
+        missing = getattr(spawner, "folder_offer", None)
+        said = [getattr(spawner, "last_end", ""), *(problem.message for problem in problems)]
         html: str = await self.render_template(
             "spawn.html",
+            folder_offer=missing if missing and any(missing["said"] in each for each in said) else None,
             for_user=user,
             auth_state=await user.get_auth_state(),
             spawner_options_form=form,

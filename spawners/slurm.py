@@ -177,7 +177,8 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         except Refused as error:
             raise refusal(error) from error
         except SlurmRejected as error:
-            raise failure(refusal_sentence(error.message), "slurm-rejected") from error
+            folder = self._request.working_folder if self._request is not None else ""
+            raise failure(refusal_sentence(error.message, folder), "slurm-rejected") from error
         except ContainerError as error:
             raise failure(f"The container cannot be started: {error}", "container") from error
         except TimeoutError as error:

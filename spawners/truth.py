@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from carme_hub.domain.offers import MISSING_FOLDER
+from carme_hub.domain.reasons import NO_FOLDER, end_sentence
 from carme_hub.domain.sessions import MADE_WAY, Session, SessionState
 from carme_hub.domain.verdict import Standing
 from carme_hub.spawners.companions import described
@@ -25,6 +27,8 @@ class SessionTruth:
     _abandoned: bool
     _session_id: str
     virtual: bool
+    user_options: dict[str, Any]
+    orm_spawner: Any
     #: What is noted of a session that is stopped now.
     why_stopped = STOPPED
     #: The session that was ended so that another one of this server starts; "" for none.
@@ -60,6 +64,19 @@ class SessionTruth:
         when = datetime.fromtimestamp(session.ended).astimezone()
         refund = _refund(part, session) if session.end_reason.startswith(MADE_WAY) else ""
         return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}{refund}"
+
+    @property
+    def folder_offer(self) -> dict[str, Any] | None:
+        """What is offered where the last start may have failed for want of its working folder; None where it was none.
+
+        ``said`` is what a failure says that is meant; ``options`` are those of the last start, with the folder made.
+        """
+        options = dict(self.user_options or self.orm_spawner.user_options or {})
+        folder = str(options.get("working_folder", ""))
+        if not folder or options.get("missing_folder") == MISSING_FOLDER[1]:
+            return None
+        said = end_sentence("FAILED", (NO_FOLDER, 0), folder=folder.removeprefix("~/"))
+        return {"said": said, "options": {**options, "missing_folder": MISSING_FOLDER[1]}}
 
     @property
     def running_out(self) -> dict[str, Any] | None:

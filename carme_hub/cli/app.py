@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import sys
 
 from traitlets.config import Application
 
 from carme_hub import __version__
 
-#: How a program ends that nobody reads any more: as a shell says it of one that SIGPIPE ended.
-NOBODY_READS = 128 + signal.SIGPIPE
+from .unread import NOBODY_READS, nobody_reads
 
 
 class CarmeHubApp(Application):
@@ -59,16 +55,6 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not _nobody_reads():
+        if not nobody_reads():
             raise  # of another connection
         sys.exit(NOBODY_READS)
-
-
-def _nobody_reads() -> bool:
-    """Return whether standard output is closed on the other side; what is left to be written goes nowhere then."""
-    asked = select.poll()
-    asked.register(1, select.POLLERR)
-    if not asked.poll(0):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return True

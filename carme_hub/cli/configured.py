@@ -23,6 +23,8 @@ from traitlets.config import Application, Config
 from carme_hub.domain.ledger import RULES
 from carme_hub.errors import CarmeError, Refused
 
+from .unread import NOBODY_READS, nobody_reads
+
 T = TypeVar("T")
 _ALWAYS = ("h", "help", "help-all", "version", "V")
 
@@ -72,6 +74,8 @@ class ConfiguredApp(Application):
                 self.give({"error": error.reason, "message": error.message})
             self.fail(error.message, 1)
         except (CarmeError, TraitError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and nobody_reads():
+                self.exit(NOBODY_READS)
             self.fail(str(error))
         except KeyboardInterrupt:
             code = 130

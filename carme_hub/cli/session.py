@@ -111,6 +111,14 @@ class StartApp(_OneSession):
     async def task(self, hub: HubClient, user: str) -> int:
         """Ask for it, and wait for it where that is wanted."""
         self._said: set[str] = set()
+        try:
+            return await self._started(hub, user)
+        except Refused as error:
+            if not (self.working_folder and "working folder" in error.message and "does not exist" in error.message):
+                raise
+            raise Refused(f"{error.message} --missing-folder make has it made.", reason=error.reason) from error
+
+    async def _started(self, hub: HubClient, user: str) -> int:
         await self._ask(hub, user)
         # What the hub has done is looked at: JupyterHub 6.1 also answers 201, "it runs", where a start is still to be
         # decided on and the one before had failed.

@@ -16,6 +16,8 @@ from .tres import ANY_TYPE
 
 _ADMIN = "ask an administrator"
 
+#: Exit code of a session whose working folder does not exist, and what a submit program says where it can see that.
+NO_FOLDER, NO_WORKING_FOLDER = 77, "the working folder does not exist"
 #: Exit codes of the batch script (see docs/explanation/architecture.md).
 LAUNCH_CODES = {
     70: "The hub sent a start document that the compute node could not read; tell an administrator.",
@@ -25,7 +27,7 @@ LAUNCH_CODES = {
     74: "The compute node could not reach the hub; start again, and tell an administrator if it happens again.",
     75: "The hub refused the session's report, because it was started anew or stopped meanwhile; start again.",
     76: "The container program is missing on the compute node, or cannot be used there; tell an administrator.",
-    77: "The working folder does not exist. Start again with “make it” chosen below it, or with another folder.",
+    77: "The working folder does not exist. Have it made at the next start, or choose another one.",
     78: "The working folder cannot be used: it is none, or you may not enter or make it. Start again with another.",
     79: "No space is left in your home folder: the disk is full or your quota used up. Remove files, and start again.",
     80: "Your home folder is not there on the compute node, or you may not write in it; tell an administrator.",
@@ -106,8 +108,14 @@ def end_sentence(state: str, exit_code: tuple[int, int] | None = None, *, name: 
     return _ENDS.get(word, f"Slurm says that the job ended as {state}.")
 
 
-def refusal_sentence(words: str) -> str:
-    """Return why Slurm refused a job at once: which limit, or what is wrong with the request."""
+def refusal_sentence(words: str, folder: str = "") -> str:
+    """Return why a job was refused at once: which limit, what is wrong with the request, or that its folder is missing.
+
+    Args:
+        folder: the session's working folder, as it was asked for.
+    """
+    if words == NO_WORKING_FOLDER:
+        return end_sentence("FAILED", (NO_FOLDER, 0), folder=folder)
     for code in re.findall(r"\b(?:QOS|Assoc|Partition|Max)[A-Za-z]+\b", words):
         limit = _limit(code)
         if limit:

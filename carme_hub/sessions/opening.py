@@ -53,7 +53,7 @@ async def submit_once(
                 crash_point("noted")
                 return noted
             except SlurmRejected as error:
-                await book.close(session.id, refusal_sentence(error.message))
+                await book.close(session.id, refusal_sentence(error.message, session.request.working_folder))
                 raise
             except SlurmUnreachable as error:
                 log.warning("No clear answer to the job of session %s (%s): %s", session.id, session.user, error)

@@ -12,12 +12,15 @@ import base64
 import json
 import os
 import pwd
+import stat
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 REFUSED, UNKNOWN = 1, 2
+#: As carme_hub.domain.reasons has it, which turns it into a sentence with the folder.
+NO_WORKING_FOLDER = "the working folder does not exist"
 #: What a job's PATH begins as: nothing of the hub's.
 JOB_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -66,6 +69,36 @@ def write_data(folder: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def lacks_folder(spec: dict[str, Any], data: bytes, home: str) -> bool:
+    """Return whether the working folder is certainly missing, so that no job need be started to find it out.
+
+    It can be known of a folder in the user's home, where the session folder is in it too, which the node reads: so both
+    see the same home. Elsewhere, and behind links, the node may have what is not here.
+    """
+    try:
+        own = json.loads(data)["singleuser"]
+        binds = json.loads(data)["binds"]
+        folder, make = own["folder"], own["make_folder"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    if make or not spec["session_folder"].startswith(f"{home}/") or not folder.startswith(f"{home}/"):
+        return False
+    for source, target, _ in binds:
+        if target.startswith(f"{home}/") or (f"{home}/".startswith(f"{target.rstrip('/')}/") and source != target):
+            return False
+    path = home
+    for part in folder[len(home) + 1 :].split("/"):
+        path = os.path.join(path, part)  # noqa: PTH118
+        try:
+            if part == ".." or stat.S_ISLNK(os.lstat(path).st_mode):
+                return False
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
 def fail(words: str, code: int) -> int:
     """Say why, for the hub."""
     sys.stderr.write(json.dumps({"error": words}) + "\n")
@@ -79,8 +112,11 @@ def main() -> int:
     who = pwd.getpwuid(os.getuid())
     if who.pw_name != spec["user"]:
         return fail(f"this runs as {who.pw_name}, not as {spec['user']}", REFUSED)
+    data = base64.b64decode(document["data"])
+    if lacks_folder(spec, data, who.pw_dir):
+        return fail(NO_WORKING_FOLDER, REFUSED)
     try:
-        write_data(spec["session_folder"], base64.b64decode(document["data"]))
+        write_data(spec["session_folder"], data)
     except OSError as error:
         return fail(f"the session folder cannot be written: {error}", REFUSED)
     keep = {name: os.environ[name] for name in ("SLURM_CONF", "LANG") if name in os.environ}

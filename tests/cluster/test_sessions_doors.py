@@ -9,12 +9,13 @@ import pwd
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rig.changed import changed
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Truth
-from session_parts import Seen, Watched
+from session_parts import Seen, Watched, message
 
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
@@ -142,11 +143,26 @@ def test_the_fixed_helper_under_sudo_starts_a_session(site: Hub, cluster: Cluste
     more = f"c.CarmeSlurm.submit_via = 'sudo'\nc.CarmeSlurm.submit_command = [{str(cluster.submit_helper)!r}]\n"
     with changed(site, more) as hub:
         _starts_as(hub, "bob", "a100")
+        _refuses_a_missing_folder(hub, "bob")
 
 
 def test_a_hub_that_is_root_starts_a_session_as_its_user(site: Hub) -> None:
     with changed(site, "c.CarmeSlurm.submit_via = 'direct'\n", user="root") as hub:
         _starts_as(hub, "alice", "a100")
+        _refuses_a_missing_folder(hub, "alice")
+
+
+def _refuses_a_missing_folder(hub: Hub, user: str) -> None:
+    """What submits runs as the user, in the home that the nodes have: no job is needed to find it out."""
+    for folder in ("no-such-a100", "%n", "-0"):
+        answer = hub.begin(user, profile="cpu", working_folder=folder)
+        words = message(answer) if answer.status >= 400 else str(hub.progress(user)[-1]["message"])
+        assert f"The working folder {folder} does not exist" in words
+        wait_for(lambda: hub.server(user) is None, 20, "the start to be over")
+        assert Truth(hub).row(user).job_id == 0
+    hub.start_server(user, profile="cpu", working_folder="no-such-a100", missing_folder="make")
+    hub.stop_server(user)
+    Path(pwd.getpwnam(user).pw_dir, "no-such-a100").rmdir()
 
 
 def _starts_as(hub: Hub, user: str, profile: str) -> None:

@@ -181,6 +181,19 @@ def test_every_cause_of_the_reference_is_provoked_here() -> None:
     assert set(told()) == set(CASES) | {FORGED}
 
 
+@pytest.mark.parametrize("folder", ["a100", "%n", "-0"])
+def test_a_folder_with_an_odd_name_is_named_and_nothing_is_made_of_it(hub: Hub, folder: str) -> None:
+    """As typed into the form, and by REST; in a session folder Slurm would make a node's name of %n."""
+    said = f"The working folder {folder} does not exist."
+    person = hub.login("tina")
+    answer = person.post("/hub/spawn", {"profile": "cpu", "cpu.working_folder": folder})
+    assert answer.status in (302, 303, 400), answer
+    wait_for(lambda: said in str(person.get("/hub/spawn").body), 60, "the form to say so")
+    assert "Make the folder and start" in str(person.get("/hub/spawn").body)
+    answer = hub.begin("tina", profile="cpu", working_folder=folder)
+    assert said in (message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"]))
+
+
 @pytest.mark.parametrize("cause", CASES)
 def test_a_start_that_fails_says_its_own_cause(hub: Hub, cause: str) -> None:
     options, provoke = CASES[cause]

@@ -43,12 +43,12 @@ def test_without_a_subcommand_it_says_which_there_are() -> None:
         assert name in done.stdout
 
 
-def unread(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+def unread(*argv: str | Path, program: tuple[str, ...] = (str(COMMAND),)) -> subprocess.CompletedProcess[str]:
     """Run the command with nobody left to read what it prints."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [str(COMMAND), *map(str, argv)]
+        command = [*program, *map(str, argv)]
         return subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     finally:
         os.close(writing)
@@ -57,6 +57,34 @@ def unread(*argv: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("argv", [("--version",), ("--help-all",), *((n, "--help") for n in CarmeHubApp.subcommands)])
 def test_a_reader_that_goes_away_is_no_error(argv: tuple[str, ...]) -> None:
     done = unread(*argv)
+    assert done.stderr == ""
+    assert done.returncode in (0, 141)
+
+
+SAYS_MUCH = """
+import sys
+from carme_hub.cli import app
+from carme_hub.cli.configured import ConfiguredApp
+class Much(ConfiguredApp):
+    name = description = "carme-hub much"
+    async def work(self):
+        for number in range(20_000):
+            print("what does not fit into one buffer", number)
+        return 0
+app.CarmeHubApp.subcommands["much"] = (Much, "")
+app.main()
+"""
+
+
+def test_a_long_answer_that_is_read_in_part_is_no_error() -> None:
+    """What fits into a buffer is written as the command ends; a report or a list fails in the middle of its work."""
+    done = unread("much", program=(sys.executable, "-c", SAYS_MUCH))
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_the_command_of_a_session_ends_quietly_too() -> None:
+    done = unread("--help", program=(sys.executable, "-m", "carme_hub.training.command"))
     assert done.stderr == ""
     assert done.returncode in (0, 141)
 

@@ -15,6 +15,7 @@ from rig.forged_http import ForgedHandler, ForgedServer, run, serving
 
 from carme_hub.cli.hub_client import api_address
 from carme_hub.cli.session import ListApp, SessionApp, StartApp, StopApp
+from carme_hub.domain.reasons import NO_FOLDER, end_sentence
 from carme_hub.errors import CarmeError
 
 SECRET = "of-alice"
@@ -130,6 +131,18 @@ def test_what_the_hub_has_done_is_looked_at(hub: ForgedHub, capsys: pytest.Captu
     hub.answers["GET", "/users/alice/server/progress"] = [(200, f"data: {json.dumps(event)}\n\n")]
     assert run(StartApp) == 1
     assert capsys.readouterr().err == f"carme-hub session start: {REFUSED}\n"
+
+
+def test_a_folder_that_is_missing_is_offered_to_be_made(hub: ForgedHub, capsys: pytest.CaptureFixture[str]) -> None:
+    said = end_sentence("FAILED", (NO_FOLDER, 0), folder="a100")
+    event = {"failed": True, "message": f"Spawn failed: {said}"}
+    hub.answers["POST", "/users/alice/server"] = [(202, "")]
+    hub.answers["GET", "/users/alice/server/progress"] = [(200, f"data: {json.dumps(event)}\n\n")]
+    assert run(StartApp, "--wait", "--working-folder", "a100") == 1
+    assert capsys.readouterr().err.endswith(f"{said} --missing-folder make has it made.\n")
+    hub.servers(server())
+    assert run(StartApp, "--working-folder", "a100", "--missing-folder", "make") == 0
+    assert hub.asked[-2][2] == {"user_options": {"working_folder": "a100", "missing_folder": "make"}}
 
 
 @pytest.mark.parametrize(

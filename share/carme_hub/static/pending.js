@@ -36,11 +36,16 @@ function plain(html) {
   return new DOMParser().parseFromString(html, "text/html").body.textContent.trim();
 }
 
-function failed() {
+function failed(message) {
   bar.classList.add("bg-danger");
   document.getElementById("carme-heading").textContent = "The server did not start";
   document.getElementById("carme-retry").classList.remove("d-none");
   document.getElementById("carme-intro").classList.add("d-none");
+  const make = document.getElementById("carme-make-folder");
+  if (make && (message ?? "").includes(make.dataset.said)) {
+    make.classList.remove("d-none");
+    document.getElementById("carme-retry").classList.replace("btn-primary", "btn-outline-contrast");
+  }
   stop.classList.add("d-none");
   page.setAttribute("aria-busy", "false");
 }
@@ -54,7 +59,7 @@ events.onmessage = (message) => {
     window.location.reload(); // the hub leads to the server
   } else if (event.failed) {
     events.close();
-    failed();
+    failed(event.message);
   }
 };
 events.onerror = () => {

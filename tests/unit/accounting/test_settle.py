@@ -223,11 +223,13 @@ async def test_a_session_that_never_got_a_job_gets_its_hold_back(site: Site) -> 
     assert ([e.session for e in done.released], done.flagged) == (["no-record"], [])
 
 
-async def test_a_hold_without_any_row_comes_back_after_a_while(site: Site) -> None:
+async def test_a_hold_without_any_row_comes_back_after_two_minutes(site: Site) -> None:
     site.quotas = ()
     await site.ledger.admit("lost", ADA, a100())
     assert not await site.settle()
-    site.now += 700
+    site.now += 119
+    assert not (await site.settle()).released
+    site.now += 2
     assert [e.session for e in (await site.settle()).released] == ["lost"]
 
 

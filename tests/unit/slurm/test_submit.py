@@ -8,14 +8,18 @@ import json
 import os
 import stat
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from forged_slurm import ForgedSlurm
 
 from carme_hub.domain.jobs import JobSpec
+from carme_hub.domain.reasons import NO_WORKING_FOLDER, refusal_sentence
 from carme_hub.domain.resources import Gpus
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.paths import share_folder
 from carme_hub.slurm import deliver
 from carme_hub.slurm.command import Answer, Commands
 from carme_hub.slurm.refusals import refused_by_number
@@ -228,3 +232,48 @@ async def test_nothing_is_ever_submitted_as_root(commands: Commands, monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(SlurmRejected, match="root"):
         await DirectSubmitter(commands).submit(replace(SPEC, user="root"))
+
+
+def _asking_for(home: Path, folder: str, **more: object) -> tuple[dict[str, object], bytes]:
+    own = {"folder": f"{home}/{folder}", "make_folder": more.pop("make", False)}
+    data = {"singleuser": own, "binds": more.pop("binds", [["/scratch", "/scratch", "rw"]])}
+    return {"session_folder": f"{home}/.carme/sessions/0f9a", **more}, json.dumps(data).encode()
+
+
+@pytest.mark.parametrize("program", ["deliver", "carme-submit"])
+def test_a_working_folder_that_is_certainly_missing_is_refused_before_a_job_is_started(
+    program: str, tmp_path: Path
+) -> None:
+    lacks = deliver.lacks_folder if program == "deliver" else _helper().lacks_folder
+    home = tmp_path / "home"
+    (home / "there").mkdir(parents=True)
+    (home / "away").symlink_to("/scratch/of-the-nodes")
+    for folder in ("a100", "%n", "-0", "there/below"):
+        assert lacks(*_asking_for(home, folder), str(home)), folder
+        assert not lacks(*_asking_for(home, folder, make=True), str(home)), "it is to be made"
+        assert not lacks(*_asking_for(home, folder, session_folder="/scratch/x"), str(home)), "no home of the nodes"
+        lent = [["/scratch/a", f"{home}/{folder}", "rw"]]
+        assert not lacks(*_asking_for(home, folder, binds=lent), str(home)), "the container has it"
+        lent = [["/other", str(tmp_path), "rw"]]
+        assert not lacks(*_asking_for(home, folder, binds=lent), str(home)), "the container has another home"
+        same = [[str(tmp_path), str(tmp_path), "rw"]]
+        assert lacks(*_asking_for(home, folder, binds=same), str(home))
+    for folder in ("there", "away", "away/below", "../elsewhere"):
+        assert not lacks(*_asking_for(home, folder), str(home)), folder
+    spec, _ = _asking_for(home, "a100")
+    for other in (b"", b"[]", b"{}", b'{"singleuser": {"folder": "/scratch/x", "make_folder": false}, "binds": []}'):
+        assert not lacks(spec, other, str(home)), other
+
+
+def test_both_programs_say_the_words_that_the_hub_makes_a_sentence_of() -> None:
+    assert deliver.NO_WORKING_FOLDER == NO_WORKING_FOLDER
+    assert f'No("{NO_WORKING_FOLDER}")' in (share_folder() / "libexec/carme-submit").read_text()
+    assert refusal_sentence(NO_WORKING_FOLDER, "a100").startswith("The working folder a100 does not exist.")
+
+
+def _helper() -> ModuleType:
+    loader = SourceFileLoader("carme_submit", str(share_folder() / "libexec/carme-submit"))
+    module = ModuleType(loader.name)
+    code = loader.get_data(loader.path)
+    exec(compile(code, loader.path, "exec"), module.__dict__)
+    return module

@@ -1,0 +1,54 @@
+"""A working folder that does not exist is named where the start failed, and one click starts again with it made."""
+
+from __future__ import annotations
+
+import pwd
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+from rig.hub import Hub
+from windows import log_in, ready, shots
+
+MAKE = "Make the folder and start"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Alice's home, without the folder that is asked for, before and after."""
+    home = Path(pwd.getpwnam("alice").pw_dir)
+    shutil.rmtree(home / "a100", ignore_errors=True)
+    yield home
+    shutil.rmtree(home / "a100", ignore_errors=True)
+
+
+def start_in(page: Page, folder: str) -> None:
+    """Fill in the form and press Start."""
+    ready(page)
+    page.locator('.carme-profile:has(input[value="cpu"]) [data-option="working_folder"]').fill(folder)
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def test_a_folder_that_is_missing_is_made_by_one_click(hub: Hub, window: BrowserContext, home: Path) -> None:
+    page = window.new_page()
+    log_in(page, hub, "alice", "spawn")
+    start_in(page, "a100")
+    said = page.get_by_text("The working folder a100 does not exist.").first
+    said.wait_for(timeout=60_000)
+    make = page.get_by_role("button", name=MAKE)
+    expect(make).to_be_visible()
+    shots(page, "missing-folder-start")
+    page.reload()  # somebody who comes back to it, or has no JavaScript
+    said.wait_for()
+    expect(make).to_be_visible()
+    shots(page, "missing-folder-again")
+    page.get_by_role("button", name="Try again").click()  # the form
+    said.wait_for()
+    expect(make).to_be_visible()
+    expect(page.get_by_label("If that folder does not exist").first).to_be_visible()
+    shots(page, "missing-folder-form")
+    make.click()
+    page.wait_for_url("**/user/alice/**", timeout=90_000)
+    assert (home / "a100").owner() == "alice"
