@@ -2,9 +2,10 @@
 databases.
 
 ``python benchmarks/ledger.py [sqlite] [postgresql] [--entries N]`` (ten minutes for both; ten million entries on SQLite
-alone take a quarter of an hour and six GiB in /var/tmp). With ``--entries`` the ledger has so many, a million for each
-year. Commits wait for the disk on both. There is no peer: no open system that we know of holds GPU time. That of the
-balances is what they were before sums were kept: all entries added up, in the same database and run.
+alone take half an hour of a busy machine, six minutes of it its processor's, and five GiB in /var/tmp). With
+``--entries`` the ledger has so many, a million for each year. Commits wait for the disk on both. There is no peer: no
+open system that we know of holds GPU time. That of the balances is what they were before sums were kept: all entries
+added up, in the same database and run.
 """
 
 from __future__ import annotations
