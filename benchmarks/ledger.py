@@ -270,7 +270,7 @@ def run(name: str, url: Callable[[str], contextlib.AbstractContextManager[str]],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("databases", nargs="*", choices=["sqlite", "postgresql", []], default=["sqlite", "postgresql"])
+    parser.add_argument("databases", nargs="*", metavar="sqlite|postgresql", default=["sqlite", "postgresql"])
     parser.add_argument("--entries", type=int, help="of one ledger, in the place of none and a million")
     wanted = parser.parse_args()
     sizes = {f"{wanted.entries}": wanted.entries} if wanted.entries else {"none": 0, "million": ENTRIES}
