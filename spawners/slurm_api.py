@@ -20,6 +20,7 @@ from tornado import web
 
 from carme_hub.domain.jobs import Snapshot
 from carme_hub.errors import SlurmError
+from carme_hub.slurm.in_steps import all_steps
 from carme_hub.slurm.wire import jobs_to_json, matters_to_bookings, nodes_to_json
 from carme_hub.spawners.shared import Shared, ready
 
@@ -73,8 +74,9 @@ class JobsHandler(SlurmHandler):
     """Jobs that are on nodes or name a reservation."""
 
     async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
-        """Write them in a thread: there may be thousands."""
+        """Read those that nobody has read yet in steps, and write them in a thread: there may be thousands."""
         snapshot = await _snapshot(part, max_age)
+        await all_steps(snapshot.reading())
 
         def write() -> str:
             return json.dumps(jobs_to_json(filter(matters_to_bookings, snapshot.jobs.values())))

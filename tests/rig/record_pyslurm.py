@@ -84,10 +84,11 @@ class Noting(Commands):
         super().__init__()
         self.folder, self.count = folder, 0
 
-    async def query(self, name: str, *args: str, timeout: float | None = None) -> Answer:
-        answer = await super().query(name, *args, timeout=timeout)
+    async def query(self, name: str, *args: str, timeout: float | None = None, raw: bool = False) -> Answer:
+        answer = await super().query(name, *args, timeout=timeout, raw=raw)
         cut = re.search(r"@[a-z]{12}@", " ".join(args))
-        text = answer.out.replace(cut[0], "\x02") if cut else answer.out
+        text = answer.raw.decode("utf-8", "replace") if raw else answer.out
+        text = text.replace(cut[0], "\x02").replace(cut[0].replace("@", "#"), "\x03") if cut else text
         what = "-".join([name, *(word for word in args if word in ("node", "reservation"))])
         file = self.folder / f"{what}.txt"
         before = file.read_text().split("\n", 1) if file.exists() else ["", ""]

@@ -184,6 +184,7 @@ async def test_a_job_of_that_id_that_was_submitted_later_is_not_ours(
     await running(book, slurm)
     await shown(keeper)
     slurm.run(1, "somebody-elses", submitted=2000.0)
+    await looked_at(slurm)  # by an older answer job 1 is still cancelled, which scancel leaves alone by its name
     await keeper.cancel("s1", "Stopped.")
     await looked_at(slurm)
     assert slurm.cancelled == []

@@ -137,7 +137,7 @@ def test_scalars_of_rank_0_are_in_one_file_and_the_rate_is_of_samples(
 
 def test_the_rate_is_of_steps_where_no_samples_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 1.0, 2.0, 50.0, 51.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now), time=time.time))
     said = Progress()
     for step in (1, 2, 3):
         said.step(step, None, 0, {})
