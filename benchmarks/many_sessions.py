@@ -180,7 +180,7 @@ async def measure(
 
 def our_settings(folder: Path) -> dict[str, dict[str, Any]]:
     """Return what our hub has otherwise than the sandbox's."""
-    command = ["/usr/bin/python3", "-IS", str(folder / "standin.py"), jupyterhub.__version__]
+    command = [str(folder / "standin"), jupyterhub.__version__]
     spawner = {"cmd": command, "container_binds": [str(folder)], "profile_list": [PROFILE]}
     hub = {"tornado_settings": {"slow_spawn_timeout": 0}, "concurrent_spawn_limit": 0}
     settling = {"interval": CarmeQuotas.interval.default_value}  # the sandbox settles more often, to show refunds soon
@@ -206,6 +206,9 @@ async def run(where: Sandbox, wanted: argparse.Namespace) -> None:
     folder.chmod(0o755)
     shutil.copyfile(HERE / "standin.py", folder / "standin.py")
     (folder / "standin.py").chmod(0o644)
+    # Ours as a server is in an image: a script of the image's Python, which goes on in the interpreter that is there.
+    (folder / "standin").write_text("#!/usr/bin/env python3\n" + (HERE / "standin.py").read_text())
+    (folder / "standin").chmod(0o755)
     with nodes_last(where), people(cluster, max(wanted.sessions)) as names:
         hubs = []
         if "ours" in wanted.hubs:
