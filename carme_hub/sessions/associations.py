@@ -17,6 +17,11 @@ from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import Association, SlurmClient
 
 
+#: The part of its age after which an answer is asked for anew while it still counts: sacctmgr takes a quarter of a
+#: second for a few hundred users, and otherwise some request of the hub's would wait for it once a minute.
+SOON = 0.75
+
+
 class AssociationBook:
     """The associations of all users, as Slurm last gave them.
 
@@ -62,16 +67,21 @@ class AssociationBook:
     async def refresh(self, max_age: float | None = None) -> bool:
         """Ask Slurm when the last answer is older than ``max_age``; many callers share one question.
 
+        One that will soon be too old is asked for anew without anybody waiting for it.
+
         Returns:
             Whether what is known now is fresh enough. False is no reason to take anything away from anybody.
         """
         limit = self.max_age if max_age is None else max_age
-        if self.age <= limit:
+        fresh = self.age <= limit
+        if fresh and self.age <= SOON * limit:
             return True
         if self._failed is not None and self._clock() - self._failed < self.retry:
-            return False
+            return fresh
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="associations")
+        if fresh:
+            return True
         # A caller that gives up must not take the answer away from the others.
         return await asyncio.shield(self._asking)
 

@@ -50,6 +50,33 @@ async def test_many_at_once_ask_once(book: AssociationBook, slurm: SlurmThatCanF
     assert slurm.asked == 2
 
 
+async def test_nobody_waits_for_an_answer_that_is_still_good(
+    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await book.refresh()
+    answering, answer = asyncio.Event(), slurm.associations
+
+    async def slow() -> tuple[Association, ...]:
+        await answering.wait()
+        return await answer()
+
+    monkeypatch.setattr(slurm, "associations", slow)
+    clock.now = 50
+    assert await asyncio.wait_for(book.refresh(), 5)
+    assert await asyncio.wait_for(book.refresh(), 5)
+    assert book.age == 50
+    answering.set()
+    await asyncio.sleep(0.01)
+    assert (slurm.asked, book.age) == (2, 0)  # one question for both
+    slurm.silent = True
+    clock.now = 105
+    assert await book.refresh()
+    await asyncio.sleep(0.01)
+    assert await book.refresh()  # Slurm has fallen silent, and what is known still counts
+    clock.now = 111
+    assert not await book.refresh()
+
+
 async def test_silence_keeps_what_was_known_and_is_not_asked_again_at_once(
     book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
 ) -> None:
