@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import Association, SlurmClient
 
-
 #: The part of its age after which an answer is asked for anew while it still counts: sacctmgr takes a quarter of a
 #: second for a few hundred users, and otherwise some request of the hub's would wait for it once a minute.
 SOON = 0.75
