@@ -109,12 +109,12 @@ def report(times: dict[str, list[float]], load_seen: str) -> None:
     more = {"n": len(ours), "load": load_seen}
     floor = median(bare) or 0.0
     share = [took - floor for took in ours]
-    figure("spawn_total_median", median(ours), "s", peer=median(peer), goal=median(peer), **more)
+    figure("spawn_total_median", median(ours), "s", peer=median(peer), goal=1.2, **more)
     figure("spawn_total_p95", p95(ours), "s", peer=p95(peer), goal=p95(peer), **more)
     figure("spawn_bare_sbatch_median", floor, "s", **more)
     figure("spawn_bare_sbatch_p95", p95(bare), "s", **more)
-    figure("spawn_own_share_median", median(share), "s", goal=0.5, peer=(median(peer) or 0) - floor, **more)
-    figure("spawn_own_share_p95", p95(share), "s", goal=1.0, peer=(p95(peer) or 0) - floor, **more)
+    figure("spawn_own_share_median", median(share), "s", goal=0.2, peer=(median(peer) or 0) - floor, **more)
+    figure("spawn_own_share_p95", p95(share), "s", goal=0.5, peer=(p95(peer) or 0) - floor, **more)
 
 
 if __name__ == "__main__":

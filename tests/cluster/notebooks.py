@@ -60,7 +60,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path.startswith("/port/"):
+        if self.path.startswith("/port/") and "port" in body:  # the end comes by the same way
             self.server.ports[self.headers["Authorization"].removeprefix("carme-nonce ")] = body["port"]
         self._answer({})
 
