@@ -216,7 +216,8 @@ class Places:
         if not self.generation and not self._late and any(not each.ready for each in self._workers.values()):
             return  # the first one has all that were asked for
         ready = [each for each in self._workers.values() if each.ready and not each.leaving]
-        ready.sort(key=lambda each: (each.rank < 0, each.rank, each.since))
+        # In the first one each keeps the number that its log has, whoever was ready first; the dict is in that order.
+        ready.sort(key=lambda each: (each.rank < 0, each.rank, each.since if self.generation else 0.0))
         if len(ready) >= self.fewest:
             self._form(ready[: self.most])
         self._changed.notify_all()

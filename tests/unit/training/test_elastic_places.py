@@ -44,6 +44,16 @@ def test_the_first_generation_has_all_that_were_started() -> None:
     assert made.now("b") == Place(1, 1, 3, "host-a")
 
 
+def test_the_ranks_of_the_first_generation_are_the_numbers_of_the_logs_whoever_is_ready_first() -> None:
+    made = places()
+    for name in "abc":
+        made.add(name)
+    for name in "cba":
+        made._clock.now += 1  # type: ignore[attr-defined]
+        made.place(name, 0, 0)
+    assert made.ranks() == {"a": 0, "b": 1, "c": 2}
+
+
 def test_one_that_does_not_come_is_not_waited_for_when_the_limit_is_over() -> None:
     made = places()
     for name in "abc":
