@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from carme_hub.domain.offers import MISSING_FOLDER
-from carme_hub.domain.reasons import NO_FOLDER, end_sentence
+from carme_hub.domain.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence
 from carme_hub.domain.sessions import MADE_WAY, Session, SessionState
 from carme_hub.domain.verdict import Standing
 from carme_hub.spawners.companions import described
@@ -57,6 +57,9 @@ class SessionTruth:
                 why = leaving.cancel_reason
                 return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(part, leaving)}"
             if leaving.server_ended and not leaving.cancel_wanted:
+                if leaving.server_exit in LAUNCH_CODES:  # says all that Slurm will say of it
+                    why = end_sentence("FAILED", (leaving.server_exit, 0), folder=leaving.request.working_folder)
+                    return f"Your last session has ended: {why}"
                 return "Your server has ended. How it ended is being looked up."
         session = part.book.last_end(self.user.name, self.name)
         if session is None or session.end_reason == STOPPED:

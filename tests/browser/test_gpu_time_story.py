@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 import pytest
+from balances import leave, sum_of
 from playwright.sync_api import Locator, Page, expect
 from rig.books import disagreements
 from rig.hub import Hub, wait_for
@@ -38,35 +37,9 @@ def two_hours(hub: Hub) -> Iterator[None]:
     """Account teaching has two GPU-hours left, to the second, whatever was given and used before."""
     wait_for(lambda: sum_of(hub, "kind in ('hold', 'release')") == 0, 90, "what other tests held to be settled")
     hub.demo.set_policy(POLICY)
-    over = sum_of(hub, "account = 'teaching'") - LEFT
-    if over > 0:
-        quotas(hub, "correct", "teaching", f"{over // 1000}s", "--take", "--reason", "The term is over")
-    elif over < 0:
-        quotas(hub, "grant", "teaching", f"{-over // 1000}s", "--reason", "The course “Deep learning”")
-    assert sum_of(hub, "account = 'teaching'") == LEFT
+    leave(hub, "teaching", LEFT, "The course “Deep learning”")
     yield
     hub.demo.set_policy(WIDE_POLICY)
-
-
-def quotas(hub: Hub, *words: str) -> str:
-    """Run a command as the administrator of the hub's machine."""
-    demo = hub.demo
-    argv = ["runuser", "-u", demo.user, "--", f"{demo.environment}/bin/carme-hub", "quotas", *words]
-    environment = {"PATH": "/usr/bin:/bin:/usr/sbin", "CARME_SANDBOX_HUB": str(demo.folder / "facts.json")}
-    done = subprocess.run(
-        [*argv, "--config", str(demo.config_file)], env=environment, capture_output=True, text=True, cwd=demo.folder
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
-
-
-def sum_of(hub: Hub, where: str) -> int:
-    """Return the sum of the ledger's entries, in milli-GPU-seconds, as the database has them."""
-    database = sqlite3.connect(f"file:{hub.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)
-    try:
-        return int(database.execute(f"select coalesce(sum(amount), 0) from ledger where {where}").fetchone()[0])
-    finally:
-        database.close()
 
 
 def choose(page: Page, hub: Hub, gpus: int, minutes: int) -> Locator:

@@ -59,3 +59,13 @@ def test_a_session_that_was_stopped_needs_no_words_and_any_other_end_promises_no
     assert said(monkeypatch, last=session(ended=1.0, end_reason=STOPPED)) == ""
     failed = session(ended=1.0, end_reason="A node failed.")
     assert said(monkeypatch, last=failed, refunds=("maintenance",)).endswith(": A node failed.")
+
+
+def test_a_start_whose_cause_its_own_script_told_is_explained_before_slurm_says_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = replace(session().request, working_folder="a100")
+    told = session(server_ended=1.0, server_exit=77, request=request)
+    assert "The working folder a100 does not exist." in said(monkeypatch, told)
+    killed = session(server_ended=1.0, server_exit=137)  # accounting may know of memory that ran out
+    assert said(monkeypatch, killed) == "Your server has ended. How it ended is being looked up."
