@@ -298,11 +298,12 @@ async def what_is_asked(application: ForgedHub) -> list[dict[str, Any]]:
 
 def fill_database(folder: Path, size: Size, entries: int) -> list[Session]:
     """Make a database with the ledger and the open sessions, and return these."""
-    engine, ours = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open(), sessions(size)
+    url, ours = f"sqlite:///{folder}/carme.sqlite", sessions(size)
+    engine = CarmeStore(url=url).open()
     with engine.begin() as connection:
         connection.execute(insert(session_table), [_to_row(session) for session in ours])
-    fill(engine, entries)
     engine.dispose()
+    fill(url, entries)
     return ours
 
 
