@@ -10,7 +10,7 @@ from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import make_ssl_context, url_path_join
 
 from carme_hub.domain.marks import EndMark
-from carme_hub.domain.reasons import LAUNCH_CODES, end_sentence
+from carme_hub.domain.reasons import LAUNCH_CODES, mark_sentence
 from carme_hub.domain.sessions import Session, SessionState
 from carme_hub.errors import CarmeError
 from carme_hub.spawners.offers import ended_early
@@ -118,11 +118,7 @@ class Arrival:
         why = (session.end_reason or session.cancel_reason) if session else "The session has ended."
         if session is not None and not why:
             mark = EndMark(session.server_exit, session.job_id)
-            why = end_sentence(
-                "FAILED" if mark.status else "COMPLETED",
-                (mark.status, mark.signal),
-                folder=session.request.working_folder,
-            )
+            why = mark_sentence(mark, session.request.working_folder)
         tail = ""
         if session is not None and session.job_id:
             try:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from carme_hub.domain.marks import EndMark
 from carme_hub.domain.offers import MISSING_FOLDER
-from carme_hub.domain.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence
+from carme_hub.domain.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence, mark_sentence
 from carme_hub.domain.sessions import MADE_WAY, Session, SessionState
 from carme_hub.domain.verdict import Standing
 from carme_hub.spawners.companions import described
@@ -58,8 +59,8 @@ class SessionTruth:
                 return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(part, leaving)}"
             if leaving.server_ended and not leaving.cancel_wanted:
                 if leaving.server_exit in LAUNCH_CODES:  # says all that Slurm will say of it
-                    why = end_sentence("FAILED", (leaving.server_exit, 0), folder=leaving.request.working_folder)
-                    return f"Your last session has ended: {why}"
+                    mark = EndMark(leaving.server_exit, leaving.job_id)
+                    return f"Your last session has ended: {mark_sentence(mark, leaving.request.working_folder)}"
                 return "Your server has ended. How it ended is being looked up."
         session = part.book.last_end(self.user.name, self.name)
         if session is None or session.end_reason == STOPPED:

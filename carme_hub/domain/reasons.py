@@ -10,6 +10,7 @@ import re
 from datetime import UTC, datetime, tzinfo
 
 from .jobs import Job
+from .marks import EndMark
 from .reason_codes import CODES, LIMITS, RESOURCES
 from .resources import Gpus
 from .tres import ANY_TYPE
@@ -106,6 +107,11 @@ def end_sentence(state: str, exit_code: tuple[int, int] | None = None, *, name: 
     if word == "FAILED" and status:
         return f"The server ended with exit code {status}; the job's output says why."
     return _ENDS.get(word, f"Slurm says that the job ended as {state}.")
+
+
+def mark_sentence(mark: EndMark, folder: str = "") -> str:
+    """Return how a job ended by what its own script said, and what to do; ``folder`` as in ``end_sentence``."""
+    return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal), folder=folder)
 
 
 def refusal_sentence(words: str, folder: str = "") -> str:

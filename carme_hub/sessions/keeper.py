@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from carme_hub.domain.jobs import Job, Phase, Snapshot
 from carme_hub.domain.marks import EndMark, end_mark
-from carme_hub.domain.reasons import end_sentence
+from carme_hub.domain.reasons import end_sentence, mark_sentence
 from carme_hub.domain.sessions import JOB_NAME_PREFIX, Session, SessionState
 from carme_hub.domain.verdict import Accounting, Patience, Standing, Verdict, judge
 from carme_hub.errors import SlurmError
@@ -357,7 +357,7 @@ def ending(session: Session, verdict: Verdict, mark: EndMark | None = None, *, n
         return end_sentence(job.state, _exit_code(session, job.exit_code), folder=folder)
     # A job that Slurm does not know is ended by its node, or refused by the hub: the server did nothing wrong.
     if mark is not None and not (mark.ended_by_others and no_end):
-        return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal), folder=folder)
+        return mark_sentence(mark, folder)
     if session.state is SessionState.INTENDED:
         return "The session was never started: the hub was interrupted before Slurm accepted its job. Start it again."
     return "Slurm lost the session's job when its controller crashed. Start the session again."

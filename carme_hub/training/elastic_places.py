@@ -3,7 +3,8 @@
 A *generation* is a set of workers with ranks. A new one is formed when all that are left of the old one have come back
 for a place, never before: so none of the old one still talks under an old rank, and whoever is rank 0 has the state of
 the training. Workers that are only starting are not waited for; they are news when they are ready, and those who train
-come back at their next commit. Those who have trained longest have the lowest ranks.
+come back at their next commit. Those who have trained longest have the lowest ranks; in the first generation that is
+the order in which they were started, which is that of their logs.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class Places:
         if not self.generation and not self._late and any(not each.ready for each in self._workers.values()):
             return  # the first one has all that were asked for
         ready = [each for each in self._workers.values() if each.ready and not each.leaving]
-        # In the first one each keeps the number that its log has, whoever was ready first; the dict is in that order.
+        # The dict is in the order of their starts, which the first generation keeps.
         ready.sort(key=lambda each: (each.rank < 0, each.rank, each.since if self.generation else 0.0))
         if len(ready) >= self.fewest:
             self._form(ready[: self.most])
