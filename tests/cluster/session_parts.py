@@ -140,6 +140,7 @@ class Watched:
     def __init__(self, hub: Hub, user: str, name: str = "", **options: Any) -> None:
         self.hub, self.user, self.name = hub, user, name
         self.said: list[str] = []
+        self.answers: list[str] = []
         self._options = options
         self._thread = threading.Thread(target=self._read, daemon=True)
 
@@ -151,19 +152,27 @@ class Watched:
         return self
 
     def _begin(self) -> None:
-        with contextlib.suppress(OSError, http.client.HTTPException):  # a test may restart the hub meanwhile
-            self.hub.begin(self.user, self.name, **self._options)
+        try:
+            self.answers.append(f"start: {self.hub.begin(self.user, self.name, **self._options)}")
+        except (OSError, http.client.HTTPException) as error:  # a test may restart the hub meanwhile
+            self.answers.append(f"start: {error!r}")
 
     def _read(self) -> None:
         end = time.monotonic() + 20
         while not self.said and time.monotonic() < end:  # the hub lists a server a moment before it tells of its start
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                self.hub.progress(self.user, self.name, into=self.said)
+            try:
+                self.answers.append(f"progress: {self.hub.progress(self.user, self.name, into=self.said)}")
+            except (OSError, http.client.HTTPException) as error:
+                self.answers.append(f"progress: {error!r}")
             time.sleep(0.1)
 
     def wait_said(self, words: str, limit: float = 30) -> str:
-        """Return the first sentence with these words, once it was told."""
-        wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}” in {self.said}")
+        """Return the first sentence with these words, once it was told; the failure says what the hub knew."""
+        try:
+            wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}” in {self.said}")
+        except AssertionError as error:
+            known = self.hub.server(self.user, self.name)
+            raise AssertionError(f"{error}\n{self.answers[:4]}\n{known}\n{self.hub.log_text()[-6000:]}") from None
         return next(s for s in self.said if words in s)
 
     def __exit__(self, *_: object) -> None:
