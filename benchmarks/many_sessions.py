@@ -9,7 +9,9 @@ Instead of jupyterhub-singleuser a light stand-in answers, since the sessions' o
 ``internal_ssl`` is off for both, because batchspawner does not bring certificates to a node. A query is a request for
 jobs or nodes that slurmctld has answered, as ``sdiag`` counts them (what goes along with one, such as partitions, is
 not counted again); processor time is the hub's and that of the commands it ran. What runs on the virtual nodes gets
-the processor time that the others leave, for both, because on a cluster it does not run on the hub's machine.
+the processor time that the others leave, for both, because on a cluster it does not run on the hub's machine. Each
+job step reads the whole process table whenever it counts what its job uses, and here that is the table of all nodes:
+so it counts at Slurm's own interval of 30 seconds, for both, and not at the sandbox's of five.
 
 The longest answer is given in whole, and without what the machine added (``beside.py``): on a machine that does other
 work the second is what can be compared; on a very busy one, where requests wait for each other, only how long our hub's
@@ -49,7 +51,7 @@ from people import people
 from storm import Bystander, People, Storm, log_in, start_all, stop_all
 
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.sandbox import Cluster, Sandbox
+from carme_hub.sandbox import Cluster, Sandbox, settings
 from carme_hub.sandbox.image import build_default_image
 
 NODES = 8
@@ -199,6 +201,13 @@ def start_peer(where: Sandbox, folder: Path) -> HubAddress:
     return start_peer_hub(where, venv, settings, wrapper=wrapper, server=words)
 
 
+def count_seldom() -> None:
+    """Let job steps count what their jobs use as often as Slurm does by default (slurm.conf(5))."""
+    often = "JobAcctGatherFrequency=task=5\n"
+    assert often in settings._SLURM, "the sandbox counts at another interval by now"
+    settings._SLURM = settings._SLURM.replace(often, "JobAcctGatherFrequency=task=30\n")
+
+
 async def run(where: Sandbox, wanted: argparse.Namespace) -> None:
     cluster = where.facts()
     folder = where.layout.state / "standin"
@@ -289,6 +298,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
     wanted = parser.parse_args()
     need_root()
+    count_seldom()
     with sandbox("many", NODES, keep=wanted.keep) as where:
         asyncio.run(run(where, wanted))
 
