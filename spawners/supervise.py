@@ -1,4 +1,4 @@
-# ruff: noqa: UP006, UP035, UP045, PTH104, PTH108, PTH110, PTH123, PTH208, T201
+# ruff: noqa: UP006, UP035, UP045, PTH104, PTH108, PTH110, PTH123, PTH208, S606, T201
 """The supervisor: it runs one plan, forwards signals, keeps the grace time, and leaves no process.
 
 A part of the batch script that travels in the data document and is loaded from the session folder, where it is called
@@ -8,15 +8,18 @@ parent of orphans (prctl(2), PR_SET_CHILD_SUBREAPER) and must block BLOCKED. Sta
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import select
 import signal
 import socket
-import subprocess
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+TYPE_CHECKING = False  # as typing's own, whose import costs each start 4 ms
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 BLOCKED = {*FORWARDED, signal.SIGCHLD, signal.SIGIO}
@@ -34,7 +37,7 @@ def say(message: str) -> None:
     print(f"[carme] {message}", flush=True)
 
 
-def process_table() -> Dict[int, Tuple[int, int]]:
+def process_table() -> "Dict[int, Tuple[int, int]]":
     """Return pid → (parent's pid, start time) of all living processes."""
     table = {}
     for name in os.listdir("/proc"):
@@ -46,7 +49,7 @@ def process_table() -> Dict[int, Tuple[int, int]]:
     return table
 
 
-def descendants(of: int) -> List[int]:
+def descendants(of: int) -> "List[int]":
     """Return all processes below one."""
     table, found = process_table(), [of]
     for parent in found:
@@ -67,7 +70,7 @@ def kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def reap() -> Dict[int, int]:
+def reap() -> "Dict[int, int]":
     """Collect all children that have ended: pid → wait status."""
     ended = {}  # type: Dict[int, int]
     with contextlib.suppress(ChildProcessError):
@@ -89,13 +92,50 @@ def sweep() -> None:
     say(f"processes {descendants(os.getpid())} could not be killed")
 
 
+def spawn(argv: "Sequence[str]", environ: "Dict[str, str]", prepare: "Callable[[], None]", keep: int = 2) -> int:
+    """Start a program in a process session of its own and return its pid, as subprocess.Popen does.
+
+    To import that costs each start 4 ms. The program has our descriptors 0, 1, 2 and ``keep``.
+
+    Raises:
+        OSError: it cannot be executed.
+    """
+    hear, tell = os.pipe()  # closed by execve(2), as all that Python opens
+    pid = os.fork()
+    if not pid:
+        error = 0
+        try:
+            os.setsid()
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)  # Python ignores them, and exec would hand that on
+            prepare()
+            os.set_inheritable(keep, True)
+            for name in os.listdir("/proc/self/fd"):  # what Slurm left open too
+                if int(name) > 2 and int(name) not in (keep, tell):
+                    with contextlib.suppress(OSError):
+                        os.close(int(name))
+            os.execvpe(argv[0], list(argv), environ)
+        except OSError as failed:
+            error = failed.errno or errno.ENOEXEC
+        finally:
+            os.write(tell, str(error or errno.EIO).encode())
+            os._exit(127)
+    os.close(tell)
+    with os.fdopen(hear) as answer:
+        failed_with = answer.read()
+    if failed_with:
+        os.waitpid(pid, 0)
+        raise OSError(int(failed_with), os.strerror(int(failed_with)), argv[0])
+    return pid
+
+
 class Beside:
     """A program beside the payload, which is started when somebody first connects to its socket: most never are.
 
     The program gets the listening socket as a descriptor whose number is its last argument; here it is closed then.
     """
 
-    def __init__(self, argv: Sequence[str], name: str) -> None:
+    def __init__(self, argv: "Sequence[str]", name: str) -> None:
         """Listen on a socket of that name (0600) in the current folder; where the name is, somebody answers.
 
         The kernel says by SIGIO that somebody connects (fcntl(2), O_ASYNC). The way over /proc is short, however long
@@ -115,15 +155,14 @@ class Beside:
         fcntl.fcntl(self.socket, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
         os.rename(name + ".new", name)
 
-    def start(self, prepare: Callable[[], None]) -> None:
+    def start(self, prepare: "Callable[[], None]") -> None:
         """Start the program, once."""
         if self.pid:
             return
         fcntl.fcntl(self.socket, fcntl.F_SETFL, os.O_NONBLOCK)
         with contextlib.closing(self.socket):
-            argv, fd = [*self.argv, str(self.socket.fileno())], self.socket.fileno()
-            process = subprocess.Popen(argv, start_new_session=True, pass_fds=[fd], preexec_fn=prepare)
-        process.returncode, self.pid = 0, process.pid  # collected by reap(), never by subprocess
+            fd = self.socket.fileno()
+            self.pid = spawn([*self.argv, str(fd)], dict(os.environ), prepare, keep=fd)
 
 
 class Supervisor:
@@ -131,10 +170,10 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Dict[str, Any],
-        look: Callable[[], None],
+        plan: "Dict[str, Any]",
+        look: "Callable[[], None]",
         every: float = LOOK_EVERY,
-        beside: Optional[Beside] = None,
+        beside: "Optional[Beside]" = None,
     ) -> None:
         self.plan, self.way, self.look = plan, plan.get("supervise", "child"), look
         self.every, self.beside = every, beside
@@ -175,14 +214,10 @@ class Supervisor:
         argv = list(self.plan["argv"])
         pipe = os.pipe() if self.way == "bwrap" else ()  # type: Tuple[int, ...]
         argv[1:1] = ["--info-fd", str(pipe[1])] if pipe else []
-        try:  # one thread only, so preexec_fn is safe
-            process = subprocess.Popen(
-                argv, env=self.environ, start_new_session=True, pass_fds=pipe[1:], preexec_fn=self.prepare
-            )
+        try:
+            self.pid = spawn(argv, self.environ, self.prepare, *pipe[1:])
         except OSError as error:
             raise CannotStart(f"{argv[0]} cannot be started: {error.strerror}") from error
-        self.pid = process.pid
-        process.returncode = 0  # the children are collected by reap(), never by subprocess
         if pipe:
             os.close(pipe[1])
             self.inner = read_child_pid(pipe[0])
@@ -237,7 +272,7 @@ def read_child_pid(info: int) -> int:
     return int(json.loads(text.decode()).get("child-pid", 0)) if piece else 0
 
 
-def run(supervisor: Supervisor, ended: Callable[[int], int] = int) -> int:
+def run(supervisor: Supervisor, ended: "Callable[[int], int]" = int) -> int:
     """Run a plan, and what is beside its payload; return the payload's status and leave no process.
 
     ``ended`` is called with the status as soon as the payload has ended, before anything is cleaned up; what it returns
@@ -250,7 +285,10 @@ def run(supervisor: Supervisor, ended: Callable[[int], int] = int) -> int:
         while beside in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
             kill(beside, signal.SIGTERM)
             time.sleep(0.05)
-        for argv in supervisor.plan.get("cleanup", ()):
+        cleanup = supervisor.plan.get("cleanup", ())
+        if cleanup:
+            import subprocess  # not before: see spawn()
+        for argv in cleanup:
             try:
                 subprocess.call(argv, env=supervisor.environ, timeout=CLEANUP_SECONDS, preexec_fn=supervisor.prepare)
             except (OSError, subprocess.TimeoutExpired) as error:
