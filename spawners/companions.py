@@ -20,7 +20,7 @@ from carme_hub.domain.jobs import Job, Phase
 from carme_hub.domain.queue import ahead_of
 from carme_hub.domain.reasons import refusal_sentence, waiting_sentence
 from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.errors import ContainerError, Refused, SlurmRejected
+from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
 from carme_hub.sessions.opening import submit_once
 from carme_hub.spawners.companions_script import render_companion
 from carme_hub.spawners.cost import Cost, Left
@@ -226,7 +226,7 @@ async def _submit(part: Shared, spawner: Any, session: Session) -> None:
             await submit_once(
                 part.book, part.keeper, part.client, session, spec, log=part.log, say=lambda text: part.log.debug(text)
             )
-        except SlurmRejected:
+        except (ConfigError, SlurmRejected):
             await part.give_back(session.id)
             raise
 
@@ -239,6 +239,8 @@ async def _submit(part: Shared, spawner: Any, session: Session) -> None:
             task.result()
     except SlurmRejected as error:
         raise NoCompanion(refusal_sentence(error.message), reason="slurm-rejected") from error
+    except ConfigError as error:
+        raise NoCompanion(str(error)) from error
 
 
 def _submitted(task: asyncio.Task[Any]) -> None:

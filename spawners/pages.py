@@ -9,6 +9,7 @@ at their fields; any other gets its own form, or an empty one with a start butto
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
@@ -25,6 +26,7 @@ from jupyterhub.handlers.pages import SpawnHandler
 from jupyterhub.handlers.static import CacheControlStaticFilesHandler
 from jupyterhub.scopes import needs_scope
 from jupyterhub.spawner import SpawnException
+from jupyterhub.user import User
 from jupyterhub.utils import maybe_future, url_path_join
 from tornado import web
 from tornado.httputil import url_concat
@@ -43,6 +45,8 @@ from carme_hub.spawners.notices import notices_for
 from carme_hub.spawners.options import options_from_form, options_from_query
 from carme_hub.spawners.slot_cards import slots_html
 from carme_hub.spawners.slurm_api import HANDLERS as SLURM
+from carme_hub.spawners.start_queue import HANDLERS as SERVERS
+from carme_hub.spawners.start_queue import failing_start, queue_starts, start_queue
 from carme_hub.spawners.ways_out_handlers import API, FORM, WaysOutFormHandler, WaysOutHandler
 
 log = logging.getLogger(__name__)
@@ -58,6 +62,12 @@ def templates_path() -> str:
 
 class CarmeSpawnHandler(SpawnHandler):
     """The form: GET shows it, POST starts what it says."""
+
+    async def prepare(self) -> None:
+        """Let those who start wait for their turn before anybody is looked up."""
+        if self.request.method == "POST":
+            await start_queue(self.settings).turn()
+        await super().prepare()
 
     @needs_scope("servers")
     async def _get(self, user_name: str, server_name: str, display_name: str) -> None:
@@ -284,6 +294,7 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     *COMPANIONS,
     (SCALING, ScalingHandler),
     *SLURM,
+    *SERVERS,
     (API, WaysOutHandler),
     (FORM, WaysOutFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),
@@ -291,7 +302,11 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
 
 
 def refuse_twice(handler: type[Any]) -> None:
-    """Let a start that comes while the same server is starting be refused (400); JupyterHub 6.1 answers 500."""
+    """Let a start that comes while the same server is starting be refused (400); JupyterHub 6.1 answers 500.
+
+    It does so too, without a word, where a start fails within ``slow_spawn_timeout`` and what is left of it takes
+    longer to end; ours waits for that, and says why it failed.
+    """
     start = handler.spawn_single_user
     if getattr(start, "refuses_twice", False):
         return
@@ -300,6 +315,11 @@ def refuse_twice(handler: type[Any]) -> None:
     async def spawn_single_user(self: Any, user: Any, server_name: str = "", *args: Any, **more: Any) -> Any:
         try:
             return await start(self, user, server_name, *args, **more)
+        except asyncio.InvalidStateError:
+            failing = failing_start(user.spawners[server_name]) if server_name in user.spawners else None
+            if failing is None:
+                raise
+            await asyncio.shield(failing)
         except RuntimeError as error:
             pending = user.spawners[server_name].pending if server_name in user.spawners else None
             if pending is None:
@@ -317,6 +337,7 @@ def install_handlers() -> None:
     import of batchspawner adds its own, at the end), then ``extra_handlers``; the first match answers.
     """
     refuse_twice(BaseHandler)
+    queue_starts(User)
     first = jupyterhub.handlers.default_handlers
     first[:] = [*HANDLERS, *(h for h in first if tuple(h) not in HANDLERS)]
     for handlers in (first, jupyterhub.apihandlers.default_handlers):

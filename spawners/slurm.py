@@ -25,7 +25,7 @@ from carme_hub.crash import crash_point
 from carme_hub.domain.profiles import offered
 from carme_hub.domain.reasons import refusal_sentence
 from carme_hub.domain.sessions import Request, Session
-from carme_hub.errors import CarmeError, ContainerError, Refused, SlurmRejected, StoreError
+from carme_hub.errors import CarmeError, ConfigError, ContainerError, Refused, SlurmRejected, StoreError
 from carme_hub.sessions.opening import submit_once
 from carme_hub.spawners.arrival import Arrival
 from carme_hub.spawners.callback import HANDLERS
@@ -179,8 +179,8 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         except SlurmRejected as error:
             folder = self._request.working_folder if self._request is not None else ""
             raise failure(refusal_sentence(error.message, folder), "slurm-rejected") from error
-        except ContainerError as error:
-            raise failure(f"The container cannot be started: {error}", "container") from error
+        except (ConfigError, ContainerError) as error:
+            raise failure(f"The server cannot be started: {error}", "settings") from error
         except TimeoutError as error:
             raise failure(self._too_late(), "timeout") from error
 
@@ -239,7 +239,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         # Shielded: whoever gives up waiting must not lose the id of a job that Slurm has accepted.
         try:
             await asyncio.shield(submitting)
-        except SlurmRejected:
+        except (ConfigError, SlurmRejected):
             await part.give_back(session.id)
             raise
         return await self._wait_for_server(part, session.id, told)

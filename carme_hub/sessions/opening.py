@@ -10,7 +10,7 @@ from carme_hub.crash import crash_point
 from carme_hub.domain.jobs import Job, JobSpec
 from carme_hub.domain.reasons import refusal_sentence
 from carme_hub.domain.sessions import Session
-from carme_hub.errors import SlurmRejected, SlurmUnreachable
+from carme_hub.errors import ConfigError, SlurmRejected, SlurmUnreachable
 from carme_hub.slurm.client import SlurmClient
 
 from .book import SessionBook
@@ -42,6 +42,7 @@ async def submit_once(
 
     Raises:
         SlurmRejected: Slurm refused; the session is closed.
+        ConfigError: the settings do not let it be asked; the session is closed.
     """
     with keeper.held(session.id):
         while True:
@@ -54,6 +55,9 @@ async def submit_once(
                 return noted
             except SlurmRejected as error:
                 await book.close(session.id, refusal_sentence(error.message, session.request.working_folder))
+                raise
+            except ConfigError as error:
+                await book.close(session.id, str(error))
                 raise
             except SlurmUnreachable as error:
                 log.warning("No clear answer to the job of session %s (%s): %s", session.id, session.user, error)

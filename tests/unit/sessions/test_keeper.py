@@ -10,7 +10,7 @@ from slurm_as_told import ForgedSlurm
 
 from carme_hub.domain.jobs import JobRecord, JobSpec, Phase
 from carme_hub.domain.sessions import Session, SessionState
-from carme_hub.errors import SlurmRejected, StoreError
+from carme_hub.errors import ConfigError, SlurmRejected, StoreError
 from carme_hub.sessions import keeper as keeper_module
 from carme_hub.sessions.book import SessionBook
 from carme_hub.sessions.keeper import SessionKeeper
@@ -164,6 +164,21 @@ async def test_a_refusal_of_slurm_closes_the_session_with_its_words(
     assert session is not None
     assert session.state is SessionState.ENDED
     assert "choose another account" in session.end_reason
+
+
+async def test_what_the_settings_do_not_let_be_sent_closes_the_session_and_names_them(
+    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def submit_nothing(_spec: JobSpec) -> int:
+        raise ConfigError("These sbatch options cannot be sent through slurmrestd: acctg-freq.")
+
+    monkeypatch.setattr(slurm, "submit", submit_nothing)
+    with pytest.raises(ConfigError):
+        await submit(book, keeper, slurm)
+    session = await book.get("s1")
+    assert session is not None
+    assert session.state is SessionState.ENDED
+    assert "acctg-freq" in session.end_reason
 
 
 async def test_a_job_renamed_by_its_user_is_still_ours(

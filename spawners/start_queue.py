@@ -1,0 +1,106 @@
+"""Starts go in one after the other, so that the hub answers everybody else in between.
+
+What JupyterHub itself does for a start (who asks, a token, scopes, rows of its database) holds its event loop for 15 to
+25 ms, three times a start. asyncio runs whatever is due in one turn of the loop: when a class clicks at once, all of
+that is due at once, and whoever only asks for a page waits for all of it. ``StartQueue.turn`` lets one such piece of
+work in, and the next one, in the order in which they came, when as much time has passed again as that one took: half of
+the loop is everybody else's, and what else a start does. Nobody waits while nobody else starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import MutableMapping
+from typing import Any
+
+from jupyterhub.apihandlers.users import SpawnProgressAPIHandler, UserServerAPIHandler
+from jupyterhub.scopes import needs_scope
+from tornado import web
+
+#: Seconds between two of them, at most.
+LONGEST_PAUSE = 0.05
+_SETTING = "carme_start_queue"
+
+
+class StartQueue:
+    """Lets one piece of work of a start begin at a time."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Return when it is the caller's turn; what it does until it next waits for something is its piece of work."""
+        await self._lock.acquire()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._done, loop, loop.time())  # in the loop's next turn, so when that piece is done
+
+    def _done(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
+        loop.call_later(min(loop.time() - began, LONGEST_PAUSE), self._lock.release)
+
+
+def start_queue(settings: MutableMapping[str, Any]) -> StartQueue:
+    """Return the queue of the hub with these tornado settings."""
+    queue: StartQueue = settings.setdefault(_SETTING, StartQueue())
+    return queue
+
+
+def queue_starts(user: type[Any]) -> None:
+    """Let JupyterHub's own part of a start wait for its turn; the server is pending meanwhile, and can be stopped."""
+    spawn = user.spawn
+    if getattr(spawn, "in_turn", False):
+        return
+
+    @functools.wraps(spawn)
+    async def in_turn(self: Any, *args: Any, **more: Any) -> Any:
+        await start_queue(self.settings).turn()
+        return await spawn(self, *args, **more)
+
+    setattr(in_turn, "in_turn", True)  # noqa: B010
+    setattr(user, "spawn", in_turn)  # noqa: B010
+
+
+class QueuedServerHandler(UserServerAPIHandler):
+    """``/hub/api/users/NAME/server…``: starts and stops go in one after the other."""
+
+    async def prepare(self) -> None:
+        """Wait for its turn before anybody is looked up."""
+        await start_queue(self.settings).turn()
+        await super().prepare()
+
+
+class QueuedProgressHandler(SpawnProgressAPIHandler):
+    """``…/progress``: the page of each start that is going on asks for this once."""
+
+    async def prepare(self) -> None:
+        """Wait for its turn before anybody is looked up."""
+        await start_queue(self.settings).turn()
+        await super().prepare()
+
+    @needs_scope("read:servers")
+    async def get(self, user_name: str, server_name: str = "") -> None:
+        """Tell of a start that has failed why, also while what is left of it is being ended.
+
+        JupyterHub 6.1.1 says meanwhile that nothing starts here (400).
+        """
+        user = self.find_user(user_name)
+        spawner = user.spawners.get(server_name or "") if user is not None else None
+        if spawner is not None and (failing := failing_start(spawner)) is not None:
+            # No proxy in between takes the silence for the end.
+            asyncio.ensure_future(self.keepalive())  # noqa: RUF006  ends with the request
+            await asyncio.wait([failing])
+        await super().get(user_name, server_name)
+
+
+def failing_start(spawner: Any) -> asyncio.Future[None] | None:
+    """Return the future of a start that has failed and is not done: what is left of it is being ended."""
+    future: asyncio.Future[None] | None = spawner._spawn_future
+    return future if spawner.pending == "stop" and future is not None and not future.done() else None
+
+
+HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
+    (r"/api/users/([^/]+)/server", QueuedServerHandler),
+    (r"/api/users/([^/]+)/server/progress", QueuedProgressHandler),
+    (r"/api/users/([^/]+)/servers/([^/]*)", QueuedServerHandler),
+    (r"/api/users/([^/]+)/servers/([^/]*)/progress", QueuedProgressHandler),
+]
