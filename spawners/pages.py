@@ -10,6 +10,7 @@ at their fields; any other gets its own form, or an empty one with a start butto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import logging
@@ -64,10 +65,10 @@ class CarmeSpawnHandler(SpawnHandler):
     """The form: GET shows it, POST starts what it says."""
 
     async def prepare(self) -> None:
-        """Let those who start wait for their turn before anybody is looked up."""
-        if self.request.method == "POST":
-            await start_queue(self.settings).turn()
-        await super().prepare()
+        """Look up who starts a server when it is this request's turn."""
+        queue = start_queue(self.settings) if self.request.method == "POST" else None
+        async with queue.alone() if queue is not None else contextlib.nullcontext():
+            await super().prepare()
 
     @needs_scope("servers")
     async def _get(self, user_name: str, server_name: str, display_name: str) -> None:

@@ -61,6 +61,26 @@ async def test_each_piece_of_work_has_a_turn_of_the_loop_of_its_own_in_the_order
     assert all(later - earlier >= 2 for earlier, later in itertools.pairwise(when))
 
 
+async def test_who_is_alone_stays_so_while_it_waits_for_something_and_when_it_fails() -> None:
+    queue = StartQueue()
+    inside: list[int] = []
+    most: list[int] = []
+
+    async def start(number: int) -> None:
+        async with queue.alone():
+            inside.append(number)
+            most.append(len(inside))
+            await asyncio.sleep(0.001)
+            inside.remove(number)
+            if number == 1:
+                raise ValueError(number)
+
+    async with asyncio.timeout(10):
+        done = await asyncio.gather(*(start(number) for number in range(4)), return_exceptions=True)
+    assert most == [1, 1, 1, 1]
+    assert [type(each) for each in done] == [type(None), ValueError, type(None), type(None)]
+
+
 async def test_nobody_waits_where_nobody_else_starts() -> None:
     queue, turns = StartQueue(), Turns()
     before = turns.now
