@@ -27,6 +27,7 @@ spawner.profile_list = [
     {**small, "slug": "away", "display_name": "Image away", "images": ["away"]},
     {**small, "slug": "broken", "display_name": "Broken server"},
     {**small, "slug": "deaf", "display_name": "Server that never comes"},
+    {**small, "slug": "extra", "display_name": "Option that slurmrestd does not take"},
 ]
 
 def hook(spawner):
@@ -35,6 +36,8 @@ def hook(spawner):
     if spawner.user_options.get("profile") == "deaf":
         spawner.cmd = ["/bin/sleep", "300"]
         spawner.start_timeout = 20
+    if spawner.user_options.get("profile") == "extra":
+        spawner.slurm_extra = {"acctg-freq": "task=30"}
 
 spawner.pre_spawn_hook = hook
 """
@@ -202,6 +205,14 @@ def test_a_waiting_session_starts_by_itself_when_its_turn_comes(hub: Hub, cluste
 
 
 # -- failing ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_nothing_is_left(hub: Hub, cluster: Cluster) -> None:
+    assert "cannot be sent through slurmrestd: acctg-freq" in failure(hub, "alice", profile="extra")
+    seen = Seen.of(hub, "alice")
+    assert not seen.row.open
+    assert "acctg-freq" in seen.row.end_reason
+    assert not cluster.run("squeue", "-h", "-u", "alice").stdout.strip()
 
 
 def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
