@@ -158,10 +158,12 @@ class Watched:
             self.answers.append(f"start: {error!r}")
 
     def _read(self) -> None:
+        # The hub lists a server a moment before it tells of its start, and writes at least an empty line every 8
+        # seconds from the beginning on: whoever hears nothing for longer, as two requests of thousands did, asks again.
         end = time.monotonic() + 20
-        while not self.said and time.monotonic() < end:  # the hub lists a server a moment before it tells of its start
+        while not self.said and time.monotonic() < end:
             try:
-                self.answers.append(f"progress: {self.hub.progress(self.user, self.name, into=self.said)}")
+                self.answers.append(f"progress: {self.hub.progress(self.user, self.name, limit=10, into=self.said)}")
             except (OSError, http.client.HTTPException) as error:
                 self.answers.append(f"progress: {error!r}")
             time.sleep(0.1)
