@@ -23,6 +23,8 @@ from tornado import web
 #: Time between two of them, as a multiple of what the first one took; and in seconds at most. 150 clicks within ten
 #: seconds are let in within twenty on two slow processors; with 1.0 somebody else's request waited half as long again.
 PAUSE, LONGEST_PAUSE = 1.5, 0.05
+#: Seconds after which the next one is let in though the one before still waits for something.
+LONGEST_TURN = 0.25
 _SETTING = "carme_start_queue"
 
 
@@ -34,22 +36,30 @@ class StartQueue:
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Wait for the caller's turn, and let the next one in when the block is left."""
+        """Wait for the caller's turn, and let the next one in when the block is left, or does not end in time."""
         await self._lock.acquire()
         loop = asyncio.get_running_loop()
         began = loop.time()
+
+        def done(
+            _over: asyncio.Future[None],
+        ) -> None:  # in the loop's next turn, so when what comes after it is done too
+            loop.call_later(min(PAUSE * (loop.time() - began), LONGEST_PAUSE), self._lock.release)
+
+        over: asyncio.Future[None] = loop.create_future()
+        over.add_done_callback(done)
+        # A directory of users that does not answer must not hold up everybody's starts and stops.
+        latest = loop.call_later(LONGEST_TURN, over.cancel)
         try:
             yield
         finally:
-            loop.call_soon(self._done, loop, began)  # in the loop's next turn, so when what comes after it is done too
+            latest.cancel()
+            over.cancel()
 
     async def turn(self) -> None:
         """Return when it is the caller's turn; what it does until it next waits for something is its piece of work."""
         async with self.alone():
             pass
-
-    def _done(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
-        loop.call_later(min(PAUSE * (loop.time() - began), LONGEST_PAUSE), self._lock.release)
 
 
 def start_queue(settings: MutableMapping[str, Any]) -> StartQueue:

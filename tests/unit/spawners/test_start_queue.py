@@ -81,6 +81,25 @@ async def test_who_is_alone_stays_so_while_it_waits_for_something_and_when_it_fa
     assert [type(each) for each in done] == [type(None), ValueError, type(None), type(None)]
 
 
+async def test_one_that_waits_for_ever_does_not_hold_up_the_others() -> None:
+    queue, never = StartQueue(), asyncio.Event()
+
+    async def start() -> None:
+        async with queue.alone():
+            await never.wait()
+
+    stuck = asyncio.create_task(start())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await queue.turn()
+        await queue.turn()
+    assert not stuck.done()
+    never.set()
+    await stuck
+    async with asyncio.timeout(10):
+        await queue.turn()
+
+
 async def test_nobody_waits_where_nobody_else_starts() -> None:
     queue, turns = StartQueue(), Turns()
     before = turns.now
