@@ -4,8 +4,8 @@ What JupyterHub itself does for a start (who asks, a token, scopes, rows of its 
 25 ms, three times a start. asyncio runs whatever is due in one turn of the loop: when a class clicks at once, all of
 that is due at once, and whoever only asks for a page waits for all of it. ``StartQueue.turn`` lets one such piece of
 work in, and the next one, in the order in which they came, when one and a half times as long has passed as that one
-took: what is left of the loop is for everybody else, and for what else a start does. Nobody waits while nobody else
-starts.
+took: what is left of the loop is for everybody else, and for what else a start does. Whoever starts alone waits for the
+pause after its own look-up, 50 ms at most.
 """
 
 from __future__ import annotations

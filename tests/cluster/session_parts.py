@@ -158,23 +158,22 @@ class Watched:
             self.answers.append(f"start: {error!r}")
 
     def _read(self) -> None:
-        # The hub lists a server a moment before it tells of its start, and writes at least an empty line every 8
-        # seconds from the beginning on: whoever hears nothing for longer, as two requests of thousands did, asks again.
         end = time.monotonic() + 20
-        while not self.said and time.monotonic() < end:
+        while not self.said and time.monotonic() < end:  # the hub lists a server a moment before it tells of its start
             try:
-                self.answers.append(f"progress: {self.hub.progress(self.user, self.name, limit=10, into=self.said)}")
+                self.answers.append(f"progress: {self.hub.progress(self.user, self.name, into=self.said)}")
             except (OSError, http.client.HTTPException) as error:
                 self.answers.append(f"progress: {error!r}")
             time.sleep(0.1)
 
     def wait_said(self, words: str, limit: float = 30) -> str:
-        """Return the first sentence with these words, once it was told; the failure says what the hub knew."""
+        """Return the first sentence with these words, once it was told; the failure says what was told instead."""
         try:
-            wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}” in {self.said}")
+            wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}”")
         except AssertionError as error:
             known = self.hub.server(self.user, self.name)
-            raise AssertionError(f"{error}\n{self.answers[:4]}\n{known}\n{self.hub.log_text()[-6000:]}") from None
+            log = self.hub.log_text()[-6000:]
+            raise AssertionError(f"{error} in {self.said}\n{self.answers[:4]}\n{known}\n{log}") from None
         return next(s for s in self.said if words in s)
 
     def __exit__(self, *_: object) -> None:

@@ -174,6 +174,7 @@ def test_a_waiting_session_is_told_its_place_and_when_and_leaves_nothing_when_st
     cluster.wait_job(first, "RUNNING")
     second = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="ada", script=WAIT)
     cluster.wait_for(lambda: cluster.job_state(second) == "PENDING")
+    cluster.run("scontrol", "update", f"JobId={second}", "Priority=4000000")  # whatever either has used before
     with Watched(hub, "bob", profile="h100", gpus=2) as events:
         said = events.wait_said("ahead of you")
         assert said.startswith("Waiting for 2 × h100; 1 ahead of you")

@@ -5,6 +5,7 @@ const bar = document.getElementById("progress-bar");
 const stop = document.getElementById("stop-server-btn");
 const status = document.getElementById("stop-server-status");
 const said = [];
+let heard = 0; // how many of them came on this connection: each new one tells everything from the beginning
 
 function show(event) {
   if (Number.isFinite(event.progress)) {
@@ -17,8 +18,13 @@ function show(event) {
     // JupyterHub 6.1 puts its own words before those of a SpawnException.
     message = message.replace(/^Spawn failed:? ?(\d{3} SpawnException\(reason=[^)]*\): )?/, "") || "The hub could not say why.";
   }
+  if (message && said[heard] === message) {
+    heard += 1;
+    return;
+  }
   if (!message || said.at(-1) === message) return;
   said.push(message);
+  heard = said.length;
   const line = document.createElement("li");
   line.className = `progress-log-event${event.failed ? " failed" : ""}${event.ready ? " ready" : ""}`;
   const text = document.createElement("span");
@@ -51,6 +57,9 @@ function failed(message) {
 }
 
 const events = new EventSource(page.dataset.progressUrl);
+events.onopen = () => {
+  heard = 0;
+};
 events.onmessage = (message) => {
   const event = JSON.parse(message.data);
   show(event);
