@@ -5,6 +5,10 @@ in a hub that has just started, whose modules, settings, pages and database mapp
 more users it has met. ``gc.freeze`` takes what is there out of later collections. That is done at the start, and again
 whenever a full collection has worked for long: what it has left is there to stay. Objects that are let go are freed all
 the same, but for those that refer to each other in a circle; so all are looked at once a night.
+
+Python makes a full collection wherever it happens to be when one is due, and that is in the middle of a class's starts.
+Here they are made sooner, so that each is shorter, in a turn of the loop of their own, and wait for seconds for one in
+which the loop has nothing else to do.
 """
 
 from __future__ import annotations
@@ -21,6 +25,12 @@ from datetime import datetime, timedelta
 LONG = 0.01
 #: The hour of the day at which everything is looked at.
 NIGHT = 4
+#: Collections of the middle generation after which a full one is due; Python's own number is ten.
+DUE = 4
+#: Seconds between two looks whether one is due, for how long one waits at most, and by which a loop with work is late.
+LOOK, LATEST, BUSY = 1.0, 5.0, 0.005
+#: Stands for "not by itself".
+_NEVER = 2**31 - 1
 
 
 class ShortCollections:
@@ -39,14 +49,17 @@ class ShortCollections:
     ) -> None:
         self._later, self._log, self._worked = later, log, worked
         self._began = 0.0
+        self._threshold = gc.get_threshold()
 
     def start(self) -> None:
         """Begin with what is there now; to be called before anybody waits for this process."""
         self.look_at_everything()
         gc.callbacks.append(self._collected)
+        gc.set_threshold(*self._threshold[:2], _NEVER)
 
     def stop(self) -> None:
         """Leave garbage collections as they were."""
+        gc.set_threshold(*self._threshold)
         gc.callbacks.remove(self._collected)
         gc.unfreeze()
 
@@ -61,13 +74,25 @@ class ShortCollections:
             *(found, self._worked() - began, gc.get_freeze_count()),
         )
 
-    async def every_night(self) -> None:
-        """Look at everything once a night; goes on until it is cancelled."""
+    async def go_on(self) -> None:
+        """Make full collections when they are due and the loop has time, and one of everything once a night.
+
+        Goes on until it is cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        night, due = _next_night(), 0.0
         while True:
-            now = datetime.now().astimezone()
-            night = now.replace(hour=NIGHT, minute=0, second=0, microsecond=0)
-            await asyncio.sleep((night + timedelta(days=night <= now) - now).total_seconds() + 1)
-            self.look_at_everything()
+            looked = loop.time()
+            await asyncio.sleep(LOOK)
+            now = loop.time()
+            if datetime.now().astimezone() >= night:
+                self.look_at_everything()
+                night, due = _next_night(), 0.0
+            elif gc.get_count()[2] >= DUE:
+                due = due or now
+                if now - looked - LOOK < BUSY or now - due >= LATEST:
+                    gc.collect()
+                    due = 0.0
 
     def _collected(self, phase: str, about: dict[str, int]) -> None:
         """Hear of a collection that begins or is over, in whichever thread that is."""
@@ -78,3 +103,9 @@ class ShortCollections:
         elif self._worked() - self._began > LONG:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 self._later(gc.freeze)
+
+
+def _next_night() -> datetime:
+    now = datetime.now().astimezone()
+    night = now.replace(hour=NIGHT, minute=0, second=0, microsecond=0)
+    return night + timedelta(days=night <= now)

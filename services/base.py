@@ -146,7 +146,7 @@ class CarmeService(Application):
                 break
         collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, self.log)
         collections.start()
-        await collections.every_night()
+        await collections.go_on()
 
     def web(self) -> WebApplication:
         """Return the tornado application."""

@@ -37,6 +37,7 @@ from carme_hub.spawners.probe import answers
 from carme_hub.spawners.progress import Progress
 from carme_hub.spawners.proxy_routes import add_route
 from carme_hub.spawners.script import Owner, working_folder
+from carme_hub.spawners.start_queue import StartInPieces
 from carme_hub.spawners.with_hub import start_with_hub
 from carme_hub.spawners.words import duration
 
@@ -44,7 +45,7 @@ from carme_hub.spawners.words import duration
 LOOK, RETRY = 0.3, 2.0
 
 
-class CarmeDockerSpawner(BoxSettings, OfferSettings, DockerSpawner):
+class CarmeDockerSpawner(BoxSettings, StartInPieces, OfferSettings, DockerSpawner):
     """Starts single-user servers as containers of this machine's Docker engine, with GPUs of their own."""
 
     _session_id = ""

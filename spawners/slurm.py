@@ -38,6 +38,7 @@ from carme_hub.spawners.proxy_routes import add_route
 from carme_hub.spawners.script import Server, render, session_folder, tls_paths, working_folder
 from carme_hub.spawners.settings import SessionSettings
 from carme_hub.spawners.shared import Shared, shared
+from carme_hub.spawners.start_queue import StartInPieces
 from carme_hub.spawners.tls import certificate_of, issue_certificate
 from carme_hub.spawners.truth import SessionTruth
 from carme_hub.spawners.with_hub import start_with_hub
@@ -60,7 +61,7 @@ class Abandoned:
         return self
 
 
-class SlurmContainerSpawner(SessionTruth, SessionSettings):
+class SlurmContainerSpawner(SessionTruth, StartInPieces, SessionSettings):
     """Starts single-user servers as Slurm jobs in containers."""
 
     _session_id = ""
@@ -260,8 +261,7 @@ class SlurmContainerSpawner(SessionTruth, SessionSettings):
         return {"JUPYTERHUB_ROOT_DIR": folder, **self.get_env()}
 
     def _callback_url(self, session: str) -> str:
-        api = self.get_env()["JUPYTERHUB_API_URL"]
-        return str(url_path_join(api, "carme", "sessions", session, "port"))
+        return str(url_path_join(self.get_env()["JUPYTERHUB_API_URL"], "carme", "sessions", session, "port"))
 
     async def _wait_for_server(self, part: Shared, id: str, told: Progress) -> str:
         """Return the server's address once it answers; raise what ended the session instead."""

@@ -2,10 +2,13 @@
 
 What JupyterHub itself does for a start (who asks, a token, scopes, rows of its database) holds its event loop for 15 to
 25 ms, three times a start. asyncio runs whatever is due in one turn of the loop: when a class clicks at once, all of
-that is due at once, and whoever only asks for a page waits for all of it. ``StartQueue.turn`` lets one such piece of
+that is due at once, and whoever only asks for a page waits for all of it. ``StartQueue.alone`` lets one such piece of
 work in, and the next one, in the order in which they came, when one and a half times as long has passed as that one
 took: what is left of the loop is for everybody else, and for what else a start does. Whoever starts alone waits for the
 pause after its own look-up, 50 ms at most.
+
+The longest piece is ``User.spawn`` until it has the spawner begin. ``StartInPieces`` gives the loop back at the hooks
+that JupyterHub awaits in between, each right after it has stored what it did.
 """
 
 from __future__ import annotations
@@ -13,12 +16,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from jupyterhub.apihandlers.users import SpawnProgressAPIHandler, UserServerAPIHandler
 from jupyterhub.scopes import needs_scope
 from tornado import web
+
+if TYPE_CHECKING:
+    from jupyterhub.spawner import Spawner as Base
+else:
+    Base = object  # JupyterHub wants start, stop and poll of each class of its own
 
 #: Time between two of them, as a multiple of what the first one took; and in seconds at most. 150 clicks within ten
 #: seconds are let in within twenty on two slow processors; with 1.0 somebody else's request waited half as long again.
@@ -26,6 +35,8 @@ PAUSE, LONGEST_PAUSE = 1.5, 0.05
 #: Seconds after which the next one is let in though the one before still waits for something.
 LONGEST_TURN = 0.25
 _SETTING = "carme_start_queue"
+#: Lets the next one in; of the start that the running task belongs to.
+_leave: ContextVar[Callable[[], None] | None] = ContextVar("leave", default=None)
 
 
 class StartQueue:
@@ -34,32 +45,34 @@ class StartQueue:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Wait for the caller's turn, and let the next one in when the block is left, or does not end in time."""
+    async def enter(self) -> Callable[[], None]:
+        """Wait for the caller's turn; return what lets the next one in, which may be called more than once."""
         await self._lock.acquire()
         loop = asyncio.get_running_loop()
         began = loop.time()
-
-        def done(
-            _over: asyncio.Future[None],
-        ) -> None:  # in the loop's next turn, so when what comes after it is done too
-            loop.call_later(min(PAUSE * (loop.time() - began), LONGEST_PAUSE), self._lock.release)
-
         over: asyncio.Future[None] = loop.create_future()
-        over.add_done_callback(done)
         # A directory of users that does not answer must not hold up everybody's starts and stops.
         latest = loop.call_later(LONGEST_TURN, over.cancel)
+
+        def done(_over: object) -> None:  # in the loop's next turn, so when what comes after it is done too
+            latest.cancel()
+            loop.call_later(min(PAUSE * (loop.time() - began), LONGEST_PAUSE), self._lock.release)
+
+        over.add_done_callback(done)
+
+        def leave() -> None:
+            over.cancel()
+
+        return leave
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Wait for the caller's turn, and let the next one in when the block is left, or does not end in time."""
+        leave = await self.enter()
         try:
             yield
         finally:
-            latest.cancel()
-            over.cancel()
-
-    async def turn(self) -> None:
-        """Return when it is the caller's turn; what it does until it next waits for something is its piece of work."""
-        async with self.alone():
-            pass
+            leave()
 
 
 def start_queue(settings: MutableMapping[str, Any]) -> StartQueue:
@@ -76,11 +89,39 @@ def queue_starts(user: type[Any]) -> None:
 
     @functools.wraps(spawn)
     async def in_turn(self: Any, *args: Any, **more: Any) -> Any:
-        await start_queue(self.settings).turn()
-        return await spawn(self, *args, **more)
+        leave = await start_queue(self.settings).enter()
+        _leave.set(leave)
+        try:
+            return await spawn(self, *args, **more)
+        finally:
+            leave()
 
     setattr(in_turn, "in_turn", True)  # noqa: B010
     setattr(user, "spawn", in_turn)  # noqa: B010
+
+
+class StartInPieces(Base):
+    """Goes before a spawner's class: during its start the loop serves others in between, until its own part begins."""
+
+    async def _get_oauth_client_allowed_scopes(self) -> Any:
+        await asyncio.sleep(0)
+        return await super()._get_oauth_client_allowed_scopes()
+
+    async def run_auth_state_hook(self, auth_state: Any) -> None:
+        """Give the loop back first; the rest as JupyterHub does it."""
+        await asyncio.sleep(0)
+        await super().run_auth_state_hook(auth_state)
+
+    async def apply_group_overrides(self) -> None:
+        """Give the loop back first; the rest as JupyterHub does it."""
+        await asyncio.sleep(0)
+        await super().apply_group_overrides()
+
+    def run_pre_spawn_hook(self) -> Any:
+        """Let the next start in: what comes now waits for Slurm and threads."""
+        if (leave := _leave.get()) is not None:
+            leave()
+        return super().run_pre_spawn_hook()
 
 
 class QueuedServerHandler(UserServerAPIHandler):

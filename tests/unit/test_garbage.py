@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from carme_hub.garbage import ShortCollections
+from carme_hub.garbage import DUE, ShortCollections
 
 
 class Circle:
@@ -29,6 +30,26 @@ class Work:
     def __call__(self) -> float:
         self._worked += self.each
         return self._worked
+
+
+def old_circle() -> weakref.ref[Circle]:
+    """Return a reference to garbage that only a full collection finds."""
+    circle = Circle()
+    gc.collect(1)
+    return weakref.ref(circle)
+
+
+@contextlib.asynccontextmanager
+async def going_on(collections: ShortCollections) -> AsyncIterator[None]:
+    task = asyncio.create_task(collections.go_on())
+    yield
+    task.cancel()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -93,6 +114,46 @@ def test_everything_is_looked_at_once_a_night(collections: ShortCollections) -> 
     assert known() is not None  # the price of it
     collections.look_at_everything()
     assert known() is None
+
+
+async def test_one_that_is_due_is_made_when_the_loop_has_time(
+    collections: ShortCollections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carme_hub.garbage.LOOK", 0.01)
+    monkeypatch.setattr("carme_hub.garbage.BUSY", 10.0)
+    known = old_circle()
+    async with going_on(collections):
+        await asyncio.sleep(0.05)
+        assert known() is not None  # none is due
+        for _ in range(DUE):
+            gc.collect(1)
+        await until(lambda: known() is None)
+    assert gc.get_count()[2] < DUE
+
+
+async def test_one_that_is_due_waits_while_the_loop_is_busy_but_not_for_ever(
+    collections: ShortCollections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carme_hub.garbage.LOOK", 0.01)
+    monkeypatch.setattr("carme_hub.garbage.BUSY", -1.0)
+    known = old_circle()
+    for _ in range(DUE):
+        gc.collect(1)
+    async with going_on(collections):
+        await asyncio.sleep(0.1)
+        assert known() is not None
+        monkeypatch.setattr("carme_hub.garbage.LATEST", 0.1)
+        await until(lambda: known() is None)
+
+
+def test_python_makes_none_by_itself_until_it_is_told_to_again(work: Work) -> None:
+    before = gc.get_threshold()
+    collections = ShortCollections(lambda _: None, logging.getLogger("test"), worked=work)
+    collections.start()
+    assert gc.get_threshold()[:2] == before[:2]
+    assert gc.get_threshold()[2] > 1_000_000
+    collections.stop()
+    assert gc.get_threshold() == before
 
 
 async def test_a_loop_that_is_closed_is_no_failure(work: Work) -> None:

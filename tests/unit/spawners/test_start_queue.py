@@ -41,6 +41,11 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next)
 
 
+async def turn(queue: StartQueue) -> None:
+    async with queue.alone():
+        pass
+
+
 # -- the queue --------------------------------------------------------------------------------------------------------
 
 
@@ -49,7 +54,7 @@ async def test_each_piece_of_work_has_a_turn_of_the_loop_of_its_own_in_the_order
     begun: list[tuple[int, int]] = []
 
     async def start(number: int) -> None:
-        await queue.turn()
+        await turn(queue)
         begun.append((number, turns.now))
         time.sleep(WORK)
 
@@ -91,27 +96,27 @@ async def test_one_that_waits_for_ever_does_not_hold_up_the_others() -> None:
     stuck = asyncio.create_task(start())
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await queue.turn()
-        await queue.turn()
+        await turn(queue)
+        await turn(queue)
     assert not stuck.done()
     never.set()
     await stuck
     async with asyncio.timeout(10):
-        await queue.turn()
+        await turn(queue)
 
 
 async def test_nobody_waits_where_nobody_else_starts() -> None:
     queue, turns = StartQueue(), Turns()
     before = turns.now
-    await queue.turn()
+    await turn(queue)
     assert turns.now == before
     turns.going = False
 
 
 async def test_who_gives_up_does_not_hold_up_the_others() -> None:
     queue = StartQueue()
-    await queue.turn()
-    waiting = [asyncio.create_task(queue.turn()) for _ in range(4)]
+    await turn(queue)
+    waiting = [asyncio.create_task(turn(queue)) for _ in range(4)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     waiting[2].cancel()
