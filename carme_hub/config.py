@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -286,14 +286,20 @@ def _let_users(c: Config, *scopes: str) -> None:
     c.JupyterHub.extra_user_scopes = {*c.JupyterHub.get("extra_user_scopes", ()), *scopes}
 
 
-def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], list[str]]:
+def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], Awaitable[list[str]]]:
     """Return what says the scopes of a server's own token."""
     ours = (QUOTA_SERVER_SCOPES if quotas else ()) + (RESERVATION_SERVER_SCOPES if reservations else ())
 
-    def server_token_scopes(spawner: Any) -> list[str]:
-        """Return what the hub's ``server`` role says when it starts, and what our services let a session ask."""
-        role = orm.Role.find(spawner.user.db, "server")
+    async def of_role(db: Any) -> list[str]:
+        role = orm.Role.find(db, "server")
         return [*(role.scopes if role is not None else ()), *ours]
+
+    def server_token_scopes(spawner: Any) -> Awaitable[list[str]]:
+        """Return what the hub's ``server`` role says when it starts, and what our services let a session ask."""
+        # JupyterHub asks in the longest piece of a start and waits: others are served first (spawners/start_queue.py),
+        # and at the end of each request it rolls back whatever has not been stored.
+        spawner.user.db.commit()
+        return of_role(spawner.user.db)
 
     return server_token_scopes
 

@@ -26,9 +26,9 @@ LONG = 0.01
 #: The hour of the day at which everything is looked at.
 NIGHT = 4
 #: Collections of the middle generation after which a full one is due; Python's own number is ten.
-DUE = 4
+DUE = 2
 #: Seconds between two looks whether one is due, for how long one waits at most, and by which a loop with work is late.
-LOOK, LATEST, BUSY = 1.0, 5.0, 0.005
+LOOK, LATEST, BUSY = 1.0, 2.0, 0.005
 #: Stands for "not by itself".
 _NEVER = 2**31 - 1
 

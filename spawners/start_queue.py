@@ -8,7 +8,8 @@ took: what is left of the loop is for everybody else, and for what else a start 
 pause after its own look-up, 50 ms at most.
 
 The longest piece is ``User.spawn`` until it has the spawner begin. ``StartInPieces`` gives the loop back at the hooks
-that JupyterHub awaits in between, each right after it has stored what it did.
+that JupyterHub awaits in between: only where it has just stored what it did, for at the end of anybody's
+request it rolls back what is not stored.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class QueuedServerHandler(UserServerAPIHandler):
         """Look up who asks when it is this request's turn."""
         async with start_queue(self.settings).alone():
             await super().prepare()
+            await asyncio.sleep(0)  # what is asked for is a piece of its own, still in this turn
 
 
 class QueuedProgressHandler(SpawnProgressAPIHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -273,5 +274,9 @@ def token_scopes(spawner: Spawner, *role: str) -> list[str]:
     db.add(orm.Role(name="server", scopes=list(role) or own))
     db.commit()
     spawner.user = SimpleNamespace(db=db)
-    found: list[str] = spawner.server_token_scopes(spawner)
+    db.add(orm.User(name="ada"))  # as what JupyterHub has done of a start by then
+    asked = spawner.server_token_scopes(spawner)
+    db.rollback()  # as at the end of anybody's request
+    assert orm.User.find(db, "ada") is not None
+    found: list[str] = asyncio.run(asked)
     return found

@@ -21,7 +21,7 @@ from jupyterhub.user import User
 from traitlets.config import Config
 
 from carme_hub.spawners.pages import install_handlers, refuse_twice
-from carme_hub.spawners.start_queue import StartQueue, queue_starts, start_queue
+from carme_hub.spawners.start_queue import StartInPieces, StartQueue, queue_starts, start_queue
 
 WORK = 0.005
 PEOPLE = [f"pupil{number:02}" for number in range(12)]
@@ -158,6 +158,28 @@ class SpawnerWithLongTurns(SpawnerThatOnlyNotes):
         await type(self).ended.wait()
 
 
+class SpawnerInPieces(StartInPieces, SpawnerWithLongTurns):
+    """Notes what JupyterHub has not stored yet whenever others are served in between."""
+
+    not_stored: ClassVar[dict[str, list[object]]] = {}
+
+    def _note(self, hook: str) -> None:
+        db = self.user.db
+        self.not_stored[hook] = [*db.dirty, *db.new]
+
+    async def _get_oauth_client_allowed_scopes(self) -> Any:
+        self._note("allowed_scopes")
+        return await super()._get_oauth_client_allowed_scopes()
+
+    async def run_auth_state_hook(self, auth_state: Any) -> None:
+        self._note("auth_state_hook")
+        await super().run_auth_state_hook(auth_state)
+
+    async def apply_group_overrides(self) -> None:
+        self._note("group_overrides")
+        await super().apply_group_overrides()
+
+
 def scopes_of(spawner: SpawnerWithLongTurns) -> list[str]:
     """Note in which turn of the loop JupyterHub's own part of the start runs."""
     turns = type(spawner).turns
@@ -207,6 +229,16 @@ async def test_of_a_class_that_starts_at_once_never_two_are_let_in_in_one_turn(
             await asyncio.sleep(0.01)
     turns.going = False
     assert len(set(SpawnerWithLongTurns.begun)) == len(PEOPLE)
+
+
+async def test_others_are_served_within_a_start_where_everything_is_stored(
+    hub: ForgedHub, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(hub.app.tornado_settings, "spawner_class", SpawnerInPieces)
+    monkeypatch.setattr(SpawnerInPieces, "not_stored", {})
+    SpawnerWithLongTurns.ended.set()
+    await http.post(f"/hub/api/users/{PEOPLE[0]}/server", json={"profile": "small"})
+    assert SpawnerInPieces.not_stored == {"allowed_scopes": [], "auth_state_hook": [], "group_overrides": []}
 
 
 async def progress(http: aiohttp.ClientSession, name: str) -> tuple[int, list[dict[str, Any]]]:
