@@ -69,7 +69,7 @@ class CarmeSpawnHandler(SpawnHandler):
         queue = start_queue(self.settings) if self.request.method == "POST" else None
         async with queue.alone() if queue is not None else contextlib.nullcontext():
             await super().prepare()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # as in QueuedServerHandler
 
     @needs_scope("servers")
     async def _get(self, user_name: str, server_name: str, display_name: str) -> None:

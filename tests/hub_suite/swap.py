@@ -304,7 +304,7 @@ for _name in ("slow_spawn_timeout", "slow_stop_timeout"):
 BEHIND_THE_HUBS_PAGE = ("test_named_server_spawn_with_opts", "test_named_server_spawn_form")
 
 
-#: Asks for "not yet" after 0.1 s, and then supposes that the spawner, which takes three seconds, has been asked: what
+#: Asks for "not yet" after 0.1 s, and then supposes that the spawner, which takes five seconds, has been asked: what
 #: the hub does before that takes longer on a machine that does other things.
 STARTS_BEFORE_IT_LOOKS = ("test_start_stop_race",)
 
