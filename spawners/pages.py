@@ -10,7 +10,6 @@ at their fields; any other gets its own form, or an empty one with a start butto
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import logging
@@ -47,7 +46,7 @@ from carme_hub.spawners.options import options_from_form, options_from_query
 from carme_hub.spawners.slot_cards import slots_html
 from carme_hub.spawners.slurm_api import HANDLERS as SLURM
 from carme_hub.spawners.start_queue import HANDLERS as SERVERS
-from carme_hub.spawners.start_queue import failing_start, queue_starts, start_queue
+from carme_hub.spawners.start_queue import Queued, answer_requests_first, failing_start, queue_starts
 from carme_hub.spawners.ways_out_handlers import API, FORM, WaysOutFormHandler, WaysOutHandler
 
 log = logging.getLogger(__name__)
@@ -61,15 +60,12 @@ def templates_path() -> str:
     return str(share_folder() / "templates")
 
 
-class CarmeSpawnHandler(SpawnHandler):
+class CarmeSpawnHandler(Queued, SpawnHandler):
     """The form: GET shows it, POST starts what it says."""
 
-    async def prepare(self) -> None:
-        """Look up who starts a server when it is this request's turn."""
-        queue = start_queue(self.settings) if self.request.method == "POST" else None
-        async with queue.alone() if queue is not None else contextlib.nullcontext():
-            await super().prepare()
-            await asyncio.sleep(0)  # as in QueuedServerHandler
+    def queued(self) -> bool:
+        """Return whether this request starts a server."""
+        return self.request.method == "POST"
 
     @needs_scope("servers")
     async def _get(self, user_name: str, server_name: str, display_name: str) -> None:
@@ -340,6 +336,7 @@ def install_handlers() -> None:
     """
     refuse_twice(BaseHandler)
     queue_starts(User)
+    answer_requests_first(BaseHandler)
     first = jupyterhub.handlers.default_handlers
     first[:] = [*HANDLERS, *(h for h in first if tuple(h) not in HANDLERS)]
     for handlers in (first, jupyterhub.apihandlers.default_handlers):

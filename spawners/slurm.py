@@ -38,7 +38,7 @@ from carme_hub.spawners.proxy_routes import add_route
 from carme_hub.spawners.script import Server, render, session_folder, tls_paths, working_folder
 from carme_hub.spawners.settings import SessionSettings
 from carme_hub.spawners.shared import Shared, shared
-from carme_hub.spawners.start_queue import StartInPieces
+from carme_hub.spawners.start_queue import StartInPieces, start_queue
 from carme_hub.spawners.tls import certificate_of, issue_certificate
 from carme_hub.spawners.truth import SessionTruth
 from carme_hub.spawners.with_hub import start_with_hub
@@ -174,7 +174,7 @@ class SlurmContainerSpawner(SessionTruth, StartInPieces, SessionSettings):
         try:
             # A little before JupyterHub's own limit, which would only say "timeout".
             async with asyncio.timeout(max(0.5, self.start_timeout - 1)):
-                return await self._start()
+                return await start_queue(self.user.settings).paced(self._start())
         except Refused as error:
             raise refusal(error) from error
         except SlurmRejected as error:
@@ -232,11 +232,10 @@ class SlurmContainerSpawner(SessionTruth, StartInPieces, SessionSettings):
             await part.give_back(session.id)
             raise
         told.say(10, "Submitting to Slurm.")
-        submitting = asyncio.create_task(
-            submit_once(
-                part.book, part.keeper, part.client, session, spec, log=self.log, say=lambda text: told.say(10, text)
-            )
+        submit = submit_once(
+            part.book, part.keeper, part.client, session, spec, log=self.log, say=lambda text: told.say(10, text)
         )
+        submitting = asyncio.create_task(start_queue(self.user.settings).paced(submit))
         # Shielded: whoever gives up waiting must not lose the id of a job that Slurm has accepted.
         try:
             await asyncio.shield(submitting)

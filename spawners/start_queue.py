@@ -10,6 +10,11 @@ pause after its own look-up, 50 ms at most.
 The longest piece is ``User.spawn`` until it has the spawner begin. ``StartInPieces`` gives the loop back at the hooks
 that JupyterHub awaits in between: only where it has just stored what it did, for at the end of anybody's
 request it rolls back what is not stored.
+
+A request that has begun is answered before a start goes on. JupyterHub answers in several turns of the loop, and waits
+for a thread where it looks again who asks; pieces of starts, of 2 to 10 ms each, would be done in between.
+``StartQueue.paced`` runs a coroutine that waits, wherever it would go on after an await, until no request is being
+answered, for ``PATIENCE`` seconds at most; and no two of them go on in the same turn.
 """
 
 from __future__ import annotations
@@ -17,9 +22,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, MutableMapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyterhub.apihandlers.users import SpawnProgressAPIHandler, UserServerAPIHandler
 from jupyterhub.scopes import needs_scope
@@ -30,11 +35,16 @@ if TYPE_CHECKING:
 else:
     Base = object  # JupyterHub wants start, stop and poll of each class of its own
 
+T = TypeVar("T")
+
 #: Time between two of them, as a multiple of what the first one took; and in seconds at most. 150 clicks within ten
 #: seconds are let in within twenty on two slow processors; with 1.0 somebody else's request waited half as long again.
 PAUSE, LONGEST_PAUSE = 1.5, 0.05
 #: Seconds after which the next one is let in though the one before still waits for something.
 LONGEST_TURN = 0.25
+#: Seconds for which a piece of a start waits for requests that are being answered, and for which each request counts:
+#: one that takes longer waits for something else.
+PATIENCE, LONGEST_REQUEST = 0.03, 0.1
 _SETTING = "carme_start_queue"
 #: Lets the next one in; of the start that the running task belongs to.
 _leave: ContextVar[Callable[[], None] | None] = ContextVar("leave", default=None)
@@ -45,10 +55,39 @@ class StartQueue:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._step = asyncio.Lock()
+        self._requests: set[asyncio.Task[Any]] = set()
+
+    def request_begins(self) -> None:
+        """Note that the running task answers a request, until it is done or takes too long."""
+        if (task := asyncio.current_task()) is not None and task not in self._requests:
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+            asyncio.get_running_loop().call_later(LONGEST_REQUEST, self._requests.discard, task)
+
+    async def step(self) -> None:
+        """Return in a turn of the loop in which only the caller's start goes on, and after requests that have begun."""
+        await self._step.acquire()
+        loop = asyncio.get_running_loop()
+        try:
+            latest = loop.time() + PATIENCE
+            while self._requests and (left := latest - loop.time()) > 0:
+                await asyncio.wait(self._requests, timeout=left)
+        finally:
+            loop.call_soon(self._step.release)
+
+    async def paced(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of a start; after each await it goes on when ``step`` lets it."""
+        return await _Paced(work, self.step)
 
     async def enter(self) -> Callable[[], None]:
         """Wait for the caller's turn; return what lets the next one in, which may be called more than once."""
         await self._lock.acquire()
+        try:
+            await self.step()
+        except BaseException:
+            self._lock.release()
+            raise
         loop = asyncio.get_running_loop()
         began = loop.time()
         over: asyncio.Future[None] = loop.create_future()
@@ -76,6 +115,28 @@ class StartQueue:
             leave()
 
 
+class _Paced(Awaitable[T]):
+    """A coroutine that awaits ``step`` wherever it would go on."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work, self._step = work, step
+
+    def __await__(self) -> Generator[Any, None, T]:
+        failed: BaseException | None = None
+        while True:
+            try:
+                awaited = self._work.send(None) if failed is None else self._work.throw(failed)
+            except StopIteration as over:
+                result: T = over.value
+                return result
+            failed = None
+            try:
+                yield awaited
+                yield from self._step().__await__()
+            except BaseException as error:  # noqa: BLE001  a cancellation too is the coroutine's to deal with
+                failed = error
+
+
 def start_queue(settings: MutableMapping[str, Any]) -> StartQueue:
     """Return the queue of the hub with these tornado settings."""
     queue: StartQueue = settings.setdefault(_SETTING, StartQueue())
@@ -90,15 +151,53 @@ def queue_starts(user: type[Any]) -> None:
 
     @functools.wraps(spawn)
     async def in_turn(self: Any, *args: Any, **more: Any) -> Any:
-        leave = await start_queue(self.settings).enter()
+        queue = start_queue(self.settings)
+        leave = await queue.enter()
         _leave.set(leave)
         try:
-            return await spawn(self, *args, **more)
+            return await queue.paced(spawn(self, *args, **more))
         finally:
             leave()
 
     setattr(in_turn, "in_turn", True)  # noqa: B010
     setattr(user, "spawn", in_turn)  # noqa: B010
+
+
+def answer_requests_first(handler: type[Any]) -> None:
+    """Let the queue know of each request to handlers of this class, but for those that start and stop servers."""
+    prepare = handler.prepare
+    if getattr(prepare, "counted", False):
+        return
+
+    @functools.wraps(prepare)
+    async def counted(self: Any) -> None:
+        if not (isinstance(self, Queued) and self.queued()):
+            start_queue(self.settings).request_begins()
+        await prepare(self)
+
+    setattr(counted, "counted", True)  # noqa: B010
+    setattr(handler, "prepare", counted)  # noqa: B010
+
+
+class Queued:
+    """Goes before the class of a handler that starts or stops servers, which waits for its turn and other requests."""
+
+    if TYPE_CHECKING:
+        settings: dict[str, Any]
+
+    def queued(self) -> bool:
+        """Return whether this request waits; it is not one that starts wait for."""
+        return True
+
+    async def prepare(self) -> None:
+        """Look up who asks when it is this request's turn."""
+        if not self.queued():
+            await super().prepare()  # type: ignore[misc]
+            return
+        queue = start_queue(self.settings)
+        async with queue.alone():
+            await queue.paced(super().prepare())  # type: ignore[misc]
+            await queue.step()  # what is asked for is a piece of its own, still in this turn
 
 
 class StartInPieces(Base):
@@ -125,23 +224,20 @@ class StartInPieces(Base):
         return super().run_pre_spawn_hook()
 
 
-class QueuedServerHandler(UserServerAPIHandler):
+class QueuedServerHandler(Queued, UserServerAPIHandler):
     """``/hub/api/users/NAME/server…``: starts and stops go in one after the other."""
 
-    async def prepare(self) -> None:
-        """Look up who asks when it is this request's turn."""
-        async with start_queue(self.settings).alone():
-            await super().prepare()
-            await asyncio.sleep(0)  # what is asked for is a piece of its own, still in this turn
+    def post(self, *args: Any, **more: Any) -> Awaitable[None]:
+        """Start a server, as JupyterHub does it."""
+        return start_queue(self.settings).paced(super().post(*args, **more))
+
+    def delete(self, *args: Any, **more: Any) -> Awaitable[None]:
+        """Stop a server, as JupyterHub does it."""
+        return start_queue(self.settings).paced(super().delete(*args, **more))
 
 
-class QueuedProgressHandler(SpawnProgressAPIHandler):
+class QueuedProgressHandler(Queued, SpawnProgressAPIHandler):
     """``…/progress``: the page of each start that is going on asks for this once."""
-
-    async def prepare(self) -> None:
-        """Look up who asks when it is this request's turn."""
-        async with start_queue(self.settings).alone():
-            await super().prepare()
 
     @needs_scope("read:servers")
     async def get(self, user_name: str, server_name: str = "") -> None:

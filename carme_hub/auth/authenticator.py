@@ -189,18 +189,21 @@ class CarmeAuthenticator(AuthenticatorSettings):
         candidates = [name]
         if not isinstance(name, SystemName):
             candidates = list(dict.fromkeys((self.normalize_username(name), super().normalize_username(name))))
-        found = None
-        for candidate in candidates:
-            found = await asyncio.to_thread(system.look_up, str(candidate))
-            if found is not None:
-                break
+
+        def look_up() -> tuple[system.SystemUser | None, str]:
+            for candidate in candidates:
+                if (user := system.look_up(str(candidate))) is not None:
+                    return user, system.why_closed(user.name)
+            return None, ""
+
+        # One thread for both: on a busy hub each more of them is waited for at every request that looks again.
+        found, closed = await asyncio.to_thread(look_up)
         if found is None or (isinstance(name, SystemName) and found.name != name):
             raise NotAllowed(f"{str(name)[:64]} is not a user of this cluster. Ask the administrators for an account.")
         if found.uid < self.minimum_uid or found.uid == system.NOBODY:
             raise NotAllowed(f"{found.name} is a system account, not a person's. Log in as yourself.", proof=True)
         if found.shell in self.refused_shells:
             raise NotAllowed(f"The account {found.name} is closed. Ask the administrators.", proof=True)
-        closed = await asyncio.to_thread(system.why_closed, found.name)
         if closed:
             raise NotAllowed(f"The account {found.name} is {closed}. Ask the administrators.", proof=True)
         return found
