@@ -22,9 +22,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from jupyterhub.apihandlers.users import SpawnProgressAPIHandler, UserServerAPIHandler
 from jupyterhub.scopes import needs_scope
@@ -39,13 +40,12 @@ T = TypeVar("T")
 
 #: Time between two of them, as a multiple of what the first one took; and in seconds at most. 150 clicks within ten
 #: seconds are let in within twenty on two slow processors; with 1.0 somebody else's request waited half as long again.
-PAUSE, LONGEST_PAUSE = 1.5, 0.05
+PAUSE, LONGEST_PAUSE = 0.5, 0.05
 #: Seconds after which the next one is let in though the one before still waits for something.
 LONGEST_TURN = 0.25
 #: Seconds for which a piece of a start waits for requests that are being answered, and for which each request counts:
 #: one that takes longer waits for something else.
 PATIENCE, LONGEST_REQUEST = 0.03, 0.1
-_SETTING = "carme_start_queue"
 #: Lets the next one in; of the start that the running task belongs to.
 _leave: ContextVar[Callable[[], None] | None] = ContextVar("leave", default=None)
 
@@ -115,6 +115,10 @@ class StartQueue:
             leave()
 
 
+#: One for each hub of this process, of which there are several only in tests.
+_queues: WeakKeyDictionary[Any, StartQueue] = WeakKeyDictionary()
+
+
 class _Paced(Awaitable[T]):
     """A coroutine that awaits ``step`` wherever it would go on."""
 
@@ -137,10 +141,9 @@ class _Paced(Awaitable[T]):
                 failed = error
 
 
-def start_queue(settings: MutableMapping[str, Any]) -> StartQueue:
-    """Return the queue of the hub with these tornado settings."""
-    queue: StartQueue = settings.setdefault(_SETTING, StartQueue())
-    return queue
+def start_queue(settings: Mapping[str, Any]) -> StartQueue:
+    """Return the queue of the hub with these tornado settings, of which its handlers have a copy."""
+    return _queues.setdefault(settings["hub"], StartQueue())
 
 
 def queue_starts(user: type[Any]) -> None:

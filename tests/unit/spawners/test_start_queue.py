@@ -125,10 +125,7 @@ async def test_who_gives_up_does_not_hold_up_the_others() -> None:
     assert [type(each) for each in done] == [asyncio.CancelledError, type(None), asyncio.CancelledError, type(None)]
 
 
-def test_a_hub_has_one_queue_and_jupyterhub_is_changed_once() -> None:
-    settings: dict[str, Any] = {}
-    assert start_queue(settings) is start_queue(settings)
-    assert start_queue({}) is not start_queue(settings)
+def test_jupyterhub_is_changed_once() -> None:
     queue_starts(User)
     first = User.spawn
     queue_starts(User)
@@ -215,6 +212,12 @@ async def http(hub: ForgedHub) -> AsyncIterator[aiohttp.ClientSession]:
         async with session.post("/hub/api/users", json={"usernames": PEOPLE}) as answer:
             assert answer.status == 201
         yield session
+
+
+async def test_handlers_and_starts_of_a_hub_wait_in_one_queue(hub: ForgedHub) -> None:
+    of_handlers, of_users = hub.app.tornado_application.settings, hub.app.tornado_settings
+    assert of_handlers is not of_users
+    assert start_queue(of_handlers) is start_queue(of_users)
 
 
 async def test_of_a_class_that_starts_at_once_never_two_are_let_in_in_one_turn(
