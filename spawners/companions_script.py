@@ -14,7 +14,7 @@ from carme_hub.spawners.script import LAUNCH, Owner, Server, Site, render, sessi
 #: What keeps the nodes; travels in the data document.
 KEEP = (Path(__file__).parent / "keep.py").read_text(encoding="utf-8")
 #: Of a session's document: what is its server's alone, and what starts steps, which is its session's to do.
-_NOT_FOR_COMPANIONS = ("carme-singleuser", "carme-steps", "carme-srun")
+_NOT_FOR_COMPANIONS = ("singleuser.json", "carme-singleuser", "carme-steps", "carme-srun")
 _NOBODY = Server(argv=(), environ={}, callback="", nonce="")
 
 

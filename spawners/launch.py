@@ -10,13 +10,10 @@ folder missing or not writable, 82 image for another processor, 83 home mounted 
 every other status is the payload's own (128 + n for signal n). When a server has ended, the hub is told at once.
 """
 
-import base64
-import contextlib
+import binascii
 import ctypes
 import errno
-import json
 import os
-import signal
 import stat
 import sys
 import time
@@ -24,7 +21,13 @@ import zlib
 
 TYPE_CHECKING = False  # as typing's own, whose import costs each start 4 ms
 if TYPE_CHECKING:
+    import signal
     from typing import Any, Dict, Optional
+
+    _json = None  # type: Any
+else:  # json, signal, contextlib and base64 import enum and re, which costs each start 12 ms: half of what is imported
+    import _json
+    import _signal as signal
 
 BAD_DATA, NO_IMAGE, BIND_REFUSED, NO_RUNTIME = 70, 71, 72, 76
 NO_SPACE, NO_HOME, OTHER_PROCESSOR, NO_EXECUTION, NOT_BEGUN = 79, 80, 82, 83, 84
@@ -35,10 +38,44 @@ NOT_THERE |= {errno.EIO, errno.ESTALE, errno.ENOTCONN}
 BLOCKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD, signal.SIGIO}
 #: A path missing under these means that the node lacks what the runtime needs, not that the image is missing.
 RUNTIME_PATHS = ("/dev/", "/proc/", "/sys/")
-OWN_NAMES = ("data.json", "singleuser.json", "job.log", "end.json")
+NOT_FILES = ("data.json", "job.log", "end.json")
+OWN_NAMES = (*NOT_FILES, "singleuser.json")
 LOG_LIMIT, LOG_KEPT, KEPT_SECONDS = 10 << 20, 1 << 20, 30 * 86400
 HUB_TRIES, HUB_SECONDS, HUB_PAUSE = 2, 1.0, 0.5
 PR_SET_CHILD_SUBREAPER, LIBC = 36, ctypes.CDLL(None)
+
+
+class suppress:
+    """Goes on after a block that raises one of these errors."""
+
+    def __init__(self, *errors: type) -> None:
+        self.errors = errors
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: "Optional[type]", *_: object) -> bool:
+        """Return whether the error is one of them."""
+        return kind is not None and issubclass(kind, self.errors)
+
+
+class JSON:
+    """What json's scanner, which is a part of Python's own, asks of json's decoder."""
+
+    strict, object_hook, object_pairs_hook, parse_float, parse_int, parse_constant = True, None, None, float, int, float
+
+
+def parse(text: str) -> "Any":
+    """Return what a JSON text says, or raise ValueError."""
+    try:
+        value, end = _json.make_scanner(JSON)(text, 0)
+    except (StopIteration, SystemError):  # the second where it wants to raise json's own error
+        import json
+
+        return json.loads(text)
+    if text[end:].strip():
+        raise ValueError("there is more than one value")
+    return value
 
 
 class Failed(Exception):
@@ -47,7 +84,7 @@ class Failed(Exception):
 
 def say(message: str) -> None:
     """Write one line to the job's log; on a full disk it is lost, and the exit status stays ours."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.write(1, f"[carme] {message}\n".encode(errors="replace"))
 
 
@@ -84,16 +121,16 @@ def write(folder: int, name: str, text: str, mode: int = 0o600) -> None:
 
 def remove(folder: int, name: str) -> None:
     """Remove one file of the session folder if it is there."""
-    with contextlib.suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
 
 def prune() -> None:
     """Remove the sessions of ours beside this one that ended long ago and hold nothing else; failures do no harm."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         for path, below, names, folder in os.fwalk(".."):  # opens what it visits, and follows no link
             ours = path != ".." and not below and set(names) <= set(OWN_NAMES)
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 age = time.time() - os.lstat("end.json", dir_fd=folder).st_mtime
                 if ours and os.fstat(folder).st_uid == os.geteuid() and age > KEPT_SECONDS:
                     for name in sorted(names, key="end.json".__eq__):  # the mark goes last
@@ -123,9 +160,9 @@ def read_data(folder: int, encoded: "Optional[str]") -> "Dict[str, Any]":
     """Return the data document; one that came by environment is first written down."""
     try:
         if encoded is not None:
-            write(folder, "data.json", zlib.decompress(base64.b64decode(encoded, validate=True)).decode())
+            write(folder, "data.json", zlib.decompress(binascii.a2b_base64(encoded)).decode())
         with os.fdopen(os.open("data.json", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), encoding="utf-8") as file:
-            data = json.load(file)
+            data = parse(file.read())
     except OSError as error:
         code = BAD_DATA if encoded is None else code_of(error)
         raise Failed(code, f"the data document cannot be kept: {error.strerror}") from error
@@ -151,7 +188,7 @@ def checked(data: "Any") -> "Dict[str, Any]":
         )
         fine = fine and "carme-supervise" in data["files"]
         for name, file in data["files"].items():
-            fine = fine and os.path.basename(name) == name and name not in ("", ".", "..", *OWN_NAMES)
+            fine = fine and os.path.basename(name) == name and name not in ("", ".", "..", *NOT_FILES)
             fine = fine and not file["mode"] & ~0o700 and isinstance(file["text"], str)
     except (KeyError, TypeError, AttributeError) as error:
         raise Failed(BAD_DATA, f"the data document has not the expected shape ({type(error).__name__})") from error
@@ -229,7 +266,7 @@ def run_plan(folder: int, data: "Dict[str, Any]") -> int:
 
 def machine(path: str) -> bytes:
     """Return for which processor a program is, as its ELF header says it; b"" for what is none."""
-    with contextlib.suppress(OSError), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+    with suppress(OSError), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         head = file.read(20)
         return head[18:] if head[:4] == b"\x7fELF" else b""
     return b""
@@ -253,7 +290,7 @@ def no_space() -> bool:
     except OSError as error:
         return code_of(error) == NO_SPACE
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             remove(folder, "space")
         os.close(folder)
 
@@ -265,7 +302,9 @@ def tell_hub(data: "Dict[str, Any]", status: int) -> None:
     """
     if "singleuser" not in data:
         return
-    import http.client  # not before: a start need not wait for these
+    import contextlib  # not before: a start need not wait for these
+    import http.client
+    import json
     import ssl
     from urllib.parse import urlsplit
 
@@ -301,6 +340,8 @@ def close(folder: int, data: "Dict[str, Any]", status: int, message: str) -> Non
     """Remove what was written for the payload, secrets among it, and leave the end mark."""
     for name in ("data.json", "singleuser.json", "carme-launch", "steps.sock", *data.get("files", {})):
         remove(folder, name)
+    import json  # not before, too
+
     mark = {"exit": status, "time": int(time.time()), "job": os.environ.get("SLURM_JOB_ID", ""), "message": message}
     write(folder, "end.json", json.dumps(mark) + "\n")
 
@@ -324,8 +365,6 @@ def main() -> int:
         check_node(data)
         for name, file in data.get("files", {}).items():
             write(folder, name, file["text"], file["mode"])
-        if "singleuser" in data:
-            write(folder, "singleuser.json", json.dumps(data["singleuser"]))
         status = run_plan(folder, data)
     except Failed as error:
         status, message = error.args
@@ -333,7 +372,7 @@ def main() -> int:
         status, message = code_of(error), f"{error.filename or 'the session folder'} cannot be used: {error.strerror}"
     if message and data:
         tell_hub(data, status)
-    with contextlib.suppress(OSError):  # the exit code still tells
+    with suppress(OSError):  # the exit code still tells
         if message:
             say(message)
         trim_log()

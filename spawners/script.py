@@ -250,6 +250,17 @@ def _document(
     }
     for name, text in server.tls.items():
         files[TLS_FILES[name]] = {"mode": 0o600, "text": text}
+    singleuser = {
+        "callback": server.callback,
+        "nonce": server.nonce,
+        "ports": list(server.ports),
+        "bind": server.bind,
+        "argv": list(server.argv),
+        "environ": dict(server.environ),
+        "folder": working_folder(owner, request),
+        "make_folder": request.make_folder,
+    }
+    files["singleuser.json"] = {"mode": 0o600, "text": json.dumps(singleuser)}  # the batch script only writes it
     document = {
         "version": 1,
         "session": session,
@@ -260,15 +271,6 @@ def _document(
         "files": files,
         "binds": [[b.source, b.destination, b.mode] for b in site.binds],
         "bind_roots": list(site.bind_roots),
-        "singleuser": {
-            "callback": server.callback,
-            "nonce": server.nonce,
-            "ports": list(server.ports),
-            "bind": server.bind,
-            "argv": list(server.argv),
-            "environ": dict(server.environ),
-            "folder": working_folder(owner, request),
-            "make_folder": request.make_folder,
-        },
+        "singleuser": singleuser,
     }
     return json.dumps(document, separators=(",", ":")).encode()

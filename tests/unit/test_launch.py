@@ -43,6 +43,9 @@ class Node:
         }
 
     def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
+        if "singleuser" in self.document:
+            text = json.dumps(self.document["singleuser"])
+            self.document["files"]["singleuser.json"] = {"mode": 0o600, "text": text}
         encoded = base64.b64encode(zlib.compress(json.dumps(self.document).encode())).decode()
         own = {"CARME_SESSION": self.session, "CARME_SESSION_FOLDER": str(self.folder), "CARME_DATA": encoded}
         return {"PATH": "/usr/bin", "SLURM_JOB_ID": "7", "HUB_SECRET": "x", **own, **more}
