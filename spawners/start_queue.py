@@ -14,7 +14,7 @@ request it rolls back what is not stored.
 A request that has begun is answered before a start goes on. JupyterHub answers in several turns of the loop, and waits
 for a thread where it looks again who asks; pieces of starts, of 2 to 10 ms each, would be done in between.
 ``StartQueue.paced`` runs a coroutine that waits, wherever it would go on after an await, until no request is being
-answered, for ``PATIENCE`` seconds at most; and no two of them go on in the same turn.
+answered, for ``PATIENCE`` seconds at most; and between two of them are ``TURNS`` turns, in which a request begins.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ LONGEST_TURN = 0.25
 #: Seconds for which a piece of a start waits for requests that are being answered, and for which each request counts:
 #: one that takes longer waits for something else.
 PATIENCE, LONGEST_REQUEST = 0.03, 0.1
+#: Turns of the loop between two pieces: in so many a request is taken from its connection.
+TURNS = 4
 #: Lets the next one in; of the start that the running task belongs to.
 _leave: ContextVar[Callable[[], None] | None] = ContextVar("leave", default=None)
 
@@ -66,7 +68,7 @@ class StartQueue:
             asyncio.get_running_loop().call_later(LONGEST_REQUEST, self._requests.discard, task)
 
     async def step(self) -> None:
-        """Return in a turn of the loop in which only the caller's start goes on, and after requests that have begun."""
+        """Return when only the caller's start goes on for ``TURNS`` turns, and after requests that have begun."""
         await self._step.acquire()
         loop = asyncio.get_running_loop()
         try:
@@ -74,7 +76,14 @@ class StartQueue:
             while self._requests and (left := latest - loop.time()) > 0:
                 await asyncio.wait(self._requests, timeout=left)
         finally:
-            loop.call_soon(self._step.release)
+            loop.call_soon(self._let_step, TURNS)
+
+    def _let_step(self, turns: int) -> None:
+        """Let the next piece go on, after so many turns of the loop more."""
+        if turns > 1:
+            asyncio.get_running_loop().call_soon(self._let_step, turns - 1)
+        else:
+            self._step.release()
 
     async def paced(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine of a start; after each await it goes on when ``step`` lets it."""
