@@ -14,7 +14,8 @@ request it rolls back what is not stored.
 A request that has begun is answered before a start goes on. JupyterHub answers in several turns of the loop, and waits
 for a thread where it looks again who asks; pieces of starts, of 2 to 10 ms each, would be done in between.
 ``StartQueue.paced`` runs a coroutine that waits, wherever it would go on after an await, until no request is being
-answered, for ``PATIENCE`` seconds at most; and between two of them are ``TURNS`` turns, in which a request begins.
+answered, for ``PATIENCE`` seconds at most, where more than a ``FEW`` start; and between two pieces are ``TURNS`` turns,
+in which a request begins.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ LONGEST_TURN = 0.25
 #: Seconds for which a piece of a start waits for requests that are being answered, and for which each request counts:
 #: one that takes longer waits for something else.
 PATIENCE, LONGEST_REQUEST = 0.03, 0.1
+#: Starts at once of which none waits for requests: they do not take the loop from anybody for long.
+FEW = 2
 #: Turns of the loop between two pieces: in so many a request is taken from its connection.
 TURNS = 4
 #: Lets the next one in; of the start that the running task belongs to.
@@ -59,6 +62,8 @@ class StartQueue:
         self._lock = asyncio.Lock()
         self._step = asyncio.Lock()
         self._requests: set[asyncio.Task[Any]] = set()
+        #: How many starts are going on.
+        self.starts = 0
 
     def request_begins(self) -> None:
         """Note that the running task answers a request, until it is done or takes too long."""
@@ -72,7 +77,7 @@ class StartQueue:
         await self._step.acquire()
         loop = asyncio.get_running_loop()
         try:
-            latest = loop.time() + PATIENCE
+            latest = loop.time() + PATIENCE if self.starts > FEW else 0.0
             while self._requests and (left := latest - loop.time()) > 0:
                 await asyncio.wait(self._requests, timeout=left)
         finally:
@@ -164,12 +169,16 @@ def queue_starts(user: type[Any]) -> None:
     @functools.wraps(spawn)
     async def in_turn(self: Any, *args: Any, **more: Any) -> Any:
         queue = start_queue(self.settings)
-        leave = await queue.enter()
-        _leave.set(leave)
+        queue.starts += 1
+        leave: Callable[[], None] | None = None
         try:
+            leave = await queue.enter()
+            _leave.set(leave)
             return await queue.paced(spawn(self, *args, **more))
         finally:
-            leave()
+            queue.starts -= 1
+            if leave is not None:
+                leave()
 
     setattr(in_turn, "in_turn", True)  # noqa: B010
     setattr(user, "spawn", in_turn)  # noqa: B010

@@ -150,6 +150,7 @@ async def test_a_start_goes_on_when_a_request_that_has_begun_is_answered(monkeyp
     monkeypatch.setattr(start_queue_module, "PATIENCE", 30.0)
     monkeypatch.setattr(start_queue_module, "LONGEST_REQUEST", 30.0)
     queue, answered = StartQueue(), asyncio.get_running_loop().create_future()
+    queue.starts = start_queue_module.FEW + 1
     done: list[str] = []
 
     async def start() -> None:
@@ -175,8 +176,22 @@ async def test_a_request_that_waits_for_something_else_does_not_hold_up_a_start(
     for name in ("PATIENCE", "LONGEST_REQUEST"):
         monkeypatch.setattr(start_queue_module, name, 0.01 if name == setting else 30.0)
     queue, never = StartQueue(), asyncio.get_running_loop().create_future()
+    queue.starts = start_queue_module.FEW + 1
     asked = request(queue, never)
     await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        await queue.paced(asyncio.sleep(0))
+    assert not asked.done()
+    never.cancel()
+
+
+async def test_a_few_starts_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_queue_module, "PATIENCE", 30.0)
+    monkeypatch.setattr(start_queue_module, "LONGEST_REQUEST", 30.0)
+    queue, never = StartQueue(), asyncio.get_running_loop().create_future()
+    queue.starts = start_queue_module.FEW
+    asked = request(queue, never)
+    await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await queue.paced(asyncio.sleep(0))
     assert not asked.done()
@@ -248,6 +263,7 @@ async def test_a_start_that_is_cancelled_while_it_waits_for_a_request_hears_of_i
     monkeypatch.setattr(start_queue_module, "PATIENCE", 30.0)
     monkeypatch.setattr(start_queue_module, "LONGEST_REQUEST", 30.0)
     queue, never = StartQueue(), asyncio.get_running_loop().create_future()
+    queue.starts = start_queue_module.FEW + 1
     asked = request(queue, never)
     await asyncio.sleep(0)
     heard: list[str] = []
@@ -396,6 +412,9 @@ async def test_of_a_class_that_starts_at_once_never_two_are_let_in_in_one_turn(
             await asyncio.sleep(0.01)
     turns.going = False
     assert len(set(SpawnerWithLongTurns.begun)) == len(PEOPLE)
+    async with asyncio.timeout(20):
+        while start_queue(hub.app.tornado_settings).starts:
+            await asyncio.sleep(0.01)
 
 
 async def test_others_are_served_within_a_start_where_everything_is_stored(
