@@ -110,7 +110,7 @@ class Session:
         }
         if not argv:
             document["singleuser"] = self._server()
-        self._write(json.dumps(document))
+        self._write(document)
         own = f"CARME_SESSION={self.id},CARME_SESSION_FOLDER={folder},HUB_SECRET=x"
         options = (f"--export={own}", "--gres=gpu:a100:2", "--mem=2000", "--cpus-per-task=2", "--no-requeue")
         self.job = self.cluster.sbatch(*options, f"--job-name=carme-{self.id}", user=USER, script=LAUNCH)
@@ -138,12 +138,15 @@ class Session:
             "environ": environ,
         }
 
-    def _write(self, text: str) -> None:
+    def _write(self, document: dict[str, Any]) -> None:
+        if "singleuser" in document:
+            text = json.dumps(document["singleuser"])
+            document["files"]["singleuser.json"] = {"mode": 0o600, "text": text}
         for part in (self.folder.parents[1], self.folder.parents[0], self.folder):
             part.mkdir(mode=0o700, exist_ok=True)
             os.chown(part, self.user.pw_uid, self.user.pw_gid)
         data = self.folder / "data.json"
-        data.write_text(text)
+        data.write_text(json.dumps(document))
         data.chmod(0o600)
         os.chown(data, self.user.pw_uid, self.user.pw_gid)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from notebooks import USER, HubThatOnlyListens, Session
@@ -24,15 +24,14 @@ class SessionWithApps(Session):
 
     node: Path
 
-    def _write(self, text: str) -> None:
-        document = json.loads(text)
+    def _write(self, document: dict[str, Any]) -> None:
         argv = document["plan"]["argv"]  # no user may bind over /usr/bin, so it is written into the plan itself
         at = argv.index("--chdir")
         document["plan"]["argv"] = [*argv[:at], "--ro-bind", str(self.node), "/usr/bin/node", *argv[at:]]
         files = {name: {"mode": 0o600, "text": words} for name, words in CarmeApps().files().items()}
         document["files"] |= files
         document["singleuser"]["environ"]["JUPYTER_CONFIG_PATH"] = str(self.folder)
-        super()._write(json.dumps(document))
+        super()._write(document)
 
 
 @pytest.fixture
