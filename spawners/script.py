@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
-from carme_hub.domain.jobs import JobSpec
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, JobSpec
 from carme_hub.domain.licenses import named_by
-from carme_hub.domain.sessions import JOB_NAME_PREFIX, Request
+from carme_hub.domain.sessions import Request
 
 #: The batch script: the same bytes for every session of every user.
 LAUNCH = (Path(__file__).parent / "launch.py").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from carme_hub.domain.jobs import JOB_NAME_PREFIX
 from carme_hub.domain.ledger import ONE, Entry
 from carme_hub.domain.policy import Policy
 from carme_hub.domain.quotas import Person, Who
 from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
 from carme_hub.domain.usage import Usage
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import Held, LedgerStore, OpenHold

@@ -14,9 +14,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.reservations import PROMISED, Kind, Reservation, State
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
 from carme_hub.domain.windows import overlap
 from carme_hub.errors import StoreError
 from carme_hub.store.ledger import LedgerWrites

@@ -9,8 +9,9 @@ from enum import Enum
 from typing import TypeVar
 
 from .resources import NO_GPUS, Gpus
-from .sessions import JOB_NAME_PREFIX
 
+#: Every job of ours is named by this prefix and the session's UUID.
+JOB_NAME_PREFIX = "carme-"
 _T = TypeVar("_T")
 
 

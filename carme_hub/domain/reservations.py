@@ -10,9 +10,8 @@ from typing import Any
 from carme_hub.errors import Refused
 
 from .capacity import Need, Place, Taken
-from .jobs import Job, Phase
+from .jobs import JOB_NAME_PREFIX, Job, Phase
 from .periods import Period
-from .sessions import JOB_NAME_PREFIX
 from .slurm_reservations import LICENSES_ALONE, MAINTAIN, PREFIX, SlurmReservation
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from .jobs import JOB_NAME_PREFIX
 from .resources import NO_GPUS, Gpus
 
-#: Every job of ours is named by this prefix and the session's UUID.
-JOB_NAME_PREFIX = "carme-"
 #: How the reason of a cancel begins by which its user made way for maintenance; the hub alone writes it, once it has
 #: seen that the session is in the way of one.
 MADE_WAY = "Stopped for maintenance of "

@@ -12,10 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.marks import EndMark, end_mark
 from carme_hub.domain.reasons import end_sentence, mark_sentence
-from carme_hub.domain.sessions import JOB_NAME_PREFIX, Session, SessionState
+from carme_hub.domain.sessions import Session, SessionState
 from carme_hub.domain.verdict import Accounting, Patience, Standing, Verdict, judge
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import SlurmClient

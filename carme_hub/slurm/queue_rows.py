@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from carme_hub.domain.jobs import Job, JobsOnDemand, Phase
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, JobsOnDemand, Phase
 from carme_hub.domain.resources import NO_GPUS
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
 from carme_hub.domain.tres import exit_of, gpus_asked, hosts_of, minutes_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
 

@@ -10,8 +10,7 @@ import asyncio
 import logging
 import re
 
-from carme_hub.domain.jobs import Job, Snapshot
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Snapshot
 from carme_hub.errors import SlurmError
 
 from .client import SlurmClient

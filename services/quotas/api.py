@@ -9,8 +9,8 @@ from carme_hub.services.fields import Error
 from carme_hub.services.openapi import Operation, document
 from carme_hub.services.quotas import api_admin, api_drift, api_read, api_write, models, models_replay, queries
 from carme_hub.services.quotas.api_base import ROOT, Call, RestHandler, Route
-from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
 from carme_hub.services.quotas.models_drift import DriftOut
+from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
 from carme_hub.services.rest import addresses
 
 #: Of the interface: the first number changes when something is taken away.

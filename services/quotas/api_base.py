@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from carme_hub.services.once import Kept
-from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL
+from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.services.rest import ROOT, STATUSES, NoSense, NotYours, Route, Text
 from carme_hub.services.rest import Call as AnyCall
 from carme_hub.services.rest import RestHandler as AnyHandler

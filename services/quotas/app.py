@@ -32,10 +32,6 @@ from carme_hub.store.ledger import LedgerStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
 
-READ, READ_ALL = "custom:carme:quota:read", "custom:carme:quota:read:group"
-#: What a session's own token has: what is left of its user's sessions, and no more.
-READ_SESSION = "custom:carme:quota:read:session"
-MANAGE, GRANT, POLICY = "custom:carme:quota:manage", "custom:carme:quota:grant", "custom:carme:quota:policy"
 #: Seconds that what the hub saw of Slurm may be old: much less than ``Books.grace``, after which a job is missed.
 LOOK_AGE = 60.0
 

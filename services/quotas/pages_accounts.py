@@ -11,7 +11,6 @@ from carme_hub.accounting.requests import Requests
 from carme_hub.domain.ledger import Entry
 from carme_hub.domain.quotas import DAY, Who
 from carme_hub.services.quotas import view
-from carme_hub.services.quotas.app import GRANT, READ, READ_ALL
 from carme_hub.services.quotas.pages_base import BadForm, PageHandler
 from carme_hub.services.quotas.pages_mine import MOST, Lately, as_person, cards, lately
 from carme_hub.services.quotas.pages_requests import (
@@ -21,6 +20,7 @@ from carme_hub.services.quotas.pages_requests import (
     open_requests,
     sources,
 )
+from carme_hub.services.quotas.scopes import GRANT, READ, READ_ALL
 from carme_hub.store.ledger import Filter, LedgerReads
 from carme_hub.store.ledger_report import Sum, used_between
 

@@ -12,8 +12,8 @@ from carme_hub.domain import quota_sentences as sentences
 from carme_hub.domain.ledger import Balance
 from carme_hub.domain.quotas import DAY
 from carme_hub.services.quotas import view
-from carme_hub.services.quotas.app import GRANT, POLICY, READ_ALL
 from carme_hub.services.quotas.pages_base import BadForm, PageHandler
+from carme_hub.services.quotas.scopes import GRANT, POLICY, READ_ALL
 from carme_hub.services.quotas.settling import RECONCILED
 from carme_hub.store.ledger import Anomaly, LedgerReads
 

@@ -13,7 +13,7 @@ from carme_hub.services import pages
 from carme_hub.services.handlers import Visitor
 from carme_hub.services.pages import BadForm
 from carme_hub.services.quotas import view
-from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL
+from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.store.ledger import LedgerReads
 from carme_hub.store.threads import in_store_thread
 

@@ -8,9 +8,9 @@ from tornado.web import HTTPError
 
 from carme_hub.domain.quotas import Quota
 from carme_hub.services.quotas import groups, view
-from carme_hub.services.quotas.app import READ, READ_ALL
 from carme_hub.services.quotas.pages_base import PageHandler, groups_read
 from carme_hub.services.quotas.pages_requests import open_requests, sources
+from carme_hub.services.quotas.scopes import READ, READ_ALL
 from carme_hub.services.roster import LOOKED_AT
 
 #: Groups that are listed at once; the others are found by their name.

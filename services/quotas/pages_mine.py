@@ -14,9 +14,9 @@ from carme_hub.domain.ledger import Balance, Entry, Kind
 from carme_hub.domain.policy import Permissions, permissions
 from carme_hub.domain.quotas import DAY, Person, Who, Window
 from carme_hub.services.quotas import disk, reports, view
-from carme_hub.services.quotas.app import READ_ALL
 from carme_hub.services.quotas.pages_base import PageHandler
 from carme_hub.services.quotas.pages_requests import Answered, Waiting, answered_requests, open_requests
+from carme_hub.services.quotas.scopes import READ_ALL
 from carme_hub.store.ledger import Filter, LedgerReads, Whose
 from carme_hub.store.threads import in_store_thread
 

@@ -11,9 +11,9 @@ from tornado.web import HTTPError
 from carme_hub.domain.quota_sentences import day as day_words
 from carme_hub.domain.windows import moment_in
 from carme_hub.services.quotas import corrections, view
-from carme_hub.services.quotas.app import GRANT, READ_ALL
 from carme_hub.services.quotas.pages_accounts import NAME
 from carme_hub.services.quotas.pages_base import BadForm, PageHandler
+from carme_hub.services.quotas.scopes import GRANT, READ_ALL
 
 _NOT_YOURS = "not yours to see"
 

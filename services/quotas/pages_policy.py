@@ -14,9 +14,9 @@ from carme_hub.domain.quotas import DAY
 from carme_hub.domain.replay import Line, Replay
 from carme_hub.errors import ConfigError
 from carme_hub.services.quotas import policies, view
-from carme_hub.services.quotas.app import POLICY, READ_ALL
 from carme_hub.services.quotas.pages_admin import AdminHandler
 from carme_hub.services.quotas.pages_base import BadForm
+from carme_hub.services.quotas.scopes import POLICY, READ_ALL
 from carme_hub.services.quotas.trials import Tried
 from carme_hub.services.roster import LOOKED_AT
 

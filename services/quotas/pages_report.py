@@ -9,9 +9,9 @@ from tornado.web import HTTPError
 
 from carme_hub.domain import quota_sentences as sentences
 from carme_hub.services.quotas import reports, view
-from carme_hub.services.quotas.app import READ_ALL
 from carme_hub.services.quotas.pages_admin import AdminHandler
 from carme_hub.services.quotas.pages_mine import send_csv
+from carme_hub.services.quotas.scopes import READ_ALL
 from carme_hub.services.roster import LOOKED_AT, SILENT
 from carme_hub.store.ledger_report import used_between
 

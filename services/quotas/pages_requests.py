@@ -11,8 +11,8 @@ from carme_hub.accounting.requests import OPEN, Request, Requests, need_allowanc
 from carme_hub.domain import quota_sentences as sentences
 from carme_hub.domain.quotas import DAY
 from carme_hub.services.quotas import view
-from carme_hub.services.quotas.app import GRANT, POLICY, READ_ALL
 from carme_hub.services.quotas.pages_base import BadForm, PageHandler
+from carme_hub.services.quotas.scopes import GRANT, POLICY, READ_ALL
 from carme_hub.store.ledger_requests import Wanted
 
 #: Days for which an answer is shown to who asked and to the account's owner, and how many the owner reads.

@@ -9,10 +9,9 @@ from math import inf
 
 from carme_hub.booking.words import listed
 from carme_hub.domain import quota_sentences as sentences
-from carme_hub.domain.jobs import Job, Phase
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Phase
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
 from carme_hub.errors import Refused
 from carme_hub.services.pages import BadForm
 from carme_hub.services.reservations import pages_view as view

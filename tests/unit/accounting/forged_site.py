@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carme_hub.accounting.ledger import Ledger
-from carme_hub.domain.jobs import Phase
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Phase
 from carme_hub.domain.ledger import ONE
 from carme_hub.domain.policy import REFUNDS, Policy
 from carme_hub.domain.quotas import Ask, Person, Quota, Who
 from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import JOB_NAME_PREFIX, Request, Session, SessionState
+from carme_hub.domain.sessions import Request, Session, SessionState
 from carme_hub.domain.usage import Usage
 from carme_hub.store.ledger import LedgerStore
 from carme_hub.store.sessions import SessionStore

@@ -28,9 +28,10 @@ from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.domain.ledger import ONE
 from carme_hub.domain.usage import Usage
-from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, QuotasService
+from carme_hub.services.quotas.app import QuotasService
 from carme_hub.services.quotas.disk import DiskReader
 from carme_hub.services.quotas.notices import Notices
+from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.services.quotas.settling import Settling
 from carme_hub.services.roster import Roster
 from carme_hub.sessions.associations import AssociationBook

@@ -25,9 +25,10 @@ from carme_hub.domain.policy import parse_policy
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.usage import Usage
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION, QuotasService
+from carme_hub.services.quotas.app import QuotasService
 from carme_hub.services.quotas.disk import DiskReader
 from carme_hub.services.quotas.notices import Notices
+from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
 from carme_hub.services.quotas.settling import RECONCILED, as_note
 from carme_hub.services.roster import Roster
 from carme_hub.store.engine import CarmeStore

@@ -14,7 +14,7 @@ from forged_login import Site, running
 from carme_hub.accounting.requests import Requests
 from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.domain.quotas import Person
-from carme_hub.services.quotas.app import MANAGE, READ, READ_ALL
+from carme_hub.services.quotas.scopes import MANAGE, READ, READ_ALL
 
 POLICY = """quotas:
 - {id: each, group: course, gpu_time: 4, window: week}

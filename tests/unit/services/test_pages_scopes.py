@@ -16,8 +16,8 @@ from carme_hub.accounting.requests import Requests
 from carme_hub.domain.ledger import GPU_HOUR
 from carme_hub.services.quotas.api import ROUTES
 from carme_hub.services.quotas.api_base import ROOT
-from carme_hub.services.quotas.app import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.services.quotas.pages import PAGES
+from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 
 #: Addresses that take a form, and what does the same in REST.
 TWINS = {

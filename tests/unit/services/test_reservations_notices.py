@@ -13,13 +13,12 @@ from forged_calendar_pages import HOUR, NOW, Site, running
 
 from carme_hub.booking.desk import FreeOfCharge
 from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.jobs import Job, Phase
+from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Phase
 from carme_hub.domain.periods import Period
 from carme_hub.domain.policy import Policy
 from carme_hub.domain.quotas import Person
 from carme_hub.domain.recurrence import Recurrence
 from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.sessions import JOB_NAME_PREFIX
 from carme_hub.errors import StoreError
 from carme_hub.services.reservations.notices import Notices
 from carme_hub.services.telling import address
