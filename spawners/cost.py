@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from carme_hub.accounting.admit import Standing
-from carme_hub.domain.quota_sentences import duration, gpu_hours, hours
-from carme_hub.domain.quotas import Ask, Decision
+from carme_hub.domain.decision import Decision
+from carme_hub.domain.quotas import Ask
+from carme_hub.domain.wording import duration, gpu_hours, hours
 
 
 @dataclass(frozen=True, slots=True)

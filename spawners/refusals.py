@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter
 
-from carme_hub.domain.quotas import Quota, Refusal, Who
+from carme_hub.domain.decision import Refusal
+from carme_hub.domain.quotas import Quota, Who
 
 #: Reasons that a rule of the policy has, and those that no rule has.
 OF_RULES = (

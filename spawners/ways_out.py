@@ -14,9 +14,9 @@ from typing import Any
 from tornado import web
 
 from carme_hub.domain.ledger import price
-from carme_hub.domain.quota_sentences import gpu_hours
 from carme_hub.domain.reservations import PROMISED
 from carme_hub.domain.sessions import MADE_WAY, Session
+from carme_hub.domain.wording import gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.in_the_way import (
     InTheWay,

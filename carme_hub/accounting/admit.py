@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from carme_hub.domain.decision import Decision, decide
 from carme_hub.domain.ledger import Balance, Entry, Kind, hold_key, release_key
-from carme_hub.domain.quotas import Applied, Ask, Decision, Facts, Person, Who, applying, decide
+from carme_hub.domain.quotas import Applied, Ask, Facts, Person, Who, applying
 from carme_hub.errors import Refused
 from carme_hub.store.ledger import LedgerReads, LedgerWrites, OpenHold
 from carme_hub.store.ledger_slots import OpenSlot, open_slots

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
+from carme_hub.domain.decision import Decision
 from carme_hub.domain.ledger import Balance, Entry
 from carme_hub.domain.policy import Policy
-from carme_hub.domain.quotas import Ask, Decision, Person, Who
+from carme_hub.domain.quotas import Ask, Person, Who
 from carme_hub.domain.sessions import Session
 from carme_hub.domain.usage import Usage
 from carme_hub.store.ledger import Anomaly, Filter, LedgerReads, LedgerStore, LedgerWrites, Note

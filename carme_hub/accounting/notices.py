@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 from carme_hub.domain.ledger import Entry
 from carme_hub.domain.policy import Policy
-from carme_hub.domain.quota_sentences import MARKS, gpu_hours, hours, moment, subject
+from carme_hub.domain.quota_sentences import MARKS, subject
 from carme_hub.domain.quotas import Applied, Person, Who, Window, applying
+from carme_hub.domain.wording import gpu_hours, hours, moment
 from carme_hub.store.ledger import LedgerReads
 from carme_hub.store.ledger_requests import Wanted
 from carme_hub.store.once import Told, digest, told_to

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
 from carme_hub.domain.policy import owners_approve
 from carme_hub.domain.quotas import Window
@@ -242,10 +242,10 @@ def need_allowance(allowance: Allowance, asked: Request, actor: str, amount: int
             "or name another account of yours to move it from."
         )
     if amount > allowance.left:
-        least = sentences.hours(allowance.told)
+        least = wording.hours(allowance.told)
         left = f"{least} of them are left. Give no more than that," if allowance.told else "none is left:"
         raise NoSource(
-            f"The owners of account {asked.account} may approve {sentences.gpu_hours(allowance.limit)} a month, and "
+            f"The owners of account {asked.account} may approve {wording.gpu_hours(allowance.limit)} a month, and "
             f"{left} name another account of yours to move it from, or ask an administrator to approve this."
         )
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from carme_hub.domain.decision import Decision, decide
 from carme_hub.domain.ledger import Entry, Kind, price, release_key, slot_key
-from carme_hub.domain.quotas import Ask, Decision, Person, applying, decide
+from carme_hub.domain.quotas import Ask, Person, applying
 from carme_hub.domain.reservations import Reservation
 from carme_hub.domain.resources import Gpus
 from carme_hub.errors import Refused

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from carme_hub.domain.ledger import ONE, RULES, Entry, Kind, slot_charge_key
 from carme_hub.domain.periods import Period
-from carme_hub.domain.quota_sentences import gpu_hours, hours
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.usage import Usage
 from carme_hub.domain.windows import overlap
+from carme_hub.domain.wording import gpu_hours, hours
 from carme_hub.store.ledger import LedgerWrites
 from carme_hub.store.ledger_slots import OpenSlot, open_slots
 

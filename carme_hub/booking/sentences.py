@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from carme_hub.domain.capacity import Place
 from carme_hub.domain.jobs import Job
 from carme_hub.domain.periods import Period
-from carme_hub.domain.quota_sentences import duration, moment
 from carme_hub.domain.reservations import Reservation
+from carme_hub.domain.wording import duration, moment
 
 from .office import ACTOR
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.capacity import Need, Place
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import Reservation, by_type
@@ -93,7 +93,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _span(period: Period, now: float, zone: str) -> str:
-    start, end = (sentences.moment(at, now, zone).removeprefix("on ") for at in (period.start, period.end))
+    start, end = (wording.moment(at, now, zone).removeprefix("on ") for at in (period.start, period.end))
     return f"from {start} to {end}"
 
 

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from traitlets import Unicode
 
-from carme_hub.domain.quota_sentences import gpu_hours
+from carme_hub.domain.wording import gpu_hours
 from carme_hub.errors import CarmeError, Refused
 
 from .configured import UsageError, new_key, table

@@ -8,7 +8,7 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from carme_hub.domain.quota_sentences import gpu_hours
+from carme_hub.domain.wording import gpu_hours
 
 from .configured import table, words
 from .reservations_desk import CalendarTask, gpus, shown, state

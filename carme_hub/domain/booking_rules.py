@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from . import quota_sentences as sentences
+from . import wording
 from .periods import Period
 
 
@@ -94,14 +94,14 @@ def refusal(
     if period.end <= now:
         return "This is over already. Choose a later time."
     if rule.ahead is not None and period.start - now > rule.ahead:
-        latest = sentences.moment(now + rule.ahead, now, zone)
-        return f"You may book {sentences.duration(rule.ahead)} ahead: the latest start is {latest}."
+        latest = wording.moment(now + rule.ahead, now, zone)
+        return f"You may book {wording.duration(rule.ahead)} ahead: the latest start is {latest}."
     if rule.length is not None and period.length > rule.length:
-        asked = sentences.duration(period.length)
-        return f"You may book at most {sentences.duration(rule.length)} at a time, and this is {asked}."
+        asked = wording.duration(period.length)
+        return f"You may book at most {wording.duration(rule.length)} at a time, and this is {asked}."
     for blackout in blackouts:
         if period.overlaps(blackout.period):
-            edges = (sentences.moment(at, now, zone) for at in (blackout.period.start, blackout.period.end))
+            edges = (wording.moment(at, now, zone) for at in (blackout.period.start, blackout.period.end))
             start, end = (words.removeprefix("on ") for words in edges)
             return f"Nothing can be booked from {start} to {end}: {blackout.reason.rstrip('.')}."
     others = [each for each in mine if each.booking != booking]
@@ -115,9 +115,9 @@ def refusal(
         for each in sorted(others, key=lambda one: one.period):
             if period.overlaps(Period(each.period.start - rule.cooldown, each.period.end + rule.cooldown)):
                 before = each.period.end <= period.start
-                at = sentences.moment(each.period.end if before else each.period.start, now, zone)
+                at = wording.moment(each.period.end if before else each.period.start, now, zone)
                 return (
-                    f"Between two bookings of yours there have to be {sentences.duration(rule.cooldown)}, and one of "
+                    f"Between two bookings of yours there have to be {wording.duration(rule.cooldown)}, and one of "
                     f"them {'ends' if before else 'begins'} {at}."
                 )
     return ""

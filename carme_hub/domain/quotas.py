@@ -1,23 +1,20 @@
-"""Quotas: rules on GPU time and on sessions, and the decision whether a request is granted. Pure.
+"""Quotas: rules on GPU time and on sessions, and which of them are about whom. Pure.
 
-All rules that apply must hold. ``decide`` is the one function behind admission, the form and the replay of a policy.
-What is asked counts in full in the window in which it is asked, so that no window after it can be overrun.
+``decision.decide`` is what comes of them. What is asked counts in full in the window in which it is asked, so that no
+window after it can be overrun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from typing import NamedTuple
 
-from . import quota_sentences as sentences
 from .booking_rules import BookingRule
 from .resources import NO_GPUS, Gpus
 
-#: The step and the least in which a smaller request is looked for, in seconds.
-STEP = 900
 #: Seconds in which starts are counted.
 DAY = 86400
 
@@ -157,44 +154,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One rule that does not hold: its id, the sentence for the user, and when it will hold again (0 = unknown)."""
-
-    quota: str
-    reason: str
-    message: str
-    possible_at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What came out.
-
-    Attributes:
-        refusals: the rules that do not hold, the tightest first; empty = granted.
-        warnings: sentences about soft limits. qos: the QOS that a soft limit asks for, "" for none.
-        largest: the largest request that would be granted now: what was asked where it is granted; otherwise of the
-            same GPU type, with no more GPUs and no more time (in quarters of an hour, or all that was asked), the one
-            with the most GPUs × time, and among equals the one with the most GPUs. None when none would.
-    """
-
-    refusals: tuple[Refusal, ...] = ()
-    warnings: tuple[str, ...] = ()
-    qos: str = ""
-    largest: Ask | None = None
-
-    @property
-    def granted(self) -> bool:
-        """Return whether every rule holds."""
-        return not self.refusals
-
-    @property
-    def message(self) -> str:
-        """Return what is said to the user: the sentence of the tightest rule; "" where it is granted."""
-        return self.refusals[0].message if self.refusals else ""
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """A quota and whose use counts for it: a user, a whole group or role, or an account."""
 
@@ -244,7 +203,7 @@ class Check(NamedTuple):
         return Fraction(max(0, self.limit - self.used), self.asked)
 
 
-_UNUSED = Use()
+UNUSED = Use()
 
 
 def checks(applied: Iterable[Applied], ask: Ask, facts: Facts) -> Iterator[Check]:
@@ -254,7 +213,7 @@ def checks(applied: Iterable[Applied], ask: Ask, facts: Facts) -> Iterator[Check
         rule = one.quota
         if not rule.in_force(facts.now):
             continue
-        use = facts.use.get((rule.id, one.subject), _UNUSED)
+        use = facts.use.get((rule.id, one.subject), UNUSED)
         if rule.gpu_time is not None and not rule.soft:
             yield Check(one, "gpu-time", rule.gpu_time, use.gpu_time, amount)
         if rule.concurrent_gpus is not None:
@@ -264,7 +223,7 @@ def checks(applied: Iterable[Applied], ask: Ask, facts: Facts) -> Iterator[Check
         if rule.sessions is not None:
             yield Check(one, "sessions", rule.sessions, use.sessions, new)
         if rule.sessions_per_day is not None:
-            yield Check(one, "sessions-per-day", rule.sessions_per_day, len(_lately(use, facts.now)), new)
+            yield Check(one, "sessions-per-day", rule.sessions_per_day, len(lately(use, facts.now)), new)
         if rule.time_limit is not None:
             yield Check(one, "time-limit", rule.time_limit, ask.held, ask.seconds)
         if rule.gpu_types is not None:
@@ -280,98 +239,6 @@ def allowed(applied: Iterable[Applied], ask: Ask, facts: Facts) -> bool:
     return all(check.asked <= 0 or check.used + check.asked <= check.limit for check in checks(applied, ask, facts))
 
 
-def decide(applied: Sequence[Applied], ask: Ask, facts: Facts, *, zone: str) -> Decision:
-    """Decide on a request.
-
-    Args:
-        applied: the rules about who asks and the account, from ``applying``.
-        facts: use by rule and subject; what is not there has no use, an account that is not there has nothing left.
-        zone: IANA zone for the times in the sentences.
-    """
-    broken = [check for check in checks(applied, ask, facts) if not check.holds]
-    warnings, qos = _soft(applied, ask, facts, zone)
-    if not broken:
-        return Decision((), warnings, qos, ask)
-    times = {id(check): _possible_at(check, facts) for check in broken}
-    broken.sort(key=lambda check: (check.allows, -(times[id(check)] or float("inf"))))
-    largest = _largest(applied, ask, facts)
-    # What is said is when everything can be possible again, not only the rule that is named.
-    when = max(times.values()) if all(times.values()) else 0.0
-    hint = sentences.outlook(when, largest, facts.now, zone)
-    refusals = tuple(
-        Refusal(check.rule.quota.id, check.reason, f"{sentences.refusal(check, ask, zone)} {hint}", times[id(check)])
-        for check in broken
-    )
-    return Decision(refusals, warnings, qos, largest)
-
-
-def _lately(use: Use, now: float) -> list[float]:
+def lately(use: Use, now: float) -> list[float]:
+    """Return the starts of the last 24 hours."""
     return [at for at in use.started if at > now - DAY]
-
-
-def _soft(applied: Sequence[Applied], ask: Ask, facts: Facts, zone: str) -> tuple[tuple[str, ...], str]:
-    """Return the warnings about GPU time, and the QOS of the first soft limit that this goes over."""
-    warnings, qos = [], ""
-    for one in applied:
-        limit = one.quota.gpu_time
-        if limit is None or not ask.amount or not one.quota.in_force(facts.now):
-            continue
-        total = facts.use.get((one.quota.id, one.subject), _UNUSED).gpu_time + ask.amount
-        if total > limit and one.quota.soft:
-            brings = "" if qos or ask.held else one.quota.soft_qos  # a running job keeps its own
-            qos = qos or brings
-            warnings.append(sentences.over(one, total - ask.amount, ask, zone, brings))
-        elif (share := sentences.mark(total, limit)) and total <= limit:
-            warnings.append(sentences.near(one, share, zone))
-    return tuple(warnings), qos
-
-
-def _possible_at(check: Check, facts: Facts) -> float:
-    """Return when a limit can hold again for the same request by what is known now; 0 = unknown or never."""
-    use = facts.use.get((check.rule.quota.id, check.rule.subject), _UNUSED)
-    if check.asked > check.limit:
-        return 0.0
-    match check.reason:
-        case "gpu-time":
-            freed = use.frees or ((use.frees_at, check.used),)
-        case "concurrent-gpus":
-            freed = use.ends
-        case "sessions":
-            freed = tuple((end, 1) for end, _ in use.ends)
-        case "sessions-per-day":
-            freed = tuple((at + DAY, 1) for at in _lately(use, facts.now))
-        case _:
-            return 0.0
-    over = check.used + check.asked - check.limit
-    for at, much in sorted(freed):
-        over -= much
-        if over <= 0:
-            return at if at > facts.now else 0.0
-    return 0.0
-
-
-def _largest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
-    """Search GPU counts from the most down, until fewer cannot come to more GPUs × time."""
-    best: Ask | None = None
-    least = ask.gpus.count if ask.held else min(1, ask.gpus.count)  # a running session keeps its GPUs
-    for count in range(ask.gpus.count, least - 1, -1):
-        if best is not None and count * ask.seconds <= best.gpus.count * best.seconds:
-            break
-        fewer = replace(ask, gpus=replace(ask.gpus, count=count))
-        found = _longest(applied, fewer, facts)
-        if found is not None and (best is None or count * found.seconds > best.gpus.count * best.seconds):
-            best = found
-    return best
-
-
-def _longest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
-    """Return the request with the longest time that is granted, by halving: whatever is granted is so for less time."""
-    found, low, high = None, 1, max(1, -(-ask.seconds // STEP))
-    while low <= high:
-        middle = (low + high) // 2
-        shorter = replace(ask, seconds=min(ask.seconds, STEP * middle))
-        if allowed(applied, shorter, facts):
-            found, low = shorter, middle + 1
-        else:
-            high = middle - 1
-    return found

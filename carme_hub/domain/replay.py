@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from .decision import decide
 from .ledger import ONE, Entry
 from .meters import Meter
 from .policy import Policy
-from .quotas import Applied, Ask, Check, Facts, Person, Use, applying, checks, decide
+from .quotas import Applied, Ask, Check, Facts, Person, Use, applying, checks
 from .resources import NO_GPUS, Gpus
 from .usage import Usage
 

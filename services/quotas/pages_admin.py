@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from carme_hub.accounting import odd
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.ledger import Balance
 from carme_hub.domain.quotas import DAY
 from carme_hub.services.quotas import view
@@ -122,7 +122,7 @@ def shown(found: Anomaly, zone: str) -> Odd:
         found.user,
         tuple(_seen(seen, zone)),
         seconds,
-        sentences.duration(seconds),
+        wording.duration(seconds),
         bool(found.submitted),
         settled,
     )
@@ -136,7 +136,7 @@ def _seen(seen: Mapping[str, Any], zone: str) -> Any:
         if key in ("start", "end", "held_from"):
             value = view.clock(float(value), zone, seconds=True)
         elif key == "time_limit":
-            value = sentences.duration(int(value))
+            value = wording.duration(int(value))
         yield label, str(value)
     charged = seen.get("charged")
     if charged:
@@ -197,9 +197,7 @@ class DecideHandler(AdminHandler):
             case _:
                 raise BadForm("Choose what is to be charged.")
         if not self.confirmed:
-            what = (
-                "Nothing is charged." if seconds is None else f"{sentences.duration(seconds)} of its GPUs are charged."
-            )
+            what = "Nothing is charged." if seconds is None else f"{wording.duration(seconds)} of its GPUs are charged."
             points = [f"{odd_one.title}, {found.user or 'nobody'} in account {found.account or '–'}.", what]
             points += [f"Reason: {reason}", "This cannot be decided a second time."]
             self.confirm("Settle this anomaly?", points, "Settle it", back="administration/anomalies")
@@ -225,11 +223,11 @@ class HealthHandler(AdminHandler):
             heading="Settling",
             problem=service.settling.problem,
             settled=view.clock(at, zone, seconds=True) if at else "",
-            age=f"{sentences.duration(max(1, int(now - at)))} ago" if at else "",
+            age=f"{wording.duration(max(1, int(now - at)))} ago" if at else "",
             old=not at or now - at > fresh,
-            fresh=sentences.duration(int(fresh)),
+            fresh=wording.duration(int(fresh)),
             closed=service.settings.when_service_down == "closed",
-            interval=sentences.duration(int(service.settings.interval)),
+            interval=wording.duration(int(service.settings.interval)),
             running=len(service.settling.running),
             waiting=await self.read(lambda reads: reads.count_waiting()),
             policy_problem=service.policy.problem,

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 from tornado.web import HTTPError
 
-from carme_hub.domain.quota_sentences import day as day_words
 from carme_hub.domain.windows import moment_in
+from carme_hub.domain.wording import day as day_words
 from carme_hub.services.quotas import corrections, view
 from carme_hub.services.quotas.pages_accounts import NAME
 from carme_hub.services.quotas.pages_base import BadForm, PageHandler

@@ -9,7 +9,7 @@ from tornado.web import HTTPError
 
 from carme_hub.accounting.settings import read_policy
 from carme_hub.accounting.trial import Trial
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.quotas import DAY
 from carme_hub.domain.replay import Line, Replay
 from carme_hub.errors import ConfigError
@@ -135,7 +135,7 @@ class TrialHandler(PolicyHandler):
             "policy_trial.html",
             heading="The policy is being tried",
             said=tried.said,
-            since=sentences.duration(max(1, int(self.now - tried.begun))),
+            since=wording.duration(max(1, int(self.now - tried.begun))),
             days=TRIED_DAYS,
             reason=tried.reason,
         )

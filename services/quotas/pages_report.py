@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from tornado.web import HTTPError
 
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.services.quotas import reports, view
 from carme_hub.services.quotas.pages_admin import AdminHandler
 from carme_hub.services.quotas.pages_mine import send_csv
@@ -29,7 +29,7 @@ def months(now: float, zone: str, count: int = MONTHS) -> list[tuple[str, str]]:
 
 def month_name(year: int, month: int) -> str:
     """Return "November 2026"."""
-    return sentences.day(datetime(year, month, 1)).split(" ", 1)[1]  # noqa: DTZ001
+    return wording.day(datetime(year, month, 1)).split(" ", 1)[1]  # noqa: DTZ001
 
 
 class ReportHandler(AdminHandler):

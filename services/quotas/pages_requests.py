@@ -8,7 +8,7 @@ from typing import Any
 from tornado.web import HTTPError
 
 from carme_hub.accounting.requests import OPEN, Request, Requests, need_allowance
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.quotas import DAY
 from carme_hub.services.quotas import view
 from carme_hub.services.quotas.pages_base import BadForm, PageHandler
@@ -72,7 +72,7 @@ async def open_requests(service: Any, *, user: str = "", account: str = "") -> l
 
 
 def _waiting(each: Request, zone: str) -> Waiting:
-    hours, number = view.hours(each.amount), sentences.hours(each.amount)
+    hours, number = view.hours(each.amount), wording.hours(each.amount)
     return Waiting(
         each.id, each.account, each.user, hours, number, each.reason, view.clock(each.asked, zone), each.amount
     )
@@ -101,7 +101,7 @@ async def sources(page: PageHandler, asked: list[Waiting]) -> dict[str, list[Sou
             continue
         mine, left = [], allowances[each.account].told
         if left and each.user != page.visitor.name:
-            most = sentences.hours(left) if left < each.amount else ""
+            most = wording.hours(left) if left < each.amount else ""
             mine.append(Source("", f"owners' share: {view.hours(left)} left", most))
         found[each.id] = mine + [Source(name, f"account {name}") for name in page.owned if name != each.account]
     return found

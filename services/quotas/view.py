@@ -13,6 +13,7 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.ledger import GPU_HOUR, ONE, SLOT, Balance, Entry, Kind, slot_charge_key
 from carme_hub.domain.quotas import DAY, Quota, Who, Window
 from carme_hub.domain.windows import midnight
@@ -30,7 +31,7 @@ def hours(amount: int) -> str:
     sign = _MINUS if amount < 0 else ""
     if 0 < abs(amount) < _LEAST:
         return f"{sign}{abs(amount) / 1000:g}{_JOINED}s"
-    return f"{sign}{sentences.hours(abs(amount))}{_JOINED}h"
+    return f"{sign}{wording.hours(abs(amount))}{_JOINED}h"
 
 
 def signed(amount: int) -> str:
@@ -41,7 +42,7 @@ def signed(amount: int) -> str:
 def clock(at: float, zone: str, *, seconds: bool = False) -> str:
     """Return "21 Nov 2026, 14:05" in a zone."""
     when = datetime.fromtimestamp(at, ZoneInfo(zone))
-    month = sentences.day(when).split(" ")[1][:3]
+    month = wording.day(when).split(" ")[1][:3]
     return f"{when.day} {month} {when.year}, {when:{'%H:%M:%S' if seconds else '%H:%M'}}"
 
 
@@ -182,7 +183,7 @@ def facts(entry: Entry, zone: str) -> tuple[str, ...]:
     if entry.kind is Kind.CHARGE and _is_of_slot(entry):
         return ()
     if entry.kind is Kind.CORRECTION and entry.end and (not entry.gpus or entry.start == entry.end):
-        return (f"use of {sentences.day(datetime.fromtimestamp(entry.end, ZoneInfo(zone)))}",)
+        return (f"use of {wording.day(datetime.fromtimestamp(entry.end, ZoneInfo(zone)))}",)
     if not entry.end or not entry.gpus or entry.kind is Kind.RELEASE:
         return ()
     gpus = " + ".join(str(each) for each in entry.gpus)
@@ -190,7 +191,7 @@ def facts(entry: Entry, zone: str) -> tuple[str, ...]:
     factor = f" × factor {entry.factor / ONE:g}" if entry.factor not in (ONE, 0) else ""
     if not entry.factor:
         factor = ", at a factor for each type"
-    found = [f"{gpus} for {sentences.duration(length)}{factor}", _from_to(entry.start, entry.end, zone)]
+    found = [f"{gpus} for {wording.duration(length)}{factor}", _from_to(entry.start, entry.end, zone)]
     if entry.nodes:
         found.append(f"on {entry.nodes}")
     return tuple(found)
@@ -258,7 +259,7 @@ def window_title(quota: Quota, start: float, zone: str) -> str:
         case Window.WEEK:
             return "This week"
         case Window.MONTH:
-            return sentences.day(datetime.fromtimestamp(max(start, 0), ZoneInfo(zone))).split(" ", 1)[1]
+            return wording.day(datetime.fromtimestamp(max(start, 0), ZoneInfo(zone))).split(" ", 1)[1]
         case Window.ROLLING:
             return f"Last {quota.days} days" if quota.days != 1 else "Last 24 hours"
         case Window.TERM:
@@ -280,9 +281,9 @@ def resets(quota: Quota, end: float, now: float, zone: str) -> str:
     """Return when a window starts anew; "" for one that never does."""
     match quota.window:
         case Window.DAY | Window.WEEK | Window.MONTH:
-            return f"Starts anew {sentences.moment(end, now, zone)}."
+            return f"Starts anew {wording.moment(end, now, zone)}."
         case Window.TERM:
-            return f"Ends {sentences.moment(end, now, zone)}."
+            return f"Ends {wording.moment(end, now, zone)}."
         case Window.ROLLING:
             return f"What was used comes back {f'{quota.days} days' if quota.days != 1 else '24 hours'} later."
     return ""
@@ -309,7 +310,7 @@ def forecast(at: float, now: float, zone: str) -> str:
     when, today = (datetime.fromtimestamp(t, ZoneInfo(zone)) for t in (at, now))
     if when.date() == today.date():
         return "At this pace empty today."
-    words = sentences.day(when)
+    words = wording.day(when)
     return f"At this pace empty on {words if when.year != today.year else words[:-5]}."
 
 
@@ -333,7 +334,7 @@ def chart(spans: Sequence[tuple[float, float]], used: Sequence[int], zone: str) 
 def used_days(spans: Sequence[tuple[float, float]], used: Sequence[int], zone: str) -> list[tuple[str, str]]:
     """Return the days with use and how much, newest first, for who cannot see the chart."""
     found = [
-        (sentences.day(datetime.fromtimestamp(start, ZoneInfo(zone))), hours(amount))
+        (wording.day(datetime.fromtimestamp(start, ZoneInfo(zone))), hours(amount))
         for (start, _end), amount in zip(spans, used, strict=True)
         if amount
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from carme_hub.booking.words import listed
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Phase
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
@@ -68,8 +68,8 @@ class QueueHandler(AdminPage):
                 Waiting(
                     group.first,
                     group.times,
-                    sentences.gpu_hours(cost) if cost else "",
-                    sentences.gpu_hours(max(0, balance.left)) if balance is not None and balance.granted > 0 else "",
+                    wording.gpu_hours(cost) if cost else "",
+                    wording.gpu_hours(max(0, balance.left)) if balance is not None and balance.granted > 0 else "",
                     await self._conflicts(group.times[:LISTED], looked),
                 )
             )

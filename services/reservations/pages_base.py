@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from carme_hub.booking.asking import LISTING
 from carme_hub.booking.desk import Booker, Facts, TypeFacts
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.reservations import Reservation
 from carme_hub.errors import SlurmError
 from carme_hub.services import pages
@@ -48,7 +48,7 @@ class Account:
     @property
     def words(self) -> str:
         """Return what is left of it."""
-        return "" if self.left is None else f"{sentences.gpu_hours(max(0, self.left))} left"
+        return "" if self.left is None else f"{wording.gpu_hours(max(0, self.left))} left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ReservationPage(pages.PageHandler):
             zone=self.zone,
             zone_fresh=self.looks and not self.chosen_zone,
             site_zone=self.site_zone,
-            hours=sentences.gpu_hours,
+            hours=wording.gpu_hours,
             span=self.in_zone(view.span),
             standing=self.in_zone(view.standing),
             **words,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from carme_hub.booking.calendar import SlotTaken
 from carme_hub.booking.desk import Checked
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.periods import Period
 from carme_hub.errors import Refused
 from carme_hub.services.reservations import pages_view as view
@@ -103,9 +103,9 @@ class BookHandler(ReservationPage):
             meanwhile=meanwhile,
             approval=checked.needs_approval,
             notes=checked.notes,
-            cost=sentences.gpu_hours(checked.price) if charged else "",
-            left=sentences.gpu_hours(left) if charged and left is not None else "",
-            after=sentences.gpu_hours(max(0, left - checked.price)) if charged and left is not None else "",
+            cost=wording.gpu_hours(checked.price) if charged else "",
+            left=wording.gpu_hours(left) if charged and left is not None else "",
+            after=wording.gpu_hours(max(0, left - checked.price)) if charged and left is not None else "",
             ok=checked.ok,
             waits=bool(checked.conflicts) and len(rows) == 1 and not checked.refusal,
             for_whom=_whom(form),

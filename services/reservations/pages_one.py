@@ -8,7 +8,7 @@ from tornado.web import HTTPError
 
 from carme_hub.booking.calendar import Time, Wish
 from carme_hub.booking.desk import Checked, Unknown, Which
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import PROMISED, Kind, Reservation
 from carme_hub.errors import Refused
@@ -67,7 +67,7 @@ class OnePage(ReservationPage):
             may=may(one, mine=mine, admin=self.booker.admin) if self.may(*self.writes) else [],
             mine=mine,
             history=view.history(one, zone, now),
-            cost=sentences.gpu_hours(cost) if cost else "",
+            cost=wording.gpu_hours(cost) if cost else "",
             commands=commands(one),
             scopes=SCOPES if one.series else (),
             values=form or Form(zone=zone).at(start, end),
@@ -141,7 +141,7 @@ class MoveHandler(OnePage):
         if one.series and self.which != "one":
             points.append(f"This moves {dict(SCOPES)[self.which]} by as much, on the wall clock of {one.zone}.")
         if self.service.charged and checked.price:
-            points.append(f"It holds {sentences.gpu_hours(checked.price)} then.")
+            points.append(f"It holds {wording.gpu_hours(checked.price)} then.")
         if checked.needs_approval:
             points.append("An administrator has to approve it again.")
         shown = {name: value for name, value in form.pairs() if name in _WHEN}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
-from carme_hub.domain import quota_sentences as sentences
+from carme_hub.domain import wording
 from carme_hub.domain.capacity import Need
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State
@@ -45,7 +45,7 @@ def local_midnight(day: str, zone: str) -> float:
 
 def day(when: datetime, now: datetime) -> str:
     """Return "Tuesday 24 November", with the year where it is not this one."""
-    said = sentences.day(when)
+    said = wording.day(when)
     return f"{_WEEKDAYS[when.weekday()]} {said if when.year != now.year else said.rsplit(' ', 1)[0]}"
 
 
@@ -67,12 +67,12 @@ def short_span(period: Period, zone: str, now: float) -> str:
 
 def clock(at: float, zone: str, now: float) -> str:
     """Return "on Tuesday 24 November at 09:00", or "today at 09:00"."""
-    return sentences.moment(at, now, zone)
+    return wording.moment(at, now, zone)
 
 
 def length(period: Period) -> str:
     """Return "2 h"."""
-    return sentences.duration(period.length)
+    return wording.duration(period.length)
 
 
 # -- GPUs -------------------------------------------------------------------------------------------------------------
@@ -179,5 +179,5 @@ def history(reservation: Reservation, zone: str, now: float) -> list[tuple[str, 
 
 def _stamp(at: float, zone: str) -> str:
     when = local(at, zone)
-    month = sentences.day(when).split(" ")[1][:3]
+    month = wording.day(when).split(" ")[1][:3]
     return f"{when.day} {month} {when.year}, {when:%H:%M}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from carme_hub.booking.desk import View
-from carme_hub.domain import quota_sentences as said
+from carme_hub.domain import wording
 from carme_hub.domain.periods import Period
 from carme_hub.domain.reservations import Kind, by_type
 from carme_hub.services.reservations.pages_view import counted, counted_all
@@ -51,7 +51,7 @@ def _free(type: str, band: Band, total: int, now: float, zone: str) -> str:
     most = max(later, key=lambda part: (part[1], -part[0].start))
     told = [part for part in (least, most) if part[1] != first]
     told = sorted({part[0].start: part for part in told}.values(), key=lambda part: part[0].start)
-    changes = (f"{_count(level, total)} {said.moment(period.start, now, zone)}" for period, level in told)
+    changes = (f"{_count(level, total)} {wording.moment(period.start, now, zone)}" for period, level in told)
     return f"{start}; {', and '.join(changes)}."
 
 
@@ -75,4 +75,4 @@ def _from_to(period: Period, now: float, zone: str) -> str:
 
 
 def _clock(at: float, now: float, zone: str) -> str:
-    return said.moment(at, now, zone).removeprefix("on ").removeprefix("today at ")
+    return wording.moment(at, now, zone).removeprefix("on ").removeprefix("today at ")

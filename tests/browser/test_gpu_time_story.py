@@ -17,7 +17,7 @@ from rig.books import disagreements
 from rig.hub import Hub, wait_for
 from windows import SCREENSHOTS, ready, shots
 
-from carme_hub.domain.quota_sentences import hours
+from carme_hub.domain.wording import hours
 from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
 
 SERVICE = "/services/quotas/"

@@ -12,8 +12,9 @@ from forged_site import ADA, HOUR, MONDAY, Site, a100
 from carme_hub.accounting import slots, slots_over
 from carme_hub.accounting.admit import admit
 from carme_hub.accounting.slots import Slot
+from carme_hub.domain.decision import Decision
 from carme_hub.domain.ledger import Entry
-from carme_hub.domain.quotas import Decision, Person
+from carme_hub.domain.quotas import Person
 from carme_hub.domain.resources import Gpus
 from carme_hub.domain.sessions import SessionState
 from carme_hub.store.ledger import LedgerWrites

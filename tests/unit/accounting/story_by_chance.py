@@ -18,8 +18,9 @@ from sqlalchemy import event
 from carme_hub.accounting.admit import admit, preview
 from carme_hub.accounting.grants import grant
 from carme_hub.accounting.settle import settle
+from carme_hub.domain.decision import Decision
 from carme_hub.domain.jobs import JOB_NAME_PREFIX, Phase
-from carme_hub.domain.quotas import Ask, Decision, Person, Quota
+from carme_hub.domain.quotas import Ask, Person, Quota
 from carme_hub.domain.resources import NO_GPUS, Gpus
 from carme_hub.domain.sessions import SessionState
 from carme_hub.domain.usage import Usage

@@ -7,20 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from carme_hub.domain.decision import Decision, decide
 from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import (
-    Applied,
-    Ask,
-    Decision,
-    Facts,
-    Person,
-    Quota,
-    Use,
-    Who,
-    Window,
-    applying,
-    decide,
-)
+from carme_hub.domain.quotas import Applied, Ask, Facts, Person, Quota, Use, Who, Window, applying
 from carme_hub.domain.resources import NO_GPUS, Gpus
 
 ZONE = "Europe/Berlin"

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from carme_hub.domain.quotas import Applied, Ask, Facts, Quota, Use, Who, Window, allowed, decide
+from carme_hub.domain.decision import decide
+from carme_hub.domain.quotas import Applied, Ask, Facts, Quota, Use, Who, Window, allowed
 from carme_hub.domain.resources import Gpus
 
 NOW = 1_800_000_000.0

@@ -11,8 +11,9 @@ from forged_hub import NODES, PROFILES
 from carme_hub.accounting.admit import Limit, Standing
 from carme_hub.accounting.facts import Taken
 from carme_hub.domain.availability import Cluster
+from carme_hub.domain.decision import Decision, Refusal
 from carme_hub.domain.ledger import GPU_HOUR, Balance
-from carme_hub.domain.quotas import Applied, Ask, Decision, Quota, Refusal, Who, Window
+from carme_hub.domain.quotas import Applied, Ask, Quota, Who, Window
 from carme_hub.domain.resources import Gpus
 from carme_hub.spawners.cost import NOT_KNOWN, Cost, Left, cost_of, left_of, said
 from carme_hub.spawners.form import Offer, render_form, request_shown, takeable
