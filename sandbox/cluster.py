@@ -194,18 +194,6 @@ class Cluster:
         """Let a frozen daemon go on."""
         self.processes.signal(daemon, signals.SIGCONT)
 
-    def restart(self, daemon: str) -> None:
-        """End a daemon if it runs (with TERM, saving its state), start it, and wait until it answers."""
-        from carme_hub.sandbox.sandbox import Sandbox
-
-        Sandbox(self.state).restart(daemon)
-
-    def repair(self) -> None:
-        """Start every daemon that is gone, and make every node usable: what ``up`` does on a sandbox that is up."""
-        from carme_hub.sandbox.sandbox import Sandbox
-
-        Sandbox(self.state).up()
-
 
 def as_document(layout: Layout, *, prefix: Path, release: str, nodes: int, ports: Ports, rootless: bool) -> str:
     """Return the text of ``sandbox.json``, from which a sandbox is known again."""

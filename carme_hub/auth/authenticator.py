@@ -60,7 +60,7 @@ class CarmeAuthenticator(AuthenticatorSettings):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.limiter = LoginLimiter(self.login_tries, self.login_window)
-        self.revoker = Revoker(self)
+        self.revoker = Revoker(self.standing, self.revoke_interval, self.log)
         self._book: AssociationBook | None = None
 
     # ----- logging in -------------------------------------------------------------------------------------------

@@ -6,34 +6,37 @@ does so together with most others: that is the directory being away.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from jupyterhub.orm import new_token
 from tornado.ioloop import PeriodicCallback
 
-if TYPE_CHECKING:
-    from .authenticator import CarmeAuthenticator
+from .standing import Standing
 
 #: So many looks in a row must miss a name before its absence counts.
 LOOKS = 3
 
 
 class Revoker:
-    """Looks at everybody who has a server, and ends what belongs to those who may not be here."""
+    """Looks at everybody who has a server, and ends what belongs to those who may not be here.
 
-    def __init__(self, authenticator: CarmeAuthenticator) -> None:
-        self.authenticator = authenticator
-        self.log = authenticator.log
+    Args:
+        standing: says where a user stands. interval: seconds between two looks, 0 = never.
+    """
+
+    def __init__(self, standing: Callable[[Any], Awaitable[Standing]], interval: int, log: Any) -> None:
+        self.log = log
+        self._standing, self._interval = standing, interval
         self._missing: dict[str, int] = {}
         self._callback: PeriodicCallback | None = None
         self._looking = False
 
     def start(self, app: Any) -> None:
-        """Look every ``revoke_interval`` seconds from now on."""
-        interval = self.authenticator.revoke_interval
-        if not interval or self._callback is not None:
+        """Look every ``interval`` seconds from now on."""
+        if not self._interval or self._callback is not None:
             return
-        self._callback = PeriodicCallback(lambda: self.look(app), interval * 1000, jitter=0.1)
+        self._callback = PeriodicCallback(lambda: self.look(app), self._interval * 1000, jitter=0.1)
         self._callback.start()
 
     def stop(self) -> None:
@@ -58,7 +61,7 @@ class Revoker:
         ended: list[str] = []
         doomed: list[tuple[Any, str]] = []
         for user in users:
-            standing = await self.authenticator.standing(user)
+            standing = await self._standing(user)
             if standing.good:
                 continue
             if standing.proof:

@@ -8,6 +8,7 @@ import pytest
 from rig.hub import Hub
 
 from carme_hub.sandbox import Cluster
+from carme_hub.sandbox.sandbox import Sandbox
 
 #: Files that take minutes. They begin first: the workers end together when what comes last is short.
 LONG = (
@@ -43,7 +44,7 @@ def site(demo_hub: Hub, cluster: Cluster) -> Iterator[Hub]:
     """The hub for a whole file of stories, which share its sessions; nothing is left before and after the file."""
     demo_hub.start()
     demo_hub.stop_all()
-    cluster.repair()
+    Sandbox(cluster.state).up()
     cluster.cancel_all()
     yield demo_hub
     demo_hub.start()

@@ -16,6 +16,7 @@ from rig.hub import Answer, Hub, wait_for
 from rig.rest import Rest, wait_for_calendar
 
 from carme_hub.domain.tres import time_of
+from carme_hub.sandbox.sandbox import Sandbox
 
 ROOT = "/services/reservations/api/v1/"
 WAIT = "#!/bin/sh\nsleep 600\n"
@@ -202,7 +203,7 @@ def test_a_controller_that_is_down_when_it_starts_keeps_it_when_it_is_back(calen
         said = str(site.login("alice").get("/services/reservations/").body)
         assert "Slurm does not answer just now" in said
     finally:
-        site.cluster.restart("slurmctld")
+        Sandbox(site.cluster.state).restart("slurmctld")
     calendar.wait_kept(booked)
     wait_for(lambda: set(calendar.in_slurm().values()) == {"ACTIVE"}, 30, "it to be active in Slurm")
     site.start_server("alice", profile="a100", gpus=4, time_minutes=30)

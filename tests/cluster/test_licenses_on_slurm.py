@@ -22,6 +22,7 @@ from carme_hub.domain.slots import names_for
 from carme_hub.domain.supply import spots_of
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.files import job_submit
+from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.slurm.reservations import ReservationsCli, licenses_in_slurm
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import LedgerStore
@@ -106,10 +107,10 @@ def counted(quiet: Cluster) -> Iterator[None]:
     after = job_submit("a100").replace("local LICENSES = {}", 'local LICENSES = { a100 = "gpu_a100" }', 1)
     assert after != job_submit("a100")
     script.write_text(after)
-    quiet.restart("slurmctld")
+    Sandbox(quiet.state).restart("slurmctld")
     yield
     script.write_text(before)
-    quiet.restart("slurmctld")
+    Sandbox(quiet.state).restart("slurmctld")
 
 
 async def test_bookings_start_at_once_and_others_wait_until_one_is_given_back(site: Site) -> None:

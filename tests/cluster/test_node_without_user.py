@@ -11,6 +11,7 @@ from rig.hub import Hub
 
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.daemons import PACKAGED, daemons, log_of
+from carme_hub.sandbox.sandbox import Sandbox
 
 LOOK = "import getpass, os; print(os.getuid(), getpass.getuser(), os.path.expanduser('~'), os.getcwd())"
 
@@ -37,7 +38,7 @@ def node_without(cluster: Cluster, user: str) -> Iterator[None]:
         yield
     finally:
         cluster.processes.stop(daemon.name)
-        cluster.repair()
+        Sandbox(cluster.state).up()
 
 
 def test_a_session_starts_on_a_node_that_does_not_know_its_user(site: Hub, cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from carme_hub.domain.slurm_reservations import Create, Delete, SlurmReservation
 from carme_hub.domain.supply import spots_of
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
+from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger import LedgerStore
 from carme_hub.store.reservations import ReservationStore
@@ -68,7 +69,7 @@ def saved(slurm: Slurm) -> None:
     A job that ended after the last save is running again then, and its reservation cannot be deleted, until its node
     has registered.
     """
-    slurm.cluster.restart("slurmctld")
+    Sandbox(slurm.cluster.state).restart("slurmctld")
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ async def test_a_controller_that_is_down_is_told_when_it_is_back(slurm: Slurm) -
     slurm.cluster.kill("slurmctld")
     with pytest.raises(SlurmUnreachable):
         await slurm.reconcile(wanted)
-    slurm.cluster.restart("slurmctld")
+    Sandbox(slurm.cluster.state).restart("slurmctld")
     assert await slurm.reconcile(wanted) == []
     assert await slurm.steps(wanted) == 0
 
@@ -175,7 +176,7 @@ async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, t
     with store.transaction("lab") as writes:  # the service was killed here, before it had told Slurm
         writes.save(booked[2].to(State.CANCELLED, time.time(), actor="alice"))
     assert (await keeper.once()).unreachable
-    slurm.cluster.restart("slurmctld")
+    Sandbox(slurm.cluster.state).restart("slurmctld")
     assert (await keeper.once()).refused == {}
     assert (await keeper.once()).equal
     assert await kept() == names - set(booked[2].names())

@@ -74,7 +74,7 @@ def test_a_restart_keeps_running_jobs(quiet: Cluster) -> None:
     job = quiet.sbatch("--gres=gpu:h100:1", "--mem=100", user="alice", script="#!/bin/sh\nsleep 300\n")
     quiet.wait_job(job, "RUNNING")
     before = quiet.processes.record("slurmctld")
-    quiet.restart("slurmctld")
+    Sandbox(quiet.state).restart("slurmctld")
     after = quiet.processes.record("slurmctld")
     assert before is not None
     assert after is not None

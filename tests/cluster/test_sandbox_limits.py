@@ -9,6 +9,7 @@ import pytest
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.files import job_submit
+from carme_hub.sandbox.sandbox import Sandbox
 
 NOTHING = "#!/bin/sh\ntrue\n"
 WAIT = "#!/bin/sh\nsleep 300\n"
@@ -114,13 +115,13 @@ def test_without_a_default_type_an_untyped_request_is_refused_in_words(quiet: Cl
     script = quiet.state / "etc/job_submit.lua"
     script.write_text(job_submit(None))
     try:
-        quiet.restart("slurmctld")
+        Sandbox(quiet.state).restart("slurmctld")
         with pytest.raises(SandboxError, match="GPUs are asked for by type here"):
             quiet.sbatch("--mem=100", "--gres=gpu:2", user="alice", script=NOTHING)
         quiet.sbatch("--mem=100", "--gres=gpu:a100:2", user="alice", script=NOTHING)
     finally:
         script.write_text(job_submit("a100"))
-        quiet.restart("slurmctld")
+        Sandbox(quiet.state).restart("slurmctld")
 
 
 def test_a_waiting_job_cannot_be_changed_to_untyped_gpus_past_the_limit(quiet: Cluster) -> None:

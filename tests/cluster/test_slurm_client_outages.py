@@ -15,6 +15,7 @@ from carme_hub.domain.jobs import Job, Phase
 from carme_hub.domain.verdict import History, Standing, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
+from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.slurm.cli import SlurmCli
 
 
@@ -65,7 +66,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
     finally:
         if fault == "frozen":
             quiet.thaw(daemon)
-        quiet.repair()
+        Sandbox(quiet.state).up()
         for way in ways:
             await way.close()
     end = time.monotonic() + 20
@@ -96,5 +97,5 @@ async def test_with_accounting_down_the_queue_is_known_and_an_end_is_not(quiet: 
         verdict = judge(history, now=time.monotonic(), job_id=number)
         assert (verdict.standing, verdict.wants_records) == (Standing.UNKNOWN, True)
     finally:
-        quiet.repair()
+        Sandbox(quiet.state).up()
     await settled(client, job, number, within=60)

@@ -19,6 +19,7 @@ from carme_hub.domain.resources import Gpus
 from carme_hub.domain.usage import Usage
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.hostname import as_localhost
+from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.slurm.usage import UsageReader
 
 _SLEEP = "#!/bin/sh\nsleep {}\n"
@@ -35,7 +36,7 @@ class Day:
 @pytest.fixture(scope="module")
 def day(cluster: Cluster) -> Iterator[Day]:
     """A busy half minute: each kind of job that accounting tells of in its own way."""
-    cluster.repair()
+    Sandbox(cluster.state).up()
     cluster.cancel_all()
     cluster.wait_for(lambda: not cluster.squeue("-t", "PD,R,S,CG,CF"))
     cluster.run("sacctmgr", "-i", "add", "qos", "lowly", check=False)
@@ -49,7 +50,7 @@ def day(cluster: Cluster) -> Iterator[Day]:
         cluster.run("sacctmgr", "-i", "modify", "account", "physics", "set", "qos-=lowly")
         cluster.run("sacctmgr", "-i", "modify", "qos", "short", "set", "preempt=")
         cluster.run("sacctmgr", "-i", "delete", "qos", "lowly")
-        cluster.repair()
+        Sandbox(cluster.state).up()
 
 
 def _busy(cluster: Cluster) -> Day:

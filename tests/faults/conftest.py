@@ -10,6 +10,8 @@ from rig.hub import Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Truth
 
+from carme_hub.sandbox.sandbox import Sandbox
+
 
 @pytest.fixture(scope="session")
 def books(demo_hub: Hub) -> Iterator[None]:
@@ -17,7 +19,7 @@ def books(demo_hub: Hub) -> Iterator[None]:
     yield
     demo_hub.recover()
     demo_hub.stop_all()
-    demo_hub.cluster.repair()
+    Sandbox(demo_hub.cluster.state).up()
     wait_for(lambda: not disagreements(demo_hub), 150, "the ledger to agree: " + "; ".join(disagreements(demo_hub)[:5]))
 
 

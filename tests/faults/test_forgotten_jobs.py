@@ -16,6 +16,8 @@ from rig.hub import Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Row, Truth
 
+from carme_hub.sandbox.sandbox import Sandbox
+
 MOMENTS = {
     "its job is accepted": lambda row: row.job_id > 0,
     # On a busy machine it may do so before the hub has the number of its job.
@@ -86,7 +88,7 @@ def _forget(
         killed()
         shutil.rmtree(folder)
         subprocess.run(["cp", "-a", str(kept), str(folder)], check=True)
-        cluster.restart("slurmctld")
+        Sandbox(cluster.state).restart("slurmctld")
         other = cluster.sbatch("--mem=10", "-p", "batch", user="bob", script="#!/bin/sh\nsleep 600\n")
     click.join(60)
     return row, other

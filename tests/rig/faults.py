@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from carme_hub.sandbox import Cluster
+from carme_hub.sandbox.sandbox import Sandbox
 
 from .hub import Hub, wait_for
 
@@ -246,7 +247,7 @@ def daemon_down(cluster: Cluster, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        cluster.restart(name)
+        Sandbox(cluster.state).restart(name)
 
 
 @contextlib.contextmanager

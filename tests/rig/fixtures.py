@@ -63,7 +63,7 @@ def _calm(cluster: Cluster) -> None:
     for name in cluster.processes.names():
         if cluster.processes.alive(name):
             cluster.thaw(name)
-    cluster.repair()
+    Sandbox(cluster.state).up()
     cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
     running = [row["id"] for row in cluster.squeue("-t", "PD,R,S,CF")]
     if running:
@@ -75,7 +75,7 @@ def _calm(cluster: Cluster) -> None:
         nodes = ",".join({row["nodes"] for row in cluster.squeue("-t", "CG") if row["nodes"]})
         if nodes:
             cluster.run("scontrol", "update", f"nodename={nodes}", "state=down", "reason=test", check=False)
-        cluster.repair()
+        Sandbox(cluster.state).up()
         cluster.cancel_all()
 
 
