@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import control, display, distributed, results, runs
+from . import control, description, distributed, launch, results, runs
 from .asked import Asked, BadAsk, asked_with_program
 from .broker import NoBroker
 from .direct import DirectBroker, broker_here
@@ -79,12 +79,12 @@ def _train(words: list[str]) -> int:
         return 0
     if asked.requeue and not isinstance(broker_here(), DirectBroker):
         raise CannotRun(NO_REQUEUE)
-    run = distributed.begin(asked, _say, **what)
+    run = launch.begin(asked, _say, **what)
     if asked.detach:
         _print(f"{run.id}\n")
         _say(f"It goes on without this terminal: carme-hub runs watch|log|stop {run.id}. Its files are in {run.folder}")
         return 0
-    distributed.end(run, Terminal(every=own.all))
+    launch.end(run, Terminal(every=own.all))
     if asked.requeue and (run.folder / OUT_OF_TIME).exists():
         _requeue()
     return 0
@@ -122,7 +122,7 @@ def _list(said: argparse.Namespace) -> None:
     if said.json:
         _print("".join(json.dumps(each) + "\n" for each in found))
     else:
-        _print(display.runs_text(found, time.time()) + "\n")
+        _print(description.runs_text(found, time.time()) + "\n")
 
 
 def _log(said: argparse.Namespace) -> None:
@@ -151,7 +151,7 @@ def _watch(said: argparse.Namespace) -> int:
 
 def _stop(said: argparse.Namespace) -> int:
     state = runs.Run.load(said.run).stop()
-    _print(f"{state['id']}: {display.WORDS[state['state']].lower()}\n")
+    _print(f"{state['id']}: {description.WORDS[state['state']].lower()}\n")
     return 0 if state["state"] in runs.ENDED else FAILED
 
 

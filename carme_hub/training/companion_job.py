@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .broker import Allocation, NoBroker, NotReady
 from .companions import Companion, Hub, NoHub, Refused, going, let_go
-from .display import counted, kind_of_gpu
+from .description import counted, kind_of_gpu
 
 if TYPE_CHECKING:
     from .conductor import Conducting

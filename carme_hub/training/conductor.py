@@ -3,16 +3,13 @@
 It holds the run's rendezvous, starts its ranks through the step broker, writes down what they say, and answers whoever
 asks how the run stands. When it ends the broker's connection closes, and with that every step of the run.
 
-``python -m carme_hub.training.conductor FOLDER`` answers its caller by ending with 0, and goes on in a process below.
+``conduct.py`` is its program; ``static`` and ``elastic`` are the two kinds of runs.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import resource
-import signal
 import sys
 import threading
 import time
@@ -24,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from . import telling
 from .asked import of_json
 from .broker import NoBroker, NotReady
-from .control import Control, NotDone, path_of
+from .control import NotDone
 from .handle import Handle
 from .output import Output
 from .rendezvous import Rendezvous
@@ -34,9 +31,9 @@ from .standing import Standing
 if TYPE_CHECKING:
     from .broker import Allocation, Broker, Step
 
-#: Seconds between two looks for a file that asks for the end, between two questions for the end of the job, until
-#: somebody must look on at a run that is not detached, and for those who look on to hear of the end.
-LOOK, ENDS, FOLLOWED, FAREWELL = 0.5, 30.0, 20.0, 2.0
+#: Seconds between two looks for a file that asks for the end, between two questions for the end of the job, and
+#: until somebody must look on at a run that is not detached.
+LOOK, ENDS, FOLLOWED = 0.5, 30.0, 20.0
 
 
 class Stopped(Exception):
@@ -279,76 +276,3 @@ def _there(path: Path, *, unknown: bool = False) -> bool:
 
 def _fixed(_: State) -> NoReturn:
     raise NotDone("This run has a fixed number of ranks. Start it with --elastic FEWEST:MOST to change it.")
-
-
-def conducting(run: Run) -> Conducting:
-    """Return what conducts a run."""
-    from .direct import broker_here
-
-    if run.asked()["asked"]["elastic"]:
-        from .elastic import Elastic
-
-        return Elastic(run, broker_here())
-    from .static import Static
-
-    return Static(run, broker_here())
-
-
-def conduct(run: Run, answered: Callable[[], None], make: Callable[[Run], Conducting] = conducting) -> None:
-    """Conduct a run to its end.
-
-    Args:
-        answered: is called when it can be asked how it stands. make: makes what conducts it.
-
-    Raises:
-        RuntimeError: it is conducted already.
-    """
-    lock = os.open(run.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    _take(lock, run)
-    conductor = make(run)
-    signal.signal(signal.SIGTERM, lambda *_: conductor.end("stop", "Its session ends."))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    there = Control(path_of(run.id), conductor.answer, conductor.standing.follow, conductor.followed)
-    answered()
-    try:
-        conductor.conduct()
-        there.drain(FAREWELL)
-    finally:
-        there.close()
-        os.close(lock)
-
-
-def _take(lock: int, run: Run) -> None:
-    for _ in range(40):  # somebody who asks whether it is conducted has the lock for a moment
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05)
-    raise RuntimeError(f"{run.id} is conducted already.")
-
-
-def main(words: list[str]) -> int:
-    """Conduct the run of a folder in a process below; return when that answers, or has failed to."""
-    run = Run(Path(words[0]))
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a log for each rank, and connections of all of them
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    ready, say = os.pipe()
-    if os.fork():
-        os.close(say)
-        return 0 if os.read(ready, 1) else 1
-
-    def answered() -> None:
-        os.write(say, b"+")
-        os.close(say)
-
-    os.close(ready)
-    try:
-        conduct(run, answered)
-    except BaseException as error:  # noqa: BLE001  the last place where it can be said
-        traceback.print_exception(error)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

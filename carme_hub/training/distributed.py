@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from . import control, display, kernels, results
+from . import control, description, display, results
 from . import runs as _runs
 from .asked import Asked, BadAsk, asked_by
-from .failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
+from .failures import CannotRun, Interrupted, RankFailed, RunFailed
 from .follow import Follower
-from .live import Live, Notebook, Terminal
-from .price import price_of
+from .launch import begin, end, shown_in
 from .runs import NoRun, Run
 
 __all__ = [
@@ -98,7 +96,7 @@ def watch(run: Run | str = "") -> dict[str, Any]:
         Interrupted: this was, and the run goes on, for it was started detached. Another ends with its cell.
     """
     found = _one(run)
-    return Stands(Follower(found, here(found)).follow())
+    return Stands(Follower(found, shown_in(found)).follow())
 
 
 def log(run: Run | str = "", rank: int = 0) -> str:
@@ -133,7 +131,7 @@ def resize(change: int, run: Run | str = "") -> dict[str, Any]:
     try:
         said = found.state()
         if said["state"] in _runs.ENDED:
-            word = display.WORDS[said["state"]].lower()
+            word = description.WORDS[said["state"]].lower()
             raise CannotRun(f"{found.id} has ended ({word}), so its ranks stay as they were. Start it anew.")
         return Stands(found.resize(change))
     except control.NoConductor as error:
@@ -144,93 +142,9 @@ def resize(change: int, run: Run | str = "") -> dict[str, Any]:
 
 def benchmark(*args: Any, **kwargs: Any) -> Any:
     """Measure how a training scales; see ``carme_hub.training.scaling.benchmark``."""
-    from . import scaling
+    from . import scaling  # most notebooks measure nothing
 
     return scaling.benchmark(*args, **kwargs)
-
-
-# -- what the magic and the command share -----------------------------------------------------------------------------
-
-
-def tell(text: str) -> None:
-    """Say a line to whoever runs this."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def begin(asked: Asked, say: Callable[[str], None] = tell, **what: Any) -> Run:
-    """Start a run of ``runs.create(asked, **what)``; what it costs beyond this session is said before.
-
-    Args:
-        say: says a line to whoever runs this.
-
-    Raises:
-        CannotRun: with what to do.
-    """
-    if asked.backend != "torchrun" and (lacks := kernels.missing(asked.backend)):
-        raise CannotRun(lacks)  # a cell for torchrun may do without torch
-    if asked.pull:
-        results.check()  # here, and not after hours of training
-    try:
-        if said := price_of(asked):
-            say(said)
-        going = _runs.create(asked, **what)
-        with _called_off(going):
-            _runs.launch(going)
-    except (NoRun, BadAsk, results.Rejected) as error:
-        raise CannotRun(str(error)) from None
-    return going
-
-
-def end(run: Run, live: Live | None = None) -> dict[str, Any]:
-    """Look on until a run ends, and return its state; errors as ``run``."""
-    with _called_off(run):
-        follower = Follower(run, live or here(run))
-    state = follower.follow()
-    raise_for(state, str(run.folder))
-    return state
-
-
-@contextlib.contextmanager
-def _called_off(run: Run) -> Iterator[None]:
-    """Have a stop that comes before anybody looks on end the run, too; its conductor is no child of ours."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        run.call_off()
-        raise Interrupted(f"{run.id} was stopped before it began.") from None
-
-
-def here(run: Run) -> Live:
-    """Return where a run is shown: in this notebook, or on this terminal."""
-    shell = _shell()
-    if shell is None or not hasattr(shell, "kernel"):
-        return Terminal()
-    # A button that is pressed while the cell runs is heard by a subshell (ipykernel 7), or only after the cell.
-    heard = getattr(shell.kernel, "_supports_kernel_subshells", False)
-    return Notebook(shell.display_pub.publish, _buttons(run) if heard else None)
-
-
-def _buttons(run: Run) -> Callable[[str], str]:
-    """Return what the buttons of a run's display do; each answers in words."""
-
-    def ask(word: str) -> str:
-        try:
-            if word == "stop":
-                run.ask("stop")
-                return "Asked it to stop."
-            said = run.resize(int(word))
-            return str(said.get("message") or "Asked for it.")
-        except (control.NoConductor, control.NotDone) as error:
-            return str(error)
-
-    return ask
-
-
-def _shell() -> Any:
-    """Return the IPython that this runs in, None where there is none."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
 
 
 def _asked(n: int, options: Mapping[str, Any]) -> Asked:
@@ -298,9 +212,9 @@ class Stands(dict[str, Any]):
         """Return the words."""
         if "state" not in self:
             return str(self.get("message") or "It was asked for.")
-        view = display.View(self, time.time())
-        how = f"{display.name_of(self)}: {display.state_word(view).lower()}, {display.figures(view)}"
-        return f"{how}. {display.why(view)}".rstrip(" .") + "."
+        view = description.View(self, time.time())
+        how = f"{description.name_of(self)}: {description.state_word(view).lower()}, {description.figures(view)}"
+        return f"{how}. {description.why(view)}".rstrip(" .") + "."
 
 
 class Table(Sequence[Run]):
@@ -323,7 +237,7 @@ class Table(Sequence[Run]):
 
     def __repr__(self) -> str:
         """Return them as a table of text."""
-        return display.runs_text(self.states(), time.time())
+        return description.runs_text(self.states(), time.time())
 
     def _repr_html_(self) -> str:
         return display.runs_html(self.states(), time.time())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .asked import Asked
 from .companions import TIME_LIMIT, Hub, NoHub, Quote, Refused
-from .display import counted, kind_of_gpu
+from .description import counted, kind_of_gpu
 from .elastic_crew import cpus_each, seats_of
 from .failures import CannotRun
 from .placing import Room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import display
+from . import description
 
 
 class CannotRun(RuntimeError):
@@ -27,8 +27,8 @@ class RunFailed(RuntimeError):
 
     def said(self) -> str:
         """Return what happened in one line."""
-        word = display.WORDS.get(str(self.state.get("state")), "ended").lower()
-        return f"{display.name_of(self.state)} {word}. {self.state.get('message') or ''}".rstrip()
+        word = description.WORDS.get(str(self.state.get("state")), "ended").lower()
+        return f"{description.name_of(self.state)} {word}. {self.state.get('message') or ''}".rstrip()
 
     def lines(self) -> list[str]:
         """Return what happened, for people."""
@@ -54,7 +54,7 @@ class RankFailed(RunFailed):
 
     def said(self) -> str:
         """Return which rank failed, where, and by what."""
-        return display.failure(display.View(self.state, 0))
+        return description.failure(description.View(self.state, 0))
 
     def lines(self) -> list[str]:
         """Return the rank's own traceback, as IPython shows one."""
@@ -77,6 +77,6 @@ def raise_for(state: dict[str, Any], folder: str) -> None:
     if state.get("state") == "finished":
         return
     if state.get("state") == "interrupted":
-        raise Interrupted(f"{display.name_of(state)} was stopped. What its ranks wrote is in {folder}")
+        raise Interrupted(f"{description.name_of(state)} was stopped. What its ranks wrote is in {folder}")
     rank = (state.get("error") or {}).get("rank")  # None: the time limit, or ranks that Slurm did not start
     raise (RunFailed if rank is None else RankFailed)(state, folder)

@@ -10,8 +10,8 @@ import threading
 import time
 from typing import Any, Protocol
 
-from . import control, display
-from .display import View
+from . import control, description
+from .description import View
 from .failures import Interrupted
 from .live import LOOK, Live, Tail
 from .runs import ENDED, Run
@@ -103,11 +103,11 @@ class Follower:
 
     def _view(self, *, whole: bool = False) -> View:
         now = View(self._latest, 0)
-        ranks = now.ranks if self._live.every else display.shown(now)[0]
+        ranks = now.ranks if self._live.every else description.shown(now)[0]
         changes = (self._latest.get("asked") or {}).get("elastic")  # who is in front may change
         for rank in [now.front, *(int(each.get("rank", 0)) for each in ranks)]:
             if rank not in self._tails:
-                few = (display.FRONT if rank == now.front or changes else display.FOLDED,)
+                few = (description.FRONT if rank == now.front or changes else description.FOLDED,)
                 self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._live.lines or few))
             self._tails[rank].look(whole=whole)
         return View(self._latest, self._clock(), dict(self._tails), str(self._run.folder))

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
-from . import display
-from .display import View
+from . import description, display
+from .description import View
 
 #: Seconds between two looks at a run; also how often its display may change.
 LOOK = 0.25
@@ -64,17 +64,17 @@ class Terminal:
 
     def show(self, view: View) -> None:
         """Print what is new."""
-        told = (display.state_word(view), str(view.state.get("message") or ""))
+        told = (description.state_word(view), str(view.state.get("message") or ""))
         if told != self._told and not view.ended:
             self._told = told
-            self._say(f"{display.title(view)}: {', '.join(filter(None, (told[0].lower(), told[1])))}")
+            self._say(f"{description.title(view)}: {', '.join(filter(None, (told[0].lower(), told[1])))}")
         self._print(view)
 
     def end(self, view: View) -> None:
         """Print the rest, and what it came to."""
         self._print(view)
-        self._say(f"{display.title(view)}: {display.state_word(view).lower()}, {display.figures(view)}")
-        if said := display.why(view):
+        self._say(f"{description.title(view)}: {description.state_word(view).lower()}, {description.figures(view)}")
+        if said := description.why(view):
             self._say(said)
 
     def _print(self, view: View) -> None:
@@ -118,15 +118,15 @@ class Notebook:
 
             self._widgets = Widgets(self._ask)
             self._widgets.show(view)
-            self._send({_WIDGET: self._widgets.view(), "text/plain": display.as_text(view)})
+            self._send({_WIDGET: self._widgets.view(), "text/plain": description.as_text(view)})
         elif self._widgets is not None:
             self._widgets.show(view)
         else:
-            self._send({"text/html": display.as_html(view), "text/plain": display.as_text(view)})
+            self._send({"text/html": display.as_html(view), "text/plain": description.as_text(view)})
 
     def end(self, view: View) -> None:
         """Leave a display that needs no kernel: it is what the saved notebook has."""
-        self._send({"text/html": display.as_html(view), "text/plain": display.as_text(view)})
+        self._send({"text/html": display.as_html(view), "text/plain": description.as_text(view)})
         if self._widgets is not None:
             self._widgets.close()
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from . import display
-from .display import View
+from . import description, display
+from .description import View
 from .display_style import STYLE
 
 #: Words for ``ask``, on the button, and about it; whether runs that are not elastic have it.
@@ -53,7 +53,7 @@ class Widgets:
         self._head.value = display.head_html(view)
         self._table.value = display.ranks_html(view)
         front = view.lines.get(view.front, ())
-        self._log.value = display.log_html(front, display.FRONT) if view.ranks else ""
+        self._log.value = display.log_html(front, description.FRONT) if view.ranks else ""
         self._log.layout.display = None if front else "none"
         self._show_others(view)
         if self._ask is not None and not self._buttons.children:
@@ -68,7 +68,7 @@ class Widgets:
                     part.close()
 
     def _show_others(self, view: View) -> None:
-        others = [rank for rank in display.shown(view)[0] if int(rank.get("rank", 0)) != view.front]
+        others = [rank for rank in description.shown(view)[0] if int(rank.get("rank", 0)) != view.front]
         numbers = [int(rank["rank"]) for rank in others]
         if numbers != list(self._logs):
             for number in set(numbers) - set(self._logs):
@@ -79,7 +79,7 @@ class Widgets:
         for rank in others:
             fold, log = self._logs[int(rank["rank"])]
             # ipywidgets' accordion is not for the keyboard. A fold that is sent anew closes, so no state is said here.
-            fold.value = f"<details><summary>{escape(display.summary({**rank, 'state': ''}))}</summary></details>"
+            fold.value = f"<details><summary>{escape(description.summary({**rank, 'state': ''}))}</summary></details>"
             log.value = display.log_html(view.lines.get(int(rank["rank"]), ()))
 
     def _button(self, ask: Callable[[str], str], word: str, text: str, tip: str, _: bool) -> Any:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from . import distributed, script
+from . import distributed, launch, script
 from .asked import Asked, BadAsk, asked_by
 from .failures import CannotRun
 
@@ -60,14 +60,14 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
         return
     if asked.requeue:
         raise CannotRun(script.NO_REQUEUE)
-    run = distributed.begin(asked, cell=cell, push=push)
+    run = launch.begin(asked, cell=cell, push=push)
     if asked.detach:
-        distributed.tell(
+        launch.tell(
             f"{run.id} goes on without this notebook. distributed.watch({run.id!r}) shows it, "
             f"distributed.stop({run.id!r}) ends it, and distributed.runs() lists all. Its files are in {run.folder}"
         )
         return
-    distributed.end(run)
+    launch.end(run)
     if asked.pull:
         shell.push(run.result(0))
 

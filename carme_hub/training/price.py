@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from .asked import Asked
 from .broker import NoBroker
 from .companion_job import STARTING
-from .companions import Hub, NoHub, Quote, Refused
+from .companions import Quote
+from .description import counted, kind_of_gpu
 from .direct import broker_here
-from .display import counted, kind_of_gpu
 from .failures import CannotRun
-from .placing import Place, Room, place
-from .runs import virtual
-
-
-def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
-    """Return what a run asks the hub for, its price and when it would start; "" where the session's own job will do.
-
-    Raises:
-        CannotRun: the hub would refuse it, in its words.
-    """
-    if asked.elastic:
-        from . import elastic_price  # which says its price in the words below
-
-        return elastic_price.of_run(asked, room(environ), environ)
-    where = place(asked, room(environ))
-    if not where.companion:
-        return ""
-    try:
-        hub = Hub.from_environ()
-        quote = hub.quote(nodes=where.nodes, gpus=where.gpus, minutes=minutes(asked))
-    except (NoHub, Refused) as error:
-        raise CannotRun(str(error)) from None
-    if not quote.allowed:
-        raise CannotRun(quote.message)
-    more = needs(where, virtual=virtual(environ))
-    are = "is" if where.nodes == 1 else "are"
-    said = f"This session has no room for {counted(where.ranks, 'rank')}: {more} more {are} asked for."
-    return f"{said} {cost(quote)}".strip()
+from .placing import Place, Room
 
 
 def needs(where: Place, *, virtual: bool = False) -> str:

@@ -346,7 +346,7 @@ def launch(run: Run, timeout: float = TAKEN_UP) -> None:
         NoRun: it did not begin; what it said is in the message.
     """
     # -P: not what lies beside the notebook, where a queue.py would come before Python's own.
-    argv = [sys.executable, "-P", "-m", "carme_hub.training.conductor", str(run.folder)]
+    argv = [sys.executable, "-P", "-m", "carme_hub.training.conduct", str(run.folder)]
     with (run.folder / "conductor.log").open("ab") as log:
         os.fchmod(log.fileno(), 0o600)
         try:  # it forks when it answers, and the parent ends

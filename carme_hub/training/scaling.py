@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from . import distributed, runs, scaling_hub, scaling_plot, scaling_report, scaling_trial
+from . import launch, runs, scaling_hub, scaling_plot, scaling_report, scaling_trial
 from .asked import Asked, BadAsk, seconds_of
-from .display import View
+from .description import View
 from .failures import CannotRun, Interrupted, RunFailed
 from .scaling_curve import BadCurve, Block, Curve, Once, Part, once
 from .scaling_trial import Plan
@@ -141,7 +141,7 @@ def benchmark(
     except (Interrupted, KeyboardInterrupt):
         if measuring.runs:
             kept = keep(measuring.curve("Stopped before its end."))
-            distributed.tell(f"What was measured so far is in {kept}")
+            launch.tell(f"What was measured so far is in {kept}")
         raise
     if not measuring.runs:
         raise measuring.errors[0]
@@ -182,18 +182,18 @@ class _Measuring:
         asked = replace(self._asked, ranks=ranks, nodes=nodes, name=f"scaling-{ranks}x{repeat + 1}")
         plan = replace(self._plan, repeat=repeat)
         try:
-            going = distributed.begin(asked, call=(*self._call(plan), {}))
-            state = distributed.end(going, _Quiet())
+            going = launch.begin(asked, call=(*self._call(plan), {}))
+            state = launch.end(going, _Quiet())
             found = self._read([going.result(rank) for rank in range(ranks)], plan)
         except (RunFailed, CannotRun, BadCurve) as error:
             self.errors.append(error if isinstance(error, RuntimeError) else CannotRun(str(error)))
             self._failed[ranks] = f"{_counted(ranks)}: not measured. {error}"
-            distributed.tell(f"{said}, {self._failed[ranks]}")
+            launch.tell(f"{said}, {self._failed[ranks]}")
             return
         self._gpus = int(state.get("gpus") or 0) // ranks or self._gpus
         self.runs += found
         rates = ", ".join(f"batch {each.batch}: {each.rate:.0f}" for each in found)
-        distributed.tell(f"{said}, {_counted(ranks)}: samples a second at {rates}")
+        launch.tell(f"{said}, {_counted(ranks)}: samples a second at {rates}")
         shutil.rmtree(going.folder, ignore_errors=True)  # what is worth keeping of it is in the curve
 
     def _call(self, plan: Plan) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -242,7 +242,7 @@ class _Quiet:
         message = str(view.state.get("message") or "") if view.state.get("state") == "waiting" else ""
         if message and message != self._said:
             self._said = message
-            distributed.tell(message)
+            launch.tell(message)
 
     def end(self, view: View) -> None:
         """Say nothing: what came of it is said by who asked."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import telling
-from .display import called
+from .description import called
 from .rendezvous import Rendezvous
 from .runs import ENDED, Run, State, keep
 

@@ -256,7 +256,7 @@ def test_a_stranger_on_the_node_gets_nothing(lab: Lab) -> None:
     lab.check(f"run = begin(2, cell={cell!r}, gpus_per_task=0, detach=True)")
     wait_for(lambda: lab.check("print(run.log(1).count('fell'))").strip() == "1", 60, "the ranks to have met")
     run = lab.check("print(run.id)").strip()
-    ranks, conductor = (listening(lab, f"carme_hub.training.{each}", run) for each in ("rank", "conductor"))
+    ranks, conductor = (listening(lab, f"carme_hub.training.{each}", run) for each in ("rank", "conduct"))
     assert len(ranks) >= 2
     # gloo's own pairs listen, and say nothing to who does not know the number of a pair.
     with ThreadPoolExecutor(len(ranks)) as pool:

@@ -1,7 +1,7 @@
 """A step broker that starts ranks on this machine, each with the environment of a Slurm task; what conducts with it.
 
 ``python started_here.py FOLDER NODES GPUS BROKER`` conducts the run of a folder as
-``carme_hub.training.conductor`` does, of a session that has so many nodes, with so many GPUs each.
+``carme_hub.training.conduct`` does, of a session that has so many nodes, with so many GPUs each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from carme_hub.training.broker import Allocation, Broker, RunningStep, Step
-from carme_hub.training.conductor import Conducting, conduct
+from carme_hub.training.conduct import conduct
+from carme_hub.training.conductor import Conducting
 from carme_hub.training.placing import Place
 from carme_hub.training.runs import Run
 from carme_hub.training.static import Static

@@ -5,7 +5,7 @@ from __future__ import annotations
 from test_elastic_run import place as place
 from test_elastic_run import running
 
-from carme_hub.training.display import View, as_text, rank_words
+from carme_hub.training.description import View, as_text, rank_words
 from carme_hub.training.runs import State
 
 

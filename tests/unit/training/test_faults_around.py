@@ -19,7 +19,7 @@ from carme_hub.spawners import keep as keep_program
 from carme_hub.training import control, distributed, output, rendezvous, runs, standing
 from carme_hub.training.asked import Asked
 from carme_hub.training.companions import let_go
-from carme_hub.training.display import View, speed
+from carme_hub.training.description import View, speed
 from carme_hub.training.follow import Follower
 from carme_hub.training.live import Terminal
 from carme_hub.training.output import Output

@@ -12,7 +12,7 @@ from front_things import state
 
 from carme_hub.training import follow, live
 from carme_hub.training.asked import Asked
-from carme_hub.training.display import View, as_text
+from carme_hub.training.description import View, as_text
 from carme_hub.training.failures import Interrupted
 from carme_hub.training.follow import Follower
 from carme_hub.training.live import CATCH_UP, Notebook, Tail, Terminal

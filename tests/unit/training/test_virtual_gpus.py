@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training import display, static
-from carme_hub.training.display import View
+from carme_hub.training import description, display, static
+from carme_hub.training.description import View
 from carme_hub.training.placing import Place
 from carme_hub.training.price import needs
 from carme_hub.training.runs import first_state, virtual
@@ -27,9 +27,9 @@ def test_the_display_the_table_and_the_price_name_them(kind: bool, said: str) ->
     state = first_state("x", {**TOLD, "virtual": kind})
     state |= {"gpus": 4, "gpu_seconds": 168, "began": 100.0, "state": "running"}
     view = View(state, 142.0)
-    assert f"run1: 4 ranks, 4 {said}s, horovod; 0:42 elapsed, 2:48 of {said} time" in display.as_text(view)
+    assert f"run1: 4 ranks, 4 {said}s, horovod; 0:42 elapsed, 2:48 of {said} time" in description.as_text(view)
     assert f", 4 {said}s, horovod" in display.as_html(view)
-    for table in (display.runs_text([state], 142.0), display.runs_html([state], 142.0)):
+    for table in (description.runs_text([state], 142.0), display.runs_html([state], 142.0)):
         assert ("2:48 (virtual)" in table) is kind
         assert "2:48" in table
     assert needs(Place(4, 2, 2, companion=True), virtual=kind) == f"2 nodes with 8 {said}s"
