@@ -25,8 +25,8 @@ from carme_hub.containers.bubblewrap import Bubblewrap
 from carme_hub.containers.images import read_image
 from carme_hub.containers.runtime import ContainerRequest
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.image import build_default_image
-from carme_hub.spawners.script import PASS_ENV, PATH
+from carme_hub.sandbox.images.build import build_default_image
+from carme_hub.spawners.job_script import PASS_ENV, PATH
 
 
 class StubHub(BaseHTTPRequestHandler):

@@ -27,25 +27,25 @@ sys.path.insert(0, str(ROOT / "tests"))  # the PostgreSQL of the tests
 from measure import figure, load, median, percentile, say  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
 
-from carme_hub.accounting.books import Books  # noqa: E402
-from carme_hub.booking import making, seeing  # noqa: E402
+from carme_hub.accounting.context import Books  # noqa: E402
+from carme_hub.booking import creation, visibility  # noqa: E402
+from carme_hub.booking.bookings import Desk  # noqa: E402
 from carme_hub.booking.calendar import Calendar, SlotTaken, Supply, Time, Wish  # noqa: E402
-from carme_hub.booking.desk import Desk  # noqa: E402
-from carme_hub.booking.keeper import ReservationKeeper  # noqa: E402
-from carme_hub.booking.office import Booker, Office  # noqa: E402
+from carme_hub.booking.context import Booker, Office  # noqa: E402
+from carme_hub.booking.reconcile.reconciler import ReservationKeeper  # noqa: E402
 from carme_hub.booking.rules import Rules  # noqa: E402
-from carme_hub.domain.booking_rules import BookingRule  # noqa: E402
-from carme_hub.domain.capacity import Need, Place, Spot  # noqa: E402
-from carme_hub.domain.ledger import GPU_HOUR, ONE, Entry, Kind  # noqa: E402
-from carme_hub.domain.periods import Period  # noqa: E402
-from carme_hub.domain.policy import Policy  # noqa: E402
-from carme_hub.domain.quotas import Person, Quota, Who, Window  # noqa: E402
-from carme_hub.domain.recurrence import Recurrence  # noqa: E402
-from carme_hub.domain.reservations import HOLDING, PROMISED, Reservation, State  # noqa: E402
-from carme_hub.domain.slurm_reservations import SlurmReservation, Step  # noqa: E402
-from carme_hub.services.reservations.money import SlotMoney  # noqa: E402
+from carme_hub.domain.calendar.capacity import Need, Place, Spot  # noqa: E402
+from carme_hub.domain.calendar.periods import Period  # noqa: E402
+from carme_hub.domain.calendar.recurrence import Recurrence  # noqa: E402
+from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Reservation, State  # noqa: E402
+from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, Step  # noqa: E402
+from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, Entry, Kind  # noqa: E402
+from carme_hub.domain.quotas.booking_rules import BookingRule  # noqa: E402
+from carme_hub.domain.quotas.policy import Policy  # noqa: E402
+from carme_hub.domain.quotas.rules import Person, Quota, Who, Window  # noqa: E402
+from carme_hub.services.reservations.application.ledger import SlotMoney  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
-from carme_hub.store.ledger import LedgerStore  # noqa: E402
+from carme_hub.store.ledger.writes import LedgerStore  # noqa: E402
 from carme_hub.store.reservations import ReservationStore  # noqa: E402
 
 BOOKINGS, NODES, TIMES = 10_000, 1000, 200
@@ -139,8 +139,8 @@ def measure(name: str, url: str) -> bool:
     def month() -> None:
         start = NOW + chance.randrange(0, YEAR - MONTH)
         period = Period(start, start + MONTH)
-        assert seeing.between(office, ada, period, HOLDING)
-        assert len(seeing.free(office, period, ())) == len(TYPES)
+        assert visibility.between(office, ada, period, HOLDING)
+        assert len(visibility.free(office, period, ())) == len(TYPES)
 
     say(f"{name}: booking")
     holds = [shown(name, "booking", timed(book), 50)]
@@ -206,7 +206,7 @@ def series(office: Office, chance: random.Random, number: int) -> float:
 
     office.store.transaction = timed_alone  # type: ignore[method-assign]
     try:
-        found = making.book(office, who, asked, rule, "", False)
+        found = creation.book(office, who, asked, rule, "", False)
     finally:
         del office.store.transaction
     assert len(found) == number

@@ -26,15 +26,15 @@ sys.path.insert(0, str(ROOT / "tests" / "unit" / "spawners"))  # the hub of the 
 
 from forged_hub import SpawnerThatOnlyNotes, forged_hub  # noqa: E402
 
-from carme_hub.domain.availability import Cluster  # noqa: E402
-from carme_hub.domain.jobs import Job, Phase, Snapshot  # noqa: E402
-from carme_hub.domain.profiles import parse_profiles  # noqa: E402
-from carme_hub.domain.resources import Gpus, Node  # noqa: E402
-from carme_hub.slurm import parse  # noqa: E402
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot  # noqa: E402
+from carme_hub.domain.cluster.resources import Gpus, Node  # noqa: E402
+from carme_hub.domain.sessions.availability import Cluster  # noqa: E402
+from carme_hub.domain.sessions.profile_choice import parse_profiles  # noqa: E402
+from carme_hub.slurm.cli import parse  # noqa: E402
 from carme_hub.slurm.watcher import Health  # noqa: E402
-from carme_hub.spawners.cluster import ClusterLook  # noqa: E402
-from carme_hub.spawners.form import Offer, render_form  # noqa: E402
-from carme_hub.spawners.pages import install_handlers, templates_path  # noqa: E402
+from carme_hub.spawners.form.form import Offer, render_form  # noqa: E402
+from carme_hub.spawners.handlers.pages import install_handlers, templates_path  # noqa: E402
+from carme_hub.spawners.hub.cluster import ClusterLook  # noqa: E402
 
 NODES, JOBS, VIEWS = 1000, 3000, 40
 TYPES = ("a100", "h100", "l40s", "v100")

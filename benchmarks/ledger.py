@@ -29,20 +29,20 @@ from measure import figure, load, percentile, say  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
 from sqlalchemy import Connection, Engine, func, select, text  # noqa: E402
 
-from carme_hub.accounting.admit import admit, preview, standing  # noqa: E402
-from carme_hub.accounting.books import Books  # noqa: E402
-from carme_hub.accounting.reconcile import reconcile  # noqa: E402
-from carme_hub.accounting.settle import settle  # noqa: E402
-from carme_hub.domain.jobs import Phase  # noqa: E402
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind, charge_key, hold_key, release_key  # noqa: E402
-from carme_hub.domain.policy import Policy  # noqa: E402
-from carme_hub.domain.quotas import Ask, Person, Quota, Who, Window  # noqa: E402
-from carme_hub.domain.resources import Gpus  # noqa: E402
-from carme_hub.domain.usage import Usage  # noqa: E402
+from carme_hub.accounting.admission import admit, preview, standing  # noqa: E402
+from carme_hub.accounting.context import Books  # noqa: E402
+from carme_hub.accounting.reconciliation import reconcile  # noqa: E402
+from carme_hub.accounting.settlement import settle  # noqa: E402
+from carme_hub.domain.cluster.jobs import Phase  # noqa: E402
+from carme_hub.domain.cluster.resources import Gpus  # noqa: E402
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind, charge_key, hold_key, release_key  # noqa: E402
+from carme_hub.domain.ledger.usage import Usage  # noqa: E402
+from carme_hub.domain.quotas.policy import Policy  # noqa: E402
+from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who, Window  # noqa: E402
 from carme_hub.store.engine import CarmeStore, make_engine  # noqa: E402
-from carme_hub.store.ledger import Filter, LedgerReads, LedgerStore  # noqa: E402
-from carme_hub.store.ledger_rows import entry_row  # noqa: E402
-from carme_hub.store.ledger_sums import differences, sum_anew  # noqa: E402
+from carme_hub.store.ledger.rows import entry_row  # noqa: E402
+from carme_hub.store.ledger.sums import differences, sum_anew  # noqa: E402
+from carme_hub.store.ledger.writes import Filter, LedgerReads, LedgerStore  # noqa: E402
 from carme_hub.store.tables import ledger as table  # noqa: E402
 
 ENTRIES, USERS, ACCOUNTS, OPEN, TIMES, JOBS, STORM = 1_000_000, 2000, 200, 300, 400, 10_000, 200

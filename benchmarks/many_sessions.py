@@ -51,8 +51,9 @@ from people import people
 from storm import Bystander, People, Storm, log_in, start_all, stop_all
 
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.sandbox import Cluster, Sandbox, settings
-from carme_hub.sandbox.image import build_default_image
+from carme_hub.sandbox import Cluster, Sandbox
+from carme_hub.sandbox.images.build import build_default_image
+from carme_hub.sandbox.slurm import settings
 
 NODES = 8
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -33,10 +33,10 @@ from measure import figure, load, median, p95, say
 from carme_hub.containers.bubblewrap import Bubblewrap
 from carme_hub.containers.images import read_image
 from carme_hub.containers.runtime import ContainerRequest, Image
-from carme_hub.domain.sessions import Request
-from carme_hub.sandbox.image import build_default_image
-from carme_hub.spawners.apps import CarmeApps
-from carme_hub.spawners.script import PASS_ENV, PATH, Owner, Server, Site, render
+from carme_hub.domain.sessions.session import Request
+from carme_hub.sandbox.images.build import build_default_image
+from carme_hub.spawners.apps.settings import CarmeApps
+from carme_hub.spawners.job_script import PASS_ENV, PATH, Owner, Server, Site, render
 
 TICKS = os.sysconf("SC_CLK_TCK")
 USER = "nobody"

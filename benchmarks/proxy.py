@@ -30,8 +30,8 @@ from certipy import Certipy
 from ground import free_ports
 from measure import figure, load, say
 
-from carme_hub.spawners.proxy import CERTIFICATE, proxy_environment
-from carme_hub.spawners.tls import AUTHORITY, certificate_of, issue
+from carme_hub.spawners.hub.proxy import CERTIFICATE, proxy_environment
+from carme_hub.spawners.hub.tls import AUTHORITY, certificate_of, issue
 
 BIN = Path(sys.executable).parent
 ENDS = Path(__file__).with_name("proxy_ends.mjs")

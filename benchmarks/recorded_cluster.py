@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.slurm.queue_rows import QUEUE_FIELDS, Cuts
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, Cuts
 
 TYPES = ("a100", "h100", "l40s", "v100")
 PARTITIONS = ("gpu", "cpu", "long", "gpu,long")

@@ -45,22 +45,22 @@ from sqlalchemy import Engine, insert  # noqa: E402
 from traitlets.config import Config  # noqa: E402
 
 from carme_hub.accounting.settings import CarmeQuotas  # noqa: E402
-from carme_hub.domain.jobs import Snapshot  # noqa: E402
-from carme_hub.domain.profiles import parse_profiles  # noqa: E402
-from carme_hub.domain.sessions import Session  # noqa: E402
-from carme_hub.domain.verdict import Standing  # noqa: E402
+from carme_hub.domain.cluster.jobs import Snapshot  # noqa: E402
+from carme_hub.domain.sessions.liveness import Standing  # noqa: E402
+from carme_hub.domain.sessions.profile_choice import parse_profiles  # noqa: E402
+from carme_hub.domain.sessions.session import Session  # noqa: E402
 from carme_hub.sessions.associations import AssociationBook  # noqa: E402
-from carme_hub.sessions.book import SessionBook  # noqa: E402
-from carme_hub.sessions.keeper import SessionKeeper  # noqa: E402
-from carme_hub.slurm import parse  # noqa: E402
-from carme_hub.slurm.cli import SlurmCli  # noqa: E402
+from carme_hub.sessions.reconciler import SessionKeeper  # noqa: E402
+from carme_hub.sessions.registry import SessionBook  # noqa: E402
+from carme_hub.slurm.cli import parse  # noqa: E402
+from carme_hub.slurm.cli.client import SlurmCli  # noqa: E402
+from carme_hub.slurm.cli.queue_rows import Cuts, QueueRows, read_job, reading_queue  # noqa: E402
 from carme_hub.slurm.command import Commands  # noqa: E402
-from carme_hub.slurm.queue_rows import Cuts, QueueRows, read_job, reading_queue  # noqa: E402
 from carme_hub.slurm.watcher import SlurmWatcher  # noqa: E402
-from carme_hub.spawners.admission import Admission  # noqa: E402
-from carme_hub.spawners.cluster import ClusterLook  # noqa: E402
-from carme_hub.spawners.form import Offer, render_form  # noqa: E402
-from carme_hub.spawners.pages import install_handlers, templates_path  # noqa: E402
+from carme_hub.spawners.form.form import Offer, render_form  # noqa: E402
+from carme_hub.spawners.handlers.pages import install_handlers, templates_path  # noqa: E402
+from carme_hub.spawners.hub.admission import Admission  # noqa: E402
+from carme_hub.spawners.hub.cluster import ClusterLook  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.sessions import SessionStore, _to_row  # noqa: E402
 from carme_hub.store.tables import session as session_table  # noqa: E402
@@ -97,7 +97,7 @@ def driven(work: Generator[None, None, _T]) -> _T:
 
 
 class Hub:
-    """What all spawners of the measured hub share, as ``spawners.shared`` makes it; tokens are not revoked."""
+    """What all spawners of the measured hub share, as ``spawners.hub.shared`` makes it; tokens are not revoked."""
 
     def __init__(self, engine: Engine, slurm: SlurmFromARecord) -> None:
         commands = Commands(prefix=str(slurm.prefix), timeout=60, max_bytes=200_000_000)

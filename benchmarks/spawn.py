@@ -26,7 +26,7 @@ from bare import start_bare, stub_hub, wait_answer
 from ground import HubAddress, need_root, peer_environment, sandbox, start_our_hub, start_peer_hub, wait_idle
 from measure import figure, load, median, p95, say
 
-from carme_hub.sandbox.image import build_default_image
+from carme_hub.sandbox.images.build import build_default_image
 
 USER = "alice"
 PROFILE = {"profile": "cpu"}

@@ -44,9 +44,9 @@ from carme_hub.containers.images import read_image  # noqa: E402
 from carme_hub.containers.runtime import ContainerRequest  # noqa: E402
 from carme_hub.sandbox import Cluster  # noqa: E402
 from carme_hub.sandbox.demo import Demo  # noqa: E402
-from carme_hub.sandbox.image import build_training_image  # noqa: E402
-from carme_hub.spawners.script import PATH  # noqa: E402
-from carme_hub.training.rendezvous import Rendezvous  # noqa: E402
+from carme_hub.sandbox.images.build import build_training_image  # noqa: E402
+from carme_hub.spawners.job_script import PATH  # noqa: E402
+from carme_hub.training.run.rendezvous import Rendezvous  # noqa: E402
 
 USER = "alice"
 KINDS = ("ddp", "horovod")

@@ -17,8 +17,8 @@ from typing import Any
 from jupyterhub import orm
 from traitlets.config import Config, LazyConfigValue
 
-from carme_hub.auth.private import exposure, read_secret
-from carme_hub.domain.groups import ROLE_GROUP
+from carme_hub.auth.secret_files import exposure, read_secret
+from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
 from carme_hub.store.hub_database import wal
@@ -296,8 +296,8 @@ def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], Awaita
 
     def server_token_scopes(spawner: Any) -> Awaitable[list[str]]:
         """Return what the hub's ``server`` role says when it starts, and what our services let a session ask."""
-        # JupyterHub asks in the longest piece of a start and waits: others are served first (spawners/start_queue.py),
-        # and at the end of each request it rolls back whatever has not been stored.
+        # JupyterHub asks in the longest piece of a start and waits: others are served first
+        # (spawners/hub/start_queue.py), and at the end of each request it rolls back whatever has not been stored.
         spawner.user.db.commit()
         return of_role(spawner.user.db)
 

@@ -20,9 +20,9 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 
 #: The classes an administrator writes after ``c.``; traits of their bases are shown with them.
 CLASSES = (
-    "carme_hub.spawners.slurm.SlurmContainerSpawner",
-    "carme_hub.spawners.docker.CarmeDockerSpawner",
-    "carme_hub.spawners.apps.CarmeApps",
+    "carme_hub.spawners.slurm.spawner.SlurmContainerSpawner",
+    "carme_hub.spawners.docker.spawner.CarmeDockerSpawner",
+    "carme_hub.spawners.apps.settings.CarmeApps",
     "carme_hub.auth.authenticator.CarmeAuthenticator",
     "carme_hub.slurm.settings.CarmeSlurm",
     "carme_hub.accounting.settings.CarmeQuotas",

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from carme_hub.containers.images import read_image
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox.cluster import Cluster
-from carme_hub.sandbox.hubenv import ensure_hub_environment, is_current
-from carme_hub.sandbox.image import build_default_image, build_training_image, forget_old
+from carme_hub.sandbox.images.build import build_default_image, build_training_image, forget_old
+from carme_hub.sandbox.images.hub_environment import ensure_hub_environment, is_current
 from carme_hub.sandbox.layout import default_state
-from carme_hub.sandbox.ports import USUAL, hub_ports
 from carme_hub.sandbox.sandbox import Sandbox
-from carme_hub.spawners.proxy import CERTIFICATE, certificate_in, proxy_environment
+from carme_hub.sandbox.slurm.cluster import Cluster
+from carme_hub.sandbox.slurm.ports import USUAL, hub_ports
+from carme_hub.spawners.hub.proxy import CERTIFICATE, certificate_in, proxy_environment
 
 Progress = Callable[[str], None]
 #: What the demo ends with: what one may want, and the subcommand for it.

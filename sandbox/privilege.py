@@ -13,9 +13,9 @@ from pathlib import Path
 
 from carme_hub.errors import SandboxError
 from carme_hub.paths import share_folder
-from carme_hub.sandbox.cluster import Cluster
 from carme_hub.sandbox.layout import Layout
 from carme_hub.sandbox.people import HUB_USER, USERS_GROUP
+from carme_hub.sandbox.slurm.cluster import Cluster
 
 TOKEN_LIFESPAN = 300
 

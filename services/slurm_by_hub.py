@@ -11,12 +11,12 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.hub_api import ask_hub
 from carme_hub.slurm.client import SlurmClient
-from carme_hub.slurm.wire import jobs_from_json, nodes_from_json
+from carme_hub.slurm.json_format import jobs_from_json, nodes_from_json
 
 _T = TypeVar("_T")
 #: Seconds after which a hub that does not answer is not waited for; longer than it waits for Slurm.

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.queue import ahead_of
-from carme_hub.domain.reasons import waiting_sentence
-from carme_hub.domain.sessions import Session
-from carme_hub.spawners.shared import Shared
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.queue_position import ahead_of
+from carme_hub.domain.cluster.reasons import waiting_sentence
+from carme_hub.domain.sessions.session import Session
+from carme_hub.spawners.hub.shared import Shared
 
 Event = tuple[int, str]
 

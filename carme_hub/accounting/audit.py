@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from carme_hub.domain.ledger import GPU_HOUR, RULES, Entry, Kind, charge_key
-from carme_hub.store.ledger import Anomaly, Committed, Note
+from carme_hub.domain.ledger.entries import GPU_HOUR, RULES, Entry, Kind, charge_key
+from carme_hub.store.ledger.writes import Anomaly, Committed, Note
 
-from .mirror import MIRRORED
 from .requests import NOTE as REQUEST
 from .requests import OPEN
+from .slurm_limits import MIRRORED
 
 #: Notes of the ledger: one for each policy that was put in force, with its text and the reason.
 POLICY_NOTE = "policy"

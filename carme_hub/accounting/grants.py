@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
-from carme_hub.domain.quotas import Person
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerReads, LedgerWrites
+from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
-from .books import Books, Unknown
-from .credits import expire_due, live_credits
-from .facts import Gathering
+from .context import Books, Unknown
+from .credit_expiry import expire_due, live_credits
+from .usage_snapshot import Gathering
 
 #: The most that one entry gives, in milli-GPU-seconds: a thousand million GPU-hours.
 MOST = 10**9 * GPU_HOUR

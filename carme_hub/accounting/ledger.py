@@ -6,21 +6,24 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
-from carme_hub.domain.decision import Decision
-from carme_hub.domain.ledger import Balance, Entry
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.quotas import Ask, Person, Who
-from carme_hub.domain.sessions import Session
-from carme_hub.domain.usage import Usage
-from carme_hub.store.ledger import Anomaly, Filter, LedgerReads, LedgerStore, LedgerWrites, Note
+from carme_hub.domain.ledger.entries import Balance, Entry
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.decision import Decision
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.rules import Ask, Person, Who
+from carme_hub.domain.sessions.session import Session
+from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerReads, LedgerStore, LedgerWrites, Note
 from carme_hub.store.threads import in_store_thread
 
-from . import admit, decide, grants, reconcile, settle
-from .admit import Standing
-from .books import GRACE, Books, no_members
-from .credits import expire_all
-from .reconcile import Reconciliation
-from .settle import Settled
+from . import admission as admit
+from . import anomaly_decisions, grants
+from . import reconciliation as reconcile
+from . import settlement as settle
+from .admission import Standing
+from .context import GRACE, Books, no_members
+from .credit_expiry import expire_all
+from .reconciliation import Reconciliation
+from .settlement import Settled
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -223,7 +226,7 @@ class Ledger:
 
     async def decide_anomaly(self, id: int, *, actor: str, decision: str, seconds: int | None = None) -> Entry | None:
         """Settle an anomaly: charge the GPUs for so many seconds, or (None) nothing."""
-        return await in_thread(decide.decide_anomaly, self.books, id, actor, decision, seconds)
+        return await in_thread(anomaly_decisions.decide_anomaly, self.books, id, actor, decision, seconds)
 
     async def reconcile(self, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
         """Compare the ledger with every incarnation that ended in that time; nothing is written."""

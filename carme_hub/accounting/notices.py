@@ -10,20 +10,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from carme_hub.domain.ledger import Entry
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.quota_sentences import MARKS, subject
-from carme_hub.domain.quotas import Applied, Person, Who, Window, applying
+from carme_hub.domain.ledger.entries import Entry
+from carme_hub.domain.quotas.messages import MARKS, subject
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.rules import Applied, Person, Who, Window, applying
 from carme_hub.domain.wording import gpu_hours, hours, moment
-from carme_hub.store.ledger import LedgerReads
-from carme_hub.store.ledger_requests import Wanted
-from carme_hub.store.once import Told, digest, told_to
+from carme_hub.store.ledger.idempotency import Told, digest, told_to
+from carme_hub.store.ledger.requests import Wanted
+from carme_hub.store.ledger.writes import LedgerReads
 from carme_hub.store.threads import in_store_thread
 
-from .books import Books
-from .facts import Gathering
+from .context import Books
 from .ledger import Ledger
 from .requests import APPROVED, OPEN, Request, Requests
+from .usage_snapshot import Gathering
 
 #: Seconds for which a page shows what somebody was told, and after which a decision is no news.
 WEEK = 7 * 86_400

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from carme_hub.domain.ledger import ONE
-from carme_hub.domain.prices import Prices
-from carme_hub.domain.resources import SHARD
+from carme_hub.domain.cluster.resources import SHARD
+from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.ledger.prices import Prices
 from carme_hub.errors import Refused
 
 from .ledger import Ledger

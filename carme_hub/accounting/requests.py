@@ -13,15 +13,15 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 
 from carme_hub.domain import wording
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
-from carme_hub.domain.policy import owners_approve
-from carme_hub.domain.quotas import Window
-from carme_hub.domain.windows import calendar
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
+from carme_hub.domain.quotas.policy import owners_approve
+from carme_hub.domain.quotas.rules import Window
+from carme_hub.domain.quotas.windows import calendar
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerReads, LedgerWrites
-from carme_hub.store.ledger_requests import REQUEST, Wanted, approved_since, requests_in
+from carme_hub.store.ledger.requests import REQUEST, Wanted, approved_since, requests_in
+from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
-from .books import Books, Unknown
+from .context import Books, Unknown
 from .grants import MOST, KeyUsed, NotGranted, need_movable
 from .ledger import Ledger, in_thread
 

@@ -11,8 +11,8 @@ import yaml
 from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
-from carme_hub.domain.mirror import Budgets, Fence
-from carme_hub.domain.policy import REFUNDS, Policy, dump_policy, parse_policy
+from carme_hub.domain.quotas.policy import REFUNDS, Policy, dump_policy, parse_policy
+from carme_hub.domain.quotas.slurm_limits import Budgets, Fence
 from carme_hub.errors import ConfigError
 
 

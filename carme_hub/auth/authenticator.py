@@ -21,18 +21,18 @@ from tornado.web import HTTPError
 from traitlets import default
 
 from carme_hub.address import address_key, client_address
-from carme_hub.domain.groups import ACCOUNT_GROUP, ROLE_GROUP, accounts_in
+from carme_hub.domain.quotas.group_names import ACCOUNT_GROUP, ROLE_GROUP, accounts_in
 from carme_hub.errors import Refused
 from carme_hub.sessions.associations import AssociationBook
 
-from . import system
-from .inner import over
-from .limiter import LoginLimiter, TooManyTries
-from .private import check_hub_files
+from . import system_users
+from .account_status import AccountsUnknown, NotAllowed, Standing
+from .authenticator_class import over
+from .login_limiter import LoginLimiter, TooManyTries
 from .revocation import Revoker
+from .secret_files import check_hub_files
 from .service_tls import look_at_services_as_a_client
 from .settings import AuthenticatorSettings
-from .standing import AccountsUnknown, NotAllowed, Standing
 
 #: Seconds that a request waits for Slurm's answer about accounts, when there is an older one and when there is none.
 PATIENCE, FIRST_PATIENCE = 0.5, 5.0
@@ -184,23 +184,23 @@ class CarmeAuthenticator(AuthenticatorSettings):
 
     # ----- who and what -----------------------------------------------------------------------------------------
 
-    async def person(self, name: str) -> system.SystemUser:
+    async def person(self, name: str) -> system_users.SystemUser:
         """Return the system user that a login name means, or raise ``NotAllowed``."""
         candidates = [name]
         if not isinstance(name, SystemName):
             candidates = list(dict.fromkeys((self.normalize_username(name), super().normalize_username(name))))
 
-        def look_up() -> tuple[system.SystemUser | None, str]:
+        def look_up() -> tuple[system_users.SystemUser | None, str]:
             for candidate in candidates:
-                if (user := system.look_up(str(candidate))) is not None:
-                    return user, system.why_closed(user.name)
+                if (user := system_users.look_up(str(candidate))) is not None:
+                    return user, system_users.why_closed(user.name)
             return None, ""
 
         # One thread for both: on a busy hub each more of them is waited for at every request that looks again.
         found, closed = await asyncio.to_thread(look_up)
         if found is None or (isinstance(name, SystemName) and found.name != name):
             raise NotAllowed(f"{str(name)[:64]} is not a user of this cluster. Ask the administrators for an account.")
-        if found.uid < self.minimum_uid or found.uid == system.NOBODY:
+        if found.uid < self.minimum_uid or found.uid == system_users.NOBODY:
             raise NotAllowed(f"{found.name} is a system account, not a person's. Log in as yourself.", proof=True)
         if found.shell in self.refused_shells:
             raise NotAllowed(f"The account {found.name} is closed. Ask the administrators.", proof=True)
@@ -208,14 +208,14 @@ class CarmeAuthenticator(AuthenticatorSettings):
             raise NotAllowed(f"The account {found.name} is {closed}. Ask the administrators.", proof=True)
         return found
 
-    async def _groups_of(self, user: system.SystemUser, model: dict[str, Any], had: Iterable[str]) -> list[str]:
+    async def _groups_of(self, user: system_users.SystemUser, model: dict[str, Any], had: Iterable[str]) -> list[str]:
         """Return the hub groups of a user: the system's, the login's, accounts and roles."""
         ours = (ACCOUNT_GROUP, ROLE_GROUP)
         groups = dict.fromkeys(user.groups)
         if self.login_groups:
             given = model.get("groups")
             if given is None:  # nothing new from the login: what it gave once is what no system group explains
-                given = await asyncio.to_thread(system.not_groups, list(had))
+                given = await asyncio.to_thread(system_users.not_groups, list(had))
             groups.update(dict.fromkeys(str(group) for group in given or () if not str(group).startswith(ours)))
         groups.update(dict.fromkeys(await self._account_groups(user.name, had)))
         roles = [ROLE_GROUP + role for role, members in self.role_groups.items() if groups.keys() & set(members)]
@@ -274,7 +274,7 @@ class CarmeAuthenticator(AuthenticatorSettings):
 
     async def add_user(self, user: Any) -> None:
         """Take a user into the hub, if the system knows it."""
-        if await asyncio.to_thread(system.look_up, user.name) is None:
+        if await asyncio.to_thread(system_users.look_up, user.name) is None:
             self.log.warning("%s is in the hub's database and no user of the system (any more)", user.name)
             if not self._starting_up:
                 raise ValueError(f"{user.name} is not a user of this system")

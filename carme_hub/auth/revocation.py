@@ -12,7 +12,7 @@ from typing import Any
 from jupyterhub.orm import new_token
 from tornado.ioloop import PeriodicCallback
 
-from .standing import Standing
+from .account_status import Standing
 
 #: So many looks in a row must miss a name before its absence counts.
 LOOKS = 3

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
-from carme_hub.domain.capacity import Capacity, Need, Place, Spot, Taken
-from carme_hub.domain.offers import Profile
-from carme_hub.domain.periods import Period
-from carme_hub.domain.profile_seats import misfit, places_for
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.capacity import Capacity, Need, Place, Spot, Taken
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.profile_placement import misfit, places_for
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.sessions.profile import Profile
 from carme_hub.errors import ProfileNotAllowed, Refused
 from carme_hub.store.reservations import ReservationReads, ReservationStore, by_license
 from carme_hub.store.threads import in_store_thread

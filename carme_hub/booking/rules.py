@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carme_hub.domain.booking_rules import Blackout, Booked, BookingRule, refusal, strictest
-from carme_hub.domain.periods import Period
-from carme_hub.domain.policy import Policy, permissions
-from carme_hub.domain.quotas import Person, Who, applying
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.quotas.booking_rules import Blackout, Booked, BookingRule, refusal, strictest
+from carme_hub.domain.quotas.policy import Policy, permissions
+from carme_hub.domain.quotas.rules import Person, Who, applying
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
-from carme_hub.domain.booking_rules import BookingRule
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.booking_rules import BookingRule
 from carme_hub.errors import ConfigError
 
 _DAY = 86_400

@@ -6,13 +6,13 @@ fits; until then it waits, and when its start has passed it is taken off the lis
 
 from __future__ import annotations
 
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.errors import Refused
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .asking import LATE
 from .calendar import taken
-from .office import ACTOR, NotAllowed, Office, share_of
+from .context import ACTOR, NotAllowed, Office, share_of
+from .validation import LATE
 
 #: What an owner is told whose GPUs did not become free.
 TOO_LATE = "Its GPUs did not become free before its start."

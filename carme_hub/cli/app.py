@@ -8,7 +8,7 @@ from traitlets.config import Application
 
 from carme_hub import __version__
 
-from .unread import NOBODY_READS, nobody_reads
+from .broken_pipe import NOBODY_READS, nobody_reads
 
 
 class CarmeHubApp(Application):
@@ -24,19 +24,19 @@ class CarmeHubApp(Application):
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
         "quotas": (
-            "carme_hub.cli.quotas.QuotasApp",
+            "carme_hub.cli.quotas.command.QuotasApp",
             "GPU time: balances, grants, reports, and the ledger against Slurm",
         ),
         "session": ("carme_hub.cli.session.SessionApp", "Start, stop and list sessions through the hub's REST API"),
         "reservations": (
-            "carme_hub.cli.reservations.ReservationsApp",
+            "carme_hub.cli.reservations.command.ReservationsApp",
             "Book GPUs, through the hub's REST API",
         ),
         "train": ("carme_hub.cli.train.TrainApp", "Run a script as many ranks, in a session or a Slurm job"),
         "runs": ("carme_hub.cli.train.RunsApp", "List runs, read their logs, end them"),
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
-        "doctor": ("carme_hub.cli.doctor.DoctorApp", "Name unsafe settings and how to mend them"),
+        "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
     }
 
     def start(self) -> None:

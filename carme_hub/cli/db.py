@@ -10,14 +10,14 @@ from typing import Any
 
 from traitlets import TraitError, Unicode
 
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.errors import CarmeError
 from carme_hub.store.backup import copy_sqlite, database_file, dump_command, is_sqlite
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine
-from carme_hub.store.ledger_sums import sum_anew
+from carme_hub.store.ledger.sums import sum_anew
 
-from .configured import YES, ConfiguredApp, Parent, UsageError, table
+from .base import YES, ConfiguredApp, Parent, UsageError, table
 
 
 class UpgradeApp(ConfiguredApp):

@@ -10,7 +10,13 @@ from traitlets.config import Application
 
 from carme_hub.containers.store import add_image
 from carme_hub.errors import CarmeError
-from carme_hub.sandbox.image import build_default_image, build_full_image, build_training_image, image_cache, keep
+from carme_hub.sandbox.images.build import (
+    build_default_image,
+    build_full_image,
+    build_training_image,
+    image_cache,
+    keep,
+)
 
 
 class _ImageTask(Application):

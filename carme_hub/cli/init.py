@@ -14,7 +14,7 @@ from traitlets.config import Application
 from carme_hub.config import PROXY_TOKEN
 from carme_hub.errors import CarmeError
 
-from .hub_file import hub_of, load_config
+from .hub_config import hub_of, load_config
 
 
 class InitApp(Application):

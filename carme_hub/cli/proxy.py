@@ -20,9 +20,9 @@ from traitlets import Unicode
 from traitlets.config import Application
 
 from carme_hub.errors import CarmeError, ConfigError
-from carme_hub.spawners.proxy import CERTIFICATE, certificate_in, proxy_environment
+from carme_hub.spawners.hub.proxy import CERTIFICATE, certificate_in, proxy_environment
 
-from .hub_file import hub_of, load_config
+from .hub_config import hub_of, load_config
 from .init import make_certificates
 
 

@@ -142,7 +142,7 @@ class BuildSlurmApp(_SandboxCommand):
     examples = "carme-hub sandbox build-slurm 24.11"
 
     def work(self) -> int:
-        from carme_hub.sandbox.build import build
+        from carme_hub.sandbox.slurm.release import build
 
         if len(self.extra_args) != 1:
             raise SandboxError("Name the release: carme-hub sandbox build-slurm 24.11")

@@ -16,9 +16,9 @@ from traitlets import Bool, Float, Unicode
 
 from carme_hub.errors import CarmeError, Refused
 
-from .configured import Parent, UsageError, table
+from .base import Parent, UsageError, table
 from .hub_client import HubClient, HubUnreachable, server_path
-from .hub_task import HubTask
+from .hub_command import HubTask
 
 #: Seconds for which the hub may be silent while a start is waited for, as when it is restarted; and between two looks.
 SILENCE, LOOK = 120.0, 1.0

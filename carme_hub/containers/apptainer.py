@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from carme_hub.errors import ContainerError
 
-from . import check, inside
+from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
 
@@ -35,19 +35,19 @@ class Apptainer:
             argv.append("--nv")
         if request.root == "layer":
             argv.append("--writable-tmpfs")
-        for folder in inside.folders(request):
+        for folder in layout.folders(request):
             argv += ["--bind", f"{folder}:{folder}:rw"]
         for bind in request.binds:
             argv += ["--bind", f"{bind.source}:{bind.destination}:{bind.mode}"]
-        argv += ["--pwd", inside.workdir(request), request.image.path, *request.argv]
-        values = inside.environ(request)
+        argv += ["--pwd", layout.workdir(request), request.image.path, *request.argv]
+        values = layout.environ(request)
         outside = {name: values[name] for name in ("HOME", "USER", "LOGNAME", "LANG") if name in values}
         return Plan(
             argv=tuple(argv),
             environ=outside
             | {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
             | {f"APPTAINERENV_{name}": value for name, value in values.items() if name != "HOME"},
-            pass_env=inside.pass_env(request),
+            pass_env=layout.pass_env(request),
             supervise="child",
             preflight=(request.image.path,),
         )

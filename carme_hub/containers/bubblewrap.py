@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from carme_hub.errors import ContainerError
 
-from . import check, inside
+from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
 #: Top-level folders an image may have. Their names are listed here because rendering looks at no file system.
@@ -46,7 +46,7 @@ class Bubblewrap:
                 f"bubblewrap runs directories, not {request.image.format}: unpack or loop-mount the image, "
                 "or use Charliecloud or Apptainer"
             )
-        environ = inside.environ(request)
+        environ = layout.environ(request)
         argv = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--cap-drop", "ALL"]
         argv += _host_root(request) if request.image.base == "host" else _own_root(request)
         argv += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"]
@@ -57,18 +57,18 @@ class Bubblewrap:
             argv += ["--ro-bind-try", socket, socket]
         if request.gpus:
             argv += _gpus(request, environ)
-        for folder in inside.folders(request):
+        for folder in layout.folders(request):
             argv += ["--bind", folder, folder]
         for bind in request.binds:
             flag = ("--ro-bind" if bind.mode == "ro" else "--bind") + ("-try" if bind.optional else "")
             argv += [flag, bind.source, bind.destination]
         if request.root == "ro":
             argv += ["--remount-ro", "/"]
-        argv += ["--chdir", inside.workdir(request), "--", *request.argv]
+        argv += ["--chdir", layout.workdir(request), "--", *request.argv]
         return Plan(
             argv=tuple(argv),
             environ=environ,
-            pass_env=inside.pass_env(request),
+            pass_env=layout.pass_env(request),
             supervise="bwrap",
             preflight=(request.image.path,),
         )
@@ -99,17 +99,17 @@ def _writable(request: ContainerRequest) -> list[str]:
     size = ["--size", str(request.tmp_mib << 20)] if request.tmp_mib else []
     argv = ["--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108  a path inside
     argv += ["--perms", "1777", *size, "--tmpfs", "/var/tmp", "--tmpfs", "/run"]  # noqa: S108
-    return [*argv, "--tmpfs", inside.LAYER, "--dir", f"{inside.LAYER}/python"] if request.root == "layer" else argv
+    return [*argv, "--tmpfs", layout.LAYER, "--dir", f"{layout.LAYER}/python"] if request.root == "layer" else argv
 
 
 def _gpus(request: ContainerRequest, environ: dict[str, str]) -> list[str]:
     """Return the binds of GPU devices and, for an image of its own, of the driver's libraries."""
     argv = []
-    for device in inside.GPU_DEVICES:
+    for device in layout.GPU_DEVICES:
         argv += ["--dev-bind-try", device, device]
     if request.image.base == "own":
-        for folder in inside.LIBRARY_FOLDERS:
-            for library in inside.DRIVER_LIBRARIES:
+        for folder in layout.LIBRARY_FOLDERS:
+            for library in layout.DRIVER_LIBRARIES:
                 argv += ["--ro-bind-try", f"{folder}/{library}", f"/run/driver/{library}"]
         argv += ["--ro-bind-try", "/usr/bin/nvidia-smi", "/run/driver/bin/nvidia-smi"]
         environ["LD_LIBRARY_PATH"] = "/run/driver"

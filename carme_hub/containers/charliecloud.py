@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from carme_hub.errors import ContainerError
 
-from . import check, inside
+from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
 
@@ -36,7 +36,7 @@ class Charliecloud:
         squash = request.image.format == "sqfs"
         preflight = [request.image.path, *(["/dev/fuse"] if squash else [])]
         argv = ["ch-run", "--private-tmp"]
-        for folder in inside.folders(request):
+        for folder in layout.folders(request):
             if folder == f"/home/{request.user}":
                 argv.append("--home")  # the only bind that makes its own mount point
             else:
@@ -45,11 +45,11 @@ class Charliecloud:
         for bind in request.binds:
             argv += ["-b", f"{bind.source}:{bind.destination}"]
             preflight += [] if squash else [request.image.path + bind.destination]
-        argv += ["-c", inside.workdir(request), request.image.path, "--", *request.argv]
+        argv += ["-c", layout.workdir(request), request.image.path, "--", *request.argv]
         return Plan(
             argv=tuple(argv),
-            environ=inside.environ(request),
-            pass_env=inside.pass_env(request),
+            environ=layout.environ(request),
+            pass_env=layout.pass_env(request),
             supervise="child" if squash else "exec",
             preflight=tuple(preflight),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from carme_hub.errors import ContainerError
 
-from . import check, inside
+from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
 
@@ -24,8 +24,8 @@ class Enroot:
         check.check(request)
         if request.image.format not in self.formats or request.image.base == "host":
             raise ContainerError("Enroot runs squashfs files and directories that hold a whole system")
-        environ = inside.environ(request) | nvidia(request)
-        names = [*environ, *inside.pass_env(request)]
+        environ = layout.environ(request) | nvidia(request)
+        names = [*environ, *layout.pass_env(request)]
         store, _, image = request.image.path.rpartition("/")
         if request.image.format == "sqfs":
             image = request.image.path
@@ -38,16 +38,16 @@ class Enroot:
             argv.append("--rw")
         for name in dict.fromkeys(names):
             argv += ["-e", name]
-        for folder in inside.folders(request):
+        for folder in layout.folders(request):
             argv += ["-m", f"{folder}:{folder}:none:x-create=dir,bind,rw"]
         for bind in request.binds:
             optional = ",nofail" if bind.optional else ""
             argv += ["-m", f"{bind.source}:{bind.destination}:none:x-create=dir,bind,{bind.mode}{optional}"]
-        argv += [image, "env", f"--chdir={inside.workdir(request)}", *request.argv]
+        argv += [image, "env", f"--chdir={layout.workdir(request)}", *request.argv]
         return Plan(
             argv=tuple(argv),
             environ=environ,
-            pass_env=inside.pass_env(request),
+            pass_env=layout.pass_env(request),
             supervise="exec",
             preflight=(request.image.path,),
         )

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 
 from carme_hub.errors import ContainerError
 
-from . import check, inside
+from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
 #: What a tmpfs would hide is the image's own: a mount point below these must be in the image.
@@ -63,13 +63,13 @@ class Podman:
         size = f",size={request.tmp_mib}m" if request.tmp_mib else ""
         argv = ["--read-only", f"--tmpfs=/tmp:rw,U,mode=1777{size}", "--tmpfs=/var/tmp:rw,U,mode=1777"]
         if request.root == "layer":
-            argv.append(f"--tmpfs={inside.LAYER}:rw,U,mode=755")
+            argv.append(f"--tmpfs={layout.LAYER}:rw,U,mode=755")
         argv += [f"--tmpfs={folder}:rw,mode=755,notmpcopyup" for folder in tmpfs]
         argv.append(f"--volume={image}/etc:/etc:O")  # here Podman mounts hosts, passwd and the like
         return Plan(
             argv=(*podman, *self._run(request), *argv, "--rootfs", f"{image}:O", *request.argv),
-            environ=inside.environ(request) | {"XDG_RUNTIME_DIR": own},
-            pass_env=inside.pass_env(request),
+            environ=layout.environ(request) | {"XDG_RUNTIME_DIR": own},
+            pass_env=layout.pass_env(request),
             supervise="podman",
             node_folder=own,
             preflight=(image, *(image + point for point in needed)),
@@ -91,8 +91,8 @@ class Podman:
             argv.append(f"--tmpfs=/tmp:rw,mode=1777,size={request.tmp_mib}m")
         return Plan(
             argv=(*podman, *self._run(request), *argv, request.image.path, *request.argv),
-            environ=inside.environ(request) | {"XDG_RUNTIME_DIR": request.session_folder},  # a batch step has none
-            pass_env=inside.pass_env(request),
+            environ=layout.environ(request) | {"XDG_RUNTIME_DIR": request.session_folder},  # a batch step has none
+            pass_env=layout.pass_env(request),
             supervise="podman",
             cleanup=((*podman, "rm", "--force", "--ignore", "--time=0", "--cidfile", cid),),
         )
@@ -113,15 +113,15 @@ class Podman:
         argv += ["--security-opt=no-new-privileges", "--entrypoint=", "--log-driver=passthrough"]
         if request.gpus and self.device:
             argv += [f"--device={self.device}", "--security-opt=label=disable"]
-        for folder in inside.folders(request):
+        for folder in layout.folders(request):
             argv.append(f"--volume={folder}:{folder}:rw")
         for bind in request.binds:
             if bind.optional:
                 raise ContainerError(f"Podman cannot bind {bind.source} only where it is there")
             argv.append(f"--volume={bind.source}:{bind.destination}:{bind.mode}")
-        for name in dict.fromkeys((*inside.environ(request), *inside.pass_env(request))):
+        for name in dict.fromkeys((*layout.environ(request), *layout.pass_env(request))):
             argv.append(f"--env={name}")
-        return [*argv, f"--workdir={inside.workdir(request)}"]
+        return [*argv, f"--workdir={layout.workdir(request)}"]
 
     def _shm(self, request: ContainerRequest) -> str:
         return f"--volume={request.shm}:/dev/shm:rw" if request.shm else "--shm-size=0"
@@ -129,7 +129,7 @@ class Podman:
 
 def mount_points(request: ContainerRequest) -> tuple[list[str], list[str]]:
     """Return the folders that need a tmpfs for mount points in them, and the mount points that the image must have."""
-    points = [*inside.folders(request), *(bind.destination for bind in request.binds)]
+    points = [*layout.folders(request), *(bind.destination for bind in request.binds)]
     tmpfs, needed = [], []
     for point in points:
         first, *rest = PurePosixPath(point).parts[1:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from carme_hub.errors import ContainerError
 
-from . import check, inside
+from . import check, layout
 from .enroot import nvidia
 from .runtime import ContainerRequest, Format, Plan
 
@@ -34,15 +34,15 @@ class Pyxis:
         for bind in request.binds:
             if bind.optional:
                 raise ContainerError(f"Pyxis cannot bind {bind.source} only where it is there")
-        environ = inside.environ(request) | nvidia(request)
-        mounts = [f"{folder}:{folder}" for folder in inside.folders(request)]
+        environ = layout.environ(request) | nvidia(request)
+        mounts = [f"{folder}:{folder}" for folder in layout.folders(request)]
         mounts += [f"{bind.source}:{bind.destination}" + (":ro" * (bind.mode == "ro")) for bind in request.binds]
-        names = dict.fromkeys((*environ, *inside.pass_env(request)))
+        names = dict.fromkeys((*environ, *layout.pass_env(request)))
         argv = (
             *("srun", "--nodes=1", "--ntasks=1", "--overlap", "--quiet"),
             f"--container-image={request.image.path}",
             f"--container-mounts={','.join(mounts)}",
-            f"--container-workdir={inside.workdir(request)}",
+            f"--container-workdir={layout.workdir(request)}",
             f"--container-env={','.join(names)}",
             *("--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint"),
             "--container-writable" if request.root == "layer" else "--container-readonly",
@@ -51,7 +51,7 @@ class Pyxis:
         return Plan(
             argv=argv,
             environ=environ,
-            pass_env=tuple(dict.fromkeys((*inside.pass_env(request), *JOB_NAMES))),
+            pass_env=tuple(dict.fromkeys((*layout.pass_env(request), *JOB_NAMES))),
             supervise="child",
             preflight=(request.image.path,) if request.image.format == "sqfs" else (),
         )

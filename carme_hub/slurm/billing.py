@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from carme_hub.domain.ledger import ONE
-from carme_hub.domain.prices import Prices, thousandths
-from carme_hub.domain.resources import SHARD
-from carme_hub.domain.tres import ANY_TYPE
+from carme_hub.domain.cluster.resources import SHARD
+from carme_hub.domain.cluster.tres import ANY_TYPE
+from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.ledger.prices import Prices, thousandths
 from carme_hub.errors import SlurmUnreachable
 
 from .command import Answer, Commands

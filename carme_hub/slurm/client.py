@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from carme_hub.domain.jobs import Job, JobRecord, JobSpec, Snapshot
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.jobs import Job, JobRecord, JobSpec, Snapshot
+from carme_hub.domain.cluster.resources import Node
 
 
 @dataclass(frozen=True, slots=True)

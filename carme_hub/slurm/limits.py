@@ -10,9 +10,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from carme_hub.domain.mirror import Change, Needs, State, commands
-from carme_hub.domain.mirror_argv import Entity, Target
-from carme_hub.domain.tres import minutes_of
+from carme_hub.domain.cluster.tres import minutes_of
+from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
+from carme_hub.domain.quotas.slurm_limits import Change, Needs, State, commands
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 from .command import Answer, Commands

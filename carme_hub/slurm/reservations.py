@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from carme_hub.domain.periods import Period
-from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
-from carme_hub.domain.tres import held_of_tres, hosts_of, time_of
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
+from carme_hub.domain.cluster.tres import held_of_tres, hosts_of, time_of
 from carme_hub.errors import SlurmUnreachable
 
 from .command import Commands

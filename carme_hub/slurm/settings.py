@@ -8,16 +8,16 @@ from traitlets import Enum, Float, Integer, List, TraitError, Unicode, validate
 from traitlets.config import LoggingConfigurable
 
 from carme_hub.errors import ConfigError
+from carme_hub.slurm.cli.client import SlurmCli
+from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative, check
+from carme_hub.slurm.pyslurm.process import NativeProcess
+from carme_hub.slurm.submit.slurmrestd import RestSubmitter
+from carme_hub.slurm.submit.ways import DirectSubmitter, Submitter, SudoSubmitter
 
-from .cli import SlurmCli
 from .client import SlurmClient
 from .command import Commands
-from .native import ReservationsNative, SlurmNative, check
-from .native_process import NativeProcess
 from .reservations import ReservationsCli
-from .rest import RestSubmitter
-from .saver import StartSaver
-from .submit import DirectSubmitter, Submitter, SudoSubmitter
+from .state_save import StartSaver
 from .watcher import SlurmWatcher, WatcherSettings
 
 

@@ -21,12 +21,12 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.tres import exit_of, held_of_tres, phase_of, time_of
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.tres import exit_of, held_of_tres, phase_of, time_of
+from carme_hub.domain.ledger.usage import Usage
 from carme_hub.errors import SlurmUnreachable
+from carme_hub.slurm.cli import parse
 
-from . import parse
 from .command import AnswerTooLong, Commands
 
 #: sacct's fields; it prints them in its header as they are.

@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from carme_hub.domain.jobs import Phase, Snapshot
-from carme_hub.domain.queue import lining_up
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.jobs import Phase, Snapshot
+from carme_hub.domain.cluster.queue_position import lining_up
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmError, SlurmUnreachable
 
 from .client import SlurmClient
-from .in_steps import all_steps
-from .saver import StartSaver
+from .cooperative import all_steps
+from .state_save import StartSaver
 
 #: Looks that may come before their interval, and after how many intervals there is one more such look.
 EARLY, EARLY_EVERY = 4, 5

@@ -13,13 +13,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from carme_hub.domain.ledger import SLOT, Kind
-from carme_hub.domain.reservations import HOLDING, stem_of_id
+from carme_hub.domain.calendar.reservations import HOLDING, stem_of_id
+from carme_hub.domain.ledger.entries import SLOT, Kind
 from carme_hub.errors import StoreError
+from carme_hub.store.ledger.sums import differences
 
 from .backup import database_file
 from .engine import current_revision, head_revision, patience
-from .ledger_sums import differences
 from .tables import ledger, open_hold
 from .tables import reservation as reservations
 from .tables import session as sessions

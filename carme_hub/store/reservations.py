@@ -17,13 +17,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Text, and_, cast, insert, or_, select, update
 
-from carme_hub.domain.capacity import Need, Place, Taken
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import HOLDING, Kind, Reservation, State, stem_of_id
+from carme_hub.domain.calendar.capacity import Need, Place, Taken
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State, stem_of_id
 from carme_hub.errors import Refused, StoreError
+from carme_hub.store.ledger.reads import LedgerReads
+from carme_hub.store.ledger.writes import LedgerStore, LedgerWrites
 
-from .ledger import LedgerStore, LedgerWrites
-from .ledger_reads import LedgerReads
 from .tables import reservation as table
 
 

@@ -10,8 +10,8 @@ from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.engine import Row
 from sqlalchemy.exc import SQLAlchemyError
 
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
 
 from .engine import ONLY_READS, chunks

@@ -189,7 +189,7 @@ notice = Table(
     Index("ix_notice_at", "cluster", "at"),
 )
 
-#: What users measured of their trainings, the last time for each image and script (``domain.scaling``).
+#: What users measured of their trainings, the last time for each image and script (``domain.scaling_curve``).
 scaling = Table(
     "scaling",
     metadata,

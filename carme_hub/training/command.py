@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import control, description, distributed, launch, results, runs
-from .asked import Asked, BadAsk, asked_with_program
-from .broker import NoBroker
-from .direct import DirectBroker, broker_here
-from .failures import CannotRun, Interrupted, RunFailed
-from .follow import Follower
+from carme_hub.training.launch import start
+from carme_hub.training.launch.batch_script import NO_REQUEUE, batch_script
+from carme_hub.training.notebook.follow import Follower
+from carme_hub.training.notebook.live import EVERY_LINE, LOOK, Tail, Terminal
+from carme_hub.training.run import control, description, results, run_folder
+from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
+from carme_hub.training.run.run_options import Asked, BadAsk, asked_with_program
+from carme_hub.training.session.batch_job import DirectBroker, broker_here
+from carme_hub.training.session.step_broker import NoBroker
+
+from . import distributed
 from .here import OUT_OF_TIME
-from .live import EVERY_LINE, LOOK, Tail, Terminal
 from .magic import with_backend
-from .script import NO_REQUEUE, batch_script
 
 TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its words]
 
@@ -47,9 +50,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if given[:1] == ["train"]:
             return _train(given[1:])
         if given[:1] == ["scaling"]:
-            from . import scaling_command
+            from carme_hub.training.scaling import command
 
-            return scaling_command.main(given[1:])
+            return command.main(given[1:])
         said = _parser().parse_args(given)
         return int(said.do(said) or 0)
     except Interrupted as error:
@@ -58,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except RunFailed as error:
         _say("\n".join(error.lines()))
         return FAILED
-    except (CannotRun, BadAsk, runs.NoRun, control.NoConductor, control.NotDone) as error:
+    except (CannotRun, BadAsk, run_folder.NoRun, control.NoConductor, control.NotDone) as error:
         _say(f"carme-hub: {error}")
         return CANNOT
     except KeyboardInterrupt:
@@ -79,12 +82,12 @@ def _train(words: list[str]) -> int:
         return 0
     if asked.requeue and not isinstance(broker_here(), DirectBroker):
         raise CannotRun(NO_REQUEUE)
-    run = launch.begin(asked, _say, **what)
+    run = start.begin(asked, _say, **what)
     if asked.detach:
         _print(f"{run.id}\n")
         _say(f"It goes on without this terminal: carme-hub runs watch|log|stop {run.id}. Its files are in {run.folder}")
         return 0
-    launch.end(run, Terminal(every=own.all))
+    start.end(run, Terminal(every=own.all))
     if asked.requeue and (run.folder / OUT_OF_TIME).exists():
         _requeue()
     return 0
@@ -126,7 +129,7 @@ def _list(said: argparse.Namespace) -> None:
 
 
 def _log(said: argparse.Namespace) -> None:
-    run = runs.Run.load(said.run)
+    run = run_folder.Run.load(said.run)
     if not said.follow:
         at = 0
         while (piece := run.read(said.rank, at))[0]:
@@ -135,7 +138,7 @@ def _log(said: argparse.Namespace) -> None:
         return None
     tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), *EVERY_LINE), 0
     while True:
-        ended = run.state()["state"] in runs.ENDED
+        ended = run.state()["state"] in run_folder.ENDED
         tail.look(whole=ended)
         new, printed = tail.count_of_all - printed, tail.count_of_all
         _print("".join(f"{line}\n" for line in list(tail)[-new:] if new))
@@ -145,23 +148,23 @@ def _log(said: argparse.Namespace) -> None:
 
 
 def _watch(said: argparse.Namespace) -> int:
-    state = Follower(runs.Run.load(said.run), Terminal(every=said.all)).follow()
+    state = Follower(run_folder.Run.load(said.run), Terminal(every=said.all)).follow()
     return 0 if state["state"] == "finished" else FAILED
 
 
 def _stop(said: argparse.Namespace) -> int:
-    state = runs.Run.load(said.run).stop()
+    state = run_folder.Run.load(said.run).stop()
     _print(f"{state['id']}: {description.WORDS[state['state']].lower()}\n")
-    return 0 if state["state"] in runs.ENDED else FAILED
+    return 0 if state["state"] in run_folder.ENDED else FAILED
 
 
 def _resize(said: argparse.Namespace) -> None:
-    told = distributed.resize(said.change, runs.Run.load(said.run))
+    told = distributed.resize(said.change, run_folder.Run.load(said.run))
     _print(f"{told.get('message') or 'It was asked for.'}\n")
 
 
 def _install(said: argparse.Namespace) -> int:
-    from . import kernels
+    from carme_hub.training.templates import kernels
 
     try:
         where = kernels.install(user=said.user, prefix=Path(said.prefix) if said.prefix else None)

@@ -15,9 +15,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from .conductor import Conducting
-from .control import Control, path_of
-from .runs import Run
+from carme_hub.training.conductor.conductor import Conducting
+from carme_hub.training.run.control import Control, path_of
+from carme_hub.training.run.run_folder import Run
 
 #: Seconds for those who look on to hear of the end.
 FAREWELL = 2.0
@@ -25,13 +25,13 @@ FAREWELL = 2.0
 
 def conducting(run: Run) -> Conducting:
     """Return what conducts a run."""
-    from .direct import broker_here
+    from carme_hub.training.session.batch_job import broker_here
 
     if run.asked()["asked"]["elastic"]:
-        from .elastic import Elastic
+        from carme_hub.training.elastic.elastic_run import Elastic
 
         return Elastic(run, broker_here())
-    from .static import Static
+    from carme_hub.training.conductor.fixed_size import Static
 
     return Static(run, broker_here())
 

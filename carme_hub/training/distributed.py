@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from . import control, description, display, results
-from . import runs as _runs
-from .asked import Asked, BadAsk, asked_by
-from .failures import CannotRun, Interrupted, RankFailed, RunFailed
-from .follow import Follower
-from .launch import begin, end, shown_in
-from .runs import NoRun, Run
+from carme_hub.training.launch.start import begin, end, shown_in
+from carme_hub.training.notebook import display
+from carme_hub.training.notebook.follow import Follower
+from carme_hub.training.run import control, description, results
+from carme_hub.training.run import run_folder as _runs
+from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed
+from carme_hub.training.run.run_folder import NoRun, Run
+from carme_hub.training.run.run_options import Asked, BadAsk, asked_by
 
 __all__ = [
     "CannotRun",
@@ -141,8 +142,8 @@ def resize(change: int, run: Run | str = "") -> dict[str, Any]:
 
 
 def benchmark(*args: Any, **kwargs: Any) -> Any:
-    """Measure how a training scales; see ``carme_hub.training.scaling.benchmark``."""
-    from . import scaling  # most notebooks measure nothing
+    """Measure how a training scales; see ``carme_hub.training.scaling.benchmark.benchmark``."""
+    from carme_hub.training.scaling import benchmark as scaling  # most notebooks measure nothing
 
     return scaling.benchmark(*args, **kwargs)
 

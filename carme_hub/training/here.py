@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import quiet_end
-from .deadline import DEADLINE
-from .progress import PROGRESS
+from carme_hub.training.rank import thread_exit
+from carme_hub.training.rank.deadline import DEADLINE
+from carme_hub.training.rank.progress import PROGRESS
 
 if TYPE_CHECKING:
     #: Number of this rank, and of all; an elastic run changes them while it runs.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OUT_OF_TIME = "out-of-time"
 _NUMBERS = {"rank": ("CARME_RANK", 0), "size": ("CARME_SIZE", 1), "local_rank": ("CARME_LOCAL_RANK", 0)}
 _NUMBERS["local_size"] = ("CARME_LOCAL_SIZE", 1)
-quiet_end.install()  # also for code that trains alone
+thread_exit.install()  # also for code that trains alone
 
 
 def __getattr__(name: str) -> Any:

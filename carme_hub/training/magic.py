@@ -8,9 +8,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from . import distributed, launch, script
-from .asked import Asked, BadAsk, asked_by
-from .failures import CannotRun
+from carme_hub.training.launch import batch_script, start
+from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run.run_options import Asked, BadAsk, asked_by
+
+from . import distributed
 
 MAGIC = "distributed"
 _UNSET = re.compile(r"\{([^{}]+)\}")
@@ -56,18 +58,18 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     asked = asked_in(line)
     push = variables(asked, shell.user_ns)
     if asked.dry_run:
-        print(script.batch_script(asked, cell=cell, push=push))  # noqa: T201  this is what was asked for
+        print(batch_script.batch_script(asked, cell=cell, push=push))  # noqa: T201  this is what was asked for
         return
     if asked.requeue:
-        raise CannotRun(script.NO_REQUEUE)
-    run = launch.begin(asked, cell=cell, push=push)
+        raise CannotRun(batch_script.NO_REQUEUE)
+    run = start.begin(asked, cell=cell, push=push)
     if asked.detach:
-        launch.tell(
+        start.tell(
             f"{run.id} goes on without this notebook. distributed.watch({run.id!r}) shows it, "
             f"distributed.stop({run.id!r}) ends it, and distributed.runs() lists all. Its files are in {run.folder}"
         )
         return
-    launch.end(run)
+    start.end(run)
     if asked.pull:
         shell.push(run.result(0))
 

@@ -12,23 +12,23 @@ from traitlets.config import Application
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
-from carme_hub.accounting.settle import Settled
+from carme_hub.accounting.settlement import Settled
 from carme_hub.errors import CarmeError
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
-from carme_hub.services.quotas import policies
-from carme_hub.services.quotas.audit import Audit
-from carme_hub.services.quotas.disk import DiskReader
-from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.quotas.settling import Settling
-from carme_hub.services.quotas.trials import Trials
-from carme_hub.services.roster import Roster
+from carme_hub.services.hub_users import Roster
+from carme_hub.services.quotas.application import policies
+from carme_hub.services.quotas.application.audit import Audit
+from carme_hub.services.quotas.application.disk import DiskReader
+from carme_hub.services.quotas.application.notices import Notices
+from carme_hub.services.quotas.application.policy_trials import Trials
+from carme_hub.services.quotas.application.settlement import Settling
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
 
@@ -61,8 +61,8 @@ class QuotasService(CarmeService):
 
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
-        from carme_hub.services.quotas.api import API
-        from carme_hub.services.quotas.pages import PAGES
+        from carme_hub.services.quotas.pages.pages import PAGES
+        from carme_hub.services.quotas.rest.operations import API
 
         return [*API, *PAGES]
 

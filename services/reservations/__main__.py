@@ -2,7 +2,7 @@
 
 import gc
 
-from carme_hub.services import started_by  # noqa: F401  the first of all: it looks who that is
+from carme_hub.services import parent_process  # noqa: F401  the first of all: it looks who that is
 from carme_hub.services.reservations.app import main
 
 if __name__ == "__main__":

@@ -13,29 +13,29 @@ from traitlets.config import Application
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
+from carme_hub.booking.bookings import Desk, FreeOfCharge
 from carme_hub.booking.calendar import Calendar
-from carme_hub.booking.desk import Desk, FreeOfCharge
-from carme_hub.booking.keeper import REMEMBERED, Pass
+from carme_hub.booking.reconcile.reconciler import REMEMBERED, Pass
 from carme_hub.booking.rules import Rules, rules_for, share_of
 from carme_hub.booking.settings import CarmeReservations
-from carme_hub.domain.ledger import Balance
-from carme_hub.domain.offers import Profile
-from carme_hub.domain.profile_list import parse_profiles
-from carme_hub.domain.quotas import Person, Who
-from carme_hub.domain.reservations import PROMISED, Reservation
+from carme_hub.domain.calendar.reservations import PROMISED, Reservation
+from carme_hub.domain.ledger.entries import Balance
+from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.sessions.profile import Profile
+from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import CarmeError, ConfigError, SlurmUnreachable
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
-from carme_hub.services.reservations.audit import Audit
-from carme_hub.services.reservations.counting import Counting
-from carme_hub.services.reservations.feed import Feeds
-from carme_hub.services.reservations.keeping import Keeper
-from carme_hub.services.reservations.money import SlotMoney
-from carme_hub.services.reservations.notices import Notices
-from carme_hub.services.reservations.sight import FRESH, Offer, Sight
-from carme_hub.services.reservations.standing import Standing
-from carme_hub.services.roster import SILENT, Roster
+from carme_hub.services.hub_users import SILENT, Roster
+from carme_hub.services.reservations.application.audit import Audit
+from carme_hub.services.reservations.application.feed import Feeds
+from carme_hub.services.reservations.application.health import Standing
+from carme_hub.services.reservations.application.ledger import SlotMoney
+from carme_hub.services.reservations.application.license_counts import Counting
+from carme_hub.services.reservations.application.notices import Notices
+from carme_hub.services.reservations.application.reconcile import Keeper
+from carme_hub.services.reservations.application.slurm_view import FRESH, Offer, Sight
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.command import Commands
@@ -43,7 +43,7 @@ from carme_hub.slurm.reservations import default_partition, keeps_gpus, licenses
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationReads, ReservationStore
 from carme_hub.store.threads import in_store_thread
 
@@ -99,9 +99,9 @@ class ReservationsService(CarmeService):
 
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
-        from carme_hub.services.reservations.api import API
-        from carme_hub.services.reservations.door import DOOR
-        from carme_hub.services.reservations.pages import PAGES
+        from carme_hub.services.reservations.application.hub_access import DOOR
+        from carme_hub.services.reservations.pages.pages import PAGES
+        from carme_hub.services.reservations.rest.operations import API
 
         return [*API, *DOOR, *PAGES]
 

@@ -15,8 +15,8 @@ from rig.hub import Hub, wait_for
 from rig.truth import Truth
 from windows import log_in, shot
 
-from carme_hub.sandbox.image import build_full_image
-from carme_hub.sandbox.image_apptainer import ensure_apptainer
+from carme_hub.sandbox.images.apptainer import ensure_apptainer
+from carme_hub.sandbox.images.build import build_full_image
 
 #: Runtimes that run here, and their programs; all but the first have an image that holds a whole system.
 KINDS = {

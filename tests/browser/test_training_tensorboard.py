@@ -65,7 +65,7 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     wait_for(lambda: last_step(board) >= 5, 30, "the curve")
     before = last_step(board)
     wait_for(lambda: last_step(board) > before + 5, 30, "the curve to grow by itself")
-    state = f"from carme_hub.training.runs import Run\nstate = Run.load({RUN!r}).state()\n"
+    state = f"from carme_hub.training.run.run_folder import Run\nstate = Run.load({RUN!r}).state()\n"
     nodes = cell(lab, state + "print(state['state'], len(set(state['nodes'])))")
     assert nodes.split() == ["running", "2"]
     shot(board, "training-tensorboard-1280")

@@ -19,7 +19,7 @@ from typing import Any
 import docker
 from rig.hub import Hub, wait_for
 
-from carme_hub.sandbox.image import build_full_image
+from carme_hub.sandbox.images.build import build_full_image
 
 IMAGE = "localhost/carme-full:1"
 UID, GID = 1000, 100

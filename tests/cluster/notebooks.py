@@ -21,7 +21,7 @@ from tornado.websocket import websocket_connect
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Runtime
 from carme_hub.sandbox import Cluster
-from carme_hub.spawners.script import LAUNCH, SINGLEUSER, SUPERVISE
+from carme_hub.spawners.job_script import LAUNCH, SINGLEUSER, SUPERVISE
 
 TOKEN = "token-" + secrets.token_hex(8)
 USER = "alice"

@@ -14,18 +14,18 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 
-from carme_hub.domain.jobs import Job, JobSpec
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.verdict import Accounting, History, Observation, Standing, Verdict, judge
+from carme_hub.domain.cluster.jobs import Job, JobSpec
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Standing, Verdict, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Answer, Commands
-from carme_hub.slurm.native import ReservationsNative, SlurmNative
-from carme_hub.slurm.native_process import NativeProcess
+from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
+from carme_hub.slurm.pyslurm.process import NativeProcess
 from carme_hub.slurm.reservations import ReservationsCli
-from carme_hub.slurm.rest import RestSubmitter
-from carme_hub.slurm.submit import DirectSubmitter, Submitter, SudoSubmitter
+from carme_hub.slurm.submit.slurmrestd import RestSubmitter
+from carme_hub.slurm.submit.ways import DirectSubmitter, Submitter, SudoSubmitter
 
 WAYS = ("rest", "sudo", "direct")
 SECRET = b'{"token": "c2VjcmV0LXRva2Vu"}'

@@ -15,7 +15,7 @@ import pytest
 from rig.hub import Answer, Hub, wait_for
 from rig.rest import Rest, wait_for_calendar
 
-from carme_hub.domain.tres import time_of
+from carme_hub.domain.cluster.tres import time_of
 from carme_hub.sandbox.sandbox import Sandbox
 
 ROOT = "/services/reservations/api/v1/"

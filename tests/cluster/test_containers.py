@@ -20,8 +20,8 @@ from carme_hub.containers.images import read_image
 from carme_hub.containers.podman import Podman
 from carme_hub.containers.runtime import Bind, Image, Runtime
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.image import build_default_image, build_full_image, build_training_image
-from carme_hub.sandbox.image_apptainer import ensure_apptainer
+from carme_hub.sandbox.images.apptainer import ensure_apptainer
+from carme_hub.sandbox.images.build import build_default_image, build_full_image, build_training_image
 
 PROBE = """
 import json, os, pathlib, sys

@@ -16,7 +16,7 @@ from rig.hub import Hub, wait_for
 from rig.truth import Record, Truth
 from slurm_parts import requeue, starts
 
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.sandbox.demo import WIDE
 
 HOUR = 3600

@@ -10,22 +10,22 @@ import pytest
 from slurm_parts import CommandsOfTheHub, hub_client, spec, submitter
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.keeper import ReservationKeeper
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.licenses import faults, named_by
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
-from carme_hub.domain.slots import names_for
-from carme_hub.domain.supply import spots_of
+from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.licenses import faults, named_by
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.calendar.slots import names_for
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.files import job_submit
 from carme_hub.sandbox.sandbox import Sandbox
+from carme_hub.sandbox.slurm.files import job_submit
 from carme_hub.slurm.reservations import ReservationsCli, licenses_in_slurm
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 LICENSES = {"a100": "gpu_a100"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from slurm_parts import CommandsOfTheHub
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.mirror import Entity, Fence, Needs, Plan, plan
-from carme_hub.domain.quotas import Quota, Who
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.quotas.slurm_limits import Entity, Fence, Needs, Plan, plan
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.billing import BillingReader

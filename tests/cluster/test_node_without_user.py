@@ -10,8 +10,8 @@ from pathlib import Path
 from rig.hub import Hub
 
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.daemons import PACKAGED, daemons, log_of
 from carme_hub.sandbox.sandbox import Sandbox
+from carme_hub.sandbox.slurm.daemons import PACKAGED, daemons, log_of
 
 LOOK = "import getpass, os; print(os.getuid(), getpass.getuser(), os.path.expanduser('~'), os.getcwd())"
 

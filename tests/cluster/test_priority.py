@@ -7,7 +7,7 @@ import re
 import pytest
 from slurm_parts import WAYS, CommandsOfTheHub, hub_client, spec, submitter, until
 
-from carme_hub.domain.jobs import JobSpec
+from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.sandbox import Cluster
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from certipy import Certipy
 
-from carme_hub.spawners.proxy import CERTIFICATE, proxy_environment
-from carme_hub.spawners.tls import AUTHORITY, certificate_of, issue
+from carme_hub.spawners.hub.proxy import CERTIFICATE, proxy_environment
+from carme_hub.spawners.hub.tls import AUTHORITY, certificate_of, issue
 
 BIN = Path(sys.prefix) / "bin"
 TOKEN = "of-the-proxy"

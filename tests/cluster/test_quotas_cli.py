@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.sandbox import Cluster
 from carme_hub.store.engine import CarmeStore
 

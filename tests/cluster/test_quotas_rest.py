@@ -11,7 +11,7 @@ import pytest
 from rig import rest
 from rig.hub import Hub, wait_for
 
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.sandbox import Cluster
 
 ROOT = "/services/quotas/api/v1/"

@@ -11,17 +11,17 @@ import pytest
 from slurm_parts import hub_client, hub_reservations
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.keeper import ReservationKeeper
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import State
-from carme_hub.domain.slurm_reservations import Create, Delete, SlurmReservation, plan
-from carme_hub.domain.supply import spots_of
+from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import State
+from carme_hub.domain.calendar.slurm_reservations import Create, Delete, SlurmReservation, plan
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 HOUR = 3600

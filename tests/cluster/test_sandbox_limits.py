@@ -8,8 +8,8 @@ import pytest
 
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.files import job_submit
 from carme_hub.sandbox.sandbox import Sandbox
+from carme_hub.sandbox.slurm.files import job_submit
 
 NOTHING = "#!/bin/sh\ntrue\n"
 WAIT = "#!/bin/sh\nsleep 300\n"

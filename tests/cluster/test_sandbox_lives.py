@@ -18,9 +18,9 @@ from carme_hub.errors import SandboxError
 from carme_hub.paths import share_folder
 from carme_hub.sandbox import Cluster, Sandbox
 from carme_hub.sandbox import __file__ as package
-from carme_hub.sandbox.daemons import PACKAGED
-from carme_hub.sandbox.files import Writer
 from carme_hub.sandbox.layout import Layout
+from carme_hub.sandbox.slurm.daemons import PACKAGED
+from carme_hub.sandbox.slurm.files import Writer
 
 _OUTSIDE = ("/etc/sudoers.d", "/etc/slurm", "/etc/munge", "/run/munge", "/run/mysqld", "/var/lib/mysql", "/var/spool")
 

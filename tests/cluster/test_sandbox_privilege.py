@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.domain.jobs import JobSpec
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.jobs import JobSpec
+from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.sandbox import Cluster
-from carme_hub.slurm.submit import document
+from carme_hub.slurm.submit.ways import document
 
 SUDO = "/usr/bin/sudo"
 

@@ -12,8 +12,8 @@ from notebooks import USER, HubThatOnlyListens, Session
 from carme_hub.containers.bubblewrap import Bubblewrap
 from carme_hub.containers.images import read_image
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.image import build_default_image
-from carme_hub.spawners.apps import CarmeApps
+from carme_hub.sandbox.images.build import build_default_image
+from carme_hub.spawners.apps.settings import CarmeApps
 
 #: In the place of the node's own; npm is a script of it.
 NODE = '#!/bin/sh\necho "node $*" >> "$HOME/node.log"\n'

@@ -18,14 +18,14 @@ import pytest
 import pytest_asyncio
 from slurm_parts import SECRET, WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.reasons import end_sentence, refusal_sentence
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.verdict import History, Standing, judge
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.reasons import end_sentence, refusal_sentence
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.liveness import History, Standing, judge
 from carme_hub.errors import SlurmRejected
 from carme_hub.sandbox import Cluster
-from carme_hub.slurm.cli import SlurmCli
-from carme_hub.slurm.rest import RestSubmitter
+from carme_hub.slurm.cli.client import SlurmCli
+from carme_hub.slurm.submit.slurmrestd import RestSubmitter
 
 
 @pytest_asyncio.fixture(loop_scope="module")

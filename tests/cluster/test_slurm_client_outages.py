@@ -11,12 +11,12 @@ import pytest_asyncio
 from rig.hub import wait_saved
 from slurm_parts import WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
 
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.verdict import History, Standing, judge
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.sessions.liveness import History, Standing, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.sandbox import Sandbox
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 
 
 @pytest_asyncio.fixture(loop_scope="module")

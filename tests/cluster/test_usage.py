@@ -14,12 +14,12 @@ import pytest
 import pytest_asyncio
 from slurm_parts import CommandsOfTheHub, requeue, starts
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.usage import Usage
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.hostname import as_localhost
 from carme_hub.sandbox.sandbox import Sandbox
+from carme_hub.sandbox.slurm.hostname import as_localhost
 from carme_hub.slurm.usage import UsageReader
 
 _SLEEP = "#!/bin/sh\nsleep {}\n"

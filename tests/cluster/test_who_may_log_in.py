@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from rig.hub import Hub
 
-from carme_hub.cli.doctor_slurm import judge, read_facts
-from carme_hub.cli.findings import Level
+from carme_hub.cli.doctor.findings import Level
+from carme_hub.cli.doctor.slurm import judge, read_facts
 from carme_hub.sandbox import Cluster
 
 GUEST, PASSWORD = "carme-guest", "correct horse 7"

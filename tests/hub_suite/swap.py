@@ -35,20 +35,20 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from traitlets import Integer, default
 
-import carme_hub.spawners.slurm
+import carme_hub.spawners.slurm.spawner
 from carme_hub.containers.runtime import ContainerRequest, Plan
-from carme_hub.domain.jobs import Job, JobRecord, JobSpec, Phase, Snapshot
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.domain.sessions import Session
+from carme_hub.domain.cluster.jobs import Job, JobRecord, JobSpec, Phase, Snapshot
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.client import Association
 from carme_hub.slurm.settings import CarmeSlurm
-from carme_hub.spawners.arrival import Arrival
-from carme_hub.spawners.callback import HANDLERS
-from carme_hub.spawners.pages import CarmeSpawnHandler
-from carme_hub.spawners.script import Owner, Site
-from carme_hub.spawners.shared import Shared
-from carme_hub.spawners.slurm import SlurmContainerSpawner
+from carme_hub.spawners.handlers.callback import HANDLERS
+from carme_hub.spawners.handlers.pages import CarmeSpawnHandler
+from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.job_script import Owner, Site
+from carme_hub.spawners.slurm.arrival import Arrival
+from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 from carme_hub.store.engine import CarmeStore
 
 #: Tests of JupyterHub that can apply to LocalProcessSpawner only, and why.
@@ -270,7 +270,7 @@ def _callback_alone(db: Any) -> int:
     return _alone[loop]
 
 
-carme_hub.spawners.slurm.Arrival = ArrivalUnderTest  # type: ignore[misc]
+carme_hub.spawners.slurm.spawner.Arrival = ArrivalUnderTest  # type: ignore[misc]
 CarmeSlurm.client = lambda self: _slurm()  # type: ignore[method-assign]
 CarmeSlurm.fast_interval.default_value = 0.1
 CarmeStore.url.default_value = f"sqlite:///{HOMES}/carme.sqlite"

@@ -12,11 +12,11 @@ import pytest
 from traitlets.config import Application
 
 from carme_hub.accounting.ledger import Ledger
-from carme_hub.cli.quotas_give import GrantApp
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.usage import Usage
+from carme_hub.cli.quotas.grants import GrantApp
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import Policy
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import Filter, LedgerStore
+from carme_hub.store.ledger.writes import Filter, LedgerStore
 
 
 class Line:

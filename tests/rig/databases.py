@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from carme_hub.store.engine import CarmeStore, make_engine
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.threads import COUNT
 
 from .postgres import Postgres, PostgresMissing, postgres

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from carme_hub.services.reservations import models, queries
+from carme_hub.services.reservations.rest import models, queries
 
 from .forged_http import ForgedHandler, ForgedServer, run, serving
 

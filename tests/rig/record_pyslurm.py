@@ -19,11 +19,11 @@ from typing import Any
 
 import pyslurm
 
-from carme_hub.slurm import native_server
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Answer, Commands
+from carme_hub.slurm.pyslurm import server
 from carme_hub.slurm.reservations import ReservationsCli
-from carme_hub.slurm.submit import DirectSubmitter
+from carme_hub.slurm.submit.ways import DirectSubmitter
 
 
 class Recorded:
@@ -112,19 +112,19 @@ async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
     cli = SlurmCli(cluster="x", commands=commands, submitter=DirectSubmitter(commands))
     begun = time.time() - 3600
     await cli.snapshot()
-    native_server.jobs(library)
+    server.jobs(library)
     for words in library.said["jobs"]:
         if (
             words["time_limit"] is None and (words["end_time"] or 0) > time.time()
         ):  # squeue calls it NONE while it lies ahead
             words["end_time"] = 4102444800
     await cli.nodes()
-    native_server.nodes(library)
+    server.nodes(library)
     await ReservationsCli(commands).show()
-    native_server.reservations(library)
+    server.reservations(library)
     for name, user in wanted:
         await cli.records(name, user, begun)
-        native_server.records(library, name, user, begun)
+        server.records(library, name, user, begun)
     numbers = {words["user_id"] for words in (*library.said["jobs"], *library.said.get("records", ()))} | {0}
     users = {str(number): pwd.getpwuid(number).pw_name for number in numbers}
     said = {**library.said, "users": users, "tracked": pyslurm.slurmctld.Config.load().accounting_storage_tres}

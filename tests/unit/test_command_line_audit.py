@@ -9,13 +9,13 @@ from typing import Any
 
 from rig.command_line import Line, line
 
-from carme_hub.cli.configured import actor
-from carme_hub.cli.quotas_give import CorrectApp, TransferApp
-from carme_hub.cli.quotas_requests import ApproveApp, DenyApp, RequestApp
-from carme_hub.cli.quotas_slurm import AnomaliesApp
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.cli.base import actor
+from carme_hub.cli.quotas.grants import CorrectApp, TransferApp
+from carme_hub.cli.quotas.requests import ApproveApp, DenyApp, RequestApp
+from carme_hub.cli.quotas.slurm import AnomaliesApp
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.usage import Usage
 
 __all__ = ["line"]
 SACCTMGR = """#!/bin/sh

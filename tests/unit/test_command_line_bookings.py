@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rig.forged_calendar import ID, ForgedCalendar, at, booking, calendar, commands, conflict, run, taken
 
-from carme_hub.cli.reservations_change import ApproveApp, CancelApp, DenyApp, MaintenanceApp, MoveApp, ReleaseApp
-from carme_hub.cli.reservations_show import FreeApp, ListApp, ShowApp
+from carme_hub.cli.reservations.change import ApproveApp, CancelApp, DenyApp, MaintenanceApp, MoveApp, ReleaseApp
+from carme_hub.cli.reservations.show import FreeApp, ListApp, ShowApp
 
 __all__ = ["calendar"]
 

@@ -9,7 +9,7 @@ from rig.command_line import Line, line
 from rig.databases import OnePostgres, one_postgres
 
 from carme_hub.cli.db import BackupApp, CheckApp, SumApp, UpgradeApp
-from carme_hub.cli.quotas_show import ShowApp
+from carme_hub.cli.quotas.show import ShowApp
 from carme_hub.store.engine import current_revision, head_revision, make_engine, migrate
 
 __all__ = ["line", "one_postgres"]

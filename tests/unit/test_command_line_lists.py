@@ -6,10 +6,10 @@ import time
 
 from rig.command_line import Line, line
 
-from carme_hub.cli.quotas_requests import RequestApp
-from carme_hub.cli.quotas_slurm import AnomaliesApp
+from carme_hub.cli.quotas.requests import RequestApp
+from carme_hub.cli.quotas.slurm import AnomaliesApp
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import Anomaly, LedgerStore
+from carme_hub.store.ledger.writes import Anomaly, LedgerStore
 
 __all__ = ["line"]
 

@@ -13,19 +13,19 @@ import pytest
 from rig.command_line import Line, line
 from traitlets.config import Application
 
-from carme_hub.cli.configured import UsageError, actor, table
+from carme_hub.cli.base import UsageError, actor, table
 from carme_hub.cli.db import BackupApp, CheckApp, DbApp
-from carme_hub.cli.quotas import QuotasApp
-from carme_hub.cli.quotas_desk import hours, read_amount, read_time
-from carme_hub.cli.quotas_give import CorrectApp, GrantApp, TransferApp
-from carme_hub.cli.quotas_policy import MirrorApp, ReplayApp
-from carme_hub.cli.quotas_requests import ApproveApp, DenyApp, RequestApp
-from carme_hub.cli.quotas_show import ReportApp, ShowApp
-from carme_hub.cli.quotas_slurm import AnomaliesApp, ReconcileApp, SettleApp
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR, RULES
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.cli.quotas.command import QuotasApp
+from carme_hub.cli.quotas.grants import CorrectApp, GrantApp, TransferApp
+from carme_hub.cli.quotas.ledger_access import hours, read_amount, read_time
+from carme_hub.cli.quotas.policy import MirrorApp, ReplayApp
+from carme_hub.cli.quotas.requests import ApproveApp, DenyApp, RequestApp
+from carme_hub.cli.quotas.show import ReportApp, ShowApp
+from carme_hub.cli.quotas.slurm import AnomaliesApp, ReconcileApp, SettleApp
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, RULES
+from carme_hub.domain.ledger.usage import Usage
 from carme_hub.store.engine import current_revision, make_engine, migrate
 
 __all__ = ["line"]

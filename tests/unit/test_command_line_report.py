@@ -9,11 +9,11 @@ import pytest
 from jupyterhub import orm
 from rig.command_line import Line, line
 
-from carme_hub.cli.quotas_show import ReportApp
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.cli.quotas.show import ReportApp
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
 
 __all__ = ["line"]
 MEMBERS = {"course": ("ada", "bob"), "staff": ("ada",), "account:physics": ("ada", "bob"), "role:teacher": ("bob",)}

@@ -11,10 +11,10 @@ from rig.forged_calendar import ID, ForgedCalendar, at, booking, calendar, comma
 
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.cli.hub_client import service_address
-from carme_hub.cli.reservations import ReservationsApp
-from carme_hub.cli.reservations_book import BookApp
-from carme_hub.cli.reservations_change import ApproveApp, CancelApp, DenyApp, MaintenanceApp, MoveApp, ReleaseApp
-from carme_hub.cli.reservations_show import FreeApp, ListApp, ShowApp
+from carme_hub.cli.reservations.book import BookApp
+from carme_hub.cli.reservations.change import ApproveApp, CancelApp, DenyApp, MaintenanceApp, MoveApp, ReleaseApp
+from carme_hub.cli.reservations.command import ReservationsApp
+from carme_hub.cli.reservations.show import FreeApp, ListApp, ShowApp
 
 __all__ = ["calendar"]
 
@@ -39,7 +39,7 @@ def test_a_command_that_there_is_not_is_said(word: str, hint: str, capsys: pytes
 
 
 def test_the_calendar_is_one_of_the_commands() -> None:
-    assert CarmeHubApp.subcommands["reservations"][0] == "carme_hub.cli.reservations.ReservationsApp"
+    assert CarmeHubApp.subcommands["reservations"][0] == "carme_hub.cli.reservations.command.ReservationsApp"
     assert service_address("https://a.org/jupyter/hub/", "reservations") == (
         "https://a.org/jupyter/services/reservations/api/v1"
     )

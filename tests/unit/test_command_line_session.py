@@ -15,7 +15,7 @@ from rig.forged_http import ForgedHandler, ForgedServer, run, serving
 
 from carme_hub.cli.hub_client import api_address
 from carme_hub.cli.session import ListApp, SessionApp, StartApp, StopApp
-from carme_hub.domain.reasons import NO_FOLDER, end_sentence
+from carme_hub.domain.cluster.reasons import NO_FOLDER, end_sentence
 from carme_hub.errors import CarmeError
 
 SECRET = "of-alice"

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carme_hub.cli import reservations_times as times
-from carme_hub.cli.configured import UsageError
+from carme_hub.cli.base import UsageError
+from carme_hub.cli.reservations import times
 
 BERLIN = ZoneInfo("Europe/Berlin")
 #: A Tuesday, at three in the afternoon.

@@ -13,7 +13,7 @@ from traitlets.config import PyFileConfigLoader
 
 from carme_hub.auth.authenticator import CarmeAuthenticator
 from carme_hub.config import ROLES
-from carme_hub.spawners.batchspawner_names import REPLACED, BatchSpawnerBase
+from carme_hub.spawners.slurm.batchspawner_names import REPLACED, BatchSpawnerBase
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

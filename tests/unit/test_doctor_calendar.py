@@ -14,15 +14,15 @@ import pytest
 from traitlets.config import Config
 
 from carme_hub.booking.settings import CarmeReservations
-from carme_hub.cli import doctor_calendar
-from carme_hub.cli.doctor_calendar import CalendarFacts, judge, judge_site
-from carme_hub.cli.findings import Level
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.slurm_reservations import SlurmReservation
+from carme_hub.cli.doctor import calendar
+from carme_hub.cli.doctor.calendar import CalendarFacts, judge, judge_site
+from carme_hub.cli.doctor.findings import Level
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 NOW = 1_795_000_000
@@ -156,7 +156,7 @@ def names(config: Config) -> set[tuple[Level, str]]:
 
 
 def test_slurm_database_and_service_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_calendar.os, "geteuid", lambda: 1)
+    monkeypatch.setattr(calendar.os, "geteuid", lambda: 1)
     orphans = (Level.ADVICE, "Slurm's reservations")
     with proxy(200, HEALTHY) as (port, asked):
         config = site(tmp_path, port)
@@ -168,7 +168,7 @@ def test_slurm_database_and_service_are_asked(tmp_path: Path, monkeypatch: pytes
 
 
 def test_whatever_is_silent_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_calendar.os, "geteuid", lambda: 1)
+    monkeypatch.setattr(calendar.os, "geteuid", lambda: 1)
     with proxy(503, {"error": "not-ready", "message": "The service is starting."}) as (port, _):
         config = site(tmp_path, port, level="")
         found = {each.setting: each for each in judge_site(config)}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.cli.doctor import UNSAFE, UNSEEN, DoctorApp
-from carme_hub.cli.findings import Finding, advice, unknown, unsafe
+from carme_hub.cli.doctor.command import UNSAFE, UNSEEN, DoctorApp
+from carme_hub.cli.doctor.findings import Finding, advice, unknown, unsafe
 
 SHIPPED = Path(__file__).parents[2] / "jupyterhub_config.py"
 STATE = "/var/lib/carme-hub"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from traitlets.config import Config
 
-from carme_hub.cli import doctor_policy, doctor_slurm
-from carme_hub.cli.doctor_slurm import SlurmFacts, judge, parse, read_facts
-from carme_hub.cli.findings import Level
+from carme_hub.cli.doctor import policy as doctor_policy
+from carme_hub.cli.doctor import slurm
+from carme_hub.cli.doctor.findings import Level
+from carme_hub.cli.doctor.slurm import SlurmFacts, judge, parse, read_facts
 
 SAFE = {
     "SlurmdTimeout": "900 sec",
@@ -37,7 +38,7 @@ def found(config: dict[str, str] | None = None, dbd: dict[str, str] | None = Non
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_slurm, "_key", lambda what, key: iter(()))
+    monkeypatch.setattr(slurm, "_key", lambda what, key: iter(()))
 
 
 def test_a_safe_cluster_has_nothing_to_mend() -> None:

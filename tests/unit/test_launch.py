@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.marks import EndMark, end_mark
+from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 
 LAUNCH = Path(__file__).parents[2] / "spawners" / "launch.py"
 SUPERVISE = LAUNCH.with_name("supervise.py")

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import hostname
+from carme_hub.sandbox.slurm import hostname
 
 may_not = subprocess.run(["/usr/bin/unshare", "--uts", "true"], capture_output=True, check=False).returncode != 0
 

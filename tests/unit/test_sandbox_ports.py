@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import ports
-from carme_hub.sandbox.ports import USUAL, Ports, free_block, hub_ports
+from carme_hub.sandbox.slurm import ports
+from carme_hub.sandbox.slurm.ports import USUAL, Ports, free_block, hub_ports
 
 
 def test_two_folders_get_two_blocks_before_either_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,16 @@ import pytest
 
 from carme_hub.cli.sandbox import SandboxApp
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import Sandbox, build, people
-from carme_hub.sandbox.associations import books
+from carme_hub.sandbox import Sandbox, people
 from carme_hub.sandbox.demo import what_to_try
-from carme_hub.sandbox.files import job_submit
-from carme_hub.sandbox.hardware import make_devices, virtual_nodes
 from carme_hub.sandbox.layout import Layout, default_state
-from carme_hub.sandbox.ports import Ports
 from carme_hub.sandbox.privilege import check_parents
-from carme_hub.sandbox.settings import Settings
+from carme_hub.sandbox.slurm import release
+from carme_hub.sandbox.slurm.associations import books
+from carme_hub.sandbox.slurm.files import job_submit
+from carme_hub.sandbox.slurm.hardware import make_devices, virtual_nodes
+from carme_hub.sandbox.slurm.ports import Ports
+from carme_hub.sandbox.slurm.settings import Settings
 from carme_hub.sandbox.status import NodeStatus, ProcessStatus, Status
 
 
@@ -130,7 +131,7 @@ def test_the_users_stay_while_another_sandbox_needs_them(tmp_path: Path, monkeyp
 
 def test_only_known_releases_are_built() -> None:
     with pytest.raises(SandboxError, match=r"Only 24\.11"):
-        build.build("23.02", print)
+        release.build("23.02", print)
 
 
 def test_without_a_sandbox_status_says_down_and_down_does_nothing(short_path: Path) -> None:

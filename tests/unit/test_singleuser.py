@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from certipy import Certipy
 
-from carme_hub.spawners import singleuser
+from carme_hub.node import singleuser
 
 PROGRAM = Path(__file__).parents[2] / "spawners" / "singleuser.py"
 SERVER = "import os, sys; print('SERVER', os.environ['JUPYTERHUB_SERVICE_URL'], os.environ['TOKEN'], flush=True)"

@@ -15,15 +15,15 @@ from typing import Any
 from carme_hub.containers.images import read_image
 from carme_hub.containers.registry import runtime
 from carme_hub.containers.runtime import Image, Runtime
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.image import build_default_image
+from carme_hub.sandbox.images.build import build_default_image
 from carme_hub.sandbox.processes import identity
-from carme_hub.spawners.script import LAUNCH, Owner, Server, Site, render
+from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, render
 
 #: Its text: the checkout may lie where its users cannot read it.
-BROKER = (Path(__file__).parents[3] / "carme_hub/training/broker.py").read_text(encoding="utf-8")
+BROKER = (Path(__file__).parents[3] / "carme_hub/training/session/step_broker.py").read_text(encoding="utf-8")
 USER = "alice"
 #: What is in front of the code that asks for ranks.
 ASKER = """

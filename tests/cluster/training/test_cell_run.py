@@ -31,7 +31,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 def processes(lab: Lab) -> list[str]:
     """Return the command lines of ranks of this file's runs, on all nodes: they are on this machine."""
     said = lab.hub.cluster.run("ps", "-u", lab.user, "-o", "args=").stdout.splitlines()
-    return [line for line in said if "carme_hub.training.rank" in line and TAG in line]
+    return [line for line in said if "carme_hub.training.rank.program" in line and TAG in line]
 
 
 def test_a_cell_shows_rank_0_in_front_the_others_folded_and_what_it_took(lab: Lab) -> None:
@@ -198,5 +198,5 @@ def test_the_hub_hears_that_a_run_goes_on(site: Hub, lab: Lab) -> None:
         return str(site.api("GET", "/users/alice").body["servers"][""]["last_activity"])
 
     before = seen()
-    lab.check("from carme_hub.training.activity import Activity; Activity().say()")
+    lab.check("from carme_hub.training.session.activity import Activity; Activity().say()")
     wait_for(lambda: seen() > before, 5, "the hub to know of activity; the server itself says it every five minutes")

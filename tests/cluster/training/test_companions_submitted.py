@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 from slurm_parts import WAYS, CommandsOfTheHub, hub_client, recorded, spec, submitter, until
 
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.sandbox import Cluster
 
 

@@ -109,7 +109,7 @@ def finished(said: dict[str, Any]) -> list[str]:
 def ranks_alive(lab: Lab, run: str) -> list[str]:
     """Return the processes of a run's ranks on this machine, which all nodes are."""
     found = lab.hub.cluster.run("ps", "-eo", "args").stdout.splitlines()
-    return [line for line in found if f"/{run} " in line and "carme_hub.training.rank" in line]
+    return [line for line in found if f"/{run} " in line and "carme_hub.training.rank.program" in line]
 
 
 def test_torch_trains_in_the_job_of_the_session(lab: Lab) -> None:

@@ -279,7 +279,7 @@ def test_no_secret_of_the_session_is_in_an_environment_or_a_command_line_of_a_st
 def test_a_program_inside_the_container_can_ask(cluster: Cluster) -> None:
     code = (
         "import os, sys, time\n"
-        "from carme_hub.training.broker import Broker, Step\n"
+        "from carme_hub.training.session.step_broker import Broker, Step\n"
         "while not os.path.exists(os.environ['CARME_SESSION_FOLDER'] + '/steps.sock'): time.sleep(0.05)\n"
         "command = (sys.executable, '-c', 'print(6 * 7)')\n"
         "print('status', Broker().start(Step('inside', 2, command), 1, 2).wait(30))\n"

@@ -5,7 +5,7 @@ from forged_site import Site
 from forged_slots import Till
 from rig.databases import database_url, engine, one_postgres, store
 
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 __all__ = ["database_url", "engine", "one_postgres", "store"]
 

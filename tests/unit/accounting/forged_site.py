@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carme_hub.accounting.ledger import Ledger
-from carme_hub.domain.jobs import JOB_NAME_PREFIX, Phase
-from carme_hub.domain.ledger import ONE
-from carme_hub.domain.policy import REFUNDS, Policy
-from carme_hub.domain.quotas import Ask, Person, Quota, Who
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.domain.usage import Usage
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import REFUNDS, Policy
+from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 HOUR, DAY = 3600, 86400

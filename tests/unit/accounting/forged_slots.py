@@ -9,15 +9,15 @@ from typing import Any
 
 from forged_site import ADA, HOUR, MONDAY, Site, a100
 
-from carme_hub.accounting import slots, slots_over
-from carme_hub.accounting.admit import admit
-from carme_hub.accounting.slots import Slot
-from carme_hub.domain.decision import Decision
-from carme_hub.domain.ledger import Entry
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import SessionState
-from carme_hub.store.ledger import LedgerWrites
+from carme_hub.accounting.admission import admit
+from carme_hub.accounting.slots import holds, settlement
+from carme_hub.accounting.slots.holds import Slot
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import Entry
+from carme_hub.domain.quotas.decision import Decision
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.domain.sessions.session import SessionState
+from carme_hub.store.ledger.writes import LedgerWrites
 
 
 def slot(id: str = "r1", start: float = MONDAY + HOUR, length: float = 2 * HOUR, gpus: int = 4, **more: Any) -> Slot:
@@ -39,35 +39,35 @@ class Till:
 
     def hold(self, which: Slot, person: Person = ADA) -> Decision:
         with self.open() as writes:
-            return slots.hold(self.site.ledger.books, writes, which, person, "ada")
+            return holds.hold(self.site.ledger.books, writes, which, person, "ada")
 
     def change(self, which: Slot, person: Person = ADA) -> Decision:
         with self.open() as writes:
-            return slots.change(self.site.ledger.books, writes, which, person, "ada")
+            return holds.change(self.site.ledger.books, writes, which, person, "ada")
 
     def level(self, which: Slot, *inside: str, **more: Any) -> int:
         with self.open() as writes:
-            return slots.level(self.site.ledger.books, writes, which, self.site.now, inside, **more)
+            return holds.level(self.site.ledger.books, writes, which, self.site.now, inside, **more)
 
     def lapse(self, which: Slot, gpu_seconds: int, least: int = 0) -> int:
         with self.open() as writes:
-            return slots_over.lapse(writes, which, self.site.now, gpu_seconds, least)
+            return settlement.lapse(writes, which, self.site.now, gpu_seconds, least)
 
     def settle(self, which: Slot, *, ended: float = 0, booked: bool = True, used: int | Mapping[str, int] = 0) -> bool:
         at = int(ended or which.end)
         used = {which.gpus.type: used} if isinstance(used, int) else used
         with self.open() as writes:
-            return slots_over.settle_slot(
+            return settlement.settle_slot(
                 self.site.ledger.books, writes, which, self.site.now, ended=at, booked=booked, used=used
             )
 
     def give_back(self, which: Slot) -> bool:
         with self.open() as writes:
-            return slots.give_back(self.site.ledger.books, writes, which, "cancelled", "ada")
+            return holds.give_back(self.site.ledger.books, writes, which, "cancelled", "ada")
 
     def held(self) -> dict[str, int]:
         with self.site.store.reading("lab") as reads:
-            return slots.holding(reads)
+            return holds.holding(reads)
 
     def entries(self, id: str = "r1") -> list[Entry]:
         with self.site.store.reading("lab") as reads:

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
 
-from carme_hub.domain.booking_rules import BookingRule
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Quota, Who, Window
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.booking_rules import BookingRule
+from carme_hub.domain.quotas.rules import Quota, Who, Window
 
 #: Where and when a story begins. In Havana clocks change at midnight: one is skipped, another comes twice.
 CLOCKS = tuple(

@@ -15,17 +15,17 @@ from plain_facts import DAY, Gift, Held, Job, Wish, page_of
 from plain_sums import PlainSums
 from sqlalchemy import event
 
-from carme_hub.accounting.admit import admit, preview
+from carme_hub.accounting.admission import admit, preview
 from carme_hub.accounting.grants import grant
-from carme_hub.accounting.settle import settle
-from carme_hub.domain.decision import Decision
-from carme_hub.domain.jobs import JOB_NAME_PREFIX, Phase
-from carme_hub.domain.quotas import Ask, Person, Quota
-from carme_hub.domain.resources import NO_GPUS, Gpus
-from carme_hub.domain.sessions import SessionState
-from carme_hub.domain.usage import Usage
+from carme_hub.accounting.settlement import settle
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.decision import Decision
+from carme_hub.domain.quotas.rules import Ask, Person, Quota
+from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.engine import make_engine
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 PEOPLE = (
     Person("ada", frozenset({"course"}), frozenset({"staff"})),

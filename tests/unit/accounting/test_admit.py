@@ -10,13 +10,13 @@ import pytest
 from forged_site import ADA, BOB, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, usage
 from sqlalchemy import Engine
 
-from carme_hub.accounting.admit import StillRunning, admit
-from carme_hub.accounting.books import Unknown
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Ask, Quota, Who, Window
+from carme_hub.accounting.admission import StillRunning, admit
+from carme_hub.accounting.context import Unknown
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Ask, Quota, Who, Window
 from carme_hub.errors import Refused
 from carme_hub.store.engine import make_engine
-from carme_hub.store.ledger import Filter, LedgerStore
+from carme_hub.store.ledger.writes import Filter, LedgerStore
 
 
 async def test_a_session_holds_gpus_times_time_limit_times_price(site: Site) -> None:

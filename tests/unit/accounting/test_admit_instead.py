@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from forged_site import ADA, GRANTED_ONLY, HOUR, MONDAY, Site, a100
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Quota, Who
-from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.sessions.session import SessionState
 
 #: What stays held of a session that began half an hour ago: that, and a minute in which its job may have ended.
 KEPT = 31 * 60 * 1000

@@ -6,9 +6,9 @@ import pytest
 from forged_site import ADA, DAY, HOUR, MONDAY, Site, a100, usage
 from sqlalchemy import text
 
-from carme_hub.domain.ledger import GPU_HOUR, Balance
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
+from carme_hub.domain.sessions.session import SessionState
 
 ENDED = SessionState.ENDED
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from forged_site import ADA, HOUR, MONDAY, Site, a100, usage
 
-from carme_hub.accounting.books import Unknown
+from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.grants import KeyUsed, NotEnoughLeft, NotGranted
-from carme_hub.domain.credits import left_of_credits
-from carme_hub.domain.ledger import GPU_HOUR, Balance, Entry, Kind
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.sessions import SessionState
-from carme_hub.store.ledger import Filter
+from carme_hub.domain.ledger.credits import left_of_credits
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Entry, Kind
+from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.sessions.session import SessionState
+from carme_hub.store.ledger.writes import Filter
 
 
 async def test_a_grant_is_written_once_for_its_key_with_who_and_why(site: Site) -> None:

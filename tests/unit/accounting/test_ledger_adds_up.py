@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from rig import postgres
 from sqlalchemy import Engine
 
-from carme_hub.accounting.admit import admit, extend, release
-from carme_hub.accounting.credits import expire_all
+from carme_hub.accounting.admission import admit, extend, release
+from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import grant
-from carme_hub.accounting.settle import settle
-from carme_hub.domain.ledger import GPU_HOUR, Balance
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import SessionState
-from carme_hub.store.ledger_sums import differences
+from carme_hub.accounting.settlement import settle
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
+from carme_hub.domain.sessions.session import SessionState
+from carme_hub.store.ledger.sums import differences
 
 _numbers = count(1)
 _amounts = st.integers(1, 6 * GPU_HOUR)

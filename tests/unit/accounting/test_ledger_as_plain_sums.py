@@ -15,17 +15,17 @@ from plain_facts import DAY, Gift, Held, Moment, Wish
 from policies_by_chance import CLOCKS, policies
 from story_by_chance import ACCOUNTS, PEOPLE, Story, one_of
 
-from carme_hub.accounting.admit import extend, release, standing, undo_extension
-from carme_hub.accounting.credits import expire_all
-from carme_hub.accounting.decide import decide_anomaly
+from carme_hub.accounting.admission import extend, release, standing, undo_extension
+from carme_hub.accounting.anomaly_decisions import decide_anomaly
+from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import NotEnoughLeft, correct, transfer
-from carme_hub.accounting.reconcile import reconcile
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.sessions import SessionState
+from carme_hub.accounting.reconciliation import reconcile
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import Anomaly
-from carme_hub.store.ledger_sums import differences
+from carme_hub.store.ledger.sums import differences
+from carme_hub.store.ledger.writes import Anomaly
 
 JOB_ENDS = ("COMPLETED", "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED")
 people, accounts = st.sampled_from(PEOPLE), st.sampled_from(ACCOUNTS)

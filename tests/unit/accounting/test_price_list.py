@@ -9,10 +9,10 @@ import pytest
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PRICES, SHARDS, NoPrice, PriceList
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.prices import Prices
+from carme_hub.domain.ledger.prices import Prices
+from carme_hub.domain.quotas.policy import Policy
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 PARTS = {"": {"a100": 250}, "gpu": {"a100": 250}}
 SAID = Prices(gpu_in={"gpu": {"a100": 2500}}, qos={"low": 500})

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from forged_site import DAY, Site
 
-from carme_hub.accounting.odd import is_ended
-from carme_hub.domain.ledger import charge_key
+from carme_hub.accounting.anomalies import is_ended
+from carme_hub.domain.ledger.entries import charge_key
 from carme_hub.slurm.usage import read
 
 GOLDEN = Path(__file__).parents[1] / "slurm" / "golden"

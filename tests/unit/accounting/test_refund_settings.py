@@ -11,11 +11,11 @@ from forged_site import MONDAY, Site, usage
 from traitlets.config import Config
 
 from carme_hub.accounting.ledger import Ledger
+from carme_hub.accounting.policy_trial import try_policy
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
-from carme_hub.accounting.trial import try_policy
-from carme_hub.domain.ledger import GPU_HOUR, ONE
-from carme_hub.domain.policy import REFUNDS, dump_policy, parse_policy
-from carme_hub.domain.sessions import MADE_WAY, SessionState
+from carme_hub.domain.ledger.entries import GPU_HOUR, ONE
+from carme_hub.domain.quotas.policy import REFUNDS, dump_policy, parse_policy
+from carme_hub.domain.sessions.session import MADE_WAY, SessionState
 
 
 def settings(**values: Any) -> CarmeQuotas:

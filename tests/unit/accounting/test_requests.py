@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import pytest
 from forged_site import DAY, Site
 
-from carme_hub.accounting.books import Unknown
+from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.grants import NotEnoughLeft
 from carme_hub.accounting.requests import Allowance, Decided, NoSource, Requests
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Quota, Who
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Quota, Who
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import Filter
+from carme_hub.store.ledger.writes import Filter
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from forged_site import ADA, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, usage
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas import Ask, Quota, Who, Window
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import MADE_WAY, SessionState
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
+from carme_hub.domain.quotas.rules import Ask, Quota, Who, Window
+from carme_hub.domain.sessions.session import MADE_WAY, SessionState
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import Filter
+from carme_hub.store.ledger.writes import Filter
 
 ENDED = SessionState.ENDED
 

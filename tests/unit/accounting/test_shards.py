@@ -15,12 +15,12 @@ from forged_site import ADA, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, usage
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.rules import Quota, Who, Window
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.settling import Settling
+from carme_hub.services.quotas.application.settlement import Settling
 from carme_hub.slurm.usage import read
 from carme_hub.store.sessions import SessionStore
 

@@ -6,14 +6,14 @@ import pytest
 from forged_site import ADA, BOB, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, usage
 from forged_slots import Till, slot
 
-from carme_hub.accounting.admit import release, undo_extension
-from carme_hub.accounting.books import Unknown
-from carme_hub.accounting.settle import sessions_wanted
-from carme_hub.accounting.slots import Over, Slot, hold_all
-from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.resources import Gpus
-from carme_hub.store.ledger_report import holds_open
+from carme_hub.accounting.admission import release, undo_extension
+from carme_hub.accounting.context import Unknown
+from carme_hub.accounting.settlement import sessions_wanted
+from carme_hub.accounting.slots.holds import Over, Slot, hold_all
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
+from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.store.ledger.report import holds_open
 
 WEEK = 7 * DAY
 

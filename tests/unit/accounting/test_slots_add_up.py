@@ -13,19 +13,19 @@ from forged_slots import Till, slot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carme_hub.accounting.admit import admit, extend, release, undo_extension
-from carme_hub.accounting.credits import expire_all
+from carme_hub.accounting.admission import admit, extend, release, undo_extension
+from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import grant
-from carme_hub.accounting.settle import settle
-from carme_hub.accounting.slots import Slot
-from carme_hub.accounting.slots_over import LATE, used_inside
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import SessionState
-from carme_hub.domain.usage import Usage
-from carme_hub.store.ledger import Filter
+from carme_hub.accounting.settlement import settle
+from carme_hub.accounting.slots.holds import Slot
+from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.sessions.session import SessionState
+from carme_hub.store.ledger.writes import Filter
 
 LIMIT = 20 * GPU_HOUR
 EXAMPLES = 300 if os.environ.get("CARME_NIGHTLY") == "1" else 20

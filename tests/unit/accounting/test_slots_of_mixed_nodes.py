@@ -8,15 +8,15 @@ import pytest
 from forged_site import ADA, HOUR, MONDAY, Site, usage
 from forged_slots import Till, slot
 
-from carme_hub.accounting.admit import admit
-from carme_hub.accounting.slots import Slot, price_of, slot_of
-from carme_hub.accounting.slots_over import LATE, used_inside
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Ask
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Gpus
+from carme_hub.accounting.admission import admit
+from carme_hub.accounting.slots.holds import Slot, price_of, slot_of
+from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
+from carme_hub.domain.quotas.rules import Ask
 
 #: One l4 and four a100 for two hours: 2 GPU-hours of the one, and 8 of the other.
 MIXED = replace(slot(type="l4", gpus=1), also=(Gpus("a100", 4),))

@@ -9,18 +9,18 @@ from forged_site import ADA, BOB, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, u
 from forged_slots import Till, slot
 from sqlalchemy import Engine
 
-from carme_hub.accounting.admit import admit, extend, preview, release, undo_extension
-from carme_hub.accounting.slots import slot_of
-from carme_hub.accounting.slots_over import LATE, used_inside
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.ledger import GPU_HOUR, Balance, Kind
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Gpus
+from carme_hub.accounting.admission import admit, extend, preview, release, undo_extension
+from carme_hub.accounting.slots.holds import slot_of
+from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
+from carme_hub.domain.quotas.rules import Quota, Who, Window
 from carme_hub.store.check import check
-from carme_hub.store.ledger import LedgerStore
-from carme_hub.store.ledger_report import used_between
+from carme_hub.store.ledger.report import used_between
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 

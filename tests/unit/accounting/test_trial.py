@@ -6,11 +6,11 @@ from typing import Any, cast
 
 from forged_site import DAY, HOUR, MONDAY, Site, usage
 
-from carme_hub.accounting.trial import try_policy
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.usage import Usage
+from carme_hub.accounting.policy_trial import try_policy
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.rules import Quota, Who, Window
 from carme_hub.slurm.usage import UsageReader
 
 #: Twelve GPU-hours a month; the trial begins on the 20th day of a month.

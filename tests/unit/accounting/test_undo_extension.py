@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forged_site import ADA, MONDAY, Site, a100
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Ask, Quota, Who
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Ask, Quota, Who
 
 
 async def test_the_last_extension_is_taken_back_once_and_the_hold_stays(site: Site) -> None:

@@ -21,9 +21,9 @@ from jupyterhub.utils import random_port
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 from traitlets.config import Config
 
-from carme_hub.auth import authenticator, system
+from carme_hub.auth import authenticator, system_users
 from carme_hub.auth.authenticator import CarmeAuthenticator
-from carme_hub.auth.system import SystemUser
+from carme_hub.auth.system_users import SystemUser
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.client import Association
@@ -209,8 +209,8 @@ async def running(
 @pytest.fixture
 def directory(monkeypatch: pytest.MonkeyPatch) -> DirectoryOfThree:
     forged = DirectoryOfThree()
-    monkeypatch.setattr(system, "look_up", forged.look_up)
-    monkeypatch.setattr(system, "why_closed", forged.why_closed)
+    monkeypatch.setattr(system_users, "look_up", forged.look_up)
+    monkeypatch.setattr(system_users, "why_closed", forged.why_closed)
     # What a request does not wait for is a test's own matter; how fast the machine is is nobody's.
     monkeypatch.setattr(authenticator, "PATIENCE", 60.0)
     monkeypatch.setattr(authenticator, "FIRST_PATIENCE", 60.0)

@@ -18,7 +18,7 @@ from tornado.httputil import HTTPHeaders
 from traitlets.config import Config
 
 from carme_hub.address import address_key, client_address
-from carme_hub.auth.limiter import LoginLimiter, TooManyTries
+from carme_hub.auth.login_limiter import LoginLimiter, TooManyTries
 
 
 class Clock:

@@ -14,7 +14,7 @@ from traitlets.config import Config
 
 from carme_hub.auth import authenticator
 from carme_hub.auth.authenticator import CarmeAuthenticator
-from carme_hub.auth.system import SystemUser
+from carme_hub.auth.system_users import SystemUser
 from carme_hub.errors import ConfigError, SlurmUnreachable
 from carme_hub.slurm.client import Association
 

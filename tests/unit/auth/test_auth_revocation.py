@@ -12,7 +12,7 @@ from auth_hub import DirectoryOfThree, Hub, running
 from jupyterhub.spawner import Spawner
 from traitlets.config import Config
 
-from carme_hub.auth.system import SystemUser
+from carme_hub.auth.system_users import SystemUser
 
 
 class ServerThatJustIs(Spawner):

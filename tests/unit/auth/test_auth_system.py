@@ -9,27 +9,27 @@ from types import SimpleNamespace
 import pytest
 from auth_hub import DirectoryOfThree, running
 
-from carme_hub.auth import private, system
-from carme_hub.auth.private import check_private, exposure, read_secret, sqlite_file
+from carme_hub.auth import secret_files, system_users
+from carme_hub.auth.secret_files import check_private, exposure, read_secret, sqlite_file
 from carme_hub.errors import ConfigError
 
 
 @pytest.fixture
 def in_the_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the folders above be passable to all; pytest's are not."""
-    monkeypatch.setattr(private, "_passable", lambda folder: True)
+    monkeypatch.setattr(secret_files, "_passable", lambda folder: True)
 
 
 def test_a_user_of_the_system_is_found_with_its_groups() -> None:
-    root = system.look_up("root")
+    root = system_users.look_up("root")
     assert root is not None
     assert (root.uid, root.groups[0]) == (0, "root")
 
 
 @pytest.mark.parametrize("name", ["", "no such user", "a\0b", "\udcff", "x" * 10_000])
 def test_other_names_are_not(name: str) -> None:
-    assert system.look_up(name) is None
-    assert system.why_closed(name or "x") == ""
+    assert system_users.look_up(name) is None
+    assert system_users.why_closed(name or "x") == ""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_other_names_are_not(name: str) -> None:
     ],
 )
 def test_closed_accounts_are_told_from_those_without_a_password(password: bytes, expires: int, closed: str) -> None:
-    assert system.closed_by(password, expires, today=20_000) == closed
+    assert system_users.closed_by(password, expires, today=20_000) == closed
 
 
 def test_a_file_of_secrets_that_others_can_read_is_refused_with_the_command_that_mends_it(
@@ -122,4 +122,4 @@ def test_keys_of_internal_certificates_are_looked_at(tmp_path: Path, in_the_open
         internal_certs_location=str(tmp_path / "certs"),
     )
     with pytest.raises(ConfigError, match=r"hub-ca: .*chmod 600"):
-        private.check_hub_files(app)
+        secret_files.check_hub_files(app)

@@ -4,7 +4,7 @@ import pytest
 from front_desk import FrontDesk
 from rig.databases import database_url, engine, one_postgres, store, stores
 
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 __all__ = ["database_url", "engine", "one_postgres", "store", "stores"]
 

@@ -6,17 +6,17 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.keeper import Pass, ReservationKeeper
-from carme_hub.booking.lapses import Owed
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
-from carme_hub.domain.supply import spots_of
+from carme_hub.booking.reconcile.outages import Owed
+from carme_hub.booking.reconcile.reconciler import Pass, ReservationKeeper
+from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.calendar.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.store.ledger import LedgerStore, LedgerWrites
+from carme_hub.store.ledger.writes import LedgerStore, LedgerWrites
 from carme_hub.store.reservations import ReservationStore
 
 NOW, HOUR = 1_795_000_000, 3600

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from carme_hub.booking.bookings import Booker, Desk
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.desk import Booker, Desk
 from carme_hub.booking.rules import Rules
-from carme_hub.domain.booking_rules import Blackout, BookingRule
-from carme_hub.domain.capacity import Need, Spot, Taken
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.reservations import HOLDING, PROMISED, Kind, Reservation, State
-from carme_hub.store.ledger import LedgerReads, LedgerStore, LedgerWrites
+from carme_hub.domain.calendar.capacity import Need, Spot, Taken
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State
+from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.store.ledger.writes import LedgerReads, LedgerStore, LedgerWrites
 from carme_hub.store.reservations import ReservationStore
 
 NOW, HOUR = 1_795_000_000, 3600  # a Wednesday in November 2026

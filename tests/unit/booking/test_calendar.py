@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 
 from carme_hub.booking.calendar import Calendar, NoSuchGpus, SlotTaken, Supply, Time, Wish
-from carme_hub.domain.capacity import Need, Spot, Taken
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.domain.calendar.capacity import Need, Spot, Taken
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 HOUR = 3600

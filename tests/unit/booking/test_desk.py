@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 from front_desk import GPU_HOUR, HOUR, NOW, ROOT, SPOTS, FrontDesk, PurseOf, at, who, wish
 
-from carme_hub.booking.asking import LAST
+from carme_hub.booking.bookings import Booker, Desk, FreeOfCharge
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken, Time, Wish
-from carme_hub.booking.desk import Booker, Desk, FreeOfCharge
-from carme_hub.domain.booking_rules import Blackout, BookingRule
-from carme_hub.domain.capacity import Need, Spot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.reservations import Kind, State
+from carme_hub.booking.validation import LAST
+from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Kind, State
+from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 REPEATS = 20 if os.environ.get("CARME_NIGHTLY") else 2
 

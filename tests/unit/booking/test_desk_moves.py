@@ -8,15 +8,15 @@ import random
 import pytest
 from front_desk import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
 
+from carme_hub.booking.bookings import Booker, Desk
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.booking.desk import Booker, Desk
-from carme_hub.domain.booking_rules import BookingRule
-from carme_hub.domain.capacity import Need, Taken
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.capacity import Need, Taken
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.quotas.booking_rules import BookingRule
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 
 async def test_it_keeps_its_places_where_they_are_free_and_takes_others_where_not(front: FrontDesk) -> None:

@@ -6,9 +6,9 @@ import pytest
 from front_desk import HOUR, NOW, FrontDesk, at, who, wish
 
 from carme_hub.booking.calendar import Conflict, SlotTaken
-from carme_hub.domain.booking_rules import Blackout, BookingRule
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.periods import Period
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
 
 
 async def conflict(front: FrontDesk, hour: float, hours: float = 2) -> Conflict:

@@ -6,11 +6,11 @@ import pytest
 from front_desk import GPU_HOUR, FrontDesk, PurseOf, at, who
 
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.domain.booking_rules import BookingRule
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.reservations import State
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import State
+from carme_hub.domain.quotas.booking_rules import BookingRule
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 
 @pytest.fixture

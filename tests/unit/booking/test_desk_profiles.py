@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from front_desk import NOW, ROOT, SPOTS, FrontDesk, at, who, wish
 
-from carme_hub.booking.broken import Promises, Seen
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken, Supply
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.profile_list import parse_profiles
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Node
+from carme_hub.booking.reconcile.violations import Promises, Seen
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import ProfileNotAllowed
 
 PARTITIONS = {"n1": ("batch", ""), "n2": ("interactive", ""), "n3": ("interactive", "")}

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from front_desk import NOW, ROOT, FrontDesk, who, wish
 
-from carme_hub.booking import asking
+from carme_hub.booking import validation
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import Occurrence, Recurrence
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.recurrence import Occurrence, Recurrence
+from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.errors import Refused
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
@@ -80,7 +80,7 @@ async def test_a_rule_that_makes_no_sense_is_refused_by_check_and_book_alike(fro
 async def test_nobody_is_kept_waiting_while_a_rule_is_followed(
     front: FrontDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followed = asking.occurrences
+    followed = validation.occurrences
 
     def slowly(recurrence: Recurrence) -> tuple[Occurrence, ...]:
         written = Event()
@@ -93,7 +93,7 @@ async def test_nobody_is_kept_waiting_while_a_rule_is_followed(
         assert written.wait(5), "somebody else has to wait"
         return followed(recurrence)
 
-    monkeypatch.setattr(asking, "occurrences", slowly)
+    monkeypatch.setattr(validation, "occurrences", slowly)
     for key, start in (("", "2026-11-24T09:00"), ("k", "2026-11-24T12:00")):
         assert len(await front.desk.book(who(), wish(), every(start), key=key)) == 6
 

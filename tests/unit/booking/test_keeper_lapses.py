@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from forged_reservations import HOUR, NOW, Kept, node
 
-from carme_hub.domain.reservations import State
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.slurm_reservations import Step
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.domain.calendar.reservations import State
+from carme_hub.domain.calendar.slurm_reservations import Step
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.store.ledger.writes import LedgerStore
 
 MINUTE = 60
 WHOLE = 2 * 2 * HOUR

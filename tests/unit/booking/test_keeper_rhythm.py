@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from forged_reservations import HOUR, NOW, SlurmWithReservations
 
-from carme_hub.booking import keeper as keeper_module
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.keeper import ReservationKeeper
-from carme_hub.domain.capacity import Need, Spot
-from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import State
-from carme_hub.domain.resources import Node
-from carme_hub.domain.slurm_reservations import Create, Step
+from carme_hub.booking.reconcile import reconciler as keeper_module
+from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import State
+from carme_hub.domain.calendar.slurm_reservations import Create, Step
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import StoreError
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 SPOTS = (Spot("n1", "a100", 4, 8),)

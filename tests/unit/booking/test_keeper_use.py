@@ -7,10 +7,10 @@ import logging
 import pytest
 from forged_reservations import HOUR, NOW, Kept
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.reservations import Kind, State
-from carme_hub.domain.resources import Gpus
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.domain.calendar.reservations import Kind, State
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.store.ledger.writes import LedgerStore
 
 MINUTE = 60
 

@@ -6,11 +6,11 @@ import pytest
 from front_desk import HOUR, ROOT, SPOTS, FrontDesk, PurseOf, at, who
 
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken
-from carme_hub.domain.capacity import Spot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Kind, State
+from carme_hub.domain.calendar.capacity import Spot
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Kind, State
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 
 async def test_it_takes_whole_nodes_and_nobody_pays(front: FrontDesk) -> None:

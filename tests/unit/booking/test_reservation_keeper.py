@@ -10,12 +10,12 @@ import pytest
 from forged_reservations import HOUR, NOW, SlurmWithReservations
 
 from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.keeper import ReservationKeeper
-from carme_hub.domain.capacity import Need, Spot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.slurm_reservations import SlurmReservation
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8))

@@ -6,11 +6,11 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from carme_hub.booking.rules import Rules, refused, rules_for, share_of
-from carme_hub.domain.booking_rules import Booked, BookingRule
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
-from carme_hub.domain.policy import Policy, parse_policy
-from carme_hub.domain.quotas import Person
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.booking_rules import Booked, BookingRule
+from carme_hub.domain.quotas.policy import Policy, parse_policy
+from carme_hub.domain.quotas.rules import Person
 
 BERLIN, HOUR, DAY = "Europe/Berlin", 3600, 86_400
 NOW = int(datetime(2026, 11, 21, 12, tzinfo=ZoneInfo(BERLIN)).timestamp())

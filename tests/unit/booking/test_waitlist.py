@@ -9,10 +9,10 @@ from front_desk import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
 
 from carme_hub.booking.calendar import NoSuchGpus
 from carme_hub.booking.waitlist import TOO_LATE
-from carme_hub.domain.booking_rules import BookingRule
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.quotas.booking_rules import BookingRule
 from carme_hub.errors import Refused
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 
 async def full(front: FrontDesk, hour: float = 24) -> Reservation:

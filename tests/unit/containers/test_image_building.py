@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import image, image_apptainer, image_packages, image_system
+from carme_hub.sandbox.images import apptainer, build, packages, system
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def filler(log: list[str], fail: bool = False) -> Callable[[Path], None]:
 
 def test_the_same_inputs_are_built_once_and_others_again(cache: Path) -> None:
     log: list[str] = []
-    first = image._cached(cache, "x", {"a": 1}, log.append, filler(log))
-    again = image._cached(cache, "x", {"a": 1}, log.append, filler(log))
-    other = image._cached(cache, "x", {"a": 2}, log.append, filler(log))
+    first = build._cached(cache, "x", {"a": 1}, log.append, filler(log))
+    again = build._cached(cache, "x", {"a": 1}, log.append, filler(log))
+    other = build._cached(cache, "x", {"a": 2}, log.append, filler(log))
     assert first == again != other
     assert log.count(".building-x") == 2
     assert "is ready after" in log[1]
@@ -39,13 +39,13 @@ def test_the_same_inputs_are_built_once_and_others_again(cache: Path) -> None:
 
 def test_a_build_that_fails_leaves_no_image(cache: Path) -> None:
     with pytest.raises(SandboxError, match="network"):
-        image._cached(cache, "x", {}, print, filler([], fail=True))
+        build._cached(cache, "x", {}, print, filler([], fail=True))
     assert [path.name for path in cache.iterdir()] == [".lock-x"]
 
 
 def test_what_a_killed_build_left_is_cleared_away(cache: Path) -> None:
     (cache / ".building-x/opt").mkdir(parents=True)
-    image._cached(cache, "x", {}, print, filler([]))
+    build._cached(cache, "x", {}, print, filler([]))
     assert not (cache / ".building-x").exists()
 
 
@@ -54,18 +54,18 @@ def test_a_place_that_users_cannot_reach_is_refused(cache: Path) -> None:
     cache.parent.chmod(0o700)
     if os.geteuid() == 0:
         with pytest.raises(SandboxError, match="closed to them"):
-            image._cached(cache, "x", {}, print, filler([]))
+            build._cached(cache, "x", {}, print, filler([]))
     else:  # one ordinary user needs nobody else's way in
-        assert image._cached(cache, "x", {}, print, filler([])).exists()
+        assert build._cached(cache, "x", {}, print, filler([])).exists()
 
 
 def test_a_step_that_fails_is_shown_with_its_last_words() -> None:
     with pytest.raises(SandboxError, match="no such package"):
-        image_packages.run(["/bin/sh", "-c", "echo no such package >&2; exit 3"], {})
+        packages.run(["/bin/sh", "-c", "echo no such package >&2; exit 3"], {})
 
 
 def test_the_full_system_is_made_of_packages_with_all_they_depend_on() -> None:
-    names = image_system.packages()
+    names = system.packages()
     assert {"bash", "libc6", "python3", "libstdc++6", "libssl3"} <= {name.removesuffix("t64") for name in names}
 
 
@@ -89,7 +89,7 @@ Signed-By: /keys/debian.gpg
         (
             "sources.list",
             "deb http://m.example/debian sid main\n",
-            ("http://m.example/debian", image_apptainer.KEYRING),
+            ("http://m.example/debian", apptainer.KEYRING),
         ),
         (
             "sources.list",
@@ -103,10 +103,10 @@ def test_the_mirror_is_the_one_that_the_machine_uses(
 ) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
-    assert image_apptainer.mirror(tmp_path) == expected
+    assert apptainer.mirror(tmp_path) == expected
 
 
 def test_a_machine_without_a_mirror_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text("deb http://m.example/debian-security sid main\n")
     with pytest.raises(SandboxError, match="no Debian mirror"):
-        image_apptainer.mirror(tmp_path)
+        apptainer.mirror(tmp_path)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox import horovod, image, image_code, image_packages
+from carme_hub.sandbox.images import build as image
+from carme_hub.sandbox.images import code, horovod
+from carme_hub.sandbox.images import packages as image_packages
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 
@@ -35,12 +37,12 @@ def test_code_is_put_over_packages_that_stay_as_they_are(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: bool
 ) -> None:
     compiled: list[str] = []
-    monkeypatch.setattr(image_code, "inside", lambda opt, *argv: compiled.append(argv[-1]))
+    monkeypatch.setattr(code, "inside", lambda opt, *argv: compiled.append(argv[-1]))
     before = sorted(path.relative_to(packages) for path in packages.rglob("*"))
     tree = tmp_path / "tree"
     tree.mkdir()
-    image_code.link(packages, tree)
-    image_code.put(tree, torch=torch)
+    code.link(packages, tree)
+    code.put(tree, torch=torch)
     assert (tree / SITE / "module.py").stat().st_ino == (packages / SITE / "module.py").stat().st_ino
     assert not (tree / "image.json").exists()
     assert compiled == [f"/{SITE}/carme_hub"]
@@ -56,12 +58,12 @@ def test_code_is_put_over_packages_that_stay_as_they_are(
 
 
 def test_another_text_is_another_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_code, "_sources", lambda: [(tmp_path, tmp_path / "a.py")])
+    monkeypatch.setattr(code, "_sources", lambda: [(tmp_path, tmp_path / "a.py")])
     (tmp_path / "a.py").write_text("1")
-    first = image_code.digest()
-    assert image_code.digest() == first
+    first = code.digest()
+    assert code.digest() == first
     (tmp_path / "a.py").write_text("2")
-    assert image_code.digest() != first
+    assert code.digest() != first
 
 
 def test_where_horovod_cannot_be_built_the_reason_is_kept_for_a_day(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.domain.availability import Cluster, Suggestion, outlook, sentence, sooner
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.profiles import parse_profiles
-from carme_hub.domain.resources import NO_GPUS, Gpus, Node
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus, Node
+from carme_hub.domain.sessions.availability import Cluster, Suggestion, outlook, sentence, sooner
+from carme_hub.domain.sessions.profile_choice import parse_profiles
+from carme_hub.domain.sessions.session import Request
 
 NOW = 1_000_000.0
 GIB = 1024

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carme_hub.domain.booking_rules import Blackout, Booked, BookingRule, needs_approval, refusal, strictest
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.booking_rules import Blackout, Booked, BookingRule, needs_approval, refusal, strictest
 
 BERLIN, HOUR, DAY = "Europe/Berlin", 3600, 86_400
 NOW = int(datetime(2026, 11, 21, 12, tzinfo=ZoneInfo(BERLIN)).timestamp())

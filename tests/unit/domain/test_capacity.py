@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carme_hub.domain.capacity import Capacity, Need, Place, Spot, Taken
-from carme_hub.domain.periods import Period
+from carme_hub.domain.calendar.capacity import Capacity, Need, Place, Spot, Taken
+from carme_hub.domain.calendar.periods import Period
 
 HOURS = 24
 #: Two nodes with four a100 each, a smaller one, and one with two types, as cut GPUs are.

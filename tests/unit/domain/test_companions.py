@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.companions import NoCompanion, Wish, request_for, shown, starts
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.offers import GpuLimit, Limit, Profile
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.companions import NoCompanion, Wish, request_for, shown, starts
+from carme_hub.domain.sessions.profile import GpuLimit, Limit, Profile
+from carme_hub.domain.sessions.session import Request
 
 A100 = Profile(
     "a100",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 
 JOB = Job(7, "carme-x", "alice", "RUNNING", Phase.ACTIVE, submitted=20.0)
 

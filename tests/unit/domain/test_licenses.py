@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.domain.licenses import faults, named_by
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.calendar.licenses import faults, named_by
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
 
 LICENSES = {"a100": "gpu_a100"}
 

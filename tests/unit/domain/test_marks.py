@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.domain.marks import EndMark, end_mark
+from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 
 LINE = "[carme] ended with exit status 143 (job 17)"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.mirror import Budgets, Change, Entity, Fence, Needs, Plan, State, commands, plan
-from carme_hub.domain.mirror_argv import Target
-from carme_hub.domain.quotas import Person, Quota, Who, Window
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Person, Quota, Who, Window
+from carme_hub.domain.quotas.sacctmgr_argv import Target
+from carme_hub.domain.quotas.slurm_limits import Budgets, Change, Entity, Fence, Needs, Plan, State, commands, plan
 
 ACCOUNT, USER, QOS = Entity.ACCOUNT, Entity.USER, Entity.QOS
 TRES = frozenset({"cpu", "gres/gpu", "gres/gpu:a100", "gres/gpu:h100"})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.mirror import Fence, Needs, Plan, State, commands, plan
-from carme_hub.domain.mirror_argv import Entity, Target
-from carme_hub.domain.quotas import Quota, Who, Window
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
+from carme_hub.domain.quotas.slurm_limits import Fence, Needs, Plan, State, commands, plan
 
 PHYSICS = (Entity.ACCOUNT, "physics")
 LOW = Quota("soft", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low")

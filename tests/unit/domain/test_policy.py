@@ -14,13 +14,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain import policy as policies
-from carme_hub.domain import policy_booking
-from carme_hub.domain.booking_rules import Blackout, BookingRule
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
-from carme_hub.domain.policy import REFUNDS, Permissions, Policy, dump_policy, nice_of, parse_policy, permissions
-from carme_hub.domain.quotas import Person, Quota, Who, Window, applying
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas import policy as policies
+from carme_hub.domain.quotas import policy_booking
+from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
+from carme_hub.domain.quotas.policy import REFUNDS, Permissions, Policy, dump_policy, nice_of, parse_policy, permissions
+from carme_hub.domain.quotas.rules import Person, Quota, Who, Window, applying
 from carme_hub.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

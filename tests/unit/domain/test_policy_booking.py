@@ -7,17 +7,17 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carme_hub.domain.booking_rules import Blackout, BookingRule
-from carme_hub.domain.decision import decide
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.mirror import Entity, State, plan
-from carme_hub.domain.periods import Period
-from carme_hub.domain.policy import dump_policy, parse_policy
-from carme_hub.domain.quotas import Ask, Facts, Person, Quota, applying
-from carme_hub.domain.replay import replay
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
+from carme_hub.domain.quotas.decision import decide
+from carme_hub.domain.quotas.policy import dump_policy, parse_policy
+from carme_hub.domain.quotas.replay import replay
+from carme_hub.domain.quotas.rules import Ask, Facts, Person, Quota, applying
+from carme_hub.domain.quotas.slurm_limits import Entity, State, plan
 from carme_hub.errors import ConfigError
 
 BERLIN = "Europe/Berlin"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.prices import Prices, shard_parts, thousandths
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.ledger.prices import Prices, shard_parts, thousandths
 from carme_hub.errors import ConfigError
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.capacity import Need, Spot
-from carme_hub.domain.offers import Profile
-from carme_hub.domain.profile_list import parse_profiles
-from carme_hub.domain.profile_seats import Start, misfit, places_for, start_of
+from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.profile_placement import Start, misfit, places_for, start_of
+from carme_hub.domain.sessions.profile import Profile
+from carme_hub.domain.sessions.profile_list import parse_profiles
 
 SPOTS = (
     Spot("n1", "a100", 4, 8),

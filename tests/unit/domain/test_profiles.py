@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.profiles import choose, default_profile, examine, offered, parse_profiles
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.profile_choice import choose, default_profile, examine, offered, parse_profiles
+from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import NoAccount, ProfileNotAllowed
 
 LIST: list[dict[str, Any]] = [

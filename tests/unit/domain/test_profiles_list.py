@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain import profile_list
-from carme_hub.domain.offers import OPTION_KEYS, OVERRIDE_KEYS
-from carme_hub.domain.profiles import parse_profiles
+from carme_hub.domain.sessions import profile_list
+from carme_hub.domain.sessions.profile import OPTION_KEYS, OVERRIDE_KEYS
+from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.errors import ConfigError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.queue import ahead_of
-from carme_hub.domain.resources import NO_GPUS, Gpus
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.queue_position import ahead_of
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 
 MINE = Job(
     10, "carme-x", "alice", "PENDING", Phase.WAITING, "Priority", (), "main", "", 100, 1000.0, gpus=Gpus("a100", 1)

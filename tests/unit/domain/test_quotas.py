@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carme_hub.domain.decision import Decision, decide
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Applied, Ask, Facts, Person, Quota, Use, Who, Window, applying
-from carme_hub.domain.resources import NO_GPUS, Gpus
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.decision import Decision, decide
+from carme_hub.domain.quotas.rules import Applied, Ask, Facts, Person, Quota, Use, Who, Window, applying
 
 ZONE = "Europe/Berlin"
 HOUR = 3600

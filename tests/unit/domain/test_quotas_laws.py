@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from carme_hub.domain.decision import decide
-from carme_hub.domain.quotas import Applied, Ask, Facts, Quota, Use, Who, Window, allowed
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.quotas.decision import decide
+from carme_hub.domain.quotas.rules import Applied, Ask, Facts, Quota, Use, Who, Window, allowed
 
 NOW = 1_800_000_000.0
 SUBJECTS = ("ada", "students", "nlp")

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.reason_codes import CODES
-from carme_hub.domain.reasons import LAUNCH_CODES, end_sentence, reason_sentence, refusal_sentence, waiting_sentence
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.reason_codes import CODES
+from carme_hub.domain.cluster.reasons import (
+    LAUNCH_CODES,
+    end_sentence,
+    reason_sentence,
+    refusal_sentence,
+    waiting_sentence,
+)
+from carme_hub.domain.cluster.resources import Gpus
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference/slurm-reasons.md"
 NOW = 1_795_229_612.0

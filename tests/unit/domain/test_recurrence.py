@@ -12,8 +12,8 @@ from dateutil.rrule import rrulestr
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import LONGEST, MOST, BadRecurrence, Recurrence, occurrences
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.recurrence import LONGEST, MOST, BadRecurrence, Recurrence, occurrences
 
 BERLIN = "Europe/Berlin"
 #: Zones whose clocks change otherwise than by an hour in spring and autumn: by half an hour, and for Ramadan.

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
-from carme_hub.domain.policy import Policy, parse_policy
-from carme_hub.domain.quotas import Ask, Facts, Person, Use, Window, allowed, applying
-from carme_hub.domain.replay import Line, Replay, replay
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
-from carme_hub.domain.windows import overlap, span
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import Policy, parse_policy
+from carme_hub.domain.quotas.replay import Line, Replay, replay
+from carme_hub.domain.quotas.rules import Ask, Facts, Person, Use, Window, allowed, applying
+from carme_hub.domain.quotas.windows import overlap, span
 
 HOUR = 3600
 #: A Monday.

@@ -6,18 +6,10 @@ from itertools import product
 
 import pytest
 
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import (
-    HOLDING,
-    PROMISED,
-    Kind,
-    NotPossible,
-    Reservation,
-    State,
-    in_the_way,
-)
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, NotPossible, Reservation, State, in_the_way
+from carme_hub.domain.cluster.jobs import Job, Phase
 
 BOOKED = Reservation(
     id="0f8fad5b-d9cb-469f-a165-70867728950e",

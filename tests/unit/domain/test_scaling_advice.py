@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.scaling import LIMITS, Measured, Point
-from carme_hub.training.scaling_curve import Curve, Knee, Once
-from carme_hub.training.scaling_hub import summary
-from carme_hub.training.scaling_report import advice_of, headline, limit_of
+from carme_hub.domain.scaling_curve import LIMITS, Measured, Point
+from carme_hub.training.scaling.curve import Curve, Knee, Once
+from carme_hub.training.scaling.hub import summary
+from carme_hub.training.scaling.report import advice_of, headline, limit_of
 
 
 def measured(**changes: object) -> Measured:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.periods import Period
-from carme_hub.domain.slurm_reservations import MAINTAIN, Change, Create, Delete, SlurmReservation, Step, plan
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.slurm_reservations import MAINTAIN, Change, Create, Delete, SlurmReservation, Step, plan
 
 NOW = 1000
 BOOKED = SlurmReservation(

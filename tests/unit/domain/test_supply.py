@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from carme_hub.domain.capacity import Capacity, Need, Spot, Taken
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.periods import Period
-from carme_hub.domain.resources import SHARD, Gpus, Node
-from carme_hub.domain.slurm_reservations import SlurmReservation
-from carme_hub.domain.supply import held_by_jobs, spots_of, taken_by_others
-from carme_hub.domain.tres import ANY_TYPE
+from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, spots_of, taken_by_others
+from carme_hub.domain.calendar.capacity import Capacity, Need, Spot, Taken
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import SHARD, Gpus, Node
+from carme_hub.domain.cluster.tres import ANY_TYPE
 
 NODES = (
     Node("n1", "idle", True, cpus=32, gpus={"a100": 4}),

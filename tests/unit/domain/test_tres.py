@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain import tres
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.resources import NO_GPUS, Gpus
+from carme_hub.domain.cluster import tres
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.jobs import Job, JobRecord, Phase, Snapshot
-from carme_hub.domain.tres import phase_of
-from carme_hub.domain.verdict import Accounting, History, Observation, Patience, Standing, Verdict, judge
+from carme_hub.domain.cluster.jobs import Job, JobRecord, Phase, Snapshot
+from carme_hub.domain.cluster.tres import phase_of
+from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Patience, Standing, Verdict, judge
 
 NAME, USER = "carme-0f9a", "alice"
 SUBMITTED = 1_700_000_000.0

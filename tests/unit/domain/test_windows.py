@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.quotas import Quota, Who, Window
-from carme_hub.domain.windows import FOREVER, overlap, span
+from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.windows import FOREVER, overlap, span
 
 BERLIN = "Europe/Berlin"
 CALENDAR = (Window.DAY, Window.WEEK, Window.MONTH)

@@ -19,16 +19,16 @@ from tornado.netutil import bind_sockets
 from tornado.web import create_signed_value
 from traitlets.config import Config
 
+from carme_hub.booking.bookings import Booker
 from carme_hub.booking.calendar import Time, Wish
-from carme_hub.booking.desk import Booker
 from carme_hub.booking.settings import CarmeReservations
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.groups import accounts_in, person_in
-from carme_hub.domain.jobs import Job, Snapshot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import Recurrence
-from carme_hub.domain.reservations import Reservation
-from carme_hub.domain.resources import Node
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.recurrence import Recurrence
+from carme_hub.domain.calendar.reservations import Reservation
+from carme_hub.domain.cluster.jobs import Job, Snapshot
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.quotas.group_names import accounts_in, person_in
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.reservations.app import ReservationsService
 from carme_hub.services.reservations.scopes import ADMIN, READ, WRITE

@@ -26,18 +26,18 @@ from traitlets.config import Config
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
-from carme_hub.domain.ledger import ONE
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.services.hub_users import Roster
 from carme_hub.services.quotas.app import QuotasService
-from carme_hub.services.quotas.disk import DiskReader
-from carme_hub.services.quotas.notices import Notices
+from carme_hub.services.quotas.application.disk import DiskReader
+from carme_hub.services.quotas.application.notices import Notices
+from carme_hub.services.quotas.application.settlement import Settling
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
-from carme_hub.services.quotas.settling import Settling
-from carme_hub.services.roster import Roster
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.client import Association
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 PREFIX = "/services/quotas/"

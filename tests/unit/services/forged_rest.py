@@ -17,22 +17,22 @@ from tornado.netutil import bind_sockets
 
 from carme_hub.accounting.audit import by_people
 from carme_hub.accounting.ledger import Ledger
-from carme_hub.accounting.reconcile import Reconciliation
+from carme_hub.accounting.reconciliation import Reconciliation
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce, write_policy
-from carme_hub.accounting.settle import Settled
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
-from carme_hub.domain.policy import parse_policy
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.accounting.settlement import Settled
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.errors import SlurmUnreachable
+from carme_hub.services.hub_users import Roster
 from carme_hub.services.quotas.app import QuotasService
-from carme_hub.services.quotas.disk import DiskReader
-from carme_hub.services.quotas.notices import Notices
+from carme_hub.services.quotas.application.disk import DiskReader
+from carme_hub.services.quotas.application.notices import Notices
+from carme_hub.services.quotas.application.settlement import RECONCILED, as_note
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
-from carme_hub.services.quotas.settling import RECONCILED, as_note
-from carme_hub.services.roster import Roster
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import Committed, LedgerStore
+from carme_hub.store.ledger.writes import Committed, LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 PREFIX = "/services/quotas/"

@@ -15,18 +15,18 @@ from forged_rest import NOW, POLICY_NOW, Service
 from traitlets.config import Config
 
 from carme_hub.accounting.audit import by_people
-from carme_hub.accounting.mirror import MIRRORED
 from carme_hub.accounting.requests import Requests
 from carme_hub.accounting.settings import CarmeQuotas, write_policy
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR, RULES, Entry, Kind
-from carme_hub.domain.policy import parse_policy
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.accounting.slurm_limits import MIRRORED
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, RULES, Entry, Kind
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.errors import ConfigError
-from carme_hub.services.quotas import policies
-from carme_hub.services.quotas.audit import Audit
-from carme_hub.store.ledger import Anomaly, Committed, Note
+from carme_hub.services.quotas.application import policies
+from carme_hub.services.quotas.application.audit import Audit
+from carme_hub.store.ledger.writes import Anomaly, Committed, Note
 
 POLICY = "zone: Europe/Berlin\nquotas:\n- {id: day, user: '*', gpu_time: 20, window: day}\n"
 SEEN = {"job": "7", "gpus": "a100:2", "start": int(NOW) - 7200, "end": int(NOW), "session": "", "partition": "gpu"}
@@ -276,7 +276,7 @@ async def test_what_cannot_be_put_into_words_is_no_failed_write(
     def wordless(_done: Committed) -> None:
         raise KeyError("a note of another release")
 
-    monkeypatch.setattr("carme_hub.services.quotas.audit.by_people", wordless)
+    monkeypatch.setattr("carme_hub.services.quotas.application.audit.by_people", wordless)
     body = {"account": "teaching", "gpu_hours": "1", "reason": "why"}
     assert (await service.post("grants", "ada", body)).status == 200
     assert "No audit event" in caplog.text

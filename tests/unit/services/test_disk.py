@@ -16,7 +16,7 @@ from forged_rest import Service
 
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.sandbox import disk_usage
-from carme_hub.services.quotas.disk import DiskOut, DiskReader, bars, size
+from carme_hub.services.quotas.application.disk import DiskOut, DiskReader, bars, size
 from carme_hub.slurm.command import Answer
 
 GIB = 1024**3

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from carme_hub.paths import share_folder
-from carme_hub.spawners.refusals import REFUSED
+from carme_hub.spawners.hub.refusal_metrics import REFUSED
 
-METRICS = Path(__file__).parents[3] / "services/quotas/metrics.py"
+METRICS = Path(__file__).parents[3] / "services/quotas/application/metrics.py"
 
 
 def test_every_metric_of_the_dashboard_is_one_of_the_services() -> None:

@@ -17,12 +17,12 @@ from forged_calendar_pages import HOUR, NOW, PREFIX, Site, running
 from forged_login import forged_association
 from test_reservations_service import keep
 
-from carme_hub.booking.letting_in import MARK, mark
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.groups import person_in
-from carme_hub.domain.reservations import Reservation
-from carme_hub.services.roster import Roster
-from carme_hub.spawners.letting_in import let_in
+from carme_hub.booking.hub_access import MARK, mark
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Reservation
+from carme_hub.domain.quotas.group_names import person_in
+from carme_hub.services.hub_users import Roster
+from carme_hub.spawners.hub.reservation_access import let_in
 
 TOKEN = "of-the-service"
 log = logging.getLogger("test")

@@ -14,13 +14,13 @@ from little_smtp import LittleSmtp, little_smtp
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.policy import Policy
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.services.hub_users import Roster
 from carme_hub.services.mail import PASSWORD
-from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.roster import Roster
+from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
-from carme_hub.store.once import Told
+from carme_hub.store.ledger.idempotency import Told
+from carme_hub.store.ledger.writes import LedgerStore
 
 SECRET = "Korr3ct-horse"
 NOW = 1_795_000_000.0

@@ -13,13 +13,13 @@ import pytest
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
-from carme_hub.accounting.reconcile import last_due
+from carme_hub.accounting.reconciliation import last_due
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.policy import Policy
+from carme_hub.domain.quotas.policy import Policy
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.settling import RECONCILED, Settling
+from carme_hub.services.quotas.application.settlement import RECONCILED, Settling
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 BERLIN = "Europe/Berlin"

@@ -15,15 +15,15 @@ import pytest
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.policy import Policy, parse_policy
-from carme_hub.domain.quotas import Ask, Person
-from carme_hub.domain.resources import Gpus
-from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.roster import Roster
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.policy import Policy, parse_policy
+from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.services.hub_users import Roster
+from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
-from carme_hub.store.once import Told
+from carme_hub.store.ledger.idempotency import Told
+from carme_hub.store.ledger.writes import LedgerStore
 
 NOW = 1_795_000_000.0
 DAY = 86_400

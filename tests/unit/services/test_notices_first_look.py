@@ -9,13 +9,13 @@ from typing import Any
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.policy import Policy, parse_policy
-from carme_hub.domain.quotas import Person, Who
-from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.roster import Roster
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.policy import Policy, parse_policy
+from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.services.hub_users import Roster
+from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 NOW = 1_795_000_000.0
 LOG = logging.getLogger("test")

@@ -13,15 +13,15 @@ from sqlalchemy import event
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.accounting.settle import Settled
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.policy import parse_policy
-from carme_hub.domain.quotas import Ask, Person, Who
-from carme_hub.domain.resources import Gpus
-from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.roster import Roster
+from carme_hub.accounting.settlement import Settled
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.policy import parse_policy
+from carme_hub.domain.quotas.rules import Ask, Person, Who
+from carme_hub.services.hub_users import Roster
+from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 
 DAY = 86_400
 GRANTS = "quotas: [{id: grants, account: '*', needs_grant: true}]"

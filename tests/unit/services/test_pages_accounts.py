@@ -10,7 +10,7 @@ import pytest
 from forged_login import Site, left, logged_in, plain, running
 
 from carme_hub.accounting.requests import Requests
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
 
 GRANTS = "accounts/teaching/grants"
 FORM = {"hours": "12.5", "reason": "the course", "key": "k1", "expires": "", "user": ""}

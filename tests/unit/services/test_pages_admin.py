@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from forged_login import Site, Visitor, logged_in, plain, running
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
-from carme_hub.services.quotas import pages_policy
-from carme_hub.store.ledger import Anomaly
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.services.quotas.pages import policy
+from carme_hub.store.ledger.writes import Anomaly
 
 POLICY = "currency: EUR\nquotas:\n- {id: week, user: '*', gpu_time: 20, window: week}\n"
 PAGE = "administration/policy"
@@ -25,7 +25,7 @@ PAGE = "administration/policy"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its trial however slow the machine is; test_pages_trial.py has those that take long."""
-    monkeypatch.setattr(pages_policy, "PATIENCE", 60)
+    monkeypatch.setattr(policy, "PATIENCE", 60)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_of_more_accounts_than_a_page_shows_it_says_so(site: Site, monkeyp
     root = site.visitor("root")
     assert "2 accounts" in await root.text("administration")
     assert "1 of 2 accounts" in await root.text("administration?q=phys")
-    monkeypatch.setattr("carme_hub.services.quotas.pages_admin.MOST_ACCOUNTS", 1)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MOST_ACCOUNTS", 1)
     assert "The first 1 of 2 accounts; search for the others." in await root.text("administration")
 
 
@@ -138,7 +138,7 @@ async def current(visitor: Visitor) -> tuple[str, str]:
 async def test_a_policy_is_tried_on_what_was_used_and_then_switched_on_with_its_history(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.policies.UsageReader", lambda _commands: site.slurm)
+    monkeypatch.setattr("carme_hub.services.quotas.application.policies.UsageReader", lambda _commands: site.slurm)
     site.service.slurm = type("Slurm", (), {"commands": lambda _self: None})()
     site.slurm.usages = [job(site)]
     root = await logged_in(site, "root")
@@ -161,7 +161,7 @@ async def test_a_policy_is_tried_on_what_was_used_and_then_switched_on_with_its_
 async def test_a_trial_knows_who_is_in_a_group_and_says_so_where_it_does_not(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.policies.UsageReader", lambda _commands: site.slurm)
+    monkeypatch.setattr("carme_hub.services.quotas.application.policies.UsageReader", lambda _commands: site.slurm)
     site.service.slurm = type("Slurm", (), {"commands": lambda _self: None})()
     site.slurm.usages = [job(site)]
     root = await logged_in(site, "root")
@@ -209,7 +209,7 @@ def jobs_in(body: str, what: str) -> list[int]:
 async def test_the_queue_pages_on_to_all_that_waits_the_oldest_first(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.pages_admin.MOST_WAITING", 3)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MOST_WAITING", 3)
     await odd_jobs(site, *range(1, 9))
     root, path, seen = await logged_in(site, "root"), "administration/anomalies", []
     for more in (True, True, False):
@@ -228,7 +228,7 @@ async def test_the_queue_pages_on_to_all_that_waits_the_oldest_first(
 
 
 async def test_what_was_decided_can_be_read_back_to_the_first(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.pages_admin.MOST_DECIDED", 2)
+    monkeypatch.setattr("carme_hub.services.quotas.pages.admin.MOST_DECIDED", 2)
     await odd_jobs(site, 1, 2, 3)
     for each in await site.ledger.anomalies():
         await site.ledger.decide_anomaly(each.id, actor="root", decision="no")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from forged_login import Site, running
 
-from carme_hub.accounting.mirror import MIRRORED
 from carme_hub.accounting.price_list import PriceList
-from carme_hub.domain.mirror import State
-from carme_hub.domain.mirror_argv import Entity, Target
-from carme_hub.domain.quotas import Person
+from carme_hub.accounting.slurm_limits import MIRRORED
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
+from carme_hub.domain.quotas.slurm_limits import State
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas import drift
-from carme_hub.store.ledger import Filter
+from carme_hub.services.quotas.application import slurm_limits
+from carme_hub.store.ledger.writes import Filter
 
 POLICY = """quotas:
 - {id: each, user: '*', concurrent_gpus: 2, time_limit: 24h}
@@ -57,7 +57,7 @@ class LimitsInSlurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> LimitsInSlurm:
     found = LimitsInSlurm()
-    monkeypatch.setattr(drift, "LimitsWriter", found)
+    monkeypatch.setattr(slurm_limits, "LimitsWriter", found)
     return found
 
 

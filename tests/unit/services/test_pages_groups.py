@@ -12,8 +12,8 @@ import pytest
 from forged_login import Site, running
 
 from carme_hub.accounting.requests import Requests
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Person
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.services.quotas.scopes import MANAGE, READ, READ_ALL
 
 POLICY = """quotas:

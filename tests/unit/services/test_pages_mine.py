@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from forged_login import Site, plain, running
 
-from carme_hub.domain.jobs import JOB_NAME_PREFIX, Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Ask, Person
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.store.sessions import SessionStore
 
 POLICY = """

@@ -10,8 +10,8 @@ import pytest
 from forged_login import Site, left, logged_in, plain, running
 from tornado.httpclient import HTTPResponse
 
-from carme_hub.domain.ledger import GPU_HOUR, Kind
-from carme_hub.store.ledger import Filter, Whose
+from carme_hub.domain.ledger.entries import GPU_HOUR, Kind
+from carme_hub.store.ledger.writes import Filter, Whose
 
 POLICY = "zone: Europe/Berlin\nquotas:\n- {id: day, user: '*', gpu_time: 20, window: day}\n"
 MOVE, CORRECT = "accounts/teaching/transfers", "accounts/teaching/corrections"

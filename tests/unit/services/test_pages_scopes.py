@@ -13,10 +13,10 @@ from forged_login import Site, plain, running
 from tornado.httpclient import HTTPResponse
 
 from carme_hub.accounting.requests import Requests
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.services.quotas.api import ROUTES
-from carme_hub.services.quotas.api_base import ROOT
-from carme_hub.services.quotas.pages import PAGES
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.services.quotas.pages.pages import PAGES
+from carme_hub.services.quotas.rest.base import ROOT
+from carme_hub.services.quotas.rest.operations import ROUTES
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 
 #: Addresses that take a form, and what does the same in REST.

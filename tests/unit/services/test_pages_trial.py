@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from forged_login import NOW, Site, Visitor, plain, running
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.replay import replay
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.replay import replay
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas import pages_policy
+from carme_hub.services.quotas.pages import policy
 
 POLICY = "quotas:\n- {id: week, user: '*', gpu_time: 100, window: week}\n"
 PAGE, TRY = "administration/policy", "administration/policy/try"
@@ -53,14 +53,14 @@ class SlowAccounting:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its trial however slow the machine is; the tests of one that takes long say so."""
-    monkeypatch.setattr(pages_policy, "PATIENCE", 60)
+    monkeypatch.setattr(policy, "PATIENCE", 60)
 
 
 @pytest.fixture
 async def slurm(monkeypatch: pytest.MonkeyPatch) -> SlowAccounting:
     found = SlowAccounting()
     found.may_answer.set()
-    monkeypatch.setattr("carme_hub.services.quotas.policies.UsageReader", lambda _commands: found)
+    monkeypatch.setattr("carme_hub.services.quotas.application.policies.UsageReader", lambda _commands: found)
     return found
 
 
@@ -113,7 +113,7 @@ async def test_what_slurm_forgot_is_said(site: Site, slurm: SlowAccounting) -> N
 async def test_a_trial_that_takes_long_has_a_page_that_says_so(
     site: Site, slurm: SlowAccounting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_policy, "PATIENCE", 0.05)
+    monkeypatch.setattr(policy, "PATIENCE", 0.05)
     slurm.usages = [job(2, 5)]
     slurm.may_answer.clear()
     root = site.visitor("root")
@@ -172,8 +172,8 @@ async def test_a_month_of_ten_thousand_jobs_holds_nobody_up(
         goes_on.wait(300)
         return replay(*what, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("carme_hub.accounting.trial.replay", replay_that_waits)
-    monkeypatch.setattr(pages_policy, "PATIENCE", 0.05)
+    monkeypatch.setattr("carme_hub.accounting.policy_trial.replay", replay_that_waits)
+    monkeypatch.setattr(policy, "PATIENCE", 0.05)
     slurm.usages = [job(n, 29 - n * 0.0029, 1) for n in range(10_000)]
     root = site.visitor("root")
     sent = await form(root)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from forged_login import Site, running
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.rules import Person
 
 PEOPLE = {
     "alice": Person("alice", frozenset({"course", "=staff"})),

@@ -13,10 +13,10 @@ import pytest
 from forged_login import Site, logged_in, running
 
 from carme_hub.accounting.requests import Request, Requests
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Person
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import StoreError
-from carme_hub.services.quotas.notices import Notices
+from carme_hub.services.quotas.application.notices import Notices
 
 DAY = 86_400
 ASKED = "alice asks for 10 GPU-hours for account teaching: the <b>thesis</b>"

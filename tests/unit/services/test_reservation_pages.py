@@ -13,13 +13,13 @@ import pytest
 from forged_calendar_pages import HOUR, NOW, Site, running
 from forged_login import plain
 
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import Recurrence
-from carme_hub.domain.reservations import Kind, State
-from carme_hub.services.reservations import pages_admin
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.recurrence import Recurrence
+from carme_hub.domain.calendar.reservations import Kind, State
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.services.reservations.pages import admin
 
 DAY = 86_400
 #: Monday 23 November 2026, 09:00 in Berlin.
@@ -217,7 +217,7 @@ async def test_the_queue_shows_price_and_what_is_in_the_way(site: Site) -> None:
 
 
 async def test_a_long_queue_asks_the_desk_no_more_than_a_page_may(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages_admin, "CHECKED", 3)
+    monkeypatch.setattr(admin, "CHECKED", 3)
     desk, asked = site.service.desk, []
     check = desk.check
 

@@ -13,11 +13,11 @@ from forged_calendar_pages import HOUR, NOW, Site, running
 from forged_login import Visitor, plain
 from tornado.httpclient import HTTPResponse
 
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
-from carme_hub.domain.recurrence import Recurrence
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.recurrence import Recurrence
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.ledger.entries import GPU_HOUR
 
 DAY = 86_400
 POLICY = """

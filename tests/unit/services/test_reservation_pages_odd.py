@@ -13,10 +13,10 @@ from forged_calendar_pages import HOUR, NOW, Site, running
 from forged_login import forged_association, plain
 from tornado.httpclient import HTTPResponse
 
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.reservations import Kind, Reservation, State
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.errors import Refused
-from carme_hub.services.reservations import api_write
+from carme_hub.services.reservations.rest import write
 
 FORM = {
     "title": "Class", "gpu_type": "a100", "seats": "1", "gpus": "1", "account": "teaching", "zone": "Europe/Berlin",
@@ -133,7 +133,7 @@ async def test_who_is_removed_from_all_accounts_books_on_none_of_an_old_login(si
 async def test_maintenance_whose_answer_was_lost_is_planned_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = json_of({"nodes": ["gpu1"], "start": int(NOW) + HOUR, "end": int(NOW) + 2 * HOUR})
     with monkeypatch.context() as lost:
-        lost.setattr(api_write, "eyes", _lost)
+        lost.setattr(write, "eyes", _lost)
         await site.api("root", "POST", "api/v1/maintenance", asked, **{"Idempotency-Key": "k"})
     (planned,) = await everything(site)
     answer = await site.api("root", "POST", "api/v1/maintenance", asked, **{"Idempotency-Key": "k"})

@@ -11,10 +11,10 @@ import pytest
 from forged_calendar_pages import HOUR, NOW, running
 
 from carme_hub.booking.calendar import NoSuchGpus
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.resources import Node
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.reservations.counting import FRESH, Counting
+from carme_hub.services.reservations.application.license_counts import FRESH, Counting
 
 SETTINGS = {"enabled": True, "keep": "licenses", "licenses": {"a100": "gpu_a100"}}
 

@@ -11,13 +11,13 @@ import pytest
 from forged_calendar_pages import HOUR, NOW, Site, running
 from forged_login import plain
 
-from carme_hub.accounting.slots_over import LATE
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.domain.usage import Usage
+from carme_hub.accounting.slots.settlement import LATE
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
 
 START = int(NOW) + 24 * HOUR
 

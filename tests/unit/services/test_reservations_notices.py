@@ -11,18 +11,18 @@ import pytest
 import pytest_asyncio
 from forged_calendar_pages import HOUR, NOW, Site, running
 
-from carme_hub.booking.desk import FreeOfCharge
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.jobs import JOB_NAME_PREFIX, Job, Phase
-from carme_hub.domain.periods import Period
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.quotas import Person
-from carme_hub.domain.recurrence import Recurrence
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.booking.bookings import FreeOfCharge
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.recurrence import Recurrence
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import StoreError
-from carme_hub.services.reservations.notices import Notices
-from carme_hub.services.telling import address
-from carme_hub.store.once import Told
+from carme_hub.services.notifications import address
+from carme_hub.services.reservations.application.notices import Notices
+from carme_hub.store.ledger.idempotency import Told
 
 START = int(NOW) + 24 * HOUR
 CLASS = Need("a100", 1, 4)

@@ -14,7 +14,7 @@ import pytest_asyncio
 from forged_calendar_pages import HOUR, NOW, Site, running
 
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.domain.capacity import Need
+from carme_hub.domain.calendar.capacity import Need
 from carme_hub.errors import SlurmUnreachable
 
 START = int(NOW) + 24 * HOUR

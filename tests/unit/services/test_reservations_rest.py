@@ -13,10 +13,10 @@ from forged_calendar_pages import HOUR, NOW, Site, running
 from icalendar import Calendar
 from tornado.httpclient import HTTPResponse
 
-from carme_hub.booking.words import NO_MEMORY
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.reservations import State
-from carme_hub.services.reservations.api import ROUTES, openapi_document
+from carme_hub.booking.reconcile.reasons import NO_MEMORY
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import State
+from carme_hub.services.reservations.rest.operations import ROUTES, openapi_document
 
 START = int(NOW) + 24 * HOUR
 FOUR = {"title": "ML class", "gpu_type": "a100", "gpus": 1, "seats": 4, "start": START, "end": START + 2 * HOUR}

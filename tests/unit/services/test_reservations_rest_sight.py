@@ -14,8 +14,8 @@ from forged_calendar_pages import NOW, Site, running
 from icalendar import Calendar
 
 from carme_hub.errors import StoreError
-from carme_hub.services.reservations.feed import Feeds
-from carme_hub.services.reservations.pages import PAGES
+from carme_hub.services.reservations.application.feed import Feeds
+from carme_hub.services.reservations.pages.pages import PAGES
 from carme_hub.services.reservations.scopes import READ, READ_ALL, WRITE
 
 SECRET = f"{'0' * 16}-{'s' * 43}"

@@ -14,15 +14,15 @@ import pytest_asyncio
 from forged_calendar_pages import GROUPS, HOUR, NODES, NOW, Site, running
 
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.booking.office import OverBudget
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import State
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.slurm_reservations import Create, Delete, SlurmReservation, Step
-from carme_hub.domain.usage import Usage
+from carme_hub.booking.context import OverBudget
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import State
+from carme_hub.domain.calendar.slurm_reservations import Create, Delete, SlurmReservation, Step
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
 from carme_hub.errors import CarmeError, SlurmUnreachable
 from carme_hub.services.reservations.app import ReservationsService
 

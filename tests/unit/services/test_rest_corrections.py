@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forged_rest import NOW, Service
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.store.ledger import Whose
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.store.ledger.writes import Whose
 
 FIX = {"account": "teaching", "direction": "take", "gpu_hours": "2.5", "reason": "typed twice"}
 

@@ -8,9 +8,9 @@ import pytest
 from forged_rest import Service, charge, used
 
 from carme_hub.accounting.requests import Requests
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.services.quotas.api import openapi_document
-from carme_hub.store.ledger import Anomaly, LedgerReads
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.services.quotas.rest.operations import openapi_document
+from carme_hub.store.ledger.writes import Anomaly, LedgerReads
 
 LISTS = ("statement", "requests", "accounts", "anomalies")
 

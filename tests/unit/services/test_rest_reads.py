@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from forged_rest import NOW, PREFIX, REST, Service, charge, used
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR, Kind
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.domain.usage import Usage
-from carme_hub.services.quotas.api import API, ROUTES, openapi_document
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Kind
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.services.quotas.rest.operations import API, ROUTES, openapi_document
 
 GRANT = {"account": "teaching", "gpu_hours": "2.5", "reason": "for the course"}
 
@@ -143,7 +143,7 @@ async def test_a_spreadsheet_takes_no_cell_of_a_statement_for_a_formula(service:
 async def test_a_statement_longer_than_a_page_is_whole_in_csv(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.services.quotas.api_read._PAGE", 4)
+    monkeypatch.setattr("carme_hub.services.quotas.rest.read._PAGE", 4)
     used(service, *(charge(job) for job in range(1, 11)))
     rows = list(csv.DictReader(io.StringIO((await service.ask("statement.csv", "alice")).text)))
     assert [int(row["job_id"]) for row in rows] == list(range(10, 0, -1))

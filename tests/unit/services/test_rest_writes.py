@@ -15,8 +15,8 @@ from forged_rest import NOW, POLICY_NOW, PREFIX, Service, charge, used
 from jupyterhub.services.auth import HubOAuth
 from tornado.web import create_signed_value
 
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.store.ledger import Anomaly
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.store.ledger.writes import Anomaly
 
 GRANT = {"account": "teaching", "gpu_hours": "2.5", "reason": "for the course"}
 

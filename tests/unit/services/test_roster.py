@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.quotas import Who
-from carme_hub.services import roster
-from carme_hub.services.roster import Roster
+from carme_hub.domain.quotas.rules import Who
+from carme_hub.services import hub_users
+from carme_hub.services.hub_users import Roster
 
 USERS = [
     {"name": f"u{number:02}", "groups": ["even"] if number % 2 == 0 else [], "admin": False} for number in range(45)
@@ -33,7 +33,7 @@ class HubWithManyUsers:
 
 async def test_everybody_is_known_from_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = HubWithManyUsers()
-    monkeypatch.setattr(roster, "ask_hub", hub)
+    monkeypatch.setattr(hub_users, "ask_hub", hub)
     found = Roster(logging.getLogger("test"))
     await found.refresh()
     assert sorted(found.people) == [user["name"] for user in USERS]
@@ -42,14 +42,14 @@ async def test_everybody_is_known_from_small_parts(monkeypatch: pytest.MonkeyPat
 
 
 async def test_what_was_known_stays_while_the_hub_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "ask_hub", HubWithManyUsers())
+    monkeypatch.setattr(hub_users, "ask_hub", HubWithManyUsers())
     found = Roster(logging.getLogger("test"))
     await found.refresh()
 
     async def silent(*_words: object, **_more: object) -> dict[str, Any]:
         raise OSError("silent")
 
-    monkeypatch.setattr(roster, "ask_hub", silent)
+    monkeypatch.setattr(hub_users, "ask_hub", silent)
     await found.refresh(0.0)
     assert found.known
     assert len(found.people) == 45

@@ -14,16 +14,16 @@ import pytest
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.quotas import Ask, Person, Quota, Who
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.usage import Usage
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.settling import Settling
+from carme_hub.services.quotas.application.settlement import Settling
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 DAY = 86_400

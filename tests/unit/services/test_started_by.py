@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.services import started_by
+from carme_hub.services import parent_process
 
 
 def test_who_has_another_parent_by_now_has_lost_the_hub() -> None:
-    assert not started_by.is_gone(os.getppid())
-    assert started_by.is_gone(os.getppid() + 1)
+    assert not parent_process.is_gone(os.getppid())
+    assert parent_process.is_gone(os.getppid() + 1)
 
 
 @pytest.mark.parametrize(("words", "gone"), [(b"/sbin/init\0", True), (b"python3\0/opt/bin/jupyterhub\0-f\0x", False)])
@@ -24,8 +24,8 @@ def test_init_is_the_hub_only_where_it_is_one(
 ) -> None:
     (tmp_path / "cmdline").write_bytes(words)
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert started_by.is_gone(1, tmp_path / "cmdline") is gone
-    assert not started_by.is_gone(1, tmp_path / "not there")
+    assert parent_process.is_gone(1, tmp_path / "cmdline") is gone
+    assert not parent_process.is_gone(1, tmp_path / "not there")
 
 
 @pytest.mark.parametrize("name", ["quotas", "reservations"])

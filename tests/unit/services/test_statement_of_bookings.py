@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind, charge_key, slot_charge_key, slot_key
-from carme_hub.domain.resources import Gpus
-from carme_hub.services.quotas import view
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind, charge_key, slot_charge_key, slot_key
+from carme_hub.services.quotas.application import view
 
 
 def shown(kind: Kind, key: str, reason: str, start: float = 3600, **more: int) -> tuple[str, tuple[str, ...]]:

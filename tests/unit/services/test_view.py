@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.domain.ledger import GPU_HOUR, Entry, Kind
-from carme_hub.services.quotas import view
+from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
+from carme_hub.services.quotas.application import view
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from forged_rest import PREFIX, Service, charge, used
 
-from carme_hub.domain.ledger import GPU_HOUR
+from carme_hub.domain.ledger.entries import GPU_HOUR
 
 GRANT = {"account": "teaching", "gpu_hours": "2.5", "reason": "for the course"}
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from slurm_as_told import Clock, ForgedSlurm
 
-from carme_hub.domain.sessions import Session
-from carme_hub.sessions import keeper as keeper_module
-from carme_hub.sessions.book import SessionBook
-from carme_hub.sessions.keeper import SessionKeeper
+from carme_hub.domain.sessions.session import Session
+from carme_hub.sessions import reconciler as keeper_module
+from carme_hub.sessions.reconciler import SessionKeeper
+from carme_hub.sessions.registry import SessionBook
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.sessions import Request, Session
-from carme_hub.domain.verdict import Patience, Standing
-from carme_hub.sessions.book import SessionBook
-from carme_hub.sessions.keeper import SessionKeeper
+from carme_hub.domain.sessions.liveness import Patience, Standing
+from carme_hub.domain.sessions.session import Request, Session
+from carme_hub.sessions.reconciler import SessionKeeper
+from carme_hub.sessions.registry import SessionBook
 
 REQUEST = Request(profile="cpu", image="default")
 #: How far a clock is put forward for what the keeper waits for; a slow machine takes less than any of these differ by.

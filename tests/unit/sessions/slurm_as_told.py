@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from carme_hub.domain.jobs import Job, JobRecord, JobSpec, Phase, Snapshot
+from carme_hub.domain.cluster.jobs import Job, JobRecord, JobSpec, Phase, Snapshot
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.accounting.books import UNWRITTEN
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.accounting.context import UNWRITTEN
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import Refused, StoreError
-from carme_hub.sessions.book import TOO_LATE, WRITTEN_WITHIN, CallbackRefused, SessionBook
+from carme_hub.sessions.registry import TOO_LATE, WRITTEN_WITHIN, CallbackRefused, SessionBook
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 

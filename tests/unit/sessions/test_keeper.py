@@ -8,13 +8,13 @@ import pytest
 from session_parts import FORGOTTEN, REQUEST, SETTLED, looked_at, running, shown, until, until_ended
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.jobs import JobRecord, JobSpec, Phase
-from carme_hub.domain.sessions import Session, SessionState
+from carme_hub.domain.cluster.jobs import JobRecord, JobSpec, Phase
+from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import ConfigError, SlurmRejected, StoreError
-from carme_hub.sessions import keeper as keeper_module
-from carme_hub.sessions.book import SessionBook
-from carme_hub.sessions.keeper import SessionKeeper
-from carme_hub.sessions.opening import submit_once
+from carme_hub.sessions import reconciler as keeper_module
+from carme_hub.sessions.reconciler import SessionKeeper
+from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.submission import submit_once
 
 
 async def test_a_session_ends_when_slurm_and_accounting_say_so(

@@ -6,11 +6,11 @@ import pytest
 from session_parts import looked_at, running, shown, until, until_ended
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.sessions.book import CallbackRefused, SessionBook
-from carme_hub.sessions.keeper import WITH_ITS_SESSION, SessionKeeper
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.sessions.reconciler import WITH_ITS_SESSION, SessionKeeper
+from carme_hub.sessions.registry import CallbackRefused, SessionBook
 
 BIG = Request(profile="a100", image="default", gpus=Gpus("a100", 4), nodes=2)
 

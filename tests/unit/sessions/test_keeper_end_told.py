@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from session_parts import REQUEST
 
-from carme_hub.domain.jobs import JobRecord, Phase
-from carme_hub.domain.sessions import Session, SessionState
-from carme_hub.domain.verdict import Standing, Verdict
-from carme_hub.sessions.keeper import ending
+from carme_hub.domain.cluster.jobs import JobRecord, Phase
+from carme_hub.domain.sessions.liveness import Standing, Verdict
+from carme_hub.domain.sessions.session import Session, SessionState
+from carme_hub.sessions.reconciler import ending
 
 SIGNAL = "The session was ended by signal 9; 9 often means that memory ran out."
 CODE = "The server ended with exit code 9; the job's output says why."

@@ -6,8 +6,8 @@ import pytest
 from session_parts import FORGOTTEN, REQUEST, SETTLED, looked_at, running, saved, shown, until_ended
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.sessions.book import SessionBook
-from carme_hub.sessions.keeper import SessionKeeper
+from carme_hub.sessions.reconciler import SessionKeeper
+from carme_hub.sessions.registry import SessionBook
 
 
 async def test_an_empty_queue_ends_nothing_while_accounting_says_running(

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from session_parts import REQUEST, until
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions import Session, SessionState
-from carme_hub.domain.verdict import History, Observation, Patience, Standing, judge
-from carme_hub.sessions import keeper as keeper_module
-from carme_hub.sessions import looks
-from carme_hub.sessions.book import SessionBook
-from carme_hub.sessions.keeper import SessionKeeper
-from carme_hub.sessions.looks import Looks, Watch
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.sessions.liveness import History, Observation, Patience, Standing, judge
+from carme_hub.domain.sessions.session import Session, SessionState
+from carme_hub.sessions import observations
+from carme_hub.sessions import reconciler as keeper_module
+from carme_hub.sessions.observations import Looks, Watch
+from carme_hub.sessions.reconciler import SessionKeeper
+from carme_hub.sessions.registry import SessionBook
 
 SESSION = Session("s1", "lab", "alice", "", REQUEST, SessionState.RUNNING, 900.0, job_id=7, submitted=1000.0)
 ALIVE = Job(7, "carme-s1", "alice", "RUNNING", Phase.ACTIVE, nodes=("node1",), submitted=1000.0)
@@ -47,7 +47,7 @@ def test_any_story_of_looks_comes_to_the_same(story: list[tuple[str, int, bool]]
             noted.note(None, shown, asked, ["s1"])
         else:
             snapshot = Snapshot(asked, asked + 0.5, {job.id: job for job in shown})
-            plain = plain.add(Observation(asked, asked + 0.5, looks.jobs_of(SESSION, snapshot)))
+            plain = plain.add(Observation(asked, asked + 0.5, observations.jobs_of(SESSION, snapshot)))
             noted.note(snapshot, "", asked, ["s1"])
         if folded:
             fold(noted, {"s1": watch})
@@ -90,7 +90,7 @@ def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() ->
 async def test_others_go_on_while_many_sessions_are_judged(
     keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "STEP", 5)
+    monkeypatch.setattr(observations, "STEP", 5)
     monkeypatch.setattr(keeper_module, "STEP", 5)
     for number in range(30):
         session, _ = await book.intend(f"s{number}", "alice", f"n{number}", REQUEST)

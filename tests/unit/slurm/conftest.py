@@ -8,9 +8,9 @@ import pytest
 from forged_pyslurm import ForgedPyslurm
 from forged_slurm import ForgedSlurm
 
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.submit import DirectSubmitter
+from carme_hub.slurm.submit.ways import DirectSubmitter
 
 
 @pytest.fixture

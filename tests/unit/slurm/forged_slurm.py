@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from carme_hub.slurm.parse import RECORD_FIELDS
-from carme_hub.slurm.queue_rows import QUEUE_FIELDS
+from carme_hub.slurm.cli.parse import RECORD_FIELDS
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS
 
 #: Stands for the separator of the query in a text that a shim prints, and for the one that ends a row of squeue.
 CUT, ROW = "\x02", "\x03"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from forged_slurm import ForgedSlurm
 
-from carme_hub.domain.mirror import Change, Entity, Needs
+from carme_hub.domain.quotas.slurm_limits import Change, Entity, Needs
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 from carme_hub.slurm import limits
 from carme_hub.slurm.command import Commands

@@ -11,14 +11,14 @@ import pytest_asyncio
 from forged_pyslurm import JOB, RECORD, ForgedPyslurm
 from forged_slurm import ForgedSlurm
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.verdict import Accounting, History, Observation, Standing, judge
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Standing, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import AnswerTooLong, Commands
-from carme_hub.slurm.native import ReservationsNative, SlurmNative
-from carme_hub.slurm.native_process import NativeProcess
-from carme_hub.slurm.submit import DirectSubmitter
+from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
+from carme_hub.slurm.pyslurm.process import NativeProcess
+from carme_hub.slurm.submit.ways import DirectSubmitter
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
 
 FAULTS = {
@@ -165,7 +165,7 @@ async def test_a_process_that_was_waited_for_in_vain_is_killed(
 async def test_a_process_makes_way_for_a_new_one_before_what_it_loses_counts(
     asking: Callable[..., SlurmNative], library: ForgedPyslurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.slurm.native_process._QUESTIONS", 2)
+    monkeypatch.setattr("carme_hub.slurm.pyslurm.process._QUESTIONS", 2)
     library.say(jobs=[JOB])
     client = asking()
     seen = [(list((await client.snapshot()).jobs), client._controller.pid is None) for _ in range(4)]

@@ -16,12 +16,12 @@ import pytest_asyncio
 from forged_pyslurm import ForgedPyslurm
 from forged_slurm import ForgedSlurm
 
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.native import ReservationsNative, SlurmNative
-from carme_hub.slurm.native_process import NativeProcess
+from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
+from carme_hub.slurm.pyslurm.process import NativeProcess
 from carme_hub.slurm.reservations import ReservationsCli
-from carme_hub.slurm.submit import DirectSubmitter
+from carme_hub.slurm.submit.ways import DirectSubmitter
 
 GOLDEN = Path(__file__).parent / "golden" / "pyslurm-25.11"
 

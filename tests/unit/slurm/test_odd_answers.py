@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from forged_slurm import QUEUE_HEADER, RECORD_HEADER, ForgedSlurm, queue_row, record_row
 
-from carme_hub.domain.verdict import Accounting, History, Observation, Standing, judge
+from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Standing, judge
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
 

@@ -7,10 +7,10 @@ import sqlite3
 import pytest
 from forged_slurm import QUEUE_HEADER, RECORD_HEADER, ForgedSlurm, queue_row, record_row
 
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.resources import NO_GPUS, Gpus
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm.cli import SlurmCli
+from carme_hub.slurm.cli.client import SlurmCli
 
 NAME, USER = "carme-0f9a", "alice"
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.queue import Line, ahead_of, lining_up
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.queue_position import Line, ahead_of, lining_up
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm import queue_rows
-from carme_hub.slurm.queue_rows import QUEUE_FIELDS, Cuts, QueueRows, queue_format, read_job, reading_queue
+from carme_hub.slurm.cli import queue_rows
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, Cuts, QueueRows, queue_format, read_job, reading_queue
 from carme_hub.slurm.watcher import Listener, SlurmWatcher
 
 _T = TypeVar("_T")
@@ -204,7 +204,7 @@ def test_what_says_the_same_as_before_is_not_read_again(counted: list[str]) -> N
 
 
 def test_all_is_read_in_steps_and_a_long_line_is_not_formed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carme_hub.domain.queue._LONG", 100)
+    monkeypatch.setattr("carme_hub.domain.cluster.queue_position._LONG", 100)
     snapshot = Snapshot(0.0, 1.0, read([row(number) for number in range(1, 2001)]))
     last = snapshot.jobs[2000]
     assert ahead_of(last, snapshot) is None

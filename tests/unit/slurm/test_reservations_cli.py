@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from forged_slurm import ForgedSlurm
 
-from carme_hub.domain.periods import Period
-from carme_hub.domain.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.reservations import argv, default_partition, keeps_gpus, licenses_in_slurm, read

@@ -18,12 +18,12 @@ import pytest_asyncio
 from aiohttp import web
 from forged_slurm import ForgedSlurm
 
-from carme_hub.domain.jobs import JobSpec
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.jobs import JobSpec
+from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.errors import ConfigError, SlurmRejected, SlurmUnreachable
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.rest import RestSubmitter, plain_body, typed_body
-from carme_hub.slurm.tokens import Tokens
+from carme_hub.slurm.submit.slurmrestd import RestSubmitter, plain_body, typed_body
+from carme_hub.slurm.submit.tokens import Tokens
 
 SPEC = JobSpec(
     name="carme-0f9a",

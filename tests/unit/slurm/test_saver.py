@@ -7,9 +7,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from carme_hub.domain.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm.saver import StartSaver
+from carme_hub.slurm.state_save import StartSaver
 
 NAME = "carme-0f9a0000-1111-2222-3333-444455556666"
 JOB = Job(7, NAME, "alice", "RUNNING", Phase.ACTIVE, start=100.0)

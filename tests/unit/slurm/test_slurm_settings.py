@@ -9,12 +9,12 @@ from traitlets import TraitError
 from traitlets.config import Config
 
 from carme_hub.errors import ConfigError, SlurmUnreachable
-from carme_hub.slurm.cli import SlurmCli
-from carme_hub.slurm.native import ReservationsNative, SlurmNative
+from carme_hub.slurm.cli.client import SlurmCli
+from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
 from carme_hub.slurm.reservations import ReservationsCli
-from carme_hub.slurm.rest import RestSubmitter
 from carme_hub.slurm.settings import CarmeSlurm
-from carme_hub.slurm.submit import DirectSubmitter, SudoSubmitter
+from carme_hub.slurm.submit.slurmrestd import RestSubmitter
+from carme_hub.slurm.submit.ways import DirectSubmitter, SudoSubmitter
 
 
 def build(**settings: object) -> SlurmCli:

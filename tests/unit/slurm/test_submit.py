@@ -15,15 +15,15 @@ from types import ModuleType
 import pytest
 from forged_slurm import ForgedSlurm
 
-from carme_hub.domain.jobs import JobSpec
-from carme_hub.domain.reasons import NO_WORKING_FOLDER, refusal_sentence
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.jobs import JobSpec
+from carme_hub.domain.cluster.reasons import NO_WORKING_FOLDER, refusal_sentence
+from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 from carme_hub.paths import share_folder
-from carme_hub.slurm import deliver
 from carme_hub.slurm.command import Answer, Commands
-from carme_hub.slurm.refusals import refused_by_number
-from carme_hub.slurm.submit import DirectSubmitter, SudoSubmitter, document, job_id
+from carme_hub.slurm.submit import as_user
+from carme_hub.slurm.submit.refusals import refused_by_number
+from carme_hub.slurm.submit.ways import DirectSubmitter, SudoSubmitter, document, job_id
 
 SPEC = JobSpec(
     name="carme-0f9a",
@@ -54,9 +54,9 @@ def test_the_document_holds_everything_but_never_the_data_in_clear() -> None:
 
 
 def test_gpus_of_several_nodes_are_asked_for_node_by_node() -> None:
-    options = deliver.sbatch_options(json.loads(document(replace(SPEC, nodes=2)))["spec"], "/home/alice")
+    options = as_user.sbatch_options(json.loads(document(replace(SPEC, nodes=2)))["spec"], "/home/alice")
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--gres=gpu:a100:1", "--mem=2048M"} <= set(options)
-    options = deliver.sbatch_options(json.loads(document(SPEC))["spec"], "/home/alice")
+    options = as_user.sbatch_options(json.loads(document(SPEC))["spec"], "/home/alice")
     assert {"--nodes=1", "--ntasks=1"} <= set(options)
     assert not any("per-node" in option for option in options)
     with pytest.raises(ValueError, match="2 × a100 cannot be the same number on each of 3 nodes"):
@@ -64,7 +64,7 @@ def test_gpus_of_several_nodes_are_asked_for_node_by_node() -> None:
 
 
 def test_the_options_of_sbatch() -> None:
-    options = deliver.sbatch_options(json.loads(document(SPEC))["spec"], "/home/alice")
+    options = as_user.sbatch_options(json.loads(document(SPEC))["spec"], "/home/alice")
     assert options[:2] == ["--constraint=fast&big", "--exclusive"]
     for wanted in (
         "--no-requeue",
@@ -80,13 +80,13 @@ def test_the_options_of_sbatch() -> None:
     ):
         assert wanted in options
     assert not any("qos" in option or "nice" in option for option in options)
-    nice = deliver.sbatch_options(json.loads(document(replace(SPEC, nice=60)))["spec"], "/home/alice")
+    nice = as_user.sbatch_options(json.loads(document(replace(SPEC, nice=60)))["spec"], "/home/alice")
     assert nice == [*options, "--nice=60"]
     listed = "carme-0123456789abcdef-0,carme-0123456789abcdef-1"
-    several = deliver.sbatch_options(json.loads(document(replace(SPEC, reservation=listed)))["spec"], "/home/alice")
+    several = as_user.sbatch_options(json.loads(document(replace(SPEC, reservation=listed)))["spec"], "/home/alice")
     assert f"--reservation={listed}" in several
     plain = replace(SPEC, gpus=Gpus(), extra={"job-name": "other"})
-    options = deliver.sbatch_options(json.loads(document(plain))["spec"], "/home/alice")
+    options = as_user.sbatch_options(json.loads(document(plain))["spec"], "/home/alice")
     assert not any("gres" in option for option in options)
     assert options.index("--job-name=other") < options.index("--job-name=carme-0f9a")
 
@@ -95,8 +95,8 @@ def test_the_data_file_is_for_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "carme" / "sessions" / "0f9a"
     old = os.umask(0)
     try:
-        deliver.write_data(str(folder), b"one")
-        deliver.write_data(str(folder), b"two")
+        as_user.write_data(str(folder), b"one")
+        as_user.write_data(str(folder), b"two")
     finally:
         os.umask(old)
     assert (folder / "data.json").read_bytes() == b"two"
@@ -108,7 +108,7 @@ def test_a_link_in_the_place_of_the_data_file_is_not_followed(tmp_path: Path) ->
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "data.json").symlink_to(victim)
-    deliver.write_data(str(tmp_path), b"new")
+    as_user.write_data(str(tmp_path), b"new")
     assert victim.read_text() == "mine"
 
 
@@ -205,7 +205,7 @@ async def test_direct_writes_the_file_and_submits_with_a_clean_environment(
     assert (tmp_path / "stdin").read_text() == SPEC.script
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
     assert seen["CARME_SESSION"] == "0f9a"
-    assert seen["PATH"] == deliver.JOB_PATH
+    assert seen["PATH"] == as_user.JOB_PATH
     allowed = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "SLURM_CONF", "CARME_SESSION", "PWD", "_", "SHLVL"}
     assert set(seen) <= allowed | {"LC_CTYPE"}
     assert "token" not in " ".join(forged.calls("sbatch"))
@@ -244,7 +244,7 @@ def _asking_for(home: Path, folder: str, **more: object) -> tuple[dict[str, obje
 def test_a_working_folder_that_is_certainly_missing_is_refused_before_a_job_is_started(
     program: str, tmp_path: Path
 ) -> None:
-    lacks = deliver.lacks_folder if program == "deliver" else _helper().lacks_folder
+    lacks = as_user.lacks_folder if program == "deliver" else _helper().lacks_folder
     home = tmp_path / "home"
     (home / "there").mkdir(parents=True)
     (home / "away").symlink_to("/scratch/of-the-nodes")
@@ -266,7 +266,7 @@ def test_a_working_folder_that_is_certainly_missing_is_refused_before_a_job_is_s
 
 
 def test_both_programs_say_the_words_that_the_hub_makes_a_sentence_of() -> None:
-    assert deliver.NO_WORKING_FOLDER == NO_WORKING_FOLDER
+    assert as_user.NO_WORKING_FOLDER == NO_WORKING_FOLDER
     assert f'No("{NO_WORKING_FOLDER}")' in (share_folder() / "libexec/carme-submit").read_text()
     assert refusal_sentence(NO_WORKING_FOLDER, "a100").startswith("The working folder a100 does not exist.")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from forged_slurm import CUT, ForgedSlurm
 
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.tres import held_of_tres
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.cluster.tres import held_of_tres
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.usage import FIELDS, UsageReader, read

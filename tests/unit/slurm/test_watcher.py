@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.watcher import EARLY, EARLY_EVERY, QUEUE, SlurmWatcher, WatcherSettings
 

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.resources import Gpus, Node
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm.wire import jobs_from_json, jobs_to_json, matters_to_bookings, nodes_from_json, nodes_to_json
+from carme_hub.slurm.json_format import (
+    jobs_from_json,
+    jobs_to_json,
+    matters_to_bookings,
+    nodes_from_json,
+    nodes_to_json,
+)
 
 RUNNING = Job(
     id=7,

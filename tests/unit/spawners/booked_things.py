@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.periods import Period
-from carme_hub.domain.profiles import parse_profiles
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.spawners.form import Offer
-from carme_hub.spawners.slots import Bookings, Look
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.profile_choice import parse_profiles
+from carme_hub.spawners.form.form import Offer
+from carme_hub.spawners.form.slots import Bookings, Look
 
 #: Wednesday 18 November 2026, 10:00 UTC.
 NOW = 1_795_000_000 // 3600 * 3600

@@ -21,12 +21,12 @@ from tornado.httpserver import HTTPServer
 from traitlets import default
 from traitlets.config import Config
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.profiles import choose, offered, parse_profiles
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.profile_choice import choose, offered, parse_profiles
 from carme_hub.errors import Refused
-from carme_hub.spawners.form import Offer, render_form
-from carme_hub.spawners.options import checked_options, options_from_form
+from carme_hub.spawners.form.form import Offer, render_form
+from carme_hub.spawners.form.options import checked_options, options_from_form
 
 PROFILES = parse_profiles(
     [

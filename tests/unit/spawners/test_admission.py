@@ -13,14 +13,14 @@ import pytest
 from prometheus_client import REGISTRY
 
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import NoAccount, QuotaExceeded
-from carme_hub.spawners.admission import Admission, ServiceDown, running
+from carme_hub.spawners.hub.admission import Admission, ServiceDown, running
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import Filter
+from carme_hub.store.ledger.writes import Filter
 
 ACCOUNTS = {"alice": ("physics", "teaching"), "bob": ("physics",), "eve": ()}
 

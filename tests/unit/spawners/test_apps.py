@@ -14,11 +14,11 @@ from traitlets.config import Config
 
 from carme_hub.containers.registry import runtime
 from carme_hub.containers.runtime import Image
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
-from carme_hub.spawners.apps import CONFIG, OURS, PACKED, CarmeApps, fault
-from carme_hub.spawners.script import Owner, Server, Site, render
-from carme_hub.spawners.settings import SessionSettings
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
+from carme_hub.spawners.apps.settings import CONFIG, OURS, PACKED, CarmeApps, fault
+from carme_hub.spawners.job_script import Owner, Server, Site, render
+from carme_hub.spawners.slurm.settings import SessionSettings
 
 DASHBOARD: dict[str, Any] = {"title": "Dashboard", "command": ["dash", "--listen", "{unix_socket}"]}
 
@@ -104,7 +104,7 @@ def server(spawner: Any, environ: dict[str, str]) -> Server:
 
 
 def test_the_server_finds_its_configuration_before_what_was_named_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carme_hub.spawners.settings.CarmeApps", lambda parent: apps())
+    monkeypatch.setattr("carme_hub.spawners.slurm.settings.CarmeApps", lambda parent: apps())
     spawner = SpawnerThatOnlyKnowsItsApps()
     folder = "/home/alice/.carme/sessions/0f9a"
     assert server(spawner, {}).environ["JUPYTER_CONFIG_PATH"] == folder
@@ -130,7 +130,9 @@ def test_with_its_apps_the_data_document_still_fits_into_one_variable(name: str)
     document = json.loads(spec.data)
     assert document["files"][PACKED]["mode"] == document["files"][CONFIG]["mode"] == 0o600
     # Linux takes 128 KiB for one string of an environment (MAX_ARG_STRLEN).
-    assert len(base64.b64encode(zlib.compress(spec.data))) < 60 << 10  # as it is sent: carme_hub.slurm.rest
+    assert (
+        len(base64.b64encode(zlib.compress(spec.data))) < 60 << 10
+    )  # as it is sent: carme_hub.slurm.submit.slurmrestd
 
 
 def test_every_app_of_ours_has_what_it_says() -> None:

@@ -22,7 +22,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 from traitlets.config import Config
 
-from carme_hub.spawners.apps import BASHRC, CONFIG, CarmeApps
+from carme_hub.spawners.apps.settings import BASHRC, CONFIG, CarmeApps
 
 TELLS = """
 import http.server, os, socketserver, sys

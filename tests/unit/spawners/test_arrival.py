@@ -10,17 +10,17 @@ import pytest
 from jupyterhub.objects import Server
 from jupyterhub.spawner import SpawnException
 
-from carme_hub.domain.jobs import Job, Phase
-from carme_hub.domain.resources import Node
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
-from carme_hub.sessions.book import CallbackRefused, SessionBook
-from carme_hub.spawners import arrival as arrival_module
-from carme_hub.spawners.arrival import TAKEN, Arrival
-from carme_hub.spawners.callback import allocated_node
-from carme_hub.spawners.offers import ended_early
-from carme_hub.spawners.probe import SomethingElseAnswers
-from carme_hub.spawners.slurm import SlurmContainerSpawner
+from carme_hub.sessions.registry import CallbackRefused, SessionBook
+from carme_hub.spawners.form.offers import ended_early
+from carme_hub.spawners.handlers.callback import allocated_node
+from carme_hub.spawners.hub.probe import SomethingElseAnswers
+from carme_hub.spawners.slurm import arrival as arrival_module
+from carme_hub.spawners.slurm.arrival import TAKEN, Arrival
+from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 

@@ -19,18 +19,18 @@ from test_companions_script import SITE
 from test_script import ALICE, IMAGE
 from tornado import web
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.companions import NoCompanion, Wish
-from carme_hub.domain.jobs import Job, JobSpec, Phase, Snapshot
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.cluster.jobs import Job, JobSpec, Phase, Snapshot
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.companions import NoCompanion, Wish
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import QuotaExceeded, SlurmRejected, SlurmUnreachable
-from carme_hub.sessions.book import SessionBook
-from carme_hub.spawners import companions
-from carme_hub.spawners.companions import GIVEN_BACK, KeyUsed, give_back, listed, open_companion, quote
-from carme_hub.spawners.companions_handlers import wish_of
-from carme_hub.spawners.cost import Cost, Left
-from carme_hub.spawners.form import Offer
+from carme_hub.sessions.registry import SessionBook
+from carme_hub.spawners.companions import companions
+from carme_hub.spawners.companions.companions import GIVEN_BACK, KeyUsed, give_back, listed, open_companion, quote
+from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.form import Offer
+from carme_hub.spawners.handlers.companions import wish_of
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 

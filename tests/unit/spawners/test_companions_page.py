@@ -9,11 +9,11 @@ import pytest
 from jinja2 import Environment, FileSystemLoader
 from test_companions_open import PARENT, TWO, Part, Spawner, book, part, session
 
-from carme_hub.domain.sessions import Session
-from carme_hub.spawners import truth
-from carme_hub.spawners.companions import give_back, open_companion
-from carme_hub.spawners.pages import templates_path
-from carme_hub.spawners.truth import Companion, SessionTruth
+from carme_hub.domain.sessions.session import Session
+from carme_hub.spawners import session_state
+from carme_hub.spawners.companions.companions import give_back, open_companion
+from carme_hub.spawners.handlers.pages import templates_path
+from carme_hub.spawners.session_state import Companion, SessionTruth
 
 __all__ = ["book", "part", "session"]
 
@@ -26,7 +26,7 @@ def page(*spawners: object) -> str:
 
 
 async def test_each_button_asks_its_own_question(part: Part, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(truth, "ready", lambda: part)
+    monkeypatch.setattr(session_state, "ready", lambda: part)
     first, _ = await open_companion(part, Spawner(), session, TWO)  # type: ignore[arg-type]
     second, _ = await open_companion(part, Spawner(), session, TWO)  # type: ignore[arg-type]
     await give_back(part, session, first.id)  # type: ignore[arg-type]
@@ -53,9 +53,9 @@ def test_what_runs_is_given_back() -> None:
 async def test_without_companions_nothing_is_shown(
     part: Part, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(truth, "ready", lambda: part)
+    monkeypatch.setattr(session_state, "ready", lambda: part)
     server = SessionTruth()
     server.user, server.name, server.virtual, server.active = SimpleNamespace(name="alice"), "", True, True  # type: ignore[attr-defined]
     assert page(server) == page(SimpleNamespace(active=True)) == ""
-    monkeypatch.setattr(truth, "ready", lambda: None)
+    monkeypatch.setattr(session_state, "ready", lambda: None)
     assert page(server) == ""

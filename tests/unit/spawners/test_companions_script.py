@@ -15,11 +15,11 @@ import pytest
 from test_script import ALICE, IMAGE
 
 from carme_hub.containers.registry import runtime
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
-from carme_hub.spawners import keep
-from carme_hub.spawners.companions_script import KEEP, render_companion
-from carme_hub.spawners.script import LAUNCH, RANK, Site, session_folder
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
+from carme_hub.node import companion
+from carme_hub.spawners.companions.script import KEEP, render_companion
+from carme_hub.spawners.job_script import LAUNCH, RANK, Site, session_folder
 
 SITE = Site(runtime("bubblewrap"), grace=2)
 BIG = Request(
@@ -103,5 +103,5 @@ def test_a_session_folder_that_cannot_be_seen_ends_nothing(kept: Any) -> None:
 
 
 def test_it_asks_for_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert keep.main([]) == keep.main(["relative"]) == 2
+    assert companion.main([]) == companion.main(["relative"]) == 2
     assert "folder" in capsys.readouterr().err

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from forged_hub import NODES, PROFILES
 
-from carme_hub.accounting.admit import Limit, Standing
-from carme_hub.accounting.facts import Taken
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.decision import Decision, Refusal
-from carme_hub.domain.ledger import GPU_HOUR, Balance
-from carme_hub.domain.quotas import Applied, Ask, Quota, Who, Window
-from carme_hub.domain.resources import Gpus
-from carme_hub.spawners.cost import NOT_KNOWN, Cost, Left, cost_of, left_of, said
-from carme_hub.spawners.form import Offer, render_form, request_shown, takeable
+from carme_hub.accounting.admission import Limit, Standing
+from carme_hub.accounting.usage_snapshot import Taken
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
+from carme_hub.domain.quotas.decision import Decision, Refusal
+from carme_hub.domain.quotas.rules import Applied, Ask, Quota, Who, Window
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, Left, cost_of, left_of, said
+from carme_hub.spawners.form.form import Offer, render_form, request_shown, takeable
 
 ASK = Ask("physics", Gpus("a100", 2), 7200)
 NEEDS = Applied(Quota("grants", Who.ACCOUNT, needs_grant=True), "physics")

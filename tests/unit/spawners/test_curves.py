@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from carme_hub.domain.profiles import parse_profiles
-from carme_hub.domain.scaling import Measured, Point
-from carme_hub.spawners.curves import SHOWN, Sent
-from carme_hub.spawners.form import Offer, render_form
+from carme_hub.domain.scaling_curve import Measured, Point
+from carme_hub.domain.sessions.profile_choice import parse_profiles
+from carme_hub.spawners.form.form import Offer, render_form
+from carme_hub.spawners.form.scaling_curves import SHOWN, Sent
 
 NOW = 1_795_000_000.0
 SENT: dict[str, Any] = {

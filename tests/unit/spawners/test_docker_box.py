@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.domain.availability import outlook, sentence
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.availability import outlook, sentence
+from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError, EngineUnreachable, Refused
-from carme_hub.spawners.box import Box, Gpu, check_types, conflict, detect_gpus, parse_gpus, read_list, type_of
-from carme_hub.spawners.engine import Container
+from carme_hub.spawners.docker.engine import Container
+from carme_hub.spawners.docker.gpu_allocation import (
+    Box,
+    Gpu,
+    check_types,
+    conflict,
+    detect_gpus,
+    parse_gpus,
+    read_list,
+    type_of,
+)
 
 FOUR = tuple(Gpu(f"GPU-{n}", "a100") for n in range(4))
 MIG = """\

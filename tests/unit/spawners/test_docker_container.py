@@ -12,9 +12,9 @@ import docker
 import pytest
 
 from carme_hub.containers.runtime import Bind
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
-from carme_hub.spawners.docker_container import Look, Wanted, Whose, render
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
+from carme_hub.spawners.docker.container import Look, Wanted, Whose, render
 
 GOLDEN = Path(__file__).parent / "golden" / "docker.json"
 

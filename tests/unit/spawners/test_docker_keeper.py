@@ -14,13 +14,13 @@ import pytest
 from engine_in_memory import JUNK, Answer, EngineInMemory
 from jupyterhub import orm
 
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import EngineRejected, EngineUnreachable, Refused
-from carme_hub.spawners.box import Gpu
-from carme_hub.spawners.docker_container import Look, Wanted, Whose, render
-from carme_hub.spawners.docker_keeper import KEPT, PATIENCE, BoxKeeper
-from carme_hub.spawners.engine import Engine
+from carme_hub.spawners.docker.container import Look, Wanted, Whose, render
+from carme_hub.spawners.docker.engine import Engine
+from carme_hub.spawners.docker.gpu_allocation import Gpu
+from carme_hub.spawners.docker.reconciler import KEPT, PATIENCE, BoxKeeper
 
 FOUR = tuple(Gpu(f"GPU-{n}", "a100") for n in range(4))
 WHOSE = ("carme", "this-hub")

@@ -11,9 +11,9 @@ from traitlets.config import Config, PyFileConfigLoader
 
 import carme_hub
 from carme_hub.errors import ConfigError
-from carme_hub.spawners.docker import CarmeDockerSpawner
-from carme_hub.spawners.docker_container import Arguments
-from carme_hub.spawners.docker_settings import with_site
+from carme_hub.spawners.docker.container import Arguments
+from carme_hub.spawners.docker.settings import with_site
+from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
 
 EXAMPLE = Path(__file__).parents[3] / "examples/one-gpu-box/jupyterhub_config.py"
 GOOD: dict[str, Any] = {

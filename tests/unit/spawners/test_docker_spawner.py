@@ -17,9 +17,9 @@ from jupyterhub import orm
 from jupyterhub.httpclient import JupyterHubHTTPClient
 from traitlets.config import Config
 
-from carme_hub.spawners import docker_arrival
-from carme_hub.spawners.docker import CarmeDockerSpawner
-from carme_hub.spawners.docker_shared import forget_keeper, ready_keeper
+from carme_hub.spawners.docker import arrival
+from carme_hub.spawners.docker.shared import forget_keeper, ready_keeper
+from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -197,7 +197,7 @@ async def test_a_silent_engine_is_named_and_ends_nothing(
     _, page, _ = await browser.get("/hub/spawn")
     assert "The Docker engine is not answering" in page
     assert "3 of 4 a100 were free at" in page
-    monkeypatch.setattr(docker_arrival, "RETRY", 1.0)
+    monkeypatch.setattr(arrival, "RETRY", 1.0)
     monkeypatch.setattr(SpawnerOfFourGpus, "start_timeout", 4.0)
     _, page = await click(hub, "bob")
     assert "The Docker engine of this machine does not answer. Nothing was started" in page

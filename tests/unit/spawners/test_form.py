@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.profiles import parse_profiles
-from carme_hub.domain.resources import Node
-from carme_hub.spawners.form import Offer, clock, duration, live_answer, render_form
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.profile_choice import parse_profiles
+from carme_hub.spawners.form.form import Offer, clock, duration, live_answer, render_form
 
 NOW = 1_795_000_000.0
 NODE = Node("n1", "mixed", True, ("gpu",), 64, 0, 512 * 1024, 0, {"a100": 8}, {"a100": 5})

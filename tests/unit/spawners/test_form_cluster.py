@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.watcher import Health
-from carme_hub.spawners.cluster import ClusterLook
+from carme_hub.spawners.hub.cluster import ClusterLook
 
 
 class WatcherThatCounts:

@@ -19,14 +19,14 @@ from booked_things import HOUR, booking, job
 from forged_hub import ForgedHub, SpawnerThatOnlyNotes, forged_hub
 from test_in_the_way import ID, session, window
 
-from carme_hub.domain.jobs import Snapshot
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation, State
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.errors import SlurmUnreachable, StoreError
-from carme_hub.spawners import notices, ways_out_handlers
-from carme_hub.spawners.pages import install_handlers, templates_path
-from carme_hub.spawners.slots import Look
-from carme_hub.spawners.ways_out import NotInTheWay, NotMoved
+from carme_hub.spawners.form.slots import Look
+from carme_hub.spawners.handlers import maintenance, notices
+from carme_hub.spawners.handlers.pages import install_handlers, templates_path
+from carme_hub.spawners.maintenance.alternatives import NotInTheWay, NotMoved
 
 MOVE, MAKE_WAY = f"/carme/sessions/{ID}/move", f"/carme/sessions/{ID}/make-way"
 
@@ -103,7 +103,7 @@ def part(hub: ForgedHub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Part]:
     hub.app.tornado_application.settings.pop("carme_calendar", None)
     monkeypatch.setattr(notices, "PATIENCE", 60)
     found = SpawnerWithCalendar.part = Part()
-    monkeypatch.setattr(ways_out_handlers, "ready", lambda: found)
+    monkeypatch.setattr(maintenance, "ready", lambda: found)
     yield found
     SpawnerWithCalendar.part = None
 
@@ -119,8 +119,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
         return do
 
-    monkeypatch.setattr(ways_out_handlers, "move", note("move"))
-    monkeypatch.setattr(ways_out_handlers, "make_way", note("make-way"))
+    monkeypatch.setattr(maintenance, "move", note("move"))
+    monkeypatch.setattr(maintenance, "make_way", note("make-way"))
     return asked
 
 
@@ -264,7 +264,7 @@ async def test_what_is_refused_is_said_on_the_page_and_to_programs(
     async def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(ways_out_handlers, "move", refuse)
+    monkeypatch.setattr(maintenance, "move", refuse)
     sam = await hub.browser("sam")
     code, page, _ = await sam.post(f"/hub{MOVE}", {})
     assert code == status

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from booked_things import GPU, HOUR, NOW, booking, cluster, job, node, offer, place
 
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.reservations import Kind, Reservation, State
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.spawners.in_the_way import (
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Kind, Reservation, State
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.spawners.maintenance.affected_sessions import (
     InTheWay,
     again,
     all_in_the_way,

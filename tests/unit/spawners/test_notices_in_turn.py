@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from carme_hub.accounting.notices import Due
-from carme_hub.domain.quotas import Person
-from carme_hub.spawners import notices
-from carme_hub.spawners.notices import NoticesOfHub, Shown
-from carme_hub.store.once import Told
+from carme_hub.domain.quotas.rules import Person
+from carme_hub.spawners.handlers import notices
+from carme_hub.spawners.handlers.notices import NoticesOfHub, Shown
+from carme_hub.store.ledger.idempotency import Told
 
 
 class Clock:

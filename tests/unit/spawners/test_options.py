@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from carme_hub.errors import ProfileNotAllowed
-from carme_hub.spawners.options import checked_options, options_from_form, options_from_query
+from carme_hub.spawners.form.options import checked_options, options_from_form, options_from_query
 
 
 def test_only_the_chosen_cards_controls_are_taken() -> None:

@@ -19,8 +19,8 @@ from tornado import web
 from traitlets.config import Config
 
 from carme_hub.errors import StoreError
-from carme_hub.spawners.cost import Left
-from carme_hub.spawners.pages import HANDLERS, install_handlers, refuse_twice, templates_path
+from carme_hub.spawners.form.cost import Left
+from carme_hub.spawners.handlers.pages import HANDLERS, install_handlers, refuse_twice, templates_path
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -67,13 +67,15 @@ async def test_batchspawners_callback_is_not_there(hub: ForgedHub, method: str, 
     assert status == 404
 
 
-@pytest.mark.parametrize("order", ["batchspawner, carme_hub.spawners.pages", "carme_hub.spawners.pages, batchspawner"])
+@pytest.mark.parametrize(
+    "order", ["batchspawner, carme_hub.spawners.handlers.pages", "carme_hub.spawners.handlers.pages, batchspawner"]
+)
 def test_the_real_batchspawner_is_shut_out_in_either_order(order: str, tmp_path: Path) -> None:
     program = f"""
 import asyncio, re, sys, warnings
 warnings.simplefilter("ignore")
 import {order}
-sys.modules["carme_hub.spawners.pages"].install_handlers()
+sys.modules["carme_hub.spawners.handlers.pages"].install_handlers()
 import jupyterhub.apihandlers, {order}
 from jupyterhub.app import JupyterHub
 from traitlets.config import Config
@@ -87,7 +89,7 @@ print(first.__module__, first.__name__)
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.stdout.strip() == "carme_hub.spawners.pages NotThereHandler", done.stderr
+    assert done.stdout.strip() == "carme_hub.spawners.handlers.pages NotThereHandler", done.stderr
 
 
 def test_installing_twice_lists_every_handler_once() -> None:

@@ -18,14 +18,14 @@ from forged_hub import ForgedHub, SpawnerThatOnlyNotes, forged_hub
 
 from carme_hub.accounting.requests import Requests
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.quotas import Ask, Person
-from carme_hub.domain.resources import Gpus
-from carme_hub.services.quotas.notices import Notices
-from carme_hub.services.roster import Roster
-from carme_hub.spawners import notices
-from carme_hub.spawners.admission import Admission
-from carme_hub.spawners.pages import install_handlers, templates_path
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.services.hub_users import Roster
+from carme_hub.services.quotas.application.notices import Notices
+from carme_hub.spawners.handlers import notices
+from carme_hub.spawners.handlers.pages import install_handlers, templates_path
+from carme_hub.spawners.hub.admission import Admission
 from carme_hub.store.engine import CarmeStore, make_engine
 
 log = logging.getLogger("test")

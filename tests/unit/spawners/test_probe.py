@@ -14,8 +14,8 @@ import pytest
 from certipy import Certipy
 from jupyterhub.utils import make_ssl_context
 
-from carme_hub.spawners.probe import SomethingElseAnswers, answers
-from carme_hub.spawners.tls import AUTHORITY, certificate_of, issue
+from carme_hub.spawners.hub.probe import SomethingElseAnswers, answers
+from carme_hub.spawners.hub.tls import AUTHORITY, certificate_of, issue
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 Context = Callable[[dict[str, str], ssl.Purpose], ssl.SSLContext]

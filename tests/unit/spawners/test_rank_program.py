@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from carme_hub.spawners import rank
-from carme_hub.spawners.script import LAUNCH, SUPERVISE
+from carme_hub.node import rank
+from carme_hub.spawners.job_script import LAUNCH, SUPERVISE
 
 RANK = Path(rank.__file__).resolve()
 TOKEN = "0123456789ab"

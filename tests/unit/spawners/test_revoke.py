@@ -12,8 +12,8 @@ import pytest
 from jupyterhub import orm
 from traitlets.config import Config
 
-from carme_hub.domain.sessions import Request, Session, SessionState
-from carme_hub.spawners.shared import Shared
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.spawners.hub.shared import Shared
 
 
 @pytest.fixture

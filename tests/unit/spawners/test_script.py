@@ -12,9 +12,9 @@ import pytest
 
 from carme_hub.containers.registry import RUNTIMES, runtime
 from carme_hub.containers.runtime import Bind, Image
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
-from carme_hub.spawners.script import Owner, Server, Site, container_of, render
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
+from carme_hub.spawners.job_script import Owner, Server, Site, container_of, render
 
 IMAGE = Image("default", "/srv/images/default", "dir")
 ALICE = Owner("alice", 1001, 1001, "/home/alice")

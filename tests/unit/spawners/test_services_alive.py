@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.spawners.services_alive import keep_services
+from carme_hub.spawners.hub.service_restart import keep_services
 
 
 class ServiceThatEnds:

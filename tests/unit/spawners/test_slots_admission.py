@@ -8,12 +8,12 @@ import pytest
 from booked_things import booking
 from test_admission import Path, admission, request, silent, user
 
-from carme_hub.accounting import slots
-from carme_hub.domain.ledger import GPU_HOUR
-from carme_hub.domain.periods import Period
-from carme_hub.domain.quotas import Person
+from carme_hub.accounting.slots import holds
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.ledger.entries import GPU_HOUR
+from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import QuotaExceeded
-from carme_hub.spawners.cost import Cost, in_booking
+from carme_hub.spawners.form.cost import Cost, in_booking
 
 BUDGET = {"id": "teaching", "account": "teaching", "gpu_time": 4, "window": "total"}
 
@@ -24,7 +24,7 @@ async def test_a_session_in_a_booking_takes_its_hold_from_there(tmp_path: Path) 
     known = booking(owner="alice", group="").but(period=Period(now - 60, now + 7140))
     books = asked.ledger.books
     with books.store.transaction("lab") as writes:
-        assert slots.hold(books, writes, slots.slot_of(known), Person("alice"), "alice").granted
+        assert holds.hold(books, writes, holds.slot_of(known), Person("alice"), "alice").granted
     one = request(gpus=2, minutes=110, account="teaching")
     cost, _ = await asked.cost(alice, one)
     assert cost is not None

@@ -15,19 +15,19 @@ from booked_things import cluster as nodes_of
 from sqlalchemy import Engine
 from test_slots_look import Clock, SlotsThatCount
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.crossing import Crossing, Timetable
-from carme_hub.domain.jobs import Job
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Kind, Reservation, State
-from carme_hub.domain.resources import Gpus, Node
-from carme_hub.domain.sessions import Request
-from carme_hub.domain.slurm_reservations import SlurmReservation
+from carme_hub.domain.calendar.conflicts import Crossing, Timetable
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Kind, Reservation, State
+from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
+from carme_hub.domain.cluster.jobs import Job
+from carme_hub.domain.cluster.resources import Gpus, Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.spawners.prospects import prospect
-from carme_hub.spawners.slots import Look
+from carme_hub.spawners.form.slots import Look
+from carme_hub.spawners.form.start_estimate import prospect
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 REQUEST = Request("gpu", "base", Gpus("a100", 1), 1, 1024, 240)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from booked_things import GPU, HOUR, NOW, booking, cluster, job, node, offer, place
 
-from carme_hub.domain import slots
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.jobs import Phase
-from carme_hub.domain.profiles import choose
-from carme_hub.domain.reservations import Kind, State
+from carme_hub.domain.calendar import slots
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Kind, State
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.sessions.profile_choice import choose
 from carme_hub.errors import ProfileNotAllowed
-from carme_hub.spawners.options import checked_options
+from carme_hub.spawners.form.options import checked_options
 
 NAME = "carme-1111111100004000-0"
 ONE = {"gpus": 1, "gpu_type": "a100"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from booked_things import HOUR, NOW, booking, cluster, job, node, place
 
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.crossing import Timetable
-from carme_hub.domain.jobs import Job
-from carme_hub.domain.reservations import Reservation
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request
-from carme_hub.domain.slots import GRACE
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.conflicts import Timetable
+from carme_hub.domain.calendar.reservations import Reservation
+from carme_hub.domain.calendar.slots import GRACE
+from carme_hub.domain.cluster.jobs import Job
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
 
 EIGHT = (node(), node("n2"))
 

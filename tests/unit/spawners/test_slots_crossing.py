@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from booked_things import HOUR, NOW, booking, job, node, place
 
-from carme_hub.domain.availability import Cluster
-from carme_hub.domain.crossing import Crossing, Timetable
-from carme_hub.domain.jobs import Job
-from carme_hub.domain.reservations import Kind, Reservation, State
-from carme_hub.domain.resources import NO_GPUS, Gpus, Node
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.calendar.conflicts import Crossing, Timetable
+from carme_hub.domain.calendar.reservations import Kind, Reservation, State
+from carme_hub.domain.cluster.jobs import Job
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus, Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.session import Request
 
 
 def request(gpus: int = 1, minutes: int = 240, **more: object) -> Request:

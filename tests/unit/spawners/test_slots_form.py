@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from booked_things import GPU, HOUR, NOW, booking, cluster, job, node, offer, place
 
-from carme_hub.domain.capacity import Need
-from carme_hub.domain.reservations import Kind
-from carme_hub.spawners.form import live_answer, render_form
-from carme_hub.spawners.options import options_from_form
-from carme_hub.spawners.slot_cards import cards, lines, slots_html
-from carme_hub.spawners.slots import Look
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.reservations import Kind
+from carme_hub.spawners.form.form import live_answer, render_form
+from carme_hub.spawners.form.options import options_from_form
+from carme_hub.spawners.form.slot_cards import cards, lines, slots_html
+from carme_hub.spawners.form.slots import Look
 
 NAME = "carme-1111111100004000-0"
 

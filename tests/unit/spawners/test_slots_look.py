@@ -15,15 +15,15 @@ from booked_things import HOUR, NOW, booking, cluster, job, node, offer, place
 from sqlalchemy import Engine
 from traitlets.config import Config
 
-from carme_hub.domain.reservations import Kind, Reservation, State
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.calendar.reservations import Kind, Reservation, State
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
-from carme_hub.spawners.extend import TimeFixed, extend
-from carme_hub.spawners.shared import Shared
-from carme_hub.spawners.slots import SlotOver, Slots
+from carme_hub.spawners.form.slots import SlotOver, Slots
+from carme_hub.spawners.handlers.extend import TimeFixed, extend
+from carme_hub.spawners.hub.shared import Shared
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
 NAME = "carme-1111111100004000-0"

@@ -14,13 +14,13 @@ import pytest
 from booked_things import booking, place
 from forged_hub import ForgedHub, SpawnerThatOnlyNotes, forged_hub
 
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import Reservation
-from carme_hub.spawners.form import Offer
-from carme_hub.spawners.offers import refusal
-from carme_hub.spawners.options import checked_options
-from carme_hub.spawners.pages import install_handlers, templates_path
-from carme_hub.spawners.slots import Bookings, Look
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation
+from carme_hub.spawners.form.form import Offer
+from carme_hub.spawners.form.offers import refusal
+from carme_hub.spawners.form.options import checked_options
+from carme_hub.spawners.form.slots import Bookings, Look
+from carme_hub.spawners.handlers.pages import install_handlers, templates_path
 
 
 class SpawnerWithBookings(SpawnerThatOnlyNotes):

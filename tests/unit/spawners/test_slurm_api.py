@@ -17,12 +17,12 @@ from forged_hub import ForgedHub, forged_hub
 from traitlets.config import Config
 
 from carme_hub.config import configure
-from carme_hub.domain.jobs import Job, Phase, Snapshot
-from carme_hub.domain.resources import Node
+from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
+from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
-from carme_hub.spawners import slurm_api
+from carme_hub.spawners.handlers import slurm as slurm_api
 
 RUNNING = Job(7, "carme-x", "alice", "RUNNING", Phase.ACTIVE, nodes=("n1",))
 WAITING = Job(8, "x", "bob", "PENDING", Phase.WAITING)

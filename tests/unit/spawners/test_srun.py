@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.spawners import srun
+from carme_hub.node import srun
 
 ASKED: dict[str, Any] = {
     "run": "test",

@@ -8,8 +8,8 @@ import itertools
 import pytest
 from test_start_queue import Turns
 
-from carme_hub.spawners import start_queue as start_queue_module
-from carme_hub.spawners.start_queue import StartQueue
+from carme_hub.spawners.hub import start_queue as start_queue_module
+from carme_hub.spawners.hub.start_queue import StartQueue
 
 
 def request(queue: StartQueue, until: asyncio.Future[None]) -> asyncio.Task[None]:

@@ -21,8 +21,8 @@ from jupyterhub.spawner import SpawnException
 from jupyterhub.user import User
 from traitlets.config import Config
 
-from carme_hub.spawners.pages import install_handlers, refuse_twice
-from carme_hub.spawners.start_queue import (
+from carme_hub.spawners.handlers.pages import install_handlers, refuse_twice
+from carme_hub.spawners.hub.start_queue import (
     StartInPieces,
     StartQueue,
     answer_requests_first,

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from carme_hub.spawners.script import SRUN, STEPS
-from carme_hub.training.broker import Broker, NoBroker, NotReady, RunningStep, Step
+from carme_hub.spawners.job_script import SRUN, STEPS
+from carme_hub.training.session.step_broker import Broker, NoBroker, NotReady, RunningStep, Step
 
 #: As much of Slurm as a step needs: its tasks are started on this machine, and scancel signals them.
 SRUN_THAT_STAYS_HERE = """#!/usr/bin/python3

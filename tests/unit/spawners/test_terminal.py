@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.paths import share_folder
-from carme_hub.spawners.apps import BASHRC
+from carme_hub.spawners.apps.settings import BASHRC
 
 IMAGE = "/opt/venv/bin:/opt/conda/bin:/usr/bin:/bin"
 

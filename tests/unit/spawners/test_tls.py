@@ -10,9 +10,9 @@ import pytest
 from certipy import Certipy
 from cryptography import x509
 
-from carme_hub.domain.sessions import Request
+from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError
-from carme_hub.spawners.tls import AUTHORITY, issue, lifetime
+from carme_hub.spawners.hub.tls import AUTHORITY, issue, lifetime
 
 
 @pytest.fixture

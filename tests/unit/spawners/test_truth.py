@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from test_in_the_way import session
 
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import MADE_WAY, Session
-from carme_hub.spawners import truth
-from carme_hub.spawners.truth import STOPPED, SessionTruth
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.sessions.session import MADE_WAY, Session
+from carme_hub.spawners import session_state
+from carme_hub.spawners.session_state import STOPPED, SessionTruth
 
 WHY = f"{MADE_WAY}n1."
 REFUND = " The GPU time that it used is refunded."
@@ -25,7 +25,7 @@ def said(
     """Return what the home page says. ``refunds``: of the policy, None where GPU time is not kept."""
     admission = SimpleNamespace(policy=lambda: Policy(refunds=refunds)) if refunds is not None else None
     book = SimpleNamespace(open_of=lambda *_: open_, last_end=lambda *_: last)
-    monkeypatch.setattr(truth, "ready", lambda: SimpleNamespace(book=book, admission=admission))
+    monkeypatch.setattr(session_state, "ready", lambda: SimpleNamespace(book=book, admission=admission))
     server: Any = SessionTruth()
     server.user, server.name = SimpleNamespace(name="sam"), ""
     return str(server.last_end)

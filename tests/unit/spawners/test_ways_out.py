@@ -15,18 +15,26 @@ from booked_things import GPU, HOUR, booking, cluster, job, place
 from test_in_the_way import ID, OPTIONS, session, window
 from tornado import web
 
-from carme_hub.domain.ledger import ONE
-from carme_hub.domain.periods import Period
-from carme_hub.domain.policy import Policy
-from carme_hub.domain.profiles import parse_profiles
-from carme_hub.domain.reservations import Reservation, State
-from carme_hub.domain.sessions import MADE_WAY
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.domain.ledger.entries import ONE
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.sessions.profile_choice import parse_profiles
+from carme_hub.domain.sessions.session import MADE_WAY
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.spawners import ways_out
-from carme_hub.spawners.form import Offer
-from carme_hub.spawners.slots import Bookings, Look
-from carme_hub.spawners.truth import STOPPED
-from carme_hub.spawners.ways_out import Doing, NotInTheWay, NotMoved, look_now, make_way, move, refund_of
+from carme_hub.spawners.form.form import Offer
+from carme_hub.spawners.form.slots import Bookings, Look
+from carme_hub.spawners.maintenance import alternatives
+from carme_hub.spawners.maintenance.alternatives import (
+    Doing,
+    NotInTheWay,
+    NotMoved,
+    look_now,
+    make_way,
+    move,
+    refund_of,
+)
+from carme_hub.spawners.session_state import STOPPED
 
 
 def now_window(**more: Any) -> Reservation:
@@ -121,7 +129,7 @@ class Site:
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(ways_out, "FAILS_AT_ONCE", 5.0)
+    monkeypatch.setattr(alternatives, "FAILS_AT_ONCE", 5.0)
     return Site()
 
 
@@ -223,7 +231,7 @@ async def test_asked_twice_it_is_done_once_and_another_thing_meanwhile_is_refuse
 
 
 async def test_what_takes_long_goes_on_when_nobody_waits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways_out, "PATIENCE", 0.01)
+    monkeypatch.setattr(alternatives, "PATIENCE", 0.01)
     doing, go_on = Doing(), asyncio.Event()
 
     async def slow() -> None:
@@ -232,7 +240,7 @@ async def test_what_takes_long_goes_on_when_nobody_waits(site: Site, monkeypatch
 
     assert await doing.once(ID, "make-way", slow) is False
     go_on.set()
-    monkeypatch.setattr(ways_out, "PATIENCE", 5.0)
+    monkeypatch.setattr(alternatives, "PATIENCE", 5.0)
     assert await doing.once(ID, "make-way", slow) is True
     assert site.stops == 1
 

@@ -15,13 +15,13 @@ from rig.databases import OnePostgres
 from rig.postgres import programs
 from sqlalchemy import Engine, text
 
-from carme_hub.domain.ledger import Entry, Kind
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.ledger.entries import Entry, Kind
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
 from carme_hub.store.backup import copy_sqlite, database_file, dump_command
 from carme_hub.store.check import Sum, check
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 

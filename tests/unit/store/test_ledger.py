@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from carme_hub.domain.ledger import Balance, Entry, Kind, charge_key, hold_key, refund_key, release_key
-from carme_hub.domain.resources import Gpus
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import Balance, Entry, Kind, charge_key, hold_key, refund_key, release_key
 from carme_hub.errors import StoreError
-from carme_hub.store.ledger import Anomaly, Filter, LedgerStore, Used, Whose
-from carme_hub.store.ledger_news import News, newest, written_after
+from carme_hub.store.ledger.news import News, newest, written_after
+from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Used, Whose
 
 DAY = 86400
 

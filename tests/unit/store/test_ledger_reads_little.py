@@ -10,10 +10,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, event, text
 
-from carme_hub.domain.ledger import Entry, Kind
-from carme_hub.store.ledger import LedgerReads, LedgerStore
-from carme_hub.store.ledger_accounts import accounts_in
-from carme_hub.store.ledger_news import newest, written_after
+from carme_hub.domain.ledger.entries import Entry, Kind
+from carme_hub.store.ledger.accounts import accounts_in
+from carme_hub.store.ledger.news import newest, written_after
+from carme_hub.store.ledger.writes import LedgerReads, LedgerStore
 from carme_hub.store.tables import metadata
 
 

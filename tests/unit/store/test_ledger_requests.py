@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carme_hub.store.ledger import Anomaly, LedgerStore
-from carme_hub.store.ledger_requests import REQUEST, Wanted, requests_in
+from carme_hub.store.ledger.requests import REQUEST, Wanted, requests_in
+from carme_hub.store.ledger.writes import Anomaly, LedgerStore
 
 
 def write(store: LedgerStore, id: str, user: str = "ada", account: str = "physics", **more: Any) -> None:

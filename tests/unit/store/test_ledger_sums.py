@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rig.databases import stores
 from sqlalchemy import Engine, insert, text
 
-from carme_hub.domain.ledger import GPU_HOUR, Balance, Entry, Kind
+from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Entry, Kind
 from carme_hub.errors import StoreError
 from carme_hub.store.check import check
-from carme_hub.store.ledger import LedgerReads, LedgerStore, LedgerWrites
-from carme_hub.store.ledger_report import by_account_and_kind
-from carme_hub.store.ledger_rows import entry_row
-from carme_hub.store.ledger_sums import Difference, differences, sum_anew
+from carme_hub.store.ledger.report import by_account_and_kind
+from carme_hub.store.ledger.rows import entry_row
+from carme_hub.store.ledger.sums import Difference, differences, sum_anew
+from carme_hub.store.ledger.writes import LedgerReads, LedgerStore, LedgerWrites
 from carme_hub.store.tables import ledger
 
 __all__ = ["stores"]

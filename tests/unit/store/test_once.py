@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.store.ledger import LedgerStore
-from carme_hub.store.once import Claim
+from carme_hub.store.ledger.idempotency import Claim
+from carme_hub.store.ledger.writes import LedgerStore
 
 NOW, LEASE, KEEP = 1_000_000.0, 60.0, 3600.0
 

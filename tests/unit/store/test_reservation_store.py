@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, text
 
-from carme_hub.domain.capacity import Need, Place
-from carme_hub.domain.periods import Period
-from carme_hub.domain.reservations import HOLDING, Reservation, State
+from carme_hub.domain.calendar.capacity import Need, Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
 from carme_hub.errors import StoreError
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import Changed, ReservationStore
 
 

@@ -10,8 +10,8 @@ import pytest
 from alembic import command
 from sqlalchemy import text
 
-from carme_hub.domain.resources import Gpus
-from carme_hub.domain.sessions import Request, Session, SessionState
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import SchemaMismatch, StoreError
 from carme_hub.store.engine import VERSION_TABLE, CarmeStore, _alembic, backup, make_engine
 from carme_hub.store.sessions import SessionStore, _to_row

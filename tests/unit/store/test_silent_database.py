@@ -15,13 +15,13 @@ from rig.databases import OnePostgres
 from sqlalchemy import Engine, text
 
 from carme_hub.accounting.ledger import Ledger
-from carme_hub.domain.policy import Policy
+from carme_hub.domain.quotas.policy import Policy
 from carme_hub.errors import StoreError
-from carme_hub.sessions.book import SessionBook
+from carme_hub.sessions.registry import SessionBook
 from carme_hub.store import threads
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, make_engine, migrate
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
 

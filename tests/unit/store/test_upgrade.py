@@ -16,15 +16,15 @@ import pytest
 from rig.databases import OnePostgres, one_postgres
 from sqlalchemy import insert, text
 
-from carme_hub.domain.ledger import Balance, Entry, Kind
-from carme_hub.domain.sessions import SessionState
+from carme_hub.domain.ledger.entries import Balance, Entry, Kind
+from carme_hub.domain.sessions.session import SessionState
 from carme_hub.errors import SchemaMismatch
 from carme_hub.store.backup import database_file
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine, migrate
-from carme_hub.store.ledger import LedgerStore
-from carme_hub.store.ledger_rows import entry_row
-from carme_hub.store.once import Told, told_to
+from carme_hub.store.ledger.idempotency import Told, told_to
+from carme_hub.store.ledger.rows import entry_row
+from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.tables import ledger
 

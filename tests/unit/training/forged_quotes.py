@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carme_hub.training.companions import Quote
+from carme_hub.training.session.companions import Quote
 
 
 class HubThatQuotes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from carme_hub.training.scaling_curve import Block, Curve, Once, Part
+from carme_hub.training.scaling.curve import Block, Curve, Once, Part
 
 
 def blocks(*seconds: float, samples: int = 100, loading: float = 0.0) -> tuple[Block, ...]:

@@ -15,12 +15,12 @@ import threading
 import time
 from pathlib import Path
 
-from carme_hub.training.broker import Allocation, Broker, RunningStep, Step
 from carme_hub.training.conduct import conduct
-from carme_hub.training.conductor import Conducting
-from carme_hub.training.placing import Place
-from carme_hub.training.runs import Run
-from carme_hub.training.static import Static
+from carme_hub.training.conductor.conductor import Conducting
+from carme_hub.training.conductor.fixed_size import Static
+from carme_hub.training.run.placement import Place
+from carme_hub.training.run.run_folder import Run
+from carme_hub.training.session.step_broker import Allocation, Broker, RunningStep, Step
 
 
 class StepHere(RunningStep):

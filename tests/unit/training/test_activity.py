@@ -8,8 +8,8 @@ import pytest
 from forged_hub_api import ForgedHub
 from rig.forged_http import serving
 
-from carme_hub.training import activity
-from carme_hub.training.activity import Activity
+from carme_hub.training.session import activity
+from carme_hub.training.session.activity import Activity
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from carme_hub.training import mpi, quiet_horovod, swift_imports
-from carme_hub.training.after_import import after
-from carme_hub.training.mpi import NoMPI, WrongWorld
+from carme_hub.training.rank import garbage, horovod, mpi
+from carme_hub.training.rank.import_hook import after
+from carme_hub.training.rank.mpi import NoMPI, WrongWorld
 
 #: As mpi4py's, of one process that nobody told its place.
 SINGLETON = """
@@ -71,7 +71,7 @@ def test_a_module_is_looked_at_once_after_it_has_been_executed(modules: Path) ->
 
 
 def test_horovods_ranks_start_no_service(modules: Path) -> None:
-    quiet_horovod.install()
+    horovod.install()
     put(modules, "horovod.runner.elastic.worker", WORKER)
     manager = importlib.import_module("horovod.runner.elastic.worker").WorkerNotificationManager()
     manager.init("10.0.0.1", nic="eth0")
@@ -112,7 +112,7 @@ def test_a_rank_that_slurm_told_nothing_is_refused_before_its_code_runs() -> Non
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("end", ["", "raise ImportError('broken')"])
 def test_the_collector_rests_while_torch_is_imported_and_is_then_as_it_was(modules: Path, on: bool, end: str) -> None:
-    swift_imports.install()
+    garbage.install()
     put(modules, "torch", f"import gc, builtins\nbuiltins.collector_was_on = gc.isenabled()\n{end}\n")
     (gc.enable if on else gc.disable)()
     try:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.asked import Asked, BadAsk, asked, of_json, seconds_of
+from carme_hub.training.run.run_options import Asked, BadAsk, asked, of_json, seconds_of
 
 
 def test_the_line_of_the_documentation() -> None:

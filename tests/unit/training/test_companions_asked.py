@@ -17,13 +17,14 @@ from started_here import StepHere
 from test_elastic_run import BrokerWithCompanions, HubThatGivesLater, running
 from test_elastic_run import place as place
 
-from carme_hub.training import companion_job, elastic
-from carme_hub.training.asked import Asked
-from carme_hub.training.broker import Allocation, NoBroker, RunningStep, Step
-from carme_hub.training.companions import Companion, Hub, NoHub
-from carme_hub.training.control import NotDone
-from carme_hub.training.runs import ENDED, State, create
-from carme_hub.training.static import Static
+from carme_hub.training.conductor import companion as companion_job
+from carme_hub.training.conductor.fixed_size import Static
+from carme_hub.training.elastic import elastic_run
+from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.run_folder import ENDED, State, create
+from carme_hub.training.run.run_options import Asked
+from carme_hub.training.session.companions import Companion, Hub, NoHub
+from carme_hub.training.session.step_broker import Allocation, NoBroker, RunningStep, Step
 
 
 class HubThatLosesAnswers(HubThatGivesLater):
@@ -195,7 +196,7 @@ def test_one_that_is_opened_while_the_run_ends_is_given_back() -> None:
 def test_a_worker_for_which_slurm_does_not_answer_is_tried_again_and_the_others_train_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(elastic, "LATER", 0.2)
+    monkeypatch.setattr(elastic_run, "LATER", 0.2)
     with elastic_with(HubThatLosesAnswers()) as story:
         story.of_size(2)
         story.broker.busy = ["w2-0-0", "w2-1-0", "w2-2-0", "w2-3-0"]

@@ -8,7 +8,7 @@ import pytest
 from forged_hub_api import ForgedHub
 from rig.forged_http import serving
 
-from carme_hub.training.companions import Companion, Hub, NoHub, Refused
+from carme_hub.training.session.companions import Companion, Hub, NoHub, Refused
 
 ID = "66666666-7777-8888-9999-000000000000"
 ONE = {"id": ID, "state": "waiting", "said": "You are next.", "nodes": [], "gpus": 4, "news": "of a later hub"}

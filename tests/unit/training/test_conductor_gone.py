@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from carme_hub.training import elastic_rendezvous
-from carme_hub.training.elastic_rendezvous import ElasticRendezvous, Worker
-from carme_hub.training.rendezvous import Rendezvous
-from carme_hub.training.telling import HELLO, LONGEST, TOLD, Telling, Unheard
+from carme_hub.training.elastic import rendezvous
+from carme_hub.training.elastic.rendezvous import ElasticRendezvous, Worker
+from carme_hub.training.run.messages import HELLO, LONGEST, TOLD, Telling, Unheard
+from carme_hub.training.run.rendezvous import Rendezvous
 
 
 class Told:
@@ -65,7 +65,7 @@ def test_what_another_program_says_in_its_place_is_no_word_of_the_conductor(body
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_worker_takes_no_place_from_another_program(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_rendezvous, "ALONE", 0.0)
+    monkeypatch.setattr(rendezvous, "ALONE", 0.0)
     with ElasticRendezvous("127.0.0.1", 1, 1) as there:
         worker = Worker(there.address, there.port, "a")
     with another_program(worker.port, body):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training import control
-from carme_hub.training.control import Control, Following, NoConductor, NotDone, ask
+from carme_hub.training.run import control
+from carme_hub.training.run.control import Control, Following, NoConductor, NotDone, ask
 
 
 class Conducted:

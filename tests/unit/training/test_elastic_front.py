@@ -5,8 +5,8 @@ from __future__ import annotations
 from test_elastic_run import place as place
 from test_elastic_run import running
 
-from carme_hub.training.description import View, as_text, rank_words
-from carme_hub.training.runs import State
+from carme_hub.training.run.description import View, as_text, rank_words
+from carme_hub.training.run.run_folder import State
 
 
 def test_who_is_rank_0_now_stands_in_front_by_the_log_it_had() -> None:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carme_hub.training.elastic_places import AWAY, TOGETHER, Place, Places
+from carme_hub.training.elastic.membership import AWAY, TOGETHER, Place, Places
 
 
 class Clock:

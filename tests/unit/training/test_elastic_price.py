@@ -11,13 +11,14 @@ from forged_quotes import HubThatQuotes
 from test_elastic_run import HubThatGivesLater, running
 from test_elastic_run import place as place
 
-from carme_hub.training import elastic_resize, price
-from carme_hub.training.asked import asked
-from carme_hub.training.broker import Allocation
-from carme_hub.training.companions import Companion, Hub, NoHub, Quote
-from carme_hub.training.control import NotDone
-from carme_hub.training.elastic_crew import Crew, Seat, Share
-from carme_hub.training.failures import CannotRun
+from carme_hub.training.conductor import companion_price
+from carme_hub.training.elastic import resize
+from carme_hub.training.elastic.workers import Crew, Seat, Share
+from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run.run_options import asked
+from carme_hub.training.session.companions import Companion, Hub, NoHub, Quote
+from carme_hub.training.session.step_broker import Allocation
 
 COSTS = Quote(True, "Costs up to 0.98 GPU-hours of physics", gpu_seconds=3540, said="starts now")
 TWO = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2", "SLURM_CPUS_ON_NODE": "8"}
@@ -34,44 +35,44 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatQuotes:
 
 
 def test_an_elastic_run_is_priced_by_the_companions_of_those_that_do_not_fit(hub: HubThatQuotes) -> None:
-    assert price.price_of(asked("-n 4 --elastic 2:8 --time 90s"), TWO) == (
+    assert companion_price.price_of(asked("-n 4 --elastic 2:8 --time 90s"), TWO) == (
         "This session has no room for 2 of 4 ranks: 2 companions with 1 GPU each are asked for. Each of them: Costs up "
         "to 0.98 GPU-hours of physics. Starts now. All of them: up to 1.97 GPU-hours."
     )
     assert hub.asked == {"nodes": 1, "gpus": 1, "cpus": 4, "minutes": 2}
-    assert price.price_of(asked("-n 3 --elastic 2:8"), TWO) == (
+    assert companion_price.price_of(asked("-n 3 --elastic 2:8"), TWO) == (
         "This session has no room for 1 of 3 ranks: 1 companion with 1 GPU is asked for. Costs up to 0.98 GPU-hours of "
         "physics. Starts now."
     )
-    virtual = price.price_of(asked("-n 4 --elastic 2:8"), {**TWO, "CARME_VIRTUAL_GPUS": "1"})
+    virtual = companion_price.price_of(asked("-n 4 --elastic 2:8"), {**TWO, "CARME_VIRTUAL_GPUS": "1"})
     assert "2 companions with 1 virtual GPU each" in virtual
     assert virtual.endswith("up to 1.97 virtual GPU-hours.")
 
 
 def test_an_elastic_run_that_fits_asks_nobody(hub: HubThatQuotes) -> None:
     hub.answer = AssertionError("it was asked")
-    assert price.price_of(asked("-n 2 --elastic 2:8"), TWO) == ""
-    assert price.price_of(asked("-n 9 --elastic 2:9 --gpus-per-task 0"), TWO) == ""
+    assert companion_price.price_of(asked("-n 2 --elastic 2:8"), TWO) == ""
+    assert companion_price.price_of(asked("-n 9 --elastic 2:9 --gpus-per-task 0"), TWO) == ""
 
 
 def test_a_no_of_the_hub_ends_only_a_run_that_is_too_small_then(hub: HubThatQuotes) -> None:
     hub.answer = Quote(False, "Your account has no GPU-time left.")
-    assert price.price_of(asked("-n 4 --elastic 2:8"), TWO) == (
+    assert companion_price.price_of(asked("-n 4 --elastic 2:8"), TWO) == (
         "This session has no room for 2 of 4 ranks, and gets no more: Your account has no GPU-time left. It begins "
         "with 2."
     )
     with pytest.raises(CannotRun, match="no GPU-time left"):
-        price.price_of(asked("-n 4 --elastic 3:8"), TWO)
+        companion_price.price_of(asked("-n 4 --elastic 3:8"), TWO)
     hub.answer = NoHub("It is away.")
     with pytest.raises(CannotRun, match="does not answer"):
-        price.price_of(asked("-n 4 --elastic 2:8"), TWO)
+        companion_price.price_of(asked("-n 4 --elastic 2:8"), TWO)
 
 
 def test_more_companions_than_a_session_may_have_are_refused_with_their_number(hub: HubThatQuotes) -> None:
     hub.answer = Quote(True, "Costs nothing", companions_left=8, companions_most=8)
     with pytest.raises(CannotRun, match=r"8 at once at most here: 8 more can be had\."):
-        price.price_of(asked("-n 12 --elastic 11:16"), TWO)
-    assert price.price_of(asked("-n 12 --elastic 10:16"), TWO) == (
+        companion_price.price_of(asked("-n 12 --elastic 11:16"), TWO)
+    assert companion_price.price_of(asked("-n 12 --elastic 10:16"), TWO) == (
         "This session has no room for 10 of 12 ranks: 8 companions with 1 GPU each are asked for. Each of them: Costs "
         "nothing. Each further rank takes a companion, of which a session has 8 at once at most here: 8 more can be "
         "had. It begins with 10."
@@ -79,9 +80,9 @@ def test_more_companions_than_a_session_may_have_are_refused_with_their_number(h
 
 
 def test_one_node_is_asked_for_and_two_are(hub: HubThatQuotes) -> None:
-    one = price.price_of(asked("-n 1 --gpus-per-task 1"), {"SLURM_JOB_NODELIST": "n1"})
+    one = companion_price.price_of(asked("-n 1 --gpus-per-task 1"), {"SLURM_JOB_NODELIST": "n1"})
     assert "1 node with 1 GPU more is asked for." in one
-    assert "2 nodes with 4 GPUs more are asked for." in price.price_of(asked("-n 4"), TWO)
+    assert "2 nodes with 4 GPUs more are asked for." in companion_price.price_of(asked("-n 4"), TWO)
 
 
 # -- while it runs ----------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def test_what_the_hub_would_refuse_is_not_asked_for() -> None:
 
 
 def test_a_hub_that_says_no_price_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_resize, "QUICK", 0.3)
+    monkeypatch.setattr(resize, "QUICK", 0.3)
     with running() as story:
         story.of_size(2)
         story.hub.silent = threading.Event()

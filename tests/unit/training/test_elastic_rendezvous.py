@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from carme_hub.training import elastic_rendezvous
-from carme_hub.training.elastic_places import AWAY, Place
-from carme_hub.training.elastic_rendezvous import NEWS, PLACE, RANK_AND_SIZE, ElasticRendezvous, Worker
-from carme_hub.training.telling import Unheard
+from carme_hub.training.elastic import rendezvous
+from carme_hub.training.elastic.membership import AWAY, Place
+from carme_hub.training.elastic.rendezvous import NEWS, PLACE, RANK_AND_SIZE, ElasticRendezvous, Worker
+from carme_hub.training.run.messages import Unheard
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_worker_cannot_write_its_own_place(there: ElasticRendezvous) -> None:
 
 
 def test_a_worker_gives_up_when_its_conductor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_rendezvous, "ALONE", 0.0)
+    monkeypatch.setattr(rendezvous, "ALONE", 0.0)
     with ElasticRendezvous("127.0.0.1", 1, 1) as there:
         worker = Worker(there.address, there.port, "a")
     with pytest.raises(Unheard):

@@ -17,13 +17,14 @@ import forged_horovod
 import pytest
 from started_here import BrokerThatStartsHere, StepHere
 
-from carme_hub.training import elastic, elastic_horovod, elastic_resize
-from carme_hub.training.asked import Asked
-from carme_hub.training.broker import Allocation, NotReady, RunningStep, Step
-from carme_hub.training.companions import Companion, NoHub, Quote, Refused
-from carme_hub.training.control import NotDone
-from carme_hub.training.elastic import Elastic
-from carme_hub.training.runs import ENDED, State, create, keep
+from carme_hub.training.elastic import elastic_run, horovod
+from carme_hub.training.elastic import resize as elastic_resize
+from carme_hub.training.elastic.elastic_run import Elastic
+from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.run_folder import ENDED, State, create, keep
+from carme_hub.training.run.run_options import Asked
+from carme_hub.training.session.companions import Companion, NoHub, Quote, Refused
+from carme_hub.training.session.step_broker import Allocation, NotReady, RunningStep, Step
 
 
 class HubThatGivesLater:
@@ -148,7 +149,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(forged_horovod.write(tmp_path / "lib")))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(elastic, "AGAIN", 0.1)
+    monkeypatch.setattr(elastic_run, "AGAIN", 0.1)
     monkeypatch.setattr(elastic_resize, "LOOK", 0.1)
     monkeypatch.setattr(elastic_resize, "AGAIN", 0.1)
 
@@ -223,7 +224,7 @@ def test_an_error_of_the_code_ends_the_run_with_its_rank() -> None:
 
 
 def test_below_the_fewest_it_waits_says_so_and_goes_on_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "LIVES", 1)  # a lost one does not come back
+    monkeypatch.setattr(elastic_run, "LIVES", 1)  # a lost one does not come back
     with running() as story:
         story.of_size(2)
         story.broker.steps["w1-0-0"].signal("KILL")
@@ -262,7 +263,7 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
 
 
 def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_horovod, "INTERVAL", 0.1)
+    monkeypatch.setattr(horovod, "INTERVAL", 0.1)
     with running() as story:
         companion = story.grown()
         story.hub.ended.add(companion)
@@ -301,7 +302,7 @@ def test_one_that_was_lost_while_the_hub_was_away_is_for_the_hub_to_explain(monk
 
 
 def test_a_companion_whose_time_is_nearly_over_is_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "BEFORE", 20.0)
+    monkeypatch.setattr(elastic_run, "BEFORE", 20.0)
     with running() as story:
         story.of_size(2)
         story.hub.ends = time.time() + 1000
@@ -316,7 +317,7 @@ def test_a_companion_whose_time_is_nearly_over_is_left_before(monkeypatch: pytes
 
 
 def test_one_that_does_not_leave_is_ended_and_its_companion_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "LEAVE", 0.5)
+    monkeypatch.setattr(elastic_run, "LEAVE", 0.5)
     cell = "def stumble(step):\n    (Path('stop').exists() and time.sleep(3))\n"
     with running(cell + "train(10**9, stumble)") as story:
         story.grown()
@@ -365,7 +366,7 @@ def test_a_hub_that_says_no_at_the_start_ends_a_run_that_is_too_small_then() -> 
 
 
 def test_nobody_left_is_said_with_how_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "LIVES", 1)
+    monkeypatch.setattr(elastic_run, "LIVES", 1)
     with running() as story:
         story.of_size(2)
         for step in list(story.broker.steps.values()):

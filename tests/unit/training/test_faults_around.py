@@ -15,19 +15,20 @@ from typing import Any
 
 import pytest
 
-from carme_hub.spawners import keep as keep_program
-from carme_hub.training import control, distributed, output, rendezvous, runs, standing
-from carme_hub.training.asked import Asked
-from carme_hub.training.companions import let_go
-from carme_hub.training.description import View, speed
-from carme_hub.training.follow import Follower
-from carme_hub.training.live import Terminal
-from carme_hub.training.output import Output
-from carme_hub.training.rendezvous import Rendezvous
-from carme_hub.training.runs import NoRun, Run, create, keep
-from carme_hub.training.sharing import sharing
-from carme_hub.training.standing import Standing
-from carme_hub.training.telling import Telling
+from carme_hub.node import companion as keep_program
+from carme_hub.training import distributed
+from carme_hub.training.notebook.follow import Follower
+from carme_hub.training.notebook.live import Terminal
+from carme_hub.training.run import control, output, rendezvous, run_folder, run_state
+from carme_hub.training.run.description import View, speed
+from carme_hub.training.run.messages import Telling
+from carme_hub.training.run.output import Output
+from carme_hub.training.run.rendezvous import Rendezvous
+from carme_hub.training.run.run_folder import NoRun, Run, create, keep
+from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_state import Standing
+from carme_hub.training.run.sharing import sharing
+from carme_hub.training.session.companions import let_go
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_an_end_that_cannot_be_written_is_told_at_once_and_written_when_there_is
         disk.check()
         keep(path, said)
 
-    monkeypatch.setattr(standing, "keep", forged)
+    monkeypatch.setattr(run_state, "keep", forged)
     there = Standing(run)
     there.start()
     there.update(message="on its way")
@@ -98,7 +99,7 @@ def test_an_end_that_cannot_be_written_is_told_at_once_and_written_when_there_is
 def test_the_gpus_that_it_had_stay_known_and_their_time_is_over(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     there = Standing(run)
-    monkeypatch.setattr(standing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_state.time, "monotonic", lambda: now[0])
     there._counted = 0.0
     there.start()
     there.count_gpus(4)
@@ -138,7 +139,7 @@ def test_a_conductor_that_is_slow_is_not_one_that_has_ended(run: Run) -> None:
 
 
 def test_what_is_half_made_or_deleted_hides_no_other_run(run: Run) -> None:
-    half = runs.root() / "half"
+    half = run_folder.root() / "half"
     half.mkdir()
     (half / "asked.json").write_text("{}")
     other = create(Asked(1, name="other"), cell="pass")
@@ -163,9 +164,9 @@ def test_a_folder_that_is_gone_is_said_in_a_sentence(run: Run, tmp_path: Path, m
 
 def test_a_module_beside_the_notebook_is_not_taken_for_pythons_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "queue.py").write_text("import pathlib; pathlib.Path('taken').touch(); raise ImportError('not this')")
-    runs.launch(run)  # there is no job here, so the run fails, in words of its own
+    run_folder.launch(run)  # there is no job here, so the run fails, in words of its own
     end = time.monotonic() + 20
-    while run.state()["state"] in runs.LIVE and time.monotonic() < end:
+    while run.state()["state"] in run_folder.LIVE and time.monotonic() < end:
         time.sleep(0.05)
     assert "not this" not in run.state()["message"] + (run.folder / "conductor.log").read_text()
     assert not (tmp_path / "taken").exists()

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.spawners import srun
-from carme_hub.training import direct, results
-from carme_hub.training.asked import asked
-from carme_hub.training.broker import Allocation, Broker, NoBroker, NotReady, Step
-from carme_hub.training.failures import CannotRun
-from carme_hub.training.script import batch_script
+from carme_hub.node import srun
+from carme_hub.training.launch.batch_script import batch_script
+from carme_hub.training.run import results
+from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run.run_options import asked
+from carme_hub.training.session import batch_job
+from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
 HAVE = Allocation(7, ("n1",), 8, 2, "a100", 0.0, "10.0.0.1")
 ENVIRON = {"SLURM_JOB_ACCOUNT": "vision", "SLURM_JOB_PARTITION": "gpu", "SLURM_MEM_PER_NODE": "4096"}
@@ -116,7 +117,7 @@ def test_srun_is_asked_for_the_same_as_by_the_broker_of_a_session() -> None:
     have = Allocation(7, ("n1", "n2"), 1, 2, "", 0.0, "")
     theirs = srun.srun(asked_for, {"job": 7, "gpus": 2}, list(step.nodes), 5)
     of_the_broker = {"-v", "--error=/proc/self/fd/5", "--open-mode=append"}  # how it hears srun itself
-    assert set(theirs) - of_the_broker == set(direct.options(step, have))
+    assert set(theirs) - of_the_broker == set(batch_job.options(step, have))
 
 
 def programs(folder: Path, **texts: str) -> dict[str, str]:
@@ -139,7 +140,7 @@ def test_a_batch_job_has_no_broker_and_needs_none(tmp_path: Path) -> None:
         "SLURMD_NODENAME": "n1",
     }
     environ |= {"CARME_CONTAINER": "apptainer exec"}
-    broker = direct.broker_here(environ)
+    broker = batch_job.broker_here(environ)
     have = broker.allocation()
     assert (have.job, have.nodes, have.cpus, have.gpus) == (7, ("n1", "n2"), 4, 2)
     assert have.address.startswith("127.")
@@ -160,7 +161,7 @@ def test_the_ranks_of_an_array_s_task_know_which_it_is(tmp_path: Path) -> None:
     environ = programs(
         tmp_path, scontrol='echo "n1"; echo "$@" >> "$(dirname "$0")/asked"', srun='echo "$SLURM_ARRAY_TASK_ID"'
     )
-    broker = direct.DirectBroker(environ | {"SLURM_ARRAY_TASK_ID": "5"})
+    broker = batch_job.DirectBroker(environ | {"SLURM_ARRAY_TASK_ID": "5"})
     with (tmp_path / "out").open("wb") as file:
         broker.start(Step("r", 1, ("rank",)), file.fileno(), file.fileno()).wait(10)
     assert (tmp_path / "out").read_text() == "5\n"
@@ -169,11 +170,11 @@ def test_the_ranks_of_an_array_s_task_know_which_it_is(tmp_path: Path) -> None:
 
 
 def test_a_step_that_wants_to_stay_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "LAST", 0.2)
+    monkeypatch.setattr(batch_job, "LAST", 0.2)
     environ = programs(tmp_path, scontrol="echo n1", srun="trap '' TERM; echo on; while :; do sleep 0.1; done")
     out = tmp_path / "out"
     with out.open("wb") as file:
-        step = direct.broker_here(environ).start(Step("r", 1, ("rank",)), file.fileno(), file.fileno())
+        step = batch_job.broker_here(environ).start(Step("r", 1, ("rank",)), file.fileno(), file.fileno())
     end = time.monotonic() + 20
     while out.read_text() != "on\n":  # before, it is not deaf
         assert time.monotonic() < end
@@ -185,10 +186,10 @@ def test_a_step_that_wants_to_stay_is_killed(tmp_path: Path, monkeypatch: pytest
 
 def test_a_session_has_its_broker_and_elsewhere_it_is_said_what_is_missing(tmp_path: Path) -> None:
     session = {"CARME_SESSION_FOLDER": str(tmp_path), "SLURM_JOB_ID": "7"}
-    assert type(direct.broker_here(session)) is Broker
-    assert type(direct.broker_here({})) is Broker
+    assert type(batch_job.broker_here(session)) is Broker
+    assert type(batch_job.broker_here({})) is Broker
     environ = programs(tmp_path, scontrol="echo no such job >&2; exit 1")
     with pytest.raises(NoBroker, match="no such job"):
-        direct.broker_here(environ).allocation()
+        batch_job.broker_here(environ).allocation()
     with pytest.raises(NoBroker, match="scontrol is not on"):
-        direct.broker_here({"SLURM_JOB_ID": "7", "PATH": "/nonexistent"}).allocation()
+        batch_job.broker_here({"SLURM_JOB_ID": "7", "PATH": "/nonexistent"}).allocation()

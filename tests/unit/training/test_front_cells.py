@@ -16,11 +16,14 @@ import pytest
 from forged_quotes import HubThatQuotes
 
 from carme_hub.cli.app import CarmeHubApp
-from carme_hub.training import command, distributed, live, load_ipython_extension, magic, price, runs
-from carme_hub.training.companion_job import STARTING
-from carme_hub.training.companions import Hub, Quote, Refused
-from carme_hub.training.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
-from carme_hub.training.runs import Run
+from carme_hub.training import command, distributed, load_ipython_extension, magic
+from carme_hub.training.conductor import companion_price
+from carme_hub.training.conductor.companion import STARTING
+from carme_hub.training.notebook import live
+from carme_hub.training.run import run_folder
+from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
+from carme_hub.training.run.run_folder import Run
+from carme_hub.training.session.companions import Hub, Quote, Refused
 
 CONDUCTOR = Path(__file__).parent / "started_here.py"
 
@@ -42,7 +45,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
 
-    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(run_folder, "launch", launch)
     yield
     for process in started:
         process.terminate()
@@ -157,7 +160,7 @@ def test_who_stops_looking_on_at_a_detached_run_does_not_end_it(
         with pytest.raises(Interrupted, match="it goes on"):
             distributed.watch("long")
     time.sleep(1)  # somebody who looked on has gone, which its conductor hears of
-    assert Run.load("long").state()["state"] in runs.LIVE
+    assert Run.load("long").state()["state"] in run_folder.LIVE
     assert distributed.stop("long")["state"] == "interrupted"
 
 
@@ -257,9 +260,9 @@ def test_how_a_run_ended_is_what_is_raised() -> None:
 
 
 def test_what_fits_into_the_session_asks_nobody() -> None:
-    assert price.price_of(magic.asked_in("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
+    assert companion_price.price_of(magic.asked_in("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert price.price_of(magic.asked_in("-n 2"), two) == ""
+    assert companion_price.price_of(magic.asked_in("-n 2"), two) == ""
 
 
 def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
@@ -268,7 +271,7 @@ def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
     hub = HubThatQuotes(Quote(True, "2 GPU-hours of 10 left, 0.50 EUR", said="starts at about 14:02"))
     monkeypatch.setattr(Hub, "from_environ", lambda: hub)
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert price.price_of(magic.asked_in("-n 4 --time 90s"), two) == (
+    assert companion_price.price_of(magic.asked_in("-n 4 --time 90s"), two) == (
         "This session has no room for 4 ranks: 2 nodes with 4 GPUs more are asked for. "
         "2 GPU-hours of 10 left, 0.50 EUR. Starts at about 14:02."
     )

@@ -10,8 +10,9 @@ from front_things import state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training import description, display
-from carme_hub.training.description import View
+from carme_hub.training.notebook import display
+from carme_hub.training.run import description
+from carme_hub.training.run.description import View
 
 #: Elements without an end.
 VOID = {"br", "hr", "img", "input", "meta"}

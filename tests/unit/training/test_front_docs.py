@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import distributed, here, magic, runs
-from carme_hub.training.asked import Asked
+from carme_hub.training import distributed, here, magic
 from carme_hub.training.command import OWN, TRAIN
-from carme_hub.training.standing import NOT_YET
+from carme_hub.training.run import run_folder
+from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_state import NOT_YET
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "reference/distributed.md").read_text()
@@ -44,5 +45,5 @@ def test_every_name_that_is_to_be_used_is_in_the_reference() -> None:
 
 def test_every_field_of_the_state_is_in_the_reference() -> None:
     told = {"asked": dataclasses.asdict(Asked(1)), "kind": "cell", "session": ""}
-    for name in (*runs.first_state("x", told), *NOT_YET, *runs.LIVE, *runs.ENDED):
+    for name in (*run_folder.first_state("x", told), *NOT_YET, *run_folder.LIVE, *run_folder.ENDED):
         assert f"`{name}`" in PAGE, name

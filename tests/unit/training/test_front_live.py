@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from front_things import state
 
-from carme_hub.training import follow, live
-from carme_hub.training.asked import Asked
-from carme_hub.training.description import View, as_text
-from carme_hub.training.failures import Interrupted
-from carme_hub.training.follow import Follower
-from carme_hub.training.live import CATCH_UP, Notebook, Tail, Terminal
-from carme_hub.training.runs import Run, create, keep
+from carme_hub.training.notebook import follow, live
+from carme_hub.training.notebook.follow import Follower
+from carme_hub.training.notebook.live import CATCH_UP, Notebook, Tail, Terminal
+from carme_hub.training.run.description import View, as_text
+from carme_hub.training.run.failures import Interrupted
+from carme_hub.training.run.run_folder import Run, create, keep
+from carme_hub.training.run.run_options import Asked
 
 
 def test_a_tail_has_the_newest_whole_lines_and_counts_all(tmp_path: Path) -> None:

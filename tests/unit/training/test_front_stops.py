@@ -10,10 +10,11 @@ from test_front_cells import ShellThatIsForged
 from test_front_cells import session as session
 from test_front_cells import shell as shell
 
-from carme_hub.training import command, distributed, runs
-from carme_hub.training.asked import Asked
-from carme_hub.training.failures import CannotRun, Interrupted, RankFailed
-from carme_hub.training.runs import Run
+from carme_hub.training import command, distributed
+from carme_hub.training.run import run_folder
+from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed
+from carme_hub.training.run.run_folder import Run
+from carme_hub.training.run.run_options import Asked
 
 HUB_S = "00000000-0000-4000-8000-000000000000"
 
@@ -21,18 +22,18 @@ HUB_S = "00000000-0000-4000-8000-000000000000"
 def test_a_stop_between_the_price_and_the_first_look_ends_the_run_too(
     shell: ShellThatIsForged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = runs.launch
+    launch = run_folder.launch
 
     def stopped(run: Run) -> None:
         launch(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "launch", stopped)
+    monkeypatch.setattr(run_folder, "launch", stopped)
     with pytest.raises(Interrupted, match="soon was stopped before it began"):
         shell.cell("-n 1 --name soon", "import time\ntime.sleep(60)\n")
     until(lambda: Run.load("soon").state()["state"] == "interrupted")
 
-    monkeypatch.setattr(runs, "launch", lambda run: interrupt())  # its conductor never was
+    monkeypatch.setattr(run_folder, "launch", lambda run: interrupt())  # its conductor never was
     with pytest.raises(Interrupted, match="never was stopped before it began"):
         shell.cell("-n 1 --name never", "pass")
     assert Run.load("never").state()["message"] == "It was stopped before it began."
@@ -45,8 +46,8 @@ def interrupt() -> None:
 def test_what_a_lost_run_has_beside_the_session_is_said_where_the_hub_is_away(
     shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = runs.create(Asked(1, name="gone"), cell="")
-    runs.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
+    run = run_folder.create(Asked(1, name="gone"), cell="")
+    run_folder.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
     with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. Stop it in that session"):
         distributed.stop("gone")
     for name, value in {"API_URL": "http://127.0.0.1:1/hub/api", "API_TOKEN": "none"}.items():
@@ -75,7 +76,7 @@ def test_without_a_name_a_run_of_this_session_is_meant(
     assert distributed.stop()["id"] == "mine"
     with pytest.raises(CannotRun, match=r"No run of this session goes on\. To act on theirs, of another one, name it"):
         distributed.stop()
-    assert Run.load("theirs").state()["state"] in runs.LIVE
+    assert Run.load("theirs").state()["state"] in run_folder.LIVE
     assert distributed.stop("theirs")["state"] == "interrupted"
 
 

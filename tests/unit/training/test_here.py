@@ -15,9 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from carme_hub.training import deadline, here, progress
-from carme_hub.training.deadline import Deadline
-from carme_hub.training.progress import Progress
+from carme_hub.training import here
+from carme_hub.training.rank import deadline, progress
+from carme_hub.training.rank.deadline import Deadline
+from carme_hub.training.rank.progress import Progress
 
 
 @pytest.fixture(autouse=True)

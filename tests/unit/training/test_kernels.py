@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import kernels
+from carme_hub.training.templates import kernels
 
 
 @pytest.fixture(autouse=True)

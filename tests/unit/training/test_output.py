@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import output
-from carme_hub.training.output import Output, Reader, ended_badly
+from carme_hub.training.run import output
+from carme_hub.training.run.output import Output, Reader, ended_badly
 
 
 def read(folder: Path, text: bytes) -> tuple[Output, list[str]]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.asked import Asked
-from carme_hub.training.placing import Place, Room, place
+from carme_hub.training.run.placement import Place, Room, place
+from carme_hub.training.run.run_options import Asked
 
 
 @pytest.mark.parametrize(

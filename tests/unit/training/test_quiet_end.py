@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import quiet_end
+from carme_hub.training.rank import thread_exit
 
 # Its thread works without the interpreter, as one of a library, and then asks for it.
 WORKING = """
@@ -53,4 +53,4 @@ def test_a_thread_that_never_rests_is_not_waited_for_for_ever(tmp_path: Path) ->
 
 
 def test_resting_threads_cost_nothing() -> None:
-    assert quiet_end.wait()
+    assert thread_exit.wait()

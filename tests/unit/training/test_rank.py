@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from carme_hub.training import nets, rank, torch_store
-from carme_hub.training.rank import NoGPU, Told, described, take_gpus
-from carme_hub.training.rendezvous import Rendezvous
-from carme_hub.training.telling import BEAT, HELLO, Telling, Unheard, heard
+from carme_hub.training.rank import network, program, torch_store
+from carme_hub.training.rank.program import NoGPU, Told, described, take_gpus
+from carme_hub.training.run.messages import BEAT, HELLO, Telling, Unheard, heard
+from carme_hub.training.run.rendezvous import Rendezvous
 
 
 def test_each_rank_of_a_node_takes_the_next_gpus() -> None:
@@ -37,12 +37,12 @@ def test_a_rank_and_its_conductor_hear_each_other() -> None:
         telling.put(HELLO, 0, {"node": "n1", "host": "10.0.0.7", "port": 4711})
         assert telling.get(HELLO, 0) == heard(there, HELLO, 0) == {"node": "n1", "host": "10.0.0.7", "port": 4711}
         assert heard(there, BEAT, 0) is None
-        assert nets.local(telling) == "127.0.0.1"
-        assert nets.interface(telling) == "lo"
-        assert nets.of_rank_0(telling, 5) == ("10.0.0.7", 4711)
+        assert network.local(telling) == "127.0.0.1"
+        assert network.interface(telling) == "lo"
+        assert network.of_rank_0(telling, 5) == ("10.0.0.7", 4711)
         there.clear()
-        with pytest.raises(nets.Alone, match="did not come within 0 s"):
-            nets.of_rank_0(telling, 0)
+        with pytest.raises(network.Alone, match="did not come within 0 s"):
+            network.of_rank_0(telling, 0)
         stranger = Telling(there.address.replace(there.secret, "0" * 32), there.port)
         with pytest.raises(Unheard, match="did not take"):
             stranger.put(HELLO, 0, {})
@@ -53,7 +53,7 @@ def test_a_rank_and_its_conductor_hear_each_other() -> None:
 def test_a_traceback_begins_with_the_users_own_code(tmp_path: Path) -> None:
     (tmp_path / "cell.py").write_text("def inner():\n    raise ValueError('no')\ninner()\n")
     with pytest.raises(ValueError, match="no") as error:
-        rank._execute(tmp_path / "cell.py", {})
+        program._execute(tmp_path / "cell.py", {})
     trace = error.value.__traceback__
     assert trace is not None
     error.value.__traceback__ = trace.tb_next  # without the test's own

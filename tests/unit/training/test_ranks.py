@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.ranks import NoStep, Rank, rank_of, tasks_of
+from carme_hub.training.rank.numbering import NoStep, Rank, rank_of, tasks_of
 
 
 def environ(number: int, local: int, node: int, tasks: str = "2(x2),1") -> dict[str, str]:

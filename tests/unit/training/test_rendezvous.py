@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from carme_hub.training import rendezvous
-from carme_hub.training.rendezvous import Rendezvous
+from carme_hub.training.run import rendezvous
+from carme_hub.training.run.rendezvous import Rendezvous
 
 
 @pytest.fixture

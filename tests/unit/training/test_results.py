@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import results
-from carme_hub.training.failures import CannotRun
-from carme_hub.training.kept import write
-from carme_hub.training.results import NoResult, Rejected
+from carme_hub.training.run import results
+from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.run.private_files import write
+from carme_hub.training.run.results import NoResult, Rejected
 
 
 def test_functions_and_variables_go_there_and_back() -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import companions, control
-from carme_hub.training.asked import Asked
-from carme_hub.training.kept import keep
-from carme_hub.training.runs import ENDED, NoRun, Run, State, all_runs, create, launch
+from carme_hub.training.run import control
+from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
+from carme_hub.training.run.run_options import Asked
+from carme_hub.training.session import companions
 
 CONDUCTOR = Path(__file__).parent / "started_here.py"
 
@@ -67,7 +68,7 @@ def wait(run: Run, until: Callable[[State], object], limit: float = 15) -> State
 def alive(run: Run) -> list[str]:
     """Return the processes whose command line has the run's folder: its ranks."""
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if str(run.folder) in line and "carme_hub.training.rank" in line]
+    return [line for line in found if str(run.folder) in line and "carme_hub.training.rank.program" in line]
 
 
 def test_a_cell_with_variables_in_and_out() -> None:

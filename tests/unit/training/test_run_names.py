@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training.asked import Asked
-from carme_hub.training.runs import NoRun, Run, create
+from carme_hub.training.run.run_folder import NoRun, Run, create
+from carme_hub.training.run.run_options import Asked
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.training import runs, scaling
 from carme_hub.training.command import main
-from carme_hub.training.failures import CannotRun, RankFailed
-from carme_hub.training.runs import Run
-from carme_hub.training.scaling_trial import NotMeasured, Plan, Trial, measure_script
+from carme_hub.training.run import run_folder
+from carme_hub.training.run.failures import CannotRun, RankFailed
+from carme_hub.training.run.run_folder import Run
+from carme_hub.training.scaling import benchmark as scaling
+from carme_hub.training.scaling.trial import NotMeasured, Plan, Trial, measure_script
 
 CONDUCTOR = Path(__file__).parent / "started_here.py"
 #: A training that needs 2 ms for each sample, twice as long together with others, and no other rank. It is timed by
@@ -71,7 +72,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
 
-    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(run_folder, "launch", launch)
     (tmp_path / "train.py").write_text(SCRIPT)
     yield str(tmp_path / "train.py")
     for process in conductors:
@@ -114,7 +115,7 @@ def test_a_function_is_measured(script: str) -> None:
     def train(trial: Trial) -> None:
         from types import SimpleNamespace
 
-        from carme_hub.training import scaling_trial
+        from carme_hub.training.scaling import trial as scaling_trial
 
         clock = SimpleNamespace(now=0.0)
         scaling_trial.time = SimpleNamespace(perf_counter=lambda: clock.now)  # type: ignore[assignment]
@@ -148,14 +149,14 @@ def test_a_number_of_ranks_that_fails_is_said_and_the_others_are_kept(
 def test_what_the_hub_refuses_takes_nothing_from_what_was_measured(
     script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = runs.launch
+    launch = run_folder.launch
 
     def launch_small(run: Run) -> None:
         if run.asked()["asked"]["ranks"] > 1:
-            raise runs.NoRun("Your account has nothing left.")
+            raise run_folder.NoRun("Your account has nothing left.")
         launch(run)
 
-    monkeypatch.setattr(runs, "launch", launch_small)
+    monkeypatch.setattr(run_folder, "launch", launch_small)
     report = benchmark(script)
     assert report.curve.failures == ("2 ranks: not measured. Your account has nothing left.",)
     with pytest.raises(CannotRun, match="nothing left"):
@@ -170,7 +171,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     monkeypatch.setattr(scaling, "find_spec", lambda _name: None)
     assert main(["scaling", "run", "-o", "curve.png", script]) == 2
     assert "take the SVG" in capsys.readouterr().err
-    assert not runs.root().exists()
+    assert not run_folder.root().exists()
 
 
 def test_where_nothing_could_be_measured_the_first_error_is_raised(script: str) -> None:
@@ -203,20 +204,20 @@ def test_a_training_that_is_never_alone_is_not_taken_for_one_without_communicati
 def test_what_makes_no_sense_is_refused_before_anything_runs(script: str, more: dict[str, object], said: str) -> None:
     with pytest.raises(CannotRun, match=said):
         benchmark(script, **more)  # type: ignore[arg-type]
-    assert not runs.root().exists()
+    assert not run_folder.root().exists()
 
 
 def test_a_benchmark_that_is_stopped_keeps_what_it_has(
     script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    launch = runs.launch
+    launch = run_folder.launch
 
     def launch_once(run: Run) -> None:
         if "2x1" in run.id:
             raise KeyboardInterrupt
         launch(run)
 
-    monkeypatch.setattr(runs, "launch", launch_once)
+    monkeypatch.setattr(run_folder, "launch", launch_once)
     with pytest.raises(KeyboardInterrupt):
         benchmark(script)
     [path] = scaling.kept()

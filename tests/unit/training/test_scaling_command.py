@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from carme_hub.training import scaling_command
 from carme_hub.training.command import main
+from carme_hub.training.scaling import command
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from carme_hub.training.command import main
 def test_words_of_the_script_stand_anywhere_after_it_and_what_looks_like_options_behind_dashes(
     words: list[str], args: list[str]
 ) -> None:
-    said = scaling_command._said(["run", *words])
+    said = command._said(["run", *words])
     assert (said.script, said.ranks, said.args) == ("t.py", [1, 2], args)
 
 
@@ -51,4 +51,4 @@ def test_every_option_says_what_it_is(words: tuple[str, ...], capsys: pytest.Cap
 
 @pytest.mark.parametrize(("text", "found"), [("1,2,4", [1, 2, 4]), ("1-4", [1, 2, 3, 4]), ("1-2,8", [1, 2, 8])])
 def test_numbers_are_lists_and_ranges(text: str, found: list[int]) -> None:
-    assert scaling_command._numbers(text) == found
+    assert command._numbers(text) == found

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scaling_things import blocks, curve, curve_of, part, run
 
-from carme_hub.training.scaling_curve import BadCurve, Curve, knee_of, once, share_of, value
+from carme_hub.training.scaling.curve import BadCurve, Curve, knee_of, once, share_of, value
 
 RANKS = st.lists(st.integers(1, 64), min_size=2, max_size=8, unique=True).map(sorted)
 

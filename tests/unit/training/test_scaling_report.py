@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scaling_things import curve, curve_of, run
 
-from carme_hub.training import scaling, scaling_plot
-from carme_hub.training.failures import CannotRun
-from carme_hub.training.scaling_bottleneck import bottleneck
-from carme_hub.training.scaling_curve import Curve, Knee, Value
-from carme_hub.training.scaling_hub import summary
-from carme_hub.training.scaling_report import (
+from carme_hub.training.run.failures import CannotRun
+from carme_hub.training.scaling import benchmark, plot
+from carme_hub.training.scaling.bottleneck import bottleneck
+from carme_hub.training.scaling.curve import Curve, Knee, Value
+from carme_hub.training.scaling.hub import summary
+from carme_hub.training.scaling.report import (
     advice_of,
     headline,
     heads,
@@ -174,7 +174,7 @@ def test_something_is_said_of_any_measurement(found: list[tuple[float, ...]], mo
     assert limit_of(made) is not None
     assert all(sentences(made))
     assert all(len(row) == len(heads(made)) for row in rows(made))
-    ET.fromstring(scaling_plot.svg(made))
+    ET.fromstring(plot.svg(made))
     json.dumps(made.to_json(), allow_nan=False)
 
 
@@ -214,10 +214,10 @@ def test_a_script_cannot_be_a_formula_in_a_spreadsheet() -> None:
 
 def test_names_are_text_in_pages_and_pictures() -> None:
     made = curve(run(1, 100), run(2, 150), script="<script>alert(1)</script>&")
-    for text in (scaling_plot.html(made), scaling_plot.svg(made), html_table(made)):
+    for text in (plot.html(made), plot.svg(made), html_table(made)):
         assert "<script>" not in text
         assert "&lt;script&gt;" in text
-    ET.fromstring(scaling_plot.svg(made))
+    ET.fromstring(plot.svg(made))
 
 
 def test_the_picture_has_each_point_its_error_and_its_batch() -> None:
@@ -227,7 +227,7 @@ def test_the_picture_has_each_point_its_error_and_its_batch() -> None:
         for b in (32, 64)
         for r in (0, 1)
     ]
-    picture = ET.fromstring(scaling_plot.svg(curve(*runs)))
+    picture = ET.fromstring(plot.svg(curve(*runs)))
     rates, efficiency, lost = picture.findall(f"{SVG}g")
     # circles are batch 32, squares batch 64; efficiency has them twice: against fewest ranks, and against alone
     assert [len(panel.findall(f"{SVG}circle")) for panel in (rates, efficiency, lost)] == [3, 6, 3]
@@ -239,14 +239,14 @@ def test_the_picture_has_each_point_its_error_and_its_batch() -> None:
 
 
 def test_on_a_narrow_page_the_plots_scroll_and_stay_readable() -> None:
-    page = scaling_plot.html(of_the_issue())
+    page = plot.html(of_the_issue())
     assert re.search(r'<div tabindex="0" role="region" aria-label="Plots" style="[^"]*overflow-x:auto', page)
     assert page.count("min-width:320px") == page.count("<svg ") >= 2
 
 
 def test_a_wide_error_does_not_flatten_the_lines() -> None:
     runs = [run(n, 100 * n * (1 + 5 * r), repeat=r) for n in (1, 2, 4) for r in range(3)]
-    rates = scaling_plot.panels(curve(*runs))[0]
+    rates = plot.panels(curve(*runs))[0]
     highest = max(value for line in rates.lines if line.mark for _, value, _ in line.dots)
     assert highest < rates.top <= 1.4 * highest
 
@@ -260,7 +260,7 @@ def test_few_repeats_have_no_error_bars_and_it_is_said() -> None:
 
 @given(st.floats(1e-6, 1e9))
 def test_ticks_are_round_and_reach_the_top(top: float) -> None:
-    found = scaling_plot.ticks(top)
+    found = plot.ticks(top)
     assert found[0] == 0
     assert found[-1] >= top * 0.998
     assert 2 <= len(found) <= 12
@@ -268,27 +268,27 @@ def test_ticks_are_round_and_reach_the_top(top: float) -> None:
 
 def test_what_is_measured_lies_inside_of_its_panel() -> None:
     runs = [run(n, 100 * n * (1.5 if r else 0.5), repeat=r, quiet=1.2) for n in (1, 2, 64) for r in (0, 1)]
-    for circle in ET.fromstring(scaling_plot.svg(curve(*runs))).iter(f"{SVG}circle"):
-        assert 0 < float(circle.attrib["cx"]) < scaling_plot.WIDTH
-        assert 0 < float(circle.attrib["cy"]) < scaling_plot.HEIGHT
+    for circle in ET.fromstring(plot.svg(curve(*runs))).iter(f"{SVG}circle"):
+        assert 0 < float(circle.attrib["cx"]) < plot.WIDTH
+        assert 0 < float(circle.attrib["cy"]) < plot.HEIGHT
 
 
 def test_an_image_without_matplotlib_says_what_there_is_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(scaling_plot.NoMatplotlib, match="take the SVG"):
-        scaling_plot.png(of_the_issue())
+    with pytest.raises(plot.NoMatplotlib, match="take the SVG"):
+        plot.png(of_the_issue())
 
 
 @pytest.mark.parametrize("format", ["svg", "csv", "json", "txt", "html"])
 def test_a_report_is_written_in_the_format_of_its_file(tmp_path: Path, format: str) -> None:
-    report = scaling.Report(of_the_issue())
+    report = benchmark.Report(of_the_issue())
     report.save(tmp_path / f"curve.{format}")
     assert (tmp_path / f"curve.{format}").read_bytes() == report.as_bytes(format)
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(CannotRun, match="a curve is written as"):
-        scaling.Report(of_the_issue()).save(tmp_path / "curve.pdf")
+        benchmark.Report(of_the_issue()).save(tmp_path / "curve.pdf")
     assert not list(tmp_path.iterdir())
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training import standing, telling
-from carme_hub.training.asked import Asked
-from carme_hub.training.rendezvous import Rendezvous
-from carme_hub.training.runs import Run, create, keep
-from carme_hub.training.standing import Standing
+from carme_hub.training.run import messages, run_state
+from carme_hub.training.run.rendezvous import Rendezvous
+from carme_hub.training.run.run_folder import Run, create, keep
+from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_state import Standing
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
         keep(path, said)
         time.sleep(0.02)
 
-    monkeypatch.setattr(standing, "keep", slow)
-    monkeypatch.setattr(standing, "OFTEN", 0)
+    monkeypatch.setattr(run_state, "keep", slow)
+    monkeypatch.setattr(run_state, "OFTEN", 0)
     there = Standing(run)
     there.start()
     over = threading.Event()
@@ -71,9 +71,9 @@ def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkey
         assert time.monotonic() < began + 30
         there.update(message=str(time.monotonic()))
         time.sleep(0.001)  # else this thread hardly lets go of the lock
-    assert time.monotonic() - began >= 4 * standing.OFTEN
+    assert time.monotonic() - began >= 4 * run_state.OFTEN
     # Who writes it and who looks on rest for a minute after this one, unless the end wakes them.
-    monkeypatch.setattr(standing, "OFTEN", 60.0)
+    monkeypatch.setattr(run_state, "OFTEN", 60.0)
     there.update(message="the last")
     while not seen[-1]["message"] == run.state()["message"] == "the last":
         assert time.monotonic() < began + 30
@@ -81,7 +81,7 @@ def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkey
     began = time.monotonic()
     there.close(state="finished")
     looking.join(30)
-    assert time.monotonic() - began < standing.OFTEN / 2
+    assert time.monotonic() - began < run_state.OFTEN / 2
     assert seen[-1]["state"] == "finished"
 
 
@@ -90,11 +90,11 @@ def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> 
     there.start()
     there.ranks(["n1", "n1", "n2"])
     with Rendezvous("127.0.0.1") as meeting:
-        ranks = [telling.Telling(meeting.address, meeting.port) for _ in range(3)]
-        ranks[0].put(telling.HELLO, 0, {"node": "n7"})
-        ranks[0].put(telling.BEAT, 0, {"step": 3, "total": 9, "cpu": 50.0, "at": 1.0})
-        ranks[0].put(telling.END, 0, {"ok": True})
-        ranks[1].put(telling.HELLO, 1, {"node": "n1"})
+        ranks = [messages.Telling(meeting.address, meeting.port) for _ in range(3)]
+        ranks[0].put(messages.HELLO, 0, {"node": "n7"})
+        ranks[0].put(messages.BEAT, 0, {"step": 3, "total": 9, "cpu": 50.0, "at": 1.0})
+        ranks[0].put(messages.END, 0, {"ok": True})
+        ranks[1].put(messages.HELLO, 1, {"node": "n1"})
         there.beats(meeting)
         found = there.get()["ranks"]
         assert [(each["node"], each["state"]) for each in found] == [
@@ -120,7 +120,7 @@ def test_a_rank_that_was_interrupted_has_not_failed(run: Run) -> None:
     with Rendezvous("127.0.0.1") as meeting:
         for rank, kind in enumerate(("KeyboardInterrupt", "ValueError")):
             end = {"ok": False, "error": {"type": kind, "message": ""}}
-            telling.Telling(meeting.address, meeting.port).put(telling.END, rank, end)
+            messages.Telling(meeting.address, meeting.port).put(messages.END, rank, end)
         there.beats(meeting)
     there.close(state="interrupted")
     assert [each["state"] for each in run.state()["ranks"]] == ["stopped", "failed"]
@@ -128,7 +128,7 @@ def test_a_rank_that_was_interrupted_has_not_failed(run: Run) -> None:
 
 def test_gpu_time_is_counted_by_what_the_run_has(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(standing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_state.time, "monotonic", lambda: now[0])
     there = Standing(run)
     for at, gpus in ((10.0, 2), (20.0, 4), (25.0, 0), (100.0, 0)):
         now[0] = at

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from carme_hub.training import templates
-from carme_hub.training.gallery import POLICY, Gallery, from_elsewhere, serve
+from carme_hub.training.templates import templates
+from carme_hub.training.templates.gallery import POLICY, Gallery, from_elsewhere, serve
 
 PREFIX = "/user/alice/templates"
 OURS = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}

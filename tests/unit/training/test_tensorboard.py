@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training import tensorboard, tensorboard_files
-from carme_hub.training.runs import root
-from carme_hub.training.tensorboard import Follower, Pages, Runs
-from carme_hub.training.tensorboard_files import Choice, NoFolder, chosen, runs, runs_folder, shown
+from carme_hub.training.run.run_folder import root
+from carme_hub.training.tensorboard import files, server
+from carme_hub.training.tensorboard.files import Choice, NoFolder, chosen, runs, runs_folder, shown
+from carme_hub.training.tensorboard.server import Follower, Pages, Runs
 
 SHARE = Path(__file__).parents[3] / "share/carme_hub/apps"
 
@@ -39,7 +39,7 @@ class BoardThatNotes:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CARME_SESSION", "this")
-    monkeypatch.setattr(tensorboard, "HERE", tmp_path / "here")
+    monkeypatch.setattr(server, "HERE", tmp_path / "here")
     (tmp_path / "here").mkdir()
     for kind in ("js", "html"):
         (tmp_path / f"here/carme-tensorboard.{kind}").write_text((SHARE / f"tensorboard.{kind}").read_text())
@@ -192,7 +192,7 @@ def test_a_folder_that_cannot_be_read_ends_nothing(monkeypatch: pytest.MonkeyPat
         return bool(whole and Follower.step(follower, whole=whole))
 
     monkeypatch.setattr(follower, "step", step)
-    monkeypatch.setattr(tensorboard, "UNWATCHED", 0.1)
+    monkeypatch.setattr(server, "UNWATCHED", 0.1)
     made("one", 100)
     follower.start()
     assert follower.wait(0, 5) == 1
@@ -265,8 +265,8 @@ def test_the_form_is_there_where_the_runs_cannot_be_read(monkeypatch: pytest.Mon
     def stale(*, ever: bool = False) -> list[str]:
         raise OSError(116, "Stale file handle", f"/home/x/.carme/runs{ever:d}")
 
-    monkeypatch.setattr(tensorboard, "runs", stale)
-    monkeypatch.setattr(tensorboard_files, "runs", stale)
+    monkeypatch.setattr(server, "runs", stale)
+    monkeypatch.setattr(files, "runs", stale)
     page = Browser().ask("GET", "/carme/")
     assert "/home/x/.carme/runs1 cannot be read: Stale file handle." in page
     said = Browser().ask("POST", "/carme/", "show=run&run=a")

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training import description, display, static
-from carme_hub.training.description import View
-from carme_hub.training.placing import Place
-from carme_hub.training.price import needs
-from carme_hub.training.runs import first_state, virtual
+from carme_hub.training.conductor import fixed_size
+from carme_hub.training.conductor.companion_price import needs
+from carme_hub.training.notebook import display
+from carme_hub.training.run import description
+from carme_hub.training.run.description import View
+from carme_hub.training.run.placement import Place
+from carme_hub.training.run.run_folder import first_state, virtual
 
 TOLD: dict[str, Any] = {"asked": {"name": "run1", "ranks": 4, "backend": "horovod"}, "kind": "cell", "session": ""}
 
@@ -45,5 +47,5 @@ def test_the_display_the_table_and_the_price_name_them(kind: bool, said: str) ->
 )
 def test_a_slurm_without_pmix_is_known_by_what_srun_says(line: str) -> None:
     """As 22.05 says it without the plugin, and without the library that the plugin loads."""
-    assert static._NO_PMIX.search(line)
-    assert "Debian: libpmix-dev" in static.NO_PMIX
+    assert fixed_size._NO_PMIX.search(line)
+    assert "Debian: libpmix-dev" in fixed_size.NO_PMIX

@@ -1,0 +1,129 @@
+"""A policy tried on past jobs: how far back its windows reach, the balances of that moment, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from carme_hub.domain.ledger.entries import Entry, Kind
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.replay import Replay, replay
+from carme_hub.domain.quotas.rules import DAY, Person, Quota, Window
+from carme_hub.slurm.usage import UsageReader
+from carme_hub.store.ledger.report import used_between
+from carme_hub.store.ledger.writes import Filter, Whose
+from carme_hub.store.threads import in_store_thread
+
+from .context import Books
+
+_DAYS = {Window.DAY: 1, Window.WEEK: 7, Window.MONTH: 31}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a policy would have done to the jobs of a time, and from when on use is known.
+
+    Attributes:
+        since: jobs submitted from here on are asked. reaches: use from here on counts in the policy's windows; it is
+            ``since`` where no rule counts GPU time. Both are epoch seconds.
+        known: when the first job that counts was submitted; 0 = there is none.
+        missing: milli-GPU-seconds charged from ``reaches`` to ``known``: Slurm's accounting forgot their jobs.
+    """
+
+    replay: Replay
+    since: float
+    reaches: float
+    known: float = 0.0
+    missing: int = 0
+
+
+async def try_policy(
+    books: Books,
+    reader: UsageReader,
+    policy: Policy,
+    people: Mapping[str, Person],
+    since: float,
+    until: float,
+    *,
+    tell: Callable[[str], None] = lambda _words: None,
+) -> Trial:
+    """Return what the jobs of a time would have done under a policy; nothing is written.
+
+    Use from before fills the policy's windows, from as far back as they reach.
+
+    Args:
+        people: groups and roles by user name. tell: is told what is being done, as a sentence.
+
+    Raises:
+        SlurmUnreachable: accounting gave no answer, or one of its answers cannot be understood.
+    """
+    policy = replace(policy, otherwise=books.policy().otherwise)
+    reaches = await in_store_thread(_begins, books, policy, since)
+    tell("Slurm’s accounting is being read.")
+    usages = await reader.usage(reaches, until)
+    jobs = [usage for usage in usages if usage.submitted < until]
+    count = sum(usage.submitted >= since for usage in jobs)
+    tell(f"{count:,} job{'' if count == 1 else 's'} of that time and {len(jobs) - count:,} from before are replayed.")
+
+    def walk() -> Trial:
+        known = min((usage.submitted for usage in jobs), default=0.0)
+        missing = 0
+        if reaches < (known or since):
+            with books.store.reading(books.cluster) as reads:
+                missing = sum(each.charged for each in used_between(reads, reaches, known or since))
+        left, grants = balances_at(books, {usage.account for usage in jobs}, reaches)
+        found = replay(policy, jobs, people, now=until, since=since, factor=books.factor, left=left, grants=grants)
+        return Trial(found, since, reaches, known, missing)
+
+    return await in_store_thread(walk)
+
+
+def _begins(books: Books, policy: Policy, since: float) -> float:
+    """Return from when on use counts; for windows without a beginning that is the ledger's first use, if it has any."""
+    reaches = reaches_back(policy, since)
+    if reaches:
+        return reaches
+    with books.store.reading(books.cluster) as reads:
+        first = reads.oldest_uses(Whose(), 0, 1)
+    return min(since, float(first[0][0])) if first else 0.0
+
+
+def reaches_back(policy: Policy, since: float) -> float:
+    """Return from when on jobs fill the policy's windows at a moment (epoch seconds); 0 = since ever."""
+    return min((_reach(quota, since) for quota in policy.quotas if quota.gpu_time is not None), default=since)
+
+
+def balances_at(books: Books, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
+    """Return what each account had left at a moment, nothing held, and what changed balances since, oldest first."""
+    left: dict[str, int] = {}
+    later: list[Entry] = []
+    with books.store.reading(books.cluster) as reads:
+        for account in sorted(set(accounts)):
+            entries = reads.grants(account)
+            given = sum(entry.amount for entry in entries if entry.at < at)
+            left[account] = given - reads.used(Whose(account), 0, at).amount
+            later += [entry for entry in entries if entry.at >= at]
+    return left, sorted(later, key=lambda entry: entry.at)
+
+
+def spent_at_most(books: Books, accounts: Iterable[str]) -> dict[str, int]:
+    """Return what each account may have used in all, ever: what was granted and refunded (milli-GPU-seconds)."""
+    found: dict[str, int] = {}
+    with books.store.reading(books.cluster) as reads:
+        balances = reads.balances(sorted(set(accounts)))
+        for account, balance in balances.items():
+            which, before, refunds = Filter(account=account, kind=Kind.CORRECTION), 0, 0
+            while page := reads.statement(which, before, 5000):
+                refunds += sum(entry.amount for entry in page if entry.end and entry.amount > 0)
+                before = page[-1].id
+            found[account] = max(0, balance.granted + refunds)
+    return found
+
+
+def _reach(quota: Quota, since: float) -> float:
+    if quota.window is Window.TOTAL:
+        return 0.0
+    if quota.window is Window.TERM:
+        return min(since, quota.start)
+    days = quota.days if quota.window is Window.ROLLING else _DAYS[quota.window]
+    return since - days * DAY

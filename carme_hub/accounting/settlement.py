@@ -1,0 +1,342 @@
+"""Charge what Slurm says was used, refund by the rules, and give back what was held. A second run writes nothing.
+
+Jobs are taken in parts, each in a transaction of its own, so that nobody who wants to start waits for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from carme_hub.accounting.slots.holds import return_unused
+from carme_hub.domain.cluster.jobs import Phase
+from carme_hub.domain.ledger.entries import RULES, Entry, Kind, charge_key, refund_key
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
+from carme_hub.store.ledger.writes import Anomaly, LedgerReads, LedgerWrites, OpenHold
+
+from . import anomalies
+from .admission import released
+from .context import SETTLING, UNWRITTEN, Books, covers, named_session
+from .credit_expiry import expire_all
+
+#: The note of when everything was last settled.
+SETTLED = "settled"
+#: Incarnations that are settled in one transaction.
+PART = 300
+#: Seconds by which the clocks of hub and Slurm may differ.
+SKEW = 60
+
+_REFUNDED_STATES = {
+    "NODE_FAIL": ("node-failure", "a node failed"),
+    "BOOT_FAIL": ("node-failure", "a node did not start"),
+    "PREEMPTED": ("preemption", "a job with more right to the GPUs took its place"),
+}
+#: States of an incarnation after which the job may have another one.
+_COME_BACK = {"REQUEUED", "RESIZING", *_REFUNDED_STATES}
+
+
+@dataclass(slots=True)
+class Settled:
+    """What one run of settling wrote.
+
+    Attributes:
+        waiting: keys of charges that come with the next run: their session has not said yet how it ended.
+        forgotten: (job id, submitted) of records without an end that are of no job which runs; they are no use.
+    """
+
+    charged: list[Entry] = field(default_factory=list)
+    refunded: list[Entry] = field(default_factory=list)
+    released: list[Entry] = field(default_factory=list)
+    expired: list[Entry] = field(default_factory=list)
+    flagged: list[Anomaly] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    forgotten: set[tuple[int, float]] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.charged or self.refunded or self.released or self.expired or self.flagged)
+
+
+def settle(
+    books: Books,
+    usages: Iterable[Usage],
+    sessions: Iterable[Session],
+    *,
+    live: Collection[int] | None = None,
+    since: float = 0.0,
+) -> Settled:
+    """Settle what accounting says.
+
+    Args:
+        usages: every incarnation with GPUs since ``since``, of everybody, open ones too.
+        sessions: rows of the sessions that these jobs name, and of all that hold GPU time.
+        live: job ids that the controller knows, None when it did not answer.
+    """
+    rows = {session.id: session for session in sessions}
+    by_group: dict[object, list[Usage]] = {}
+    for usage in usages:
+        by_group.setdefault(usage.job_id, []).append(usage)
+    named = {id for group in by_group.values() for usage in group if (id := _session_of(usage, rows))}
+    done = Settled()
+    for part in _parts(by_group.values()):
+        with books.store.transaction(books.cluster) as writes:
+            _Settling(books, writes, rows, live, done).jobs(part)
+    with books.store.transaction(books.cluster) as writes:
+        _Settling(books, writes, rows, live, done).without_jobs(named, since)
+    done.expired = expire_all(books)
+    with books.store.transaction(books.cluster) as writes:
+        writes.keep_note(SETTLED, {"since": since, "waiting": len(done.waiting)}, books.clock())
+    return done
+
+
+class _Settling:
+    """One transaction's part of it."""
+
+    def __init__(
+        self,
+        books: Books,
+        writes: LedgerWrites,
+        rows: Mapping[str, Session],
+        live: Collection[int] | None,
+        done: Settled,
+    ) -> None:
+        self._books, self._writes, self._rows, self._live, self._done = books, writes, rows, live, done
+        self._now = books.clock()
+        self._holds = writes.open_holds()
+        self._decided: set[str] = set()  # keys of anomalies on which a person decided
+        self._runaways = {each.key: each.id for each in writes.anomalies(kind=anomalies.RUNAWAY)}
+
+    def jobs(self, groups: Sequence[Sequence[Usage]]) -> None:
+        """Settle all incarnations of some job ids."""
+        charges: dict[int, list[Entry]] = {}
+        ids = {group[0].job_id for group in groups}
+        self._decided = {each.key for each in self._writes.anomalies_of_jobs(ids) if each.by_person}
+        for charge in self._writes.charges(ids):
+            charges.setdefault(charge.job_id, []).append(charge)
+        entries: list[Entry] = []
+        for group in groups:
+            entries += self._group(group, {int(each.submitted): each for each in charges.get(group[0].job_id, ())})
+        for entry in self._append(entries):
+            kept = {Kind.CHARGE: self._done.charged, Kind.RELEASE: self._done.released}
+            kept.get(entry.kind, self._done.refunded).append(entry)
+
+    def without_jobs(self, named: Collection[str], since: float) -> None:
+        """Give back holds of sessions of which no job is in these records, and flag those that did run."""
+        for id, hold in self._holds.items():
+            session = self._rows.get(id)
+            if id in named or not self._may_be_over(session, hold):
+                continue
+            why = self._why_no_job(session, hold, since)
+            if why:
+                self._done.released += self._append([released(hold, self._now, why)])
+
+    def _append(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Write entries; what released sessions did not use of a reservation's hold goes back to that."""
+        written = self._writes.append(entries)
+        if over := [entry.session for entry in written if entry.kind is Kind.RELEASE]:
+            return_unused(self._books, self._writes, over, self._now)
+        return written
+
+    def _group(self, group: Sequence[Usage], charges: Mapping[int, Entry]) -> list[Entry]:
+        entries: list[Entry] = []
+        settled = True  # nothing of this job is left to be charged
+        for usage in group:
+            if self._is_forgotten(usage, group):
+                self._done.forgotten.add((usage.job_id, usage.submitted))
+            session = self._session(usage)
+            charge = charges.get(int(usage.submitted))
+            if charge is not None:
+                if anomalies.is_ended(usage) and anomalies.is_changed(usage, charge) and not self._is_decided(usage):
+                    self._flag(anomalies.CHANGED, usage, charge)
+                continue
+            others = [(u.start, u.end) for u in group if u is not usage]
+            here = {int(each.submitted) for each in group}
+            others += [(each.start, each.end) for at, each in charges.items() if at not in here]
+            wrong = anomalies.oddity(usage, others, now=self._now, grace=self._books.grace, live=self._live)
+            if wrong:
+                self._flag(wrong, usage)
+                settled = settled and self._is_decided(usage)
+            elif anomalies.is_open(usage):
+                settled = settled and self._is_phantom(usage, session)
+            elif anomalies.is_ended(usage) and not self._is_decided(
+                usage
+            ):  # that stands, also when accounting is put right
+                if self._waits(usage, session):
+                    self._done.waiting.append(charge_key(self._books.cluster, usage.job_id, usage.submitted))
+                    settled = False
+                else:
+                    entries += self._charge(usage, session)
+        session = self._session(group[0])
+        hold = self._holds.get(session.id) if session else None
+        if settled and session and hold and self._is_over(group, session):
+            entries.append(released(hold, self._now, "the session is over"))
+        return entries
+
+    def _charge(self, usage: Usage, session: Session | None) -> list[Entry]:
+        hold = self._holds.get(session.id) if session else None
+        charge = charge_of(self._books, usage, session.id if session else "", hold, self._now)
+        runaway = self._runaways.get(
+            anomalies.anomaly_key(anomalies.RUNAWAY, charge.cluster, usage.job_id, usage.submitted)
+        )
+        if runaway:
+            self._writes.settle_anomaly(runaway, self._now, RULES, "accounting has its end now; charged")
+        why = self._refund(usage, session)
+        if not why:
+            return [charge]
+        key = refund_key(self._books.cluster, usage.job_id, usage.submitted)
+        return [charge, charge.but(key=key, kind=Kind.CORRECTION, amount=-charge.amount, reason=f"refunded: {why}")]
+
+    def _refund(self, usage: Usage, session: Session | None) -> str:
+        rules = self._books.policy().refunded
+        rule, why = _REFUNDED_STATES.get(usage.state.split(" ")[0], ("", ""))
+        if rule in rules:
+            return why
+        # The job id is compared as well: anybody can give another job the name of a session that failed.
+        if session is None or session.job_id != usage.job_id:
+            return ""
+        if not session.started and "start-failed" in rules:
+            return "the session never became usable"
+        made_way = "maintenance" in rules and _made_way(usage, session)
+        return "its user made way for maintenance of the node" if made_way else ""
+
+    def _session(self, usage: Usage) -> Session | None:
+        session = self._rows.get(named_session(usage))
+        if session is None or session.cluster != self._books.cluster or session.user != usage.user:
+            return None
+        return session
+
+    def _waits(self, usage: Usage, session: Session | None) -> bool:
+        """Return whether it cannot be said yet if the session had become usable."""
+        if session is None or session.started or session.state is SessionState.ENDED:
+            return False
+        return usage.phase is Phase.TERMINAL and self._now < usage.end + SETTLING
+
+    def _is_over(self, group: Sequence[Usage], session: Session) -> bool:
+        if session.job_id and session.job_id != group[0].job_id:
+            return False  # another job of that user with the session's name
+        newest = max(group, key=lambda usage: usage.submitted)
+        # A record of what waits again may be there or not, so the hub has to say that no more is to come.
+        may_come_back = newest.state.split(" ")[0] in _COME_BACK
+        return session.state is SessionState.ENDED or (newest.phase is Phase.TERMINAL and not may_come_back)
+
+    def _is_forgotten(self, usage: Usage, group: Sequence[Usage]) -> bool:
+        """Return whether a record without an end is of no job that runs."""
+        if not anomalies.is_open(usage):
+            return False
+        if any(usage.submitted < each.submitted for each in group):
+            return True  # its id was given again, or its next incarnation is there
+        if self._live is not None:
+            return anomalies.is_runaway(usage, self._live, now=self._now, grace=self._books.grace)
+        key = anomalies.anomaly_key(anomalies.RUNAWAY, self._books.cluster, usage.job_id, usage.submitted)
+        return key in self._runaways or key in self._decided
+
+    def _is_phantom(self, usage: Usage, session: Session | None) -> bool:
+        """Return whether accounting has a job as waiting that was proved to be gone."""
+        return not usage.start and session is not None and session.state is SessionState.ENDED
+
+    def _is_decided(self, usage: Usage) -> bool:
+        kinds = (anomalies.NEGATIVE, anomalies.LONG, anomalies.RUNAWAY, anomalies.REUSED)
+        keys = [anomalies.anomaly_key(kind, self._books.cluster, usage.job_id, usage.submitted) for kind in kinds]
+        return not self._decided.isdisjoint(keys)
+
+    def _flag(self, kind: str, usage: Usage, charge: Entry | None = None) -> None:
+        session = self._session(usage)
+        id = session.id if session else ""
+        rate = _rate_of(self._books, usage, self._holds.get(id))
+        found = anomalies.anomaly(kind, self._books.cluster, usage, id, self._now, rate, charge)
+        self._done.flagged += self._writes.flag([found])
+
+    def _may_be_over(self, session: Session | None, hold: OpenHold) -> bool:
+        if session is not None:
+            return session.state is SessionState.ENDED
+        # No row was ever written: the hub ended between the hold and the row.
+        return hold.job_id is None and hold.entry.at < self._now - UNWRITTEN
+
+    def _why_no_job(self, session: Session | None, hold: OpenHold, since: float) -> str:
+        """Return why a hold can be given back, "" when it cannot."""
+        if session is None or not session.job_id:
+            return "the session never got a job"
+        if not hold.entry.gpus:
+            return "the session is over"
+        doubts = self._doubts(session)
+        if not all(each.settled for each in doubts):
+            return ""
+        if any(entry.kind is Kind.CHARGE for entry in self._writes.of_session(session.id)):
+            return "the session is over"
+        if session.ended > self._now - (self._books.grace if session.started else SETTLING):
+            return ""  # accounting may not have heard of it
+        if doubts:  # whatever its records said, and however long that took: no later look brings them back
+            return "the session is over, and a person decided on its records"
+        if not session.started:
+            return "the session's job never started"
+        if session.created < since:
+            return ""
+        missing = anomalies.missing(self._books.cluster, hold.entry, session.job_id, self._now)
+        self._done.flagged += self._writes.flag([missing])
+        return ""
+
+    def _doubts(self, session: Session) -> list[Anomaly]:
+        """Return what looked wrong about a session's job, decided or not; a changed record was charged."""
+        found = self._writes.anomalies_of_jobs([session.job_id])
+        return [each for each in found if each.seen.get("session") == session.id and each.kind != anomalies.CHANGED]
+
+
+def _made_way(usage: Usage, session: Session) -> bool:
+    """Return whether this incarnation ran when its user made way for maintenance, and ended with that."""
+    at = session.cancel_wanted
+    return session.cancel_reason.startswith(MADE_WAY) and usage.start - SKEW <= at <= usage.end + SKEW
+
+
+def charge_of(books: Books, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
+    """Return the charge for one ended incarnation: (end − start) × GPUs × factor, at the price it was admitted at."""
+    rate, factor = _rate_of(books, usage, hold)
+    start, end = int(usage.start), int(usage.end)
+    return Entry(
+        key=charge_key(books.cluster, usage.job_id, usage.submitted),
+        kind=Kind.CHARGE,
+        cluster=books.cluster,
+        account=usage.account,
+        amount=-(end - start) * rate,
+        at=at,
+        user=usage.user,
+        session=session,
+        job_id=usage.job_id,
+        submitted=int(usage.submitted),
+        start=start,
+        end=end,
+        gpus=usage.gpus,
+        factor=factor,
+        partition=usage.partition,
+        qos=usage.qos,
+        nodes=usage.nodes,
+        reason=f"job {usage.shown_id}: {usage.state.lower().replace('_', ' ')}",
+    )
+
+
+def _rate_of(books: Books, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
+    admitted = hold.entry if hold is not None and covers(hold, usage) else None
+    return books.admitted_rate(admitted, usage.gpus, usage.partition, usage.qos)
+
+
+def _session_of(usage: Usage, rows: Mapping[str, Session]) -> str:
+    """Return the session whose job this is, "" for none: anybody can give a job of theirs any name."""
+    session = rows.get(named_session(usage))
+    if session is None or session.user != usage.user or session.job_id not in (0, usage.job_id):
+        return ""
+    return session.id
+
+
+def sessions_wanted(reads: LedgerReads, usages: Iterable[Usage]) -> set[str]:
+    """Return the UUIDs of which ``settle`` needs the rows."""
+    return set(reads.open_holds()) | {named_session(usage) for usage in usages} - {""}
+
+
+def _parts(groups: Iterable[list[Usage]]) -> Iterator[list[list[Usage]]]:
+    part: list[list[Usage]] = []
+    for group in groups:
+        part.append(group)
+        if sum(map(len, part)) >= PART:
+            yield part
+            part = []
+    if part:
+        yield part

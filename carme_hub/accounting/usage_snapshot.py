@@ -1,0 +1,310 @@
+"""What is known of use at one moment, as the rules need it.
+
+A session's hold counts in the windows that are open now. A reservation's counts, whole, in every window that its time
+lies in, and in no other; in a rolling window, which ends at any moment, also where its time comes within as many days.
+So no window can be overrun, wherever in its time a reservation is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.ledger.entries import Balance, charge_key
+from carme_hub.domain.ledger.usage import Usage
+from carme_hub.domain.quotas.rules import DAY, Applied, Facts, Person, Use, Who, Window
+from carme_hub.domain.quotas.windows import overlap, span
+from carme_hub.store.ledger.writes import Held, LedgerReads, Whose
+
+from .context import Books, covers, named_session
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one subject has taken in one rule's window, in milli-GPU-seconds: used (with what runs) and held."""
+
+    used: int
+    held: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """So much of what a reservation holds counts as nobody's: who asks would take it over."""
+
+    slot: str
+    amount: int
+
+
+NOTHING_FREED = Freed("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A session that is over when who asks begins: its GPUs are nobody's, and so much of its hold comes back."""
+
+    session: str = ""
+    account: str = ""
+    amount: int = 0
+
+
+NOTHING_REPLACED = Replaced()
+
+
+class Gathering:
+    """Reads facts within one transaction; what several rules need is read once.
+
+    Args:
+        person: whose own use stands in for a group of which the members are not known.
+        at: the moment whose windows count; the default is now. What runs is counted up to now.
+        extends: the session that would go on into those windows, and take what it holds with it.
+        replaced: the session in place of which another one is asked for.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        reads: LedgerReads,
+        person: Person,
+        now: float,
+        *,
+        at: float | None = None,
+        freed: Freed = NOTHING_FREED,
+        extends: str = "",
+        replaced: Replaced = NOTHING_REPLACED,
+    ) -> None:
+        self._extends = extends
+        self._books = books
+        self._reads = reads
+        self._person = person
+        self._now = now
+        self._at = now if at is None else at
+        self._zone = books.policy().zone
+        held = reads.held()
+        self._holds = [_without(hold, replaced) for hold in held if not hold.is_slot]
+        self._slots = [
+            replace(hold, amount=hold.amount - freed.amount) if hold.session == freed.slot else hold
+            for hold in held
+            if hold.is_slot
+        ]
+        self._freed = {hold.account: freed.amount for hold in held if hold.is_slot and hold.session == freed.slot}
+        self._freed[replaced.account] = self._freed.get(replaced.account, 0) + replaced.amount
+        self._outside: dict[Whose, list[tuple[Usage, int]]] = {}
+        self._taken: dict[tuple[Whose, float, float], Taken] = {}
+        self._used: dict[tuple[Whose, float, float | None], int] = {}
+        self._last_use: dict[Whose, int] = {}
+        self._balances: dict[str, Balance] = {}
+        self._by_whose: dict[tuple[Whose, bool], list[Held]] = {}
+
+    def go_to(self, at: float) -> None:
+        """Look at the windows of another moment from here on."""
+        self._at = at
+        self._taken.clear()
+
+    def count(self, slot: Held) -> None:
+        """Count what is held for one more reservation."""
+        self._slots.append(slot)
+        self._taken.clear()
+        for (whose, of_slots), mine in self._by_whose.items():
+            if of_slots and _is_of(whose, slot.account, slot.user):
+                mine.append(slot)
+        if (balance := self._balances.get(slot.account)) is not None:
+            self._balances[slot.account] = replace(balance, held=balance.held + slot.amount)
+
+    def facts(self, applied: Sequence[Applied], accounts: Iterable[str]) -> Facts:
+        """Return the facts for these rules and accounts."""
+        use = {(one.quota.id, one.subject): self._use(one) for one in applied}
+        left = {
+            name: balance.left - self._running(Whose(name)) + self._freed.get(name, 0)
+            for name, balance in self.balances(accounts).items()
+        }
+        return Facts(self._at, use, left)
+
+    def fills_later(self, applied: Iterable[Applied]) -> bool:
+        """Return whether a reservation counts for these rules, so that their windows to come may not be empty."""
+        timed = (one for one in applied if one.quota.gpu_time is not None) if self._slots else ()
+        return any(self._booked(self.whose(one)) for one in timed)
+
+    def counts(self, one: Applied, account: str, user: str) -> bool:
+        """Return whether what this user holds for this account counts for a rule."""
+        return _is_of(self.whose(one), account, user)
+
+    def balances(self, accounts: Iterable[str]) -> dict[str, Balance]:
+        """Return the balances as the ledger has them, without what runs outside the hub."""
+        names = sorted(set(accounts))
+        if new := [name for name in names if name not in self._balances]:
+            self._balances |= self._reads.balances(new)
+        return {name: self._balances[name] for name in names}
+
+    def whose(self, one: Applied) -> Whose:
+        """Return whose entries count for a rule."""
+        quota = one.quota
+        if quota.who is Who.ACCOUNT:
+            return Whose(account=one.subject)
+        if quota.together and quota.who in (Who.GROUP, Who.ROLE):
+            return Whose(users=self._books.group(quota.who, one.subject, self._person))
+        return Whose(users=frozenset({one.subject}))
+
+    def taken(self, one: Applied) -> Taken:
+        """Return what was taken of a rule's GPU time."""
+        whose, (start, end) = self.whose(one), span(one.quota, self._at, self._zone)
+        key = (whose, start, end)
+        if key not in self._taken:
+            until = None if one.quota.window in (Window.TOTAL, Window.ROLLING) else end
+            used = self._use_of(whose, start, until) + self._running(whose, (start, end))
+            open_now = [hold for hold in self._held(whose) if self._lasts(hold, start)] if end >= self._now else []
+            reach = end + one.quota.days * DAY if one.quota.window is Window.ROLLING else end
+            booked = [slot for slot in self._booked(whose) if slot.start < reach and slot.end > start]
+            self._taken[key] = Taken(used, sum(hold.amount for hold in (*open_now, *booked)), start, end)
+        return self._taken[key]
+
+    def _use_of(self, whose: Whose, since: float, until: float | None) -> int:
+        if whose.account is not None and whose == Whose(whose.account) and since <= 0 and until is None:
+            return self.balances([whose.account])[whose.account].used  # a sum that is kept
+        key = (whose, since, until)
+        if key not in self._used:
+            self._used[key] = 0 if self._unused_since(whose, since) else self._reads.used(whose, since, until).amount
+        return self._used[key]
+
+    def _unused_since(self, whose: Whose, since: float) -> bool:
+        """Return whether it is sure that nothing was used since: most of what is booked lies after all use."""
+        if self._at <= self._now:
+            return False
+        if whose not in self._last_use:
+            self._last_use[whose] = self._reads.last_use(whose)
+        return int(since) >= self._last_use[whose]
+
+    def _lasts(self, hold: Held, start: float) -> bool:
+        """Return whether a hold counts in a window that is open now, or begins then."""
+        return self._at <= self._now or hold.end > start or (bool(hold.session) and hold.session == self._extends)
+
+    def _use(self, one: Applied) -> Use:
+        quota, whose = one.quota, self.whose(one)
+        gpu_time, frees_at = 0, 0.0
+        frees: tuple[tuple[float, int], ...] = ()
+        if quota.gpu_time is not None:
+            taken = self.taken(one)
+            gpu_time = taken.used + taken.held
+            frees_at, frees = self._frees(one, whose, taken)
+        if quota.concurrent_gpus is None and quota.sessions is None and quota.sessions_per_day is None:
+            return Use(gpu_time, frees_at, frees=frees)
+        holds, outside = self._held(whose), [usage for usage, _ in self._open(whose)]
+        last = {hold.session: hold.end for hold in sorted(holds, key=lambda hold: hold.end)}
+        ends = [(last[hold.session], hold.gpus) for hold in holds if hold.is_first]
+        outside_ends = [(each.start + each.time_limit, _count(each.gpus)) for each in outside if each.time_limit]
+        return Use(
+            gpu_time=gpu_time,
+            frees_at=frees_at,
+            gpus=sum(hold.gpus for hold in holds) + sum(_count(each.gpus) for each in outside),
+            sessions=len(ends),
+            started=self._reads.started(whose, self._now - DAY) if quota.sessions_per_day is not None else (),
+            ends=tuple(sorted(ends + outside_ends)),
+            frees=frees,
+        )
+
+    def _frees(self, one: Applied, whose: Whose, taken: Taken) -> tuple[float, tuple[tuple[float, int], ...]]:
+        if one.quota.window is Window.TOTAL:
+            return 0.0, ()
+        if one.quota.window is not Window.ROLLING:
+            return taken.end, ()
+        days, since = one.quota.days * DAY, int(taken.start)
+        frees: list[tuple[float, int]] = []
+        if self._unused_since(whose, taken.start):
+            return 0.0, ()
+        for start, end, amount in self._reads.oldest_uses(whose, taken.start):
+            part = amount if start >= since else amount // (end - start) * (end - since)
+            frees.append((float(end + days), part))
+        return (frees[0][0] if frees else 0.0), tuple(frees)
+
+    def _held(self, whose: Whose) -> list[Held]:
+        return self._of(whose, of_slots=False)
+
+    def _booked(self, whose: Whose) -> list[Held]:
+        return self._of(whose, of_slots=True)
+
+    def _of(self, whose: Whose, *, of_slots: bool) -> list[Held]:
+        if (whose, of_slots) not in self._by_whose:
+            holds = self._slots if of_slots else self._holds
+            self._by_whose[whose, of_slots] = [hold for hold in holds if _is_of(whose, hold.account, hold.user)]
+        return self._by_whose[whose, of_slots]
+
+    def _running(self, whose: Whose, within: tuple[float, float] | None = None) -> int:
+        """Return what open jobs without a hold have used by now, in a window."""
+        window = within or (0.0, self._now)
+        return sum(rate * int(overlap(usage.start, self._now, window)) for usage, rate in self._open(whose))
+
+    def _open(self, whose: Whose) -> list[tuple[Usage, int]]:
+        """Return open jobs that no hold covers, and what each costs a second."""
+        if whose not in self._outside:
+            holds = {hold.session: hold for hold in self._holds}
+            found = {
+                charge_key(self._reads.cluster, usage.job_id, usage.submitted): usage
+                for usage in self._books.running()
+                if usage.start
+                and not usage.end
+                and _is_of(whose, usage.account, usage.user)
+                and not covers(holds.get(named_session(usage)), usage)
+            }
+            # The last look may be older than the last settling.
+            charged = self._reads.entries(found) if found else {}
+            self._outside[whose] = [
+                (usage, self._books.rate(usage.gpus, usage.partition, usage.qos)[0])
+                for key, usage in found.items()
+                if key not in charged
+            ]
+        return self._outside[whose]
+
+
+def _without(hold: Held, replaced: Replaced) -> Held:
+    """Return a hold as it will be once what is replaced has made room; its first line has the number of its GPUs."""
+    if hold.session != replaced.session or not replaced.session:
+        return hold
+    back = replaced.amount if hold.is_first else 0
+    return replace(hold, amount=hold.amount - back, gpus=0, is_first=False)
+
+
+def about_time(applied: Iterable[Applied]) -> list[Applied]:
+    """Return the rules with what they say of GPU time, balance and GPU types alone: nothing of sessions and numbers."""
+    return [
+        replace(
+            one,
+            quota=replace(
+                one.quota,
+                concurrent_gpus=None,
+                session_gpus=None,
+                sessions=None,
+                sessions_per_day=None,
+                time_limit=None,
+                may_extend=None,
+            ),
+        )
+        for one in applied
+    ]
+
+
+def moments(applied: Iterable[Applied], start: float, end: float, zone: str) -> list[float]:
+    """Return moments in whose windows all GPU time from ``start`` to ``end`` lies: its start, and where windows begin.
+
+    A rolling window has no beginning: it is looked at once in its length, and at the end.
+    """
+    found = {start}
+    for quota in (one.quota for one in applied if one.quota.gpu_time is not None):
+        if quota.window is Window.TERM:
+            found |= {quota.start} if start < quota.start < end else set()
+        elif quota.window is Window.ROLLING:
+            found |= {*range(int(start) + quota.days * DAY, int(end), quota.days * DAY), max(start, end - 1)}
+        elif quota.window is not Window.TOTAL:
+            at = start
+            while (at := span(quota, at, zone)[1]) < end:
+                found.add(at)
+    return sorted(found)
+
+
+def _is_of(whose: Whose, account: str, user: str) -> bool:
+    return (whose.account is None or whose.account == account) and (whose.users is None or user in whose.users)
+
+
+def _count(gpus: Sequence[Gpus]) -> int:
+    return sum(each.whole for each in gpus)

@@ -1,0 +1,88 @@
+"""What is not needed opens to others: cancelled before its start, given back after it. And who decides on approvals."""
+
+from __future__ import annotations
+
+from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
+from carme_hub.store.reservations import ReservationWrites
+
+from . import maintenance
+from .context import Booker, NotAllowed, Office, has_begun
+from .occurrences import Which, chosen
+from .validation import line
+
+
+def cancel(office: Office, who: Booker, id: str, reason: str, which: Which) -> tuple[Reservation, ...]:
+    """Cancel what has not begun and give back what has; see ``Desk.cancel``."""
+    now, reason = office.now(), line(reason, "reason")
+    with office.writing() as writes:
+        one = office.to_change(writes, who, id)
+        some = [each for each in chosen(writes, one, which) if each.id == one.id or not _over(each, now)]
+        return tuple(
+            (_released if has_begun(each, now) else _cancelled)(office, writes, each, now, reason, who.name)
+            for each in some
+        )
+
+
+def release(office: Office, who: Booker, id: str, reason: str) -> Reservation:
+    """Give back an active one; see ``Desk.release``."""
+    now, reason = office.now(), line(reason, "reason")
+    with office.writing() as writes:
+        one = office.to_change(writes, who, id)
+        if one.state in (State.DRAFT, State.PENDING, State.CONFIRMED) and not has_begun(one, now):
+            raise NotPossible(f"“{one.title}” has not begun. Cancel it instead.")
+        return _released(office, writes, one, now, reason, who.name)
+
+
+def decide(office: Office, who: Booker, id: str, approve: bool, reason: str) -> tuple[Reservation, ...]:
+    """Approve or deny what waits for it; see ``Desk.decide``."""
+    if not who.admin:
+        raise NotAllowed("Bookings are approved by administrators.")
+    now, reason = office.now(), line(reason, "reason")
+    with office.writing() as writes:
+        one = office.to_see(writes, who, id)
+        waiting = [each for each in chosen(writes, one, "all") if each.state is State.PENDING]
+        if not waiting:
+            raise NotPossible(f"“{one.title}” is {one.state.value}, and waits for no approval.")
+        if not approve:
+            return tuple(_cancelled(office, writes, each, now, reason, who.name) for each in waiting)
+        ahead = [each for each in waiting if each.period.end > now]
+        if not ahead:
+            raise NotPossible(f"The time of “{one.title}” is over. It can only be denied.")
+        person = office.person(who, one.owner)
+        found = [each.to(State.CONFIRMED, now, actor=who.name, reason=reason) for each in ahead]
+        office.hold(writes, found, person, who.name)
+        for each in found:
+            writes.save(each)
+    return tuple(found)
+
+
+def _cancelled(
+    office: Office, writes: ReservationWrites, each: Reservation, now: int, reason: str, actor: str
+) -> Reservation:
+    done = each.to(State.CANCELLED, now, actor=actor, reason=reason).but(waits=False)
+    writes.save(done)
+    if each.kind is Kind.MAINTENANCE:
+        maintenance.clear(office, writes, done, now, actor)
+    elif each.state in HOLDING:  # what is pending holds where it was confirmed before
+        office.money.give_back(writes.ledger, done, reason or "cancelled", actor)
+    return done
+
+
+def _released(
+    office: Office, writes: ReservationWrites, each: Reservation, now: int, reason: str, actor: str
+) -> Reservation:
+    if _over(each, now):
+        raise NotPossible(f"“{each.title}” is over, and cannot be given back any more.")
+    # The keeper may not have noted yet that its time has come.
+    active = each.to(State.ACTIVE, now, actor=actor) if each.state is State.CONFIRMED else each
+    done = active.to(State.RELEASED, now, actor=actor, reason=reason).but(version=each.version + 1)
+    writes.save(done)
+    if each.kind is Kind.MAINTENANCE:
+        maintenance.clear(office, writes, done, now, actor)
+    else:
+        office.money.over(writes.ledger, done, now)
+    return done
+
+
+def _over(each: Reservation, now: int) -> bool:
+    return has_begun(each, now) and each.period.end <= now

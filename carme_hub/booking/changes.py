@@ -1,0 +1,187 @@
+"""A booking is moved, made longer or larger as a whole or not at all, and stands as it was where that cannot be.
+
+It is not in its own way, and keeps its places where they are free then. What has begun keeps its start and its places,
+since a running job cannot move. What becomes less needs neither leave nor room. What is pending again goes on
+holding for what it is to be: approving it asks for no more, and denying it gives that back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carme_hub.domain.calendar.capacity import Need
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
+from carme_hub.domain.quotas.booking_rules import needs_approval
+from carme_hub.store.reservations import Changed, ReservationWrites
+
+from . import maintenance
+from .calendar import Asked, Time, taken
+from .context import Booker, NotAllowed, Office, OverBudget, booking_of, has_begun, share_of
+from .occurrences import FINAL, Which, chosen, step, stepped
+from .rules import Rules
+from .validation import need_account, period_asked, title_of
+
+_BEGUN = "“{title}” has begun: only its end can be moved, since running jobs cannot."
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be otherwise; None stays."""
+
+    period: Period | None = None
+    need: Need | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One reservation as it was and as it is to be."""
+
+    old: Reservation
+    new: Reservation
+
+    @property
+    def placed(self) -> bool:
+        """Return whether time or size changes."""
+        return (self.old.period, self.old.need) != (self.new.period, self.new.need)
+
+    @property
+    def grows(self) -> bool:
+        """Return whether it is to have what it had no leave for."""
+        return grows(self.old, self.new.period, self.new.need)
+
+
+def grows(old: Reservation, period: Period, need: Need) -> bool:
+    """Return whether a reservation would have what it had no leave for: another time, more or other GPUs."""
+    smaller = (need.type, need.gpus) == (old.need.type, old.need.gpus) and need.seats <= old.need.seats
+    return not (smaller and _within(period, old.period))
+
+
+def asked_again(old: Reservation, period: Period, need: Need, now: int) -> Asked:
+    """Return what is asked for by moving a reservation there."""
+    time, same = Time(period, old.occurrence), need == old.need
+    sure = same and bool(old.places) and _within(period, old.period)
+    places, fixed = old.places if same else (), same and has_begun(old, now)
+    return Asked(time, need, places, fixed=fixed, sure=sure, profile=old.profile)
+
+
+def move(office: Office, who: Booker, id: str, version: int, change: Change, which: Which) -> tuple[Reservation, ...]:
+    """Change a reservation, or several of its booking; see ``Desk.move``."""
+    now = office.now()
+    with office.writing() as writes:
+        one = office.to_change(writes, who, id)
+        if one.version != version:
+            raise Changed("The reservation was changed meanwhile. Look at it again.")
+        moves = [each for each in _moves(writes, one, change, which, now) if each.new != each.old]
+        if one.kind is Kind.MAINTENANCE:
+            return (maintenance.moved(office, writes, one, moves[0].new, now, who.name),) if moves else (one,)
+        rules = office.rules(office.person(who, one.owner), one.account)
+        periods = [each.new.period for each in moves if each.grows]
+        if periods:
+            need_account(who, one.account)
+            office.need_allowed(writes, rules, one.owner, periods, booking_of(one), now)
+        moves = _placed(office, writes, one, moves, rules, now)
+        moves = _approved(office, writes, who, one, moves, rules, now)
+        moves.sort(
+            key=lambda each: office.money.price(each.new) - office.money.price(each.old)
+        )  # what is given back first
+        found = [_written(office, writes, who, each, now) for each in moves]
+        if periods and any(each.state is State.PENDING for each in found):
+            whole = writes.of_series(one.series) if one.series else found
+            waiting = [each for each in whole if each.state is State.PENDING and each.period.end > now]
+            office.could_hold(writes, waiting, office.person(who, one.owner), who.name)
+    return tuple(sorted(found, key=lambda each: each.period)) or (one,)
+
+
+def moved_to(one: Reservation, period: Period | None, need: Need | None, now: int) -> Period:
+    """Return the period that a reservation would have, or refuse what cannot be done with it."""
+    begun = has_begun(one, now)
+    if one.state in FINAL or one.period.end <= now:
+        raise NotPossible(f"“{one.title}” is over, and cannot be changed any more.")
+    if begun and need not in (None, one.need):
+        raise NotPossible(_BEGUN.format(title=one.title))
+    if period is None or period == one.period:
+        return one.period
+    if begun and period.start != one.period.start:
+        raise NotPossible(_BEGUN.format(title=one.title))
+    if period.end <= now:
+        raise NotPossible("It would be over by now. To end it at once, give it back.")
+    return period_asked(period, now, begun=one.period.start if begun else 0)
+
+
+def _moves(writes: ReservationWrites, one: Reservation, change: Change, which: Which, now: int) -> list[_Move]:
+    """Return all that are meant, with what each is to be."""
+    period = moved_to(one, change.period, change.need, now)
+    title = one.title if change.title is None else title_of(change.title)
+    by, found = step(one, period), []
+    for each in chosen(writes, one, which):
+        new = each.but(title=title if change.title is not None else each.title)
+        if each.id == one.id:
+            new = new.but(period=period, need=change.need or one.need)
+        elif not has_begun(each, now):  # what takes place now is not moved along with the others
+            new = new.but(need=change.need or each.need)
+            if period != one.period:
+                new = new.but(period=period_asked(stepped(each, by), now))
+        found.append(_Move(each, new))
+    return found
+
+
+def _placed(
+    office: Office, writes: ReservationWrites, one: Reservation, moves: Sequence[_Move], rules: Rules, now: int
+) -> list[_Move]:
+    """Give all that holds GPUs places for its new time, or refuse the whole."""
+    some = [each for each in moves if each.placed and each.old.state in HOLDING]
+    wanted = [asked_again(each.old, each.new.period, each.new.need, now) for each in some]
+    supply = office.calendar.supply()
+    for need, profile in {(each.need, each.profile) for each in wanted if not each.sure}:
+        supply = office.calendar.supply_for(need, share_of(rules), profile=profile, account=one.account)
+    allowed = office.allowing(writes, rules, one.owner, booking_of(one), now)
+    fit = office.calendar.fit(writes, supply, wanted, {each.old.id for each in some}, allowed=allowed)
+    if fit.conflicts:
+        raise taken(fit.conflicts, "changed")
+    places = {each.old.id: fit.places[at] for at, each in enumerate(some)}
+    return [_Move(each.old, each.new.but(places=places.get(each.old.id, each.old.places))) for each in moves]
+
+
+def _approved(
+    office: Office,
+    writes: ReservationWrites,
+    who: Booker,
+    one: Reservation,
+    moves: Sequence[_Move],
+    rules: Rules,
+    now: int,
+) -> list[_Move]:
+    """Make pending what grows, where the booking as a whole has to be approved now."""
+    ours = {each.old.id for each in moves}
+    others = [each for each in writes.of_series(one.series) if each.id not in ours] if one.series else []
+    whole = [each for each in (*others, *(each.new for each in moves)) if each.state in HOLDING]
+    asks = not who.admin and needs_approval(rules.rule, sum(office.money.price(each) for each in whole))
+    found = []
+    for each in moves:
+        if asks and each.grows and each.old.state in HOLDING:
+            if has_begun(each.old, now):
+                raise NotAllowed("That has to be approved, and it has begun. Ask an administrator to change it.")
+            each = _Move(each.old, each.new.but(state=State.PENDING, reason=""))
+        found.append(each)
+    return found
+
+
+def _written(office: Office, writes: ReservationWrites, who: Booker, each: _Move, now: int) -> Reservation:
+    """Write one, and hold for it as it is now."""
+    old, new = each.old, each.new
+    new = new.but(version=old.version + 1, changed=office.calendar.clock(), actor=who.name)
+    if each.placed:
+        new = new.but(problem=maintenance.problem_left(writes, old, new, now))
+        if new.state in HOLDING:
+            sentence = office.money.change(writes.ledger, new, office.person(who, new.owner), who.name)
+            if sentence:
+                raise OverBudget(sentence)
+    writes.save(new)
+    return new
+
+
+def _within(inner: Period, outer: Period) -> bool:
+    return outer.start <= inner.start and inner.end <= outer.end

@@ -1,0 +1,1 @@
+"""Slurm is made to have what the calendar has."""

@@ -1,0 +1,192 @@
+"""What commands have in common that work with the hub's configuration: options, exit status, questions, progress.
+
+Exit status: 0 done and nothing to say; 1 the answer is no, or something differs; 2 it could not be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import os
+import pwd
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from traitlets import Bool, TraitError, Unicode
+from traitlets.config import Application, Config
+
+from carme_hub.domain.ledger.entries import RULES
+from carme_hub.errors import CarmeError, Refused
+
+from .broken_pipe import NOBODY_READS, nobody_reads
+
+T = TypeVar("T")
+_ALWAYS = ("h", "help", "help-all", "version", "V")
+
+
+class UsageError(CarmeError):
+    """The command line asks for something that makes no sense; the message says what to write."""
+
+
+class ConfiguredApp(Application):
+    """A command that reads the hub's configuration."""
+
+    config_path = Unicode(
+        "jupyterhub_config.py", help="The hub's configuration file. The default is the one in the working folder."
+    ).tag(config=True)
+    as_json = Bool(False, help="Print one JSON document in place of text.").tag(config=True)
+    yes = Bool(False, help="Do not ask before what cannot be undone.").tag(config=True)
+
+    aliases: Any = {"config": "ConfiguredApp.config_path", "f": "ConfiguredApp.config_path"}
+    flags: Any = {"json": ({"ConfiguredApp": {"as_json": True}}, "Print one JSON document in place of text.")}
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Read the command line; exit with 2 where it cannot be understood."""
+        try:
+            super().initialize(argv)
+        except SystemExit as end:
+            self.exit(2 if end.code == 1 else end.code)
+
+    def parse_command_line(self, argv: list[str] | None = None) -> None:
+        """Refuse what no option is called: a credit whose ``--expires`` was misspelt would never expire."""
+        words = sys.argv[1:] if argv is None else argv
+        known = {name for key in (*self.aliases, *self.flags) for name in ((key,) if isinstance(key, str) else key)}
+        for word in words[: words.index("--")] if "--" in words else words:
+            name = word.lstrip("-").partition("=")[0]
+            if word.startswith("-") and name and name not in {*known, *_ALWAYS} and "." not in name:
+                near = difflib.get_close_matches(name, sorted(known), 1)
+                hint = f"Did you mean --{near[0]}?" if near else "--help says which there are."
+                self.fail(f"there is no option {word.partition('=')[0]}. {hint}")
+        super().parse_command_line(argv)
+
+    def start(self) -> None:
+        """Do the work and exit; what cannot be done is said on stderr, in one line."""
+        super().start()
+        try:
+            code = asyncio.run(self.work())
+        except Refused as error:
+            if self.as_json:
+                self.give({"error": error.reason, "message": error.message})
+            self.fail(error.message, 1)
+        except (CarmeError, TraitError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and nobody_reads():
+                self.exit(NOBODY_READS)
+            self.fail(str(error))
+        except KeyboardInterrupt:
+            code = 130
+        self.exit(code)
+
+    async def work(self) -> int:
+        """Do the work and return the exit status."""
+        raise NotImplementedError
+
+    def fail(self, message: str, code: int = 2) -> None:
+        """Say why it was not done, and exit."""
+        print(f"{self.name}: {message}", file=sys.stderr)
+        self.exit(code)
+
+    def configuration(self) -> Config:
+        """Return what the hub's file sets."""
+        from .hub_config import load_config  # here: JupyterHub takes a second to import, and --help need not wait
+
+        return load_config(Path(self.config_path))
+
+    def give(self, document: object) -> None:
+        """Print a JSON document."""
+        print(json.dumps(document, ensure_ascii=False, indent=1))
+
+    def note(self, line: str) -> None:
+        """Say something besides the answer."""
+        print(line, file=sys.stderr, flush=True)
+
+    def confirm(self, question: str) -> None:
+        """Ask, unless ``--yes`` was said; ``Refused`` where the answer is no."""
+        if self.yes:
+            return
+        if not sys.stdin.isatty():
+            raise UsageError(f"{question} Nobody can be asked here: say --yes.")
+        if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+            raise Refused("Nothing was done.", reason="not-confirmed")
+
+    async def waiting(self, what: str, work: Awaitable[T]) -> T:
+        """Return what comes of the work, and say what is waited for when it takes more than a second."""
+        task, began, said = asyncio.ensure_future(work), time.monotonic(), False
+        while not (await asyncio.wait({task}, timeout=1.0))[0]:
+            if sys.stderr.isatty():
+                print(f"\r{what}: {time.monotonic() - began:.0f} s", end="", file=sys.stderr, flush=True)
+            elif not said:
+                self.note(f"{what} …")
+            said = True
+        if said and sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        return task.result()
+
+
+class Parent(Application):
+    """A command that only has subcommands."""
+
+    def start(self) -> None:
+        """Run the subcommand, or print the help."""
+        if self.subapp is None:
+            if self.extra_args:
+                wrong = self.extra_args[0]
+                near = difflib.get_close_matches(wrong, sorted(self.subcommands), 1)
+                hint = f"Did you mean {near[0]}?" if near else "--help says which there are."
+                print(f"{self.name}: there is no command {wrong!r}. {hint}", file=sys.stderr)
+                self.exit(2)
+            self.print_help()
+            self.exit(1)
+        super().start()
+
+
+#: The option that commands have which ask.
+YES: dict[str, Any] = {"yes": ({"ConfiguredApp": {"yes": True}}, "Do not ask before what cannot be undone.")}
+
+
+def actor() -> str:
+    """Return who runs the command: the user who called sudo, where it was to become root.
+
+    A hub's user may have the name under which the ledger's rules write; who acts as that user is a person.
+    """
+    name = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
+    try:
+        name = name or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+    return f"user:{name}" if name == RULES else name
+
+
+def new_key(given: str) -> str:
+    """Return the idempotency key that was given, or a new one."""
+    return given or f"cli-{uuid.uuid4()}"
+
+
+def words(app: ConfiguredApp, *names: str) -> Sequence[str]:
+    """Return the words of the command line that are no options; ``UsageError`` where they are others than these."""
+    if len(app.extra_args) != len(names):
+        raise UsageError(f"write: {app.name} {' '.join(names)}".rstrip() + " [options]; --help says more")
+    return app.extra_args
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> str:
+    """Return a table for people.
+
+    Args:
+        right: the heads of columns that hold numbers, separated by blanks, with ``_`` for a blank within.
+    """
+    numbers = {word.replace("_", " ") for word in right.split()}
+    lines = [[str(cell) for cell in row] for row in (heads, *rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    aligned = (
+        "  ".join(
+            cell.rjust(width) if head in numbers else cell.ljust(width)
+            for cell, width, head in zip(line, widths, heads, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+    return "\n".join(aligned)

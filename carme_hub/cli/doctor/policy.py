@@ -1,0 +1,70 @@
+"""What of the policy endangers starts, or does nothing: one that cannot be read, what it needs of Slurm, booking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from traitlets import TraitError
+from traitlets.config import Config
+
+from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
+from carme_hub.booking.settings import CarmeReservations
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.errors import ConfigError
+
+from .findings import Finding, advice, unsafe
+
+
+def judge(config: Config) -> Iterator[Finding]:
+    """Yield why the policy cannot come into force, if it cannot, and what of it does nothing."""
+    wrong = "correct what the message names"
+    try:
+        policy = _policy(config)
+    except (TraitError, ConfigError) as error:
+        yield unsafe("CarmeQuotas", "", f"the hub cannot start: {error}", wrong)
+        return
+    try:
+        settings = CarmeReservations(config=config)
+        books = settings.enabled
+        settings.counted_by()
+    except (TraitError, ConfigError) as error:
+        yield unsafe("CarmeReservations", "", f"the hub cannot start: {error}", wrong)
+        return
+    yield from _booking(policy, books)
+
+
+def _booking(policy: Policy, books: bool) -> Iterator[Finding]:
+    """Yield the rules on booking that limit nothing. ``books``: whether there is a calendar."""
+    rules = [quota.id for quota in policy.quotas if quota.booking]
+    over = [f"blackouts[{n}]" for n, each in enumerate(policy.blackouts) if each.period.end <= time.time()]
+    if (rules or policy.blackouts) and not books:
+        what = f"booking of {', '.join(rules)}" if rules else "blackouts"
+        why = f"the policy has {what}, and there is no calendar in which anything can be booked"
+        yield advice("CarmeReservations.enabled", False, why, "configure(c, reservations=True)")
+    elif over:
+        yield advice(
+            "blackouts", ", ".join(over), "over, so that nothing is kept free by it", "remove it, or correct its year"
+        )
+
+
+def soft_qos(config: Config) -> tuple[str, ...]:
+    """Return the QOS that the policy gives sessions over a soft limit, each once."""
+    try:
+        rules = _policy(config).quotas
+    except (TraitError, ConfigError):
+        return ()  # said already
+    return tuple(dict.fromkeys(rule.soft_qos for rule in rules if rule.soft_qos))
+
+
+def licenses(config: Config) -> dict[str, str]:
+    """Return the licence by which the calendar counts each GPU type, {} where none is."""
+    try:
+        return CarmeReservations(config=config).counted_by()
+    except (TraitError, ConfigError):
+        return {}  # said already
+
+
+def _policy(config: Config) -> Policy:
+    settings = CarmeQuotas(config=config)
+    return PolicyInForce(settings)() if settings.enabled else Policy()

@@ -1,0 +1,57 @@
+"""What commands have in common that ask a hub as one of its users: which hub, and whose token.
+
+A token comes from the environment or a private file, never from the command line, which everybody on the machine reads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from traitlets import Unicode
+
+from .base import ConfiguredApp, UsageError
+
+TOKEN, ADDRESS = "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL"
+
+
+class HubTask(ConfiguredApp):
+    """A command that asks a hub; it reads no configuration of the hub."""
+
+    hub = Unicode(
+        "",
+        help="""The hub's address as in a browser: ``https://hub.example.org``. The default is the environment's
+        JUPYTERHUB_API_URL.""",
+    ).tag(config=True)
+    token_file = Unicode(
+        "",
+        help="""File (mode 0600) with a token from the hub's page ``/hub/token``. The default is the environment's
+        JUPYTERHUB_API_TOKEN; a token is never an argument, since everybody on the machine can see those.""",
+    ).tag(config=True)
+    ca = Unicode(
+        "",
+        help="File with the certificates to trust, for a site's own authority. The default is what the system trusts.",
+    ).tag(config=True)
+
+    aliases: Any = {"hub": "HubTask.hub", "token-file": "HubTask.token_file", "ca": "HubTask.ca"}
+
+    def address(self) -> str:
+        """Return the hub's address."""
+        address = self.hub or os.environ.get(ADDRESS, "")
+        if not address:
+            raise UsageError(f"say which hub with --hub https://… or {ADDRESS}")
+        return address
+
+    def token(self) -> str:
+        """Return the token."""
+        if not self.token_file:
+            token = os.environ.get(TOKEN, "").strip()
+            if not token:
+                raise UsageError(
+                    f"give a token of yours by --token-file or {TOKEN}; the hub's page /hub/token has them"
+                )
+            return token
+        from carme_hub.auth.secret_files import read_secret  # here: it brings JupyterHub, and --help need not wait
+
+        return read_secret(Path(self.token_file).expanduser(), "--token-file")

@@ -1,0 +1,186 @@
+"""``carme-hub quotas grant | transfer | correct``: writes to the ledger. The same ``--key`` writes once."""
+
+from __future__ import annotations
+
+import time
+from datetime import date
+from typing import Any
+
+from traitlets import Bool, Unicode
+
+from carme_hub.cli.base import ConfiguredApp, UsageError, actor, new_key, words
+from carme_hub.domain.ledger.entries import Entry
+from carme_hub.domain.quotas.windows import moment_in
+from carme_hub.errors import SlurmError
+
+from .ledger_access import Desk, hours, opened, read_amount, read_time
+
+
+class _GivingApp(ConfiguredApp):
+    """What writes to the ledger."""
+
+    reason = Unicode("", help="Why; it stands in the statement. Needed.").tag(config=True)
+    key = Unicode(
+        "",
+        help="""Idempotency key: a second call with the same key writes nothing. The default is a new one; give one in
+        scripts, such as ``--key 2026-10-teaching``.""",
+    ).tag(config=True)
+    no_check = Bool(False, help="Do not ask Slurm whether the account exists; needed for one without users.").tag(
+        config=True
+    )
+
+    aliases: Any = {**ConfiguredApp.aliases, "reason": "_GivingApp.reason", "key": "_GivingApp.key"}
+    flags: Any = {
+        **ConfiguredApp.flags,
+        "no-check": (
+            {"_GivingApp": {"no_check": True}},
+            "Do not ask Slurm whether the account exists; needed for one without users.",
+        ),
+    }
+
+    def why(self) -> str:
+        """Return the reason; who reads the statement will ask for it."""
+        if not self.reason.strip():
+            raise UsageError("say why with --reason")
+        return self.reason.strip()
+
+    async def accounts(self, desk: Desk) -> set[str] | None:
+        """Return the accounts that exist."""
+        if self.no_check:
+            return None
+        try:
+            return {each.account for each in await desk.associations(self)}
+        except SlurmError as error:
+            raise UsageError(
+                f"Slurm does not say which accounts there are; --no-check does without. {error}"
+            ) from error
+
+    async def told(self, desk: Desk, entries: list[Entry], did: str) -> int:
+        """Say what stands in the ledger now, and what each account has left."""
+        balances = await desk.ledger.balances([entry.account for entry in entries])
+        if self.as_json:
+            written = [
+                {"id": e.id, "key": e.key, "account": e.account, "amount": e.amount, "left": balances[e.account].left}
+                for e in entries
+            ]
+            self.give({"entries": written})
+            return 0
+        print(did)
+        for account, balance in balances.items():
+            print(f"{account} has {hours(balance.left)} GPU-hours left")
+        return 0
+
+
+class GrantApp(_GivingApp):
+    """Give an account GPU time."""
+
+    name = "carme-hub quotas grant"
+    description = """Give an account GPU time: carme-hub quotas grant ACCOUNT AMOUNT --reason "…". The amount is
+    GPU-hours ("100h", "1.5") or has its unit ("90 min"). With --expires it is a credit: what is left of it then is
+    taken back."""
+    examples = 'carme-hub quotas grant physics 100h --reason "Winter term" --expires 2027-03-31'
+
+    user = Unicode("", help="For whom it is meant, on the statement. The default is the account as a whole.").tag(
+        config=True
+    )
+    expires = Unicode(
+        "", help="Last day (or time) on which it is worth something, in the policy's zone. The default is for ever."
+    ).tag(config=True)
+    aliases = {**_GivingApp.aliases, "user": "GrantApp.user", "expires": "GrantApp.expires"}
+
+    async def work(self) -> int:
+        """Write it."""
+        account, amount = words(self, "ACCOUNT", "AMOUNT")
+        async with opened(self) as desk:
+            entry = await desk.ledger.grant(
+                account,
+                read_amount(amount),
+                key=new_key(self.key),
+                actor=actor(),
+                reason=self.why(),
+                user=self.user,
+                expires=read_time(self.expires, desk.zone, after=1) if self.expires else 0.0,
+                accounts=await self.accounts(desk),
+            )
+            until = f" until {desk.when(entry.expires)} ({desk.zone})" if entry.expires else ""
+            return await self.told(desk, [entry], f"granted {hours(entry.amount)} GPU-hours to {account}{until}")
+
+
+class TransferApp(_GivingApp):
+    """Move GPU time from one account to another."""
+
+    name = "carme-hub quotas transfer"
+    description = """Move GPU time that does not expire: carme-hub quotas transfer FROM TO AMOUNT --reason "…"."""
+    examples = 'carme-hub quotas transfer physics teaching 20h --reason "Lab course"'
+
+    async def work(self) -> int:
+        """Move it."""
+        source, target, amount = words(self, "FROM", "TO", "AMOUNT")
+        async with opened(self) as desk:
+            await desk.look(self)
+            out, into = await desk.ledger.transfer(
+                source,
+                target,
+                read_amount(amount),
+                key=new_key(self.key),
+                actor=actor(),
+                reason=self.why(),
+                accounts=await self.accounts(desk),
+            )
+            moved = f"moved {hours(into.amount)} GPU-hours from {source} to {target}"
+            return await self.told(desk, [out, into], moved)
+
+
+class CorrectApp(_GivingApp):
+    """Put a mistake right."""
+
+    name = "carme-hub quotas correct"
+    description = """Put a mistake right: add to an account's balance, or take from it with --take. A grant that was
+    too large is taken back so. carme-hub quotas correct ACCOUNT AMOUNT --reason "…"."""
+    examples = 'carme-hub quotas correct physics 900h --take --reason "1000h was meant to be 100h"'
+
+    user = Unicode("", help="Whose statement shows it. The default is nobody's.").tag(config=True)
+    used_at = Unicode(
+        "",
+        help="""When the use took place that is put right: it counts in the windows of that moment. The default is about
+        the balance, and about no use.""",
+    ).tag(config=True)
+    take = Bool(False, help="Take from the balance in place of adding to it.").tag(config=True)
+    aliases = {**_GivingApp.aliases, "user": "CorrectApp.user", "used-at": "CorrectApp.used_at"}
+    flags = {
+        **_GivingApp.flags,
+        "take": ({"CorrectApp": {"take": True}}, "Take from the balance in place of adding to it."),
+    }
+
+    async def work(self) -> int:
+        """Write it."""
+        account, text = words(self, "ACCOUNT", "AMOUNT")
+        amount = read_amount(text)
+        async with opened(self) as desk:
+            entry = await desk.ledger.correct(
+                account,
+                -amount if self.take else amount,
+                key=new_key(self.key),
+                actor=actor(),
+                reason=self.why(),
+                user=self.user,
+                used_at=self._moment(desk),
+                accounts=await self.accounts(desk),
+            )
+            did = (
+                f"took {hours(-entry.amount)} GPU-hours from"
+                if self.take
+                else f"gave {hours(entry.amount)} GPU-hours to"
+            )
+            return await self.told(desk, [entry], f"{did} {account}")
+
+    def _moment(self, desk: Desk) -> float:
+        """Return when the use took place; a day is a moment within it."""
+        if not self.used_at:
+            return 0.0
+        moment, now = read_time(self.used_at, desk.zone), time.time()
+        if len(self.used_at) == 10:
+            moment = moment_in(date.fromisoformat(self.used_at), desk.zone, now)
+        if moment > now:
+            raise UsageError(f"{self.used_at} lies in the future; say when the use took place")
+        return moment

@@ -1,0 +1,186 @@
+"""``carme-hub quotas replay | mirror``: a policy tried on past jobs, and the part of it that Slurm keeps by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Unicode
+from traitlets.config import Config
+
+from carme_hub.accounting.policy_trial import Trial, try_policy
+from carme_hub.accounting.settings import CarmeMirror, read_policy
+from carme_hub.accounting.slurm_limits import MIRRORED, compare
+from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, table, words
+from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.slurm_limits import Change, Plan
+from carme_hub.slurm.limits import LimitsWriter, script
+from carme_hub.slurm.usage import UsageReader
+
+from .ledger_access import Desk, hours, opened, read_time
+
+
+class ReplayApp(ConfiguredApp):
+    """Try a policy on past jobs."""
+
+    name = "carme-hub quotas replay"
+    description = """What the jobs of a time would have done under a policy: which would have been refused, for whom,
+    and how much they used. Jobs come from Slurm's accounting; jobs from before fill the policy's windows. Nothing is
+    written, and the policy is not switched on."""
+    examples = "carme-hub quotas replay --policy new.yaml --from 2026-10-01 --to 2026-10-31"
+
+    policy = Unicode("", help="The YAML file of the policy. The default is the policy in force.").tag(config=True)
+    since = Unicode("", help="First day (or time), in the policy's zone. Needed.").tag(config=True)
+    until = Unicode("", help="Last day (or time). The default is now.").tag(config=True)
+    aliases: Any = {
+        **ConfiguredApp.aliases,
+        "policy": "ReplayApp.policy",
+        "from": "ReplayApp.since",
+        "to": "ReplayApp.until",
+    }
+
+    async def work(self) -> int:
+        """Walk through the jobs, and print who loses what."""
+        words(self)
+        async with opened(self) as desk:
+            policy = self._policy(desk)
+            if not self.since:
+                raise UsageError("say from when: --from 2026-10-01")
+            now = time.time()
+            since = read_time(self.since, policy.zone)
+            until = min(now, read_time(self.until, policy.zone, after=1)) if self.until else now
+            if until <= since:
+                raise UsageError("there is no time between --from and --to")
+            reader, books = UsageReader(desk.slurm.commands()), desk.ledger.books
+            trying = try_policy(books, reader, policy, await desk.people(), since, until)
+            return self._print(desk, await self.waiting("replaying what Slurm's accounting has", trying))
+
+    def _policy(self, desk: Desk) -> Policy:
+        if not self.policy:
+            return desk.policy()
+        try:
+            return read_policy(Path(self.policy).read_text(encoding="utf-8"), self.policy)
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{self.policy} is no text: {error}") from error
+
+    def _print(self, desk: Desk, tried: Trial) -> int:
+        found = tried.replay
+        total = found.total
+        if self.as_json:
+            lines = [
+                {
+                    **{"user": each.user, "account": each.account, "jobs": each.jobs, "refused": each.refused},
+                    **{"soft": each.soft, "used": each.before, "used_by_refused": each.refused_amount},
+                    **{"first_at": int(each.first_at), "first": each.first},
+                }
+                for each in found.lines
+            ]
+            sums = {"jobs": total.jobs, "refused": total.refused, "used": total.before}
+            sums["used_by_refused"] = total.refused_amount
+            counted = {"from": int(tried.reaches), "known_from": int(tried.known), "missing": tried.missing}
+            self.give({"total": sums, "rules": dict(found.rules), "lines": lines, "counted": counted})
+            return 0
+        rows = [
+            (one.user, one.account, one.jobs, one.refused, one.soft, hours(one.before), hours(one.refused_amount))
+            for one in found.lines
+        ]
+        rows.append(
+            ("total", "", total.jobs, total.refused, total.soft, hours(total.before), hours(total.refused_amount))
+        )
+        heads = ("user", "account", "jobs", "refused", "over soft", "GPU-hours", "of refused")
+        print(table(heads, rows, "jobs refused over_soft GPU-hours of_refused"))
+        for one in found.lines:
+            if one.first:
+                print(f"\n{one.user} in {one.account}, first at {desk.when(one.first_at)}:\n  {one.first}")
+        if found.rules:
+            print("\n" + table(("rule", "refused"), list(found.rules.items()), "refused"))
+        print(f"\nThe policy's windows count use from {desk.when(tried.reaches or tried.known or tried.since)} on.")
+        if tried.missing:
+            print(f"Not in them: {hours(tried.missing)} GPU-hours that the ledger has and Slurm's accounting no more.")
+        return 0
+
+
+class MirrorApp(ConfiguredApp, CarmeMirror):
+    """Let Slurm keep the policy's limits by itself."""
+
+    name = "carme-hub quotas mirror"
+    description = """The second fence: compare the limits in Slurm with the policy, and with --apply write what an
+    Operator of Slurm may write; what takes an administrator is printed as commands. Limits that somebody has set by
+    hand are reported and kept, unless --force. Without --apply nothing is changed. Exits with 1 while Slurm is not as
+    the policy wants it. Settings may also stand in the hub's file, such as c.CarmeMirror.budgets = "none"."""
+    examples = "carme-hub quotas mirror --apply"
+
+    apply = Bool(False, help="Write the changes.").tag(config=True)
+    force = Bool(False, help="Overwrite limits that somebody has set by hand.").tag(config=True)
+    aliases: Any = {
+        **ConfiguredApp.aliases,
+        **{name.replace("_", "-"): f"MirrorApp.{name}" for name in ("budgets", "prefix", "keep_qos", "session_qos")},
+    }
+    flags: Any = {
+        **ConfiguredApp.flags,
+        **YES,
+        "apply": ({"MirrorApp": {"apply": True}}, "Write the changes."),
+        "force": ({"MirrorApp": {"force": True}}, "Overwrite limits that somebody has set by hand."),
+        "every-job": ({"MirrorApp": {"every_job": True}}, "Limits of sessions hold for every job."),
+    }
+
+    async def work(self) -> int:
+        """Compare, print, and write where that is asked for."""
+        words(self)
+        async with opened(self) as desk:
+            said = {name: desk.config[name] for name in ("CarmeMirror", "MirrorApp") if name in desk.config}
+            self.update_config(Config(said))
+            self.update_config(self.cli_config)
+            writer = LimitsWriter(desk.slurm.commands(), desk.slurm.cluster)
+            comparing = compare(desk.ledger, writer, self, desk.prices, await desk.people(), force=self.force)
+            compared = await self.waiting("reading Slurm's limits", comparing)
+            found, last = compared.plan, compared.last
+            applied: Sequence[Change] = ()
+            if self.apply:
+                if found.changes and self.force:
+                    self.confirm(f"Change {len(found.changes)} limits in Slurm, also what was set by hand?")
+                applied = await self.waiting("writing limits", writer.apply(found.changes))
+                written = found.written(last, applied)
+                if applied or written != last:
+                    changed = [f"{each.entity.value} {each.name} {each.key}={each.want}" for each in applied]
+                    await desk.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
+            return self._print(desk, found, applied)
+
+    def _print(self, desk: Desk, found: Plan, applied: Sequence[Change]) -> int:
+        left = [change for change in found.changes if change not in applied]
+        commands = script(found.changes, desk.slurm.cluster)
+        code = 1 if left or found.drift else 0
+        if self.as_json:
+            self.give(
+                {
+                    "applied": [_change(each) for each in applied],
+                    "changes": [_change(each) for each in left],
+                    "drift": [_change(each) for each in found.drift],
+                    "left_out": [{"quota": each.quota, "why": each.why} for each in found.left_out],
+                    "commands": commands.splitlines(),
+                }
+            )
+            return code
+        for head, changes in (("written", applied), ("to be written", left), ("set by hand, kept", found.drift)):
+            if changes:
+                rows = [(c.entity.value, c.name, c.key, c.have or "-", c.want or "-", c.needs.value) for c in changes]
+                print(f"{head}:\n" + table(("", "name", "limit", "is", "policy", "takes"), rows) + "\n")
+        if found.left_out:
+            print("only the hub's own check keeps:")
+            print("\n".join(f"  {each.quota + ': ' if each.quota else ''}{each.why}" for each in found.left_out) + "\n")
+        if commands:
+            print(f"for an administrator of Slurm to run, then mirror again:\n{commands}")
+        if not code:
+            print("Slurm's limits are as the policy wants them.")
+        elif left and not self.apply:
+            print("Nothing was changed; --apply writes what an Operator may write.")
+        return code
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        **{"entity": change.entity.value, "name": change.name, "limit": change.key, "is": change.have},
+        **{"policy": change.want, "takes": change.needs.value, "argv": list(change.argv)},
+    }

@@ -1,0 +1,136 @@
+"""``carme-hub quotas request | approve | deny``: ask for more GPU time, and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from traitlets import Bool, Unicode
+
+from carme_hub.accounting.requests import OPEN, Request, Requests
+from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, new_key, table, words
+from carme_hub.errors import SlurmError
+from carme_hub.store.ledger.requests import Wanted
+
+from .ledger_access import Desk, hours, opened, read_amount
+
+
+class RequestApp(ConfiguredApp):
+    """Ask for more GPU time, or list what was asked for."""
+
+    name = "carme-hub quotas request"
+    description = """Ask for more GPU time for an account: carme-hub quotas request ACCOUNT AMOUNT --reason "…". Without
+    these it lists the requests that wait for an answer."""
+    examples = 'carme-hub quotas request physics 50h --reason "Runs for the paper"'
+
+    reason = Unicode("", help="What it is for. Needed to ask.").tag(config=True)
+    key = Unicode("", help="Idempotency key: the same key again is the same request.").tag(config=True)
+    everything = Bool(False, help="List answered requests too.").tag(config=True)
+    aliases: Any = {**ConfiguredApp.aliases, "reason": "RequestApp.reason", "key": "RequestApp.key"}
+    flags: Any = {
+        **ConfiguredApp.flags,
+        "all": ({"RequestApp": {"everything": True}}, "List answered requests too."),
+    }
+
+    async def work(self) -> int:
+        """Ask, or list."""
+        async with opened(self) as desk:
+            requests = Requests(desk.ledger)
+            if not self.extra_args:
+                found = await requests.all(Wanted(state="" if self.everything else OPEN))
+                return self._list(desk, found)
+            account, amount = words(self, "ACCOUNT", "AMOUNT")
+            if not self.reason.strip():
+                raise UsageError("say what it is for with --reason")
+            who = actor()
+            await self._known(desk, who, account)
+            asked = await requests.ask(account, who, read_amount(amount), self.reason, key=new_key(self.key))
+            self.give(_plain(asked)) if self.as_json else print(f"request {asked.id} waits for an answer")
+        return 0
+
+    async def _known(self, desk: Desk, who: str, account: str) -> None:
+        """Refuse an account that there is not: nobody would answer."""
+        try:
+            known = {each.account for each in await desk.associations(self)}
+        except SlurmError as error:
+            raise UsageError(f"Slurm does not say which accounts there are, try again later. {error}") from error
+        if account not in known:
+            raise UsageError(f"there is no Slurm account {account!r} that {who} could ask for")
+
+    def _list(self, desk: Desk, found: Sequence[Request]) -> int:
+        if self.as_json:
+            self.give({"requests": [_plain(each) for each in found]})
+        elif not found:
+            print("Nothing was asked for yet." if self.everything else "No request waits for an answer.")
+        else:
+            rows = [
+                (one.id, desk.when(one.asked), one.account, one.user, hours(one.amount), one.reason, _state(one))
+                for one in found
+            ]
+            print(table(("id", f"asked ({desk.zone})", "account", "user", "GPU-hours", "for", ""), rows, "GPU-hours"))
+        return 0
+
+
+class _AnswerApp(ConfiguredApp):
+    """Answers a request."""
+
+    reason = Unicode("", help="What is said to who asked.").tag(config=True)
+    aliases: Any = {**ConfiguredApp.aliases, "reason": "_AnswerApp.reason"}
+    flags: Any = {**ConfiguredApp.flags, **YES}
+
+    async def answer(self, *, approve: bool, amount: int | None = None) -> int:
+        """Answer the request that the command line names, and say what came of it."""
+        (id,) = words(self, "ID")
+        if not id.strip():
+            raise UsageError("give the id of the request; `carme-hub quotas request` lists those that wait")
+        async with opened(self) as desk:
+            requests = Requests(desk.ledger)
+            asked = await requests.get(id)
+            verb = f"Grant {hours(asked.amount if amount is None else amount)} GPU-hours to" if approve else "Deny"
+            self.confirm(f"{verb} {asked.account} as {asked.user} asked? This is final.")
+            done = await requests.decide(
+                id, actor=actor(), approve=approve, answer=self.reason.strip(), amount=amount, may_grant=True
+            )
+            self.give(_plain(done)) if self.as_json else print(f"request {id} of {done.user}: {_state(done)}")
+        return 0
+
+
+class ApproveApp(_AnswerApp):
+    """Approve a request."""
+
+    name = "carme-hub quotas approve"
+    description = "Approve a request and grant what was asked for, or --amount: carme-hub quotas approve ID."
+    examples = "carme-hub quotas approve 0f3a9d4c5b6e7f80 --amount 25h"
+
+    amount = Unicode("", help="Grant this in place of what was asked for.").tag(config=True)
+    aliases = {**_AnswerApp.aliases, "amount": "ApproveApp.amount"}
+
+    async def work(self) -> int:
+        """Approve it."""
+        return await self.answer(approve=True, amount=read_amount(self.amount) if self.amount else None)
+
+
+class DenyApp(_AnswerApp):
+    """Deny a request."""
+
+    name = "carme-hub quotas deny"
+    description = 'Deny a request: carme-hub quotas deny ID --reason "…".'
+    examples = 'carme-hub quotas deny 0f3a9d4c5b6e7f80 --reason "Not before January"'
+
+    async def work(self) -> int:
+        """Deny it."""
+        if not self.reason.strip():
+            raise UsageError("say why with --reason: who asked will want to know")
+        return await self.answer(approve=False)
+
+
+def _plain(request: Request) -> dict[str, Any]:
+    return {**asdict(request), "asked": int(request.asked), "decided": int(request.decided)}
+
+
+def _state(request: Request) -> str:
+    if request.state == OPEN:
+        return "waits"
+    given = f" with {hours(request.granted)} GPU-hours" if request.granted else ""
+    return f"{request.state}{given} by {request.decided_by}" + (f": {request.answer}" if request.answer else "")

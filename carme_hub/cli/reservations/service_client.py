@@ -1,0 +1,202 @@
+"""What the commands on the calendar have in common: they ask the reservations service, and say bookings in words.
+
+They hold no rule: what may be booked, moved or cancelled is the service's to say, by the same use cases as its pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
+
+from traitlets import Unicode
+
+from carme_hub.cli.base import UsageError, new_key, table
+from carme_hub.cli.hub_client import HubClient, HubRefused, HubUnreachable
+from carme_hub.cli.hub_command import HubTask
+from carme_hub.domain.wording import gpu_hours
+from carme_hub.errors import CarmeError, Refused
+
+from .times import local_zone, moment, read_length, read_time, read_zone, span
+
+SERVICE = "reservations"
+#: What a session is told where the site sets ``JupyterHub.public_url``.
+PUBLIC = "JUPYTERHUB_PUBLIC_HUB_URL"
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: What is asked for of a period.
+Times = tuple[datetime, datetime]
+#: What who has not the scope can do.
+_MORE = "Where you may have it, /hub/token makes a token with it; else ask an administrator to do it."
+#: How states are said where the word is not enough.
+_STATES = {"pending": "waits for approval", "released": "given back"}
+#: States in which nothing can be wrong any more.
+_OVER = frozenset({"cancelled", "released", "ended"})
+
+
+class CalendarTask(HubTask):
+    """A command that asks the reservations service."""
+
+    zone = Unicode(
+        "",
+        help="""The IANA zone of the times that you write and read, such as Europe/Berlin. The default is this machine's
+        (TZ).""",
+    ).tag(config=True)
+    aliases: Any = {**HubTask.aliases, "zone": "CalendarTask.zone"}
+    _client: HubClient
+
+    def address(self) -> str:
+        """Return the hub's address; within a session its API's is the hub's own, where no service answers."""
+        return self.hub or os.environ.get(PUBLIC, "") or super().address()
+
+    async def work(self) -> int:
+        """Open the service and do the task; a refusal is given whole with ``--json``."""
+        async with HubClient(self.address(), self.token(), self.ca, service=SERVICE) as self._client:
+            try:
+                return await self.task()
+            except HubRefused as error:
+                if error.status == 401:
+                    raise CarmeError("the hub does not take the token; its page /hub/token makes a new one") from error
+                if not self.as_json:
+                    if error.reason == "forbidden":
+                        raise Refused(f"{error.message} {_MORE}", reason=error.reason) from error
+                    raise
+                self.give(error.answer)
+                self.note(f"{self.name}: {error.message}")
+                return 1
+
+    async def task(self) -> int:
+        """Do it and return the exit status."""
+        raise NotImplementedError
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def ask(
+        self, method: str, path: str, body: object = None, *, key: str = "", query: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        """Return the document that the service answers."""
+        address = "/" + path + ("?" + urlencode(query) if query else "")
+        headers = None if method == "GET" else {"Idempotency-Key": new_key(key)}
+        _, found = await self.waiting("asking the calendar", self._client.ask(method, address, body, headers))
+        if not isinstance(found, dict):
+            raise HubUnreachable(f"{self._client.api} gives an answer that is no calendar's")
+        return found
+
+    async def booking(self, id: str) -> dict[str, Any]:
+        """Return one booking."""
+        return await self.ask("GET", booking_path(id))
+
+    # -- times --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def here(self) -> ZoneInfo:
+        """The zone of the times that are written and read."""
+        name = self.zone or local_zone()
+        if not name:
+            self.note("This machine names no zone, so times are UTC. --zone Europe/Berlin names yours.")
+        return read_zone(name or "UTC")
+
+    def times(self, begin: str, end: str, length: str) -> Times:
+        """Return from when to when: a start, and an end or a length."""
+        if not begin or bool(end) == bool(length):
+            raise UsageError("say from when with --from, and either until when with --to or how long with --length")
+        now = time.time()
+        first = read_time(begin, self.here, now)
+        return self.ordered(first, read_time(end, self.here, now, after=first) if end else first + read_length(length))
+
+    def ordered(self, first: datetime, last: datetime) -> Times:
+        """Return both times; refuse an end that is not after the start."""
+        if moment(last, self.here) <= moment(first, self.here):
+            raise UsageError('it ends before it starts; give the day of the end too, as in --to "2026-12-02 01:00"')
+        return first, last
+
+    def within(self, begin: str, end: str, usual: timedelta) -> tuple[int, int]:
+        """Return what is looked at, in epoch seconds: from now on for the usual time, unless something else is said."""
+        now = time.time() // 60 * 60  # whole minutes are read more easily, and nothing is missed by them
+        first = read_time(begin or "now", self.here, now)
+        last = read_time(end, self.here, now, after=first) if end else first + usual
+        first, last = self.ordered(first, last)
+        return moment(first, self.here), moment(last, self.here)
+
+    def again(self, changes: Mapping[str, str], *flags: str) -> str:
+        """Return the command line with these options in place of those that were given; "" leaves one out."""
+        options: dict[str, str] = {}
+        for name, target in self.aliases.items():
+            trait = target.rpartition(".")[2]
+            value = getattr(self, trait)
+            options[name] = "" if value == self.traits()[trait].default_value else str(value)
+        said = [word for name, value in (options | dict(changes)).items() if value for word in (f"--{name}", value)]
+        return shlex.join([*self.name.split(), *self.extra_args, *said, *flags])
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def when(self, found: Mapping[str, Any]) -> str:
+        """Return the time of a booking or a conflict in words."""
+        return span(found["start"], found["end"], self.here)
+
+    def listed(self, bookings: Sequence[Mapping[str, Any]], *, owners: bool = False) -> str:
+        """Return bookings as a table, and below it what is wrong with them."""
+        heads = [f"when ({self.here.key})", "GPUs", "title", "state", "account", "id"]
+        rows = [[self.when(one), gpus(one), shown(one), state(one), one["account"], one["id"]] for one in bookings]
+        if owners:
+            heads.insert(2, "owner")
+            for row, one in zip(rows, bookings, strict=True):
+                row.insert(2, one["owner"])
+        broken = (one for one in bookings if one["problem"] and one["state"] not in _OVER)
+        problems = [f"{shown(one)}, {self.when(one)}: {one['problem']}" for one in broken]
+        return "\n".join([table(heads, rows), *problems])
+
+    def told(self, found: Mapping[str, Any], what: str) -> int:
+        """Say what became of the bookings of an answer."""
+        if self.as_json:
+            self.give(found)
+        else:
+            print(f"{what}\n{self.listed(found['bookings'])}")
+        return 0
+
+
+def booking_path(id: str, verb: str = "") -> str:
+    """Return the path of one booking, or of what is done to it; ``UsageError`` for what is no id."""
+    if not _ID.fullmatch(id):
+        raise UsageError(f"{id!r} is no id of a booking; `carme-hub reservations list` shows the ids")
+    return f"bookings/{id}" + (f"/{verb}" if verb else "")
+
+
+def gpus(booking: Mapping[str, Any]) -> str:
+    """Return "8 a100", "4 × 1 a100" for seats, or "2 whole a100 nodes"; of what is hidden, all that it takes."""
+    kind, seats, count = booking["gpu_type"], booking["seats"], booking["gpus"]
+    if booking["kind"] == "maintenance":
+        nodes = len({place["node"] for place in booking["places"]})
+        return f"{nodes} whole node{'' if nodes == 1 else 's'}"
+    if booking["hidden"]:
+        taken = booking["by_type"] or {kind: booking["total"]}
+        return " and ".join(counted(number, each) for each, number in taken.items())
+    if not count:
+        return f"{seats} whole {kind} node{'' if seats == 1 else 's'}"
+    return f"{seats} × {count} {kind}" if seats > 1 else counted(count, kind)
+
+
+def counted(count: int, kind: str) -> str:
+    """Return "8 a100", and "7 × 1g.10gb", since two numbers in a row are read as one."""
+    return f"{count} × {kind}" if kind[:1].isdigit() else f"{count} {kind}"
+
+
+def shown(booking: Mapping[str, Any]) -> str:
+    """Return the title, or that it is not for everybody."""
+    return str(booking["title"]) or "(somebody's)"
+
+
+def state(booking: Mapping[str, Any]) -> str:
+    """Return where it stands."""
+    return "waitlist" if booking["waits"] else _STATES.get(booking["state"], str(booking["state"]))
+
+
+def price(amount: int | None) -> str:
+    """Return what is held of GPU time, "" where nothing is."""
+    return f"It holds {gpu_hours(amount)} of GPU time." if amount else ""

@@ -1,0 +1,1 @@
+"""Reservations of GPUs: periods, recurrence, capacity, slots and conflicts. Pure."""

@@ -1,0 +1,396 @@
+"""Which GPUs can be booked when, and what else could be: every booking has its place on nodes. Pure.
+
+A booking is *seats*: each on one node, with a number of GPUs of one type, so that a session of that size fits; or whole
+nodes. It is placed when it is made and keeps its place, since a job cannot move: a node's GPUs are free for a period
+when they are so at each moment of it. Where Slurm cannot reserve single GPUs, a seat takes its whole node with all that
+is on it (``by_node``), and as many seats as the node has room for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from .periods import Period
+from .step_function import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The GPUs of one type on one node, and the CPUs that go with each of them.
+
+    ``alone``: the node is booked whole, whoever books some of it.
+    """
+
+    node: str
+    type: str
+    count: int
+    cpus: int = 1
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """GPUs of a node that somebody has for a period. ``count`` 0 is the whole node, with all types.
+
+    ``booked``: by a booking of ours, which counts in the share of the cluster that may be booked.
+    """
+
+    period: Period
+    node: str
+    type: str = ""
+    count: int = 0
+    booked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What is to be booked.
+
+    Attributes:
+        type: GPU type. seats: how many; each is on one node.
+        gpus: GPUs of one seat; 0 = a whole node that has this type, with nobody else on it.
+
+    Raises:
+        ValueError: it is nothing.
+    """
+
+    type: str
+    gpus: int
+    seats: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.type or self.gpus < 0 or self.seats < 1:
+            raise ValueError("a booking has a GPU type, no negative number of GPUs, and at least one seat")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a booking has on one node: ``count`` GPUs for ``seats`` seats, with so many CPUs.
+
+    ``whole``: and nobody else is there. ``also``: how many GPUs of which other types go with that.
+    """
+
+    node: str
+    type: str
+    count: int
+    seats: int
+    whole: bool = False
+    cpus: int = 0
+    also: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs it takes, of all types."""
+        return self.count + sum(count for _, count in self.also)
+
+    def taken(self, period: Period) -> Taken:
+        """Return what it takes from others."""
+        if self.whole:
+            return Taken(period, self.node, "", 0, True)
+        return Taken(period, self.node, self.type, self.count, True)
+
+
+class Capacity:
+    """The GPUs of a cluster and who has them when.
+
+    Args:
+        spots: every node's GPUs, by type; nodes that nobody may book are left out.
+        taken: bookings, maintenance, reservations by hand, nodes that are down; in any order, of any node.
+        by_node: whether a seat takes its whole node.
+        share: the part of each type's GPUs that may be booked at one moment, in percent.
+    """
+
+    def __init__(
+        self, spots: Iterable[Spot], taken: Iterable[Taken], *, by_node: bool = False, share: int = 100
+    ) -> None:
+        self._spots: dict[str, dict[str, int]] = defaultdict(dict)
+        self._nodes: dict[str, dict[str, int]] = defaultdict(dict)
+        self._cpus: dict[tuple[str, str], int] = {}
+        self._alone: set[str] = set()
+        for spot in spots:
+            if spot.count > 0:
+                self._spots[spot.type][spot.node] = spot.count
+                self._nodes[spot.node][spot.type] = spot.count
+                self._cpus[spot.node, spot.type] = spot.cpus
+                if by_node or spot.alone:
+                    self._alone.add(spot.node)
+        total = {type: sum(nodes.values()) for type, nodes in self._spots.items()}
+        #: How many GPUs of a type may be booked at one moment, where not all of them may.
+        self._limit = {type: limit for type, all in total.items() if (limit := all * share // 100) < all}
+        #: The lines of nodes while nobody has anything.
+        self._bare: dict[str, dict[str, tuple[int, Steps | None]]] = {}
+        #: Where alone something new is placed, by node and type; None = anywhere.
+        self._where: Collection[tuple[str, str]] | None = None
+        self._take(taken)
+
+    def _take(self, taken: Iterable[Taken]) -> None:
+        self._taken = [*taken]
+        self._on: dict[str, list[Taken]] = defaultdict(list)
+        for each in self._taken:
+            self._on[each.node].append(each)
+        # What is made of it is kept: one conflict asks for several things, and for many times.
+        self._lines: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
+        self._bookable: dict[str, Steps] = {}
+
+    def but(self, taken: Iterable[Taken]) -> Capacity:
+        """Return the same GPUs, of which others have these."""
+        other = copy(self)
+        other._take(taken)
+        return other
+
+    def only(self, where: Collection[tuple[str, str]] | None) -> Capacity:
+        """Return the same, of which new places are taken on these nodes with these types alone; None = anywhere.
+
+        The share is still that of all nodes, and ``fits`` asks of any places.
+        """
+        if where is None:
+            return self
+        other = copy(self)
+        other._where = where
+        return other
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Return the GPU types, by name."""
+        return tuple(sorted(self._spots))
+
+    def total(self, type: str) -> int:
+        """Return how many GPUs of a type there are."""
+        return sum(self._spots.get(type, {}).values())
+
+    def room(self, type: str) -> int:
+        """Return how many GPUs of a type the largest node has: no seat may have more."""
+        return max(self._spots.get(type, {}).values(), default=0)
+
+    def free_on(self, node: str, type: str, period: Period) -> int:
+        """Return how many GPUs of a type a node has free at every moment of a period."""
+        return self._left(node, type, period)
+
+    # -- places -----------------------------------------------------------------------------------------------------
+
+    def place(self, need: Need, period: Period) -> tuple[Place, ...] | None:
+        """Return where it can be for the whole period, by node; None where it cannot.
+
+        The largest rooms are filled first, so that it is on few nodes, and the rest goes where it leaves least.
+        """
+        if need.gpus > self.room(need.type):
+            return None
+        return self._place(need, period, self._offers(need, period))
+
+    def _place(self, need: Need, period: Period, offers: Sequence[tuple[int, int, str]]) -> tuple[Place, ...] | None:
+        wanted = need.seats
+        if sum(-seats for seats, _, _ in offers) < wanted:
+            return None
+        found: list[Place] = []
+        for number, (seats, _, node) in enumerate(offers):
+            if -seats >= wanted:  # all of these have room for the rest
+                rest = (offer for offer in offers[number:] if -offer[0] >= wanted)
+                _, _, node = min(rest, key=lambda offer: (offer[2] in self._alone, *offer[1:]))
+            mine = min(-seats, wanted)
+            found.append(self._placed(need, node, mine))
+            wanted -= mine
+            if not wanted:
+                break
+        return tuple(sorted(found, key=_node)) if self._within_share(found, period) else None
+
+    def fits(self, places: Iterable[Place], period: Period) -> bool:
+        """Return whether these very places are free for the whole period."""
+        there = [*places]
+        return all(self._has(place, period) for place in there) and self._within_share(there, period)
+
+    def _has(self, place: Place, period: Period) -> bool:
+        return 0 < place.count <= self._left(place.node, place.type, period, alone=place.whole)
+
+    def _offers(self, need: Need, period: Period) -> list[tuple[int, int, str]]:
+        """Return, for each node with room, for how many seats (negative), the GPUs free there, and its name; sorted."""
+        found, start, end = [], period.start, period.end
+        for node, count, free in self._rooms(need):
+            left = count if free is None else free.least(start, end)
+            if seats := _seats(need, left):
+                found.append((-seats, left, node))
+        return sorted(found)
+
+    def _seats_at_all(self, need: Need) -> int:
+        """Return for how many seats there is room while nobody has anything."""
+        where, there = self._where, self._spots.get(need.type, {}).items()
+        return sum(_seats(need, count) for node, count in there if where is None or (node, need.type) in where)
+
+    def _rooms(self, need: Need) -> Iterator[tuple[str, int, Steps | None]]:
+        """Yield the lines of the nodes on which it may be placed."""
+        where = self._where
+        for node, (count, free) in self._line(need.type, alone=not need.gpus).items():
+            if where is None or (node, need.type) in where:
+                yield node, count, free
+
+    def _left(self, node: str, type: str, period: Period, *, alone: bool = False) -> int:
+        """Return how many GPUs of a type a node has free at every moment. ``alone``: while nobody else is there."""
+        count, free = self._line(type, alone=alone).get(node, (0, None))
+        return count if free is None else free.least(period.start, period.end)
+
+    def _line(self, type: str, *, alone: bool = False) -> dict[str, tuple[int, Steps | None]]:
+        """Return how many GPUs of a type each node has, and how many are free over time (None = all, always)."""
+        if (type, alone) not in self._lines:
+            if type not in self._bare:
+                self._bare[type] = {node: (count, None) for node, count in self._spots.get(type, {}).items()}
+            line = self._bare[type].copy()
+            for node in self._on:
+                if node in line:
+                    line[node] = (line[node][0], self._free(node, type, line[node][0], alone))
+            self._lines[type, alone] = line
+        return self._lines[type, alone]
+
+    def _free(self, node: str, type: str, count: int, alone: bool) -> Steps | None:
+        alone, changes = alone or node in self._alone, dict[int, int]()
+        for each in self._on[node]:
+            if alone or not each.count:
+                mine = count
+            elif each.type == type:
+                mine = each.count
+            else:
+                continue
+            start, end = each.period.start, each.period.end
+            changes[start] = changes.get(start, 0) - mine
+            changes[end] = changes.get(end, 0) + mine
+        if not changes:
+            return None
+        steps = Steps.of(count, changes)
+        return Steps(steps.edges, [max(0, level) for level in steps.levels])
+
+    def _placed(self, need: Need, node: str, seats: int) -> Place:
+        count, whole = self._spots[need.type][node], node in self._alone or not need.gpus
+        mine = count if whole else seats * need.gpus
+        also = tuple(sorted(other for other in self._nodes[node].items() if other[0] != need.type)) if whole else ()
+        return Place(node, need.type, mine, seats, whole, mine * self._cpus[node, need.type], also)
+
+    # -- the share that may be booked ---------------------------------------------------------------------------------
+
+    def _within_share(self, places: Iterable[Place], period: Period) -> bool:
+        if not self._limit:
+            return True
+        more: dict[str, int] = defaultdict(int)
+        for place in places:
+            for type, count in self._gpus_of(place.taken(period)):
+                more[type] += count
+        return all(count <= self._left_of_share(type, period) for type, count in more.items() if type in self._limit)
+
+    def _left_of_share(self, type: str, period: Period) -> int:
+        """Return how many GPUs of a type of which not all may be booked still may, at every moment."""
+        if type not in self._bookable:
+            changes: dict[int, int] = defaultdict(int)
+            for each in self._taken:
+                for of, count in self._gpus_of(each) if each.booked else ():
+                    if of == type:
+                        changes[each.period.start] -= count
+                        changes[each.period.end] += count
+            self._bookable[type] = Steps.of(self._limit[type], changes)
+        return self._bookable[type].least(period.start, period.end)
+
+    def _gpus_of(self, taken: Taken) -> Collection[tuple[str, int]]:
+        """Return what it takes, by type: of a node that is taken whole, all."""
+        return ((taken.type, taken.count),) if taken.count else self._nodes.get(taken.node, {}).items()
+
+    # -- over time --------------------------------------------------------------------------------------------------
+
+    def band(self, type: str, period: Period) -> tuple[tuple[Period, int], ...]:
+        """Return how many GPUs of a type are free: parts of the period, one after the other, each unlike the next."""
+        changes: dict[int, int] = defaultdict(int)
+        for _, free in self._line(type).values():
+            if free is not None:
+                for at, before, after in zip(free.edges, free.levels, free.levels[1:], strict=False):
+                    changes[at] += after - before
+        return Steps.of(self.total(type), changes).parts(period)
+
+    def _seats_from(self, need: Need, length: int, within: Period) -> Steps:
+        """Return for how many seats there is room for so long, by the moment from which on."""
+        first, last = within.start, within.end - length
+        total, changes = 0, dict[int, int]()
+        for _, count, free in self._rooms(need):
+            if free is None:
+                total += _seats(need, count)
+                continue
+            before = _seats(need, free.least(first, first + length))
+            total += before
+            # It grows where something ends, and shrinks where it would reach into what begins.
+            for at in sorted({*free.edges, *(edge - length + 1 for edge in free.edges)}):
+                if first < at <= last:
+                    seats = _seats(need, free.least(at, at + length))
+                    if seats != before:
+                        changes[at] = changes.get(at, 0) + seats - before
+                        before = seats
+        return Steps.of(total, changes)
+
+    # -- what else --------------------------------------------------------------------------------------------------
+
+    def other_times(
+        self,
+        need: Need,
+        period: Period,
+        within: Period,
+        most: int = 3,
+        *,
+        allowed: Callable[[Period], bool] | None = None,
+    ) -> tuple[Period, ...]:
+        """Return the nearest times at which it could be, of the same length, the nearest first.
+
+        They do not overlap each other. A time begins where the wanted one does, where something ends, or so that it
+        ends where something begins: in between there is nothing new.
+
+        Args:
+            allowed: whether a time may be booked at all.
+        """
+        length = period.length
+        if within.length < length or self._seats_at_all(need) < need.seats:
+            return ()
+        edges = {period.start, within.start, within.end - length}
+        for node in self._spots.get(need.type, {}):
+            for each in self._on.get(node, ()):
+                edges |= {each.period.end, each.period.start - length}
+        room, last = self._seats_from(need, length, within), within.end - length
+        possible = [at for at in edges if within.start <= at <= last and room.at(at) >= need.seats]
+        found: list[Period] = []
+        for start in sorted(possible, key=lambda at: (abs(at - period.start), at)):
+            other = period.at(start)
+            if any(other.overlaps(each) for each in found) or (allowed is not None and not allowed(other)):
+                continue
+            if self._may_be_booked(need, other):
+                found.append(other)
+                if len(found) == most:
+                    break
+        return tuple(found)
+
+    def _may_be_booked(self, need: Need, period: Period) -> bool:
+        """Return whether the share allows what there is room for."""
+        if not self._limit:
+            return True
+        least = need.gpus * need.seats or need.seats
+        few = need.type in self._limit and self._left_of_share(need.type, period) < least
+        return not few and self.place(need, period) is not None
+
+    def fewer_seats(self, need: Need, period: Period) -> Need | None:
+        """Return the same with as many seats as there is room for then, None where there is none."""
+        offers = self._offers(need, period)
+        low, high = 0, min(need.seats, sum(-seats for seats, _, _ in offers))
+        while low < high:
+            middle = (low + high + 1) // 2 if self._limit else high
+            if self._place(replace(need, seats=middle), period, offers) is not None:
+                low = middle
+            else:
+                high = middle - 1
+        return replace(need, seats=low) if low else None
+
+    def other_types(self, need: Need, period: Period) -> tuple[Need, ...]:
+        """Return the same of other types that have room then, by name."""
+        others = (replace(need, type=type) for type in self.types if type != need.type)
+        return tuple(other for other in others if self.place(other, period) is not None)
+
+
+def _seats(need: Need, free: int) -> int:
+    """Return for how many seats a node with so many free GPUs has room."""
+    return free // need.gpus if need.gpus else int(free > 0)
+
+
+def _node(place: Place) -> str:
+    return place.node

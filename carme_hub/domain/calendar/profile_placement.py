@@ -1,0 +1,112 @@
+"""Where sessions of a profile can start: so that what is booked for them is GPUs that they can have. Pure.
+
+What a profile's choices fix counts: the first way of choosing that gives what is needed, that of the defaults before
+others. Whether a person is offered the profile is not looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+
+from carme_hub.domain.sessions.profile import Choice, GpuLimit, Limit, Profile, ProfileOption
+
+from .capacity import Need, Spot
+
+#: Settings that say where a session can start.
+_DECIDING = frozenset({"gpu_type", "gpus", "partition", "cpus"})
+#: The most ways of choosing that are looked at.
+_MOST = 1000
+#: The most GPUs of a seat that a refusal names.
+_LARGEST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a session of a profile is submitted: to partitions ("" = to none by name), with this many CPUs at least."""
+
+    partition: str
+    cpus: int
+
+    def on(self, spot: Spot, gpus: int, partitions: Collection[str]) -> bool:
+        """Return whether it can be on a node of these partitions, beside so many GPUs of it (0 = all)."""
+        inside = not set(self.partition.split(",")).isdisjoint(partitions)
+        # Of a node that is booked whole, how many CPUs a seat has is known when its places are.
+        return inside and (spot.alone or self.cpus <= spot.cpus * (gpus or spot.count))
+
+
+def start_of(profile: Profile, need: Need) -> Start | None:
+    """Return how a session starts that is to have a seat, None where the profile never gives it."""
+    for fixed in _ways(profile):
+        if _gives(profile, fixed, need):
+            cpus = fixed.get("cpus", _least(profile.cpus))
+            return Start(str(fixed.get("partition", profile.partition)), cpus if isinstance(cpus, int) else 1)
+    return None
+
+
+def places_for(
+    profile: Profile, need: Need, spots: Iterable[Spot], partitions: Mapping[str, Collection[str]]
+) -> frozenset[tuple[str, str]]:
+    """Return the nodes where its sessions can have such seats, with GPUs of which type: also of others than needed.
+
+    Args:
+        partitions: by node, with "" among those of the nodes on which jobs start that name none.
+    """
+    known = [*spots]
+    starts = {type: start_of(profile, Need(type, need.gpus)) for type in {spot.type for spot in known}}
+    return frozenset(
+        (spot.node, spot.type)
+        for spot in known
+        if (start := starts[spot.type]) is not None and start.on(spot, need.gpus, partitions.get(spot.node, ()))
+    )
+
+
+def misfit(profile: Profile, need: Need, account: str) -> str:
+    """Return why no session of a profile can have such a seat anywhere, as a sentence; "" where one could."""
+    name, limit = f"“{profile.display_name}”", profile.gpus
+    if limit is None:
+        return f"{name} gives no GPU. Choose another profile, or none."
+    if profile.reservation:
+        return f"Sessions of {name} start in the reservation {profile.reservation} alone. Choose another profile."
+    if profile.accounts and account and account not in profile.accounts:
+        listed = ", ".join(profile.accounts)
+        return f"{name} is for the account{'' if len(profile.accounts) == 1 else 's'} {listed}, and not for {account}."
+    if start_of(profile, need) is not None:
+        return ""
+    if not (most := _counts(profile, limit, need.type)):
+        return f"{name} gives no {need.type}, but {', '.join(limit.types)}. Choose one of these, or another profile."
+    gives = most[0] if len(most) == 1 else f"{', '.join(most[:-1])} or {most[-1]}"
+    return f"A session of {name} has {gives} × {need.type}, and a seat would have {need.gpus}. Choose seats of as many."
+
+
+def _counts(profile: Profile, limit: GpuLimit, type: str) -> list[str]:
+    most = min(limit.most(type), _LARGEST)
+    return [str(count) for count in range(1, most + 1) if start_of(profile, Need(type, count)) is not None]
+
+
+def _ways(profile: Profile) -> Iterator[Mapping[str, object]]:
+    """Yield what is fixed by each way of choosing from its options, as far as that matters; the defaults first."""
+    options = [each for each in profile.options if any(_DECIDING & choice.override.keys() for choice in each.choices)]
+    names = [each.name for each in options]
+    choices = [[*_those(each, default=True), *_those(each, default=False)] for each in options]
+    for some in islice(product(*choices), _MOST):
+        yield profile.overridden(dict(zip(names, some, strict=True)))
+
+
+def _those(option: ProfileOption, *, default: bool) -> Iterator[Choice]:
+    return (choice for choice in option.choices if (choice.name == option.default) is default)
+
+
+def _gives(profile: Profile, fixed: Mapping[str, object], need: Need) -> bool:
+    limit = profile.gpus
+    if limit is None or need.type not in limit.types or fixed.get("gpu_type", need.type) != need.type:
+        return False
+    count = fixed.get("gpus")
+    if count is not None:
+        return bool(count) and need.gpus in (0, count)
+    return not need.gpus or (limit.count.allows(need.gpus) and need.gpus <= limit.most(need.type))
+
+
+def _least(limit: Limit) -> int:
+    return min(limit.choices, default=limit.min)

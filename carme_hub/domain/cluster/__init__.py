@@ -1,0 +1,1 @@
+"""Slurm as we see it: resources, jobs, states and reasons. Pure."""

@@ -1,0 +1,202 @@
+"""Slurm jobs as we see them: one row of squeue, one record of sacct, one answer for all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeVar
+
+from .resources import NO_GPUS, Gpus
+
+#: Every job of ours is named by this prefix and the session's UUID.
+JOB_NAME_PREFIX = "carme-"
+_T = TypeVar("_T")
+
+
+class Phase(Enum):
+    """What a job state means for a session. Slurm has many states; these are the ones that differ to us."""
+
+    WAITING = "waiting"  # PENDING, CONFIGURING, REQUEUED, REQUEUE_HOLD, RESV_DEL_HOLD, SPECIAL_EXIT, …
+    ACTIVE = "active"  # RUNNING, SUSPENDED, STOPPED, SIGNALING, STAGE_OUT, RESIZING, …
+    ENDING = "ending"  # COMPLETING: the end is decided, processes may still be there
+    TERMINAL = "terminal"  # COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, PREEMPTED, …
+    UNKNOWN = "unknown"  # a word we do not know; never taken for terminal
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """All that is needed to submit one job.
+
+    Attributes:
+        name: the job's name; carries the session's UUID.
+        script: the batch script, the same text for every session.
+        data: the session's data document, delivered as a file of mode 0600 (see ``slurm.submit.ways``).
+        session_folder: absolute path of the session's folder on the compute node, mode 0700.
+        environment: what the batch script starts with. No secret: only names and paths.
+        gpus: in all, the same number on each node. cpus, memory_mib: on each node.
+        extra: further sbatch options by their long name, from the administrator only.
+        nice: by how much Slurm lowers the job's priority.
+    """
+
+    name: str
+    user: str
+    script: str
+    data: bytes
+    session_folder: str
+    gpus: Gpus = NO_GPUS
+    cpus: int = 1
+    memory_mib: int = 1024
+    time_limit: int = 60
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    reservation: str = ""
+    working_folder: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+    nice: int = 0
+    nodes: int = 1
+
+    @property
+    def gpus_per_node(self) -> Gpus:
+        """The GPUs on each of its nodes."""
+        return self.gpus.on_each(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job in the queue as squeue shows it. Times are UTC epoch seconds, 0 = none.
+
+    Attributes:
+        state: Slurm's word in full (``RUNNING``). reason: Slurm's Reason code ("" when there is none).
+        start: when it started; for a waiting job Slurm's estimate, 0 where Slurm has none.
+        nodes: names of allocated nodes.
+        reservation: what it asked for or runs in; several with commas, also while it runs in one of them.
+        exit_code: exit status of the batch script and signal, where Slurm knows them.
+    """
+
+    id: int
+    name: str
+    user: str
+    state: str
+    phase: Phase
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    partition: str = ""
+    account: str = ""
+    priority: int = 0
+    submitted: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+    time_limit: int = 0
+    gpus: Gpus = NO_GPUS
+    exit_code: tuple[int, int] | None = None
+    restarts: int = 0
+    reservation: str = ""
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """Return the names of the reservations that it may run in."""
+        return tuple(name for name in self.reservation.split(",") if name)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One incarnation of a job as ``sacct -D`` shows it. Times are UTC epoch seconds, 0 = unknown."""
+
+    id: int
+    name: str
+    user: str
+    state: str
+    phase: Phase
+    submitted: float
+    start: float = 0.0
+    end: float = 0.0
+    nodes: tuple[str, ...] = ()
+    account: str = ""
+    gpus: Gpus = NO_GPUS
+    exit_code: tuple[int, int] | None = None
+
+
+class JobsOnDemand(Mapping[int, Job]):
+    """Jobs by id, each read only when somebody asks for it: a queue may hold 50,000 that concern nobody here."""
+
+    @abstractmethod
+    def begin_with(self, prefix: str) -> Iterable[Job]:
+        """Return those whose names begin so, without reading others."""
+
+    @abstractmethod
+    def in_phases(self, phases: Collection[Phase]) -> Iterable[Job]:
+        """Return those in these phases, without reading others."""
+
+    @abstractmethod
+    def reading(self, phases: Collection[Phase] = ()) -> Iterator[None]:
+        """Read what was not read yet of those in these phases, or of all; a few jobs at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One complete, understood answer for all jobs of the cluster.
+
+    Its times are readings of the monotonic clock of this process: wall clocks step.
+
+    Attributes:
+        asked: when the question was put. Whatever happened before is in the answer.
+        answered: when the answer was complete.
+        jobs: by job id; may be ``JobsOnDemand``, so whoever goes through all of them pays for that.
+        ours: those with names like ours.
+    """
+
+    asked: float
+    answered: float
+    jobs: Mapping[int, Job]
+    ours: tuple[Job, ...] = field(init=False, repr=False, compare=False)
+    _named: Mapping[tuple[str, str], tuple[Job, ...]] = field(init=False, repr=False, compare=False)
+    _made: dict[object, object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.jobs, JobsOnDemand):
+            ours = self.jobs.begin_with(JOB_NAME_PREFIX)
+        else:
+            ours = (job for job in self.jobs.values() if job.name.startswith(JOB_NAME_PREFIX))
+        object.__setattr__(self, "ours", tuple(ours))
+        # Many sessions are looked up in each answer, so it is sorted by name once.
+        named: dict[tuple[str, str], tuple[Job, ...]] = {(job.name, job.user): (job,) for job in self.ours}
+        if len(named) < len(self.ours):
+            several: dict[tuple[str, str], list[Job]] = {}
+            for job in sorted(self.ours, key=lambda j: (j.submitted, j.id)):
+                several.setdefault((job.name, job.user), []).append(job)
+            named = {key: tuple(jobs) for key, jobs in several.items()}
+        object.__setattr__(self, "_named", named)
+        object.__setattr__(self, "_made", {})
+
+    def named(self, name: str, user: str) -> tuple[Job, ...]:
+        """Return the jobs of that name, which is one like ours, and user, oldest first. More than one is a fault."""
+        return self._named.get((name, user), ())
+
+    def in_phases(self, *phases: Phase) -> tuple[Job, ...]:
+        """Return all jobs in these phases, other people's too; others are not read."""
+        if isinstance(self.jobs, JobsOnDemand):
+            return tuple(self.jobs.in_phases(phases))
+        return tuple(job for job in self.jobs.values() if job.phase in phases)
+
+    def reading(self, *phases: Phase) -> Iterator[None]:
+        """Read the jobs in these phases, or all, a few at each step: others can go on in between."""
+        if isinstance(self.jobs, JobsOnDemand):
+            yield from self.jobs.reading(phases)
+
+    def once(self, make: Callable[[Snapshot], _T]) -> _T:
+        """Return what a function makes of this answer. It is made once, whoever asks for it."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]  # type: ignore[return-value]
+
+    def keep(self, make: Callable[[Snapshot], _T], made: _T) -> None:
+        """Take what that function would make, where it was made in steps."""
+        self._made[make] = made
+
+    def knows(self, make: Callable[[Snapshot], object]) -> bool:
+        """Return whether that was made already."""
+        return make in self._made

@@ -1,0 +1,146 @@
+"""The decision whether a request is granted by the quotas that apply. Pure.
+
+All rules that apply must hold. ``decide`` is the one function behind admission, the form and the replay of a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from . import messages as sentences
+from .rules import DAY, UNUSED, Applied, Ask, Check, Facts, allowed, checks, lately
+
+#: The step and the least in which a smaller request is looked for, in seconds.
+STEP = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One rule that does not hold: its id, the sentence for the user, and when it will hold again (0 = unknown)."""
+
+    quota: str
+    reason: str
+    message: str
+    possible_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What came out.
+
+    Attributes:
+        refusals: the rules that do not hold, the tightest first; empty = granted.
+        warnings: sentences about soft limits. qos: the QOS that a soft limit asks for, "" for none.
+        largest: the largest request that would be granted now: what was asked where it is granted; otherwise of the
+            same GPU type, with no more GPUs and no more time (in quarters of an hour, or all that was asked), the one
+            with the most GPUs × time, and among equals the one with the most GPUs. None when none would.
+    """
+
+    refusals: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    qos: str = ""
+    largest: Ask | None = None
+
+    @property
+    def granted(self) -> bool:
+        """Return whether every rule holds."""
+        return not self.refusals
+
+    @property
+    def message(self) -> str:
+        """Return what is said to the user: the sentence of the tightest rule; "" where it is granted."""
+        return self.refusals[0].message if self.refusals else ""
+
+
+def decide(applied: Sequence[Applied], ask: Ask, facts: Facts, *, zone: str) -> Decision:
+    """Decide on a request.
+
+    Args:
+        applied: the rules about who asks and the account, from ``applying``.
+        facts: use by rule and subject; what is not there has no use, an account that is not there has nothing left.
+        zone: IANA zone for the times in the sentences.
+    """
+    broken = [check for check in checks(applied, ask, facts) if not check.holds]
+    warnings, qos = _soft(applied, ask, facts, zone)
+    if not broken:
+        return Decision((), warnings, qos, ask)
+    times = {id(check): _possible_at(check, facts) for check in broken}
+    broken.sort(key=lambda check: (check.allows, -(times[id(check)] or float("inf"))))
+    largest = _largest(applied, ask, facts)
+    # What is said is when everything can be possible again, not only the rule that is named.
+    when = max(times.values()) if all(times.values()) else 0.0
+    hint = sentences.outlook(when, largest, facts.now, zone)
+    refusals = tuple(
+        Refusal(check.rule.quota.id, check.reason, f"{sentences.refusal(check, ask, zone)} {hint}", times[id(check)])
+        for check in broken
+    )
+    return Decision(refusals, warnings, qos, largest)
+
+
+def _soft(applied: Sequence[Applied], ask: Ask, facts: Facts, zone: str) -> tuple[tuple[str, ...], str]:
+    """Return the warnings about GPU time, and the QOS of the first soft limit that this goes over."""
+    warnings, qos = [], ""
+    for one in applied:
+        limit = one.quota.gpu_time
+        if limit is None or not ask.amount or not one.quota.in_force(facts.now):
+            continue
+        total = facts.use.get((one.quota.id, one.subject), UNUSED).gpu_time + ask.amount
+        if total > limit and one.quota.soft:
+            brings = "" if qos or ask.held else one.quota.soft_qos  # a running job keeps its own
+            qos = qos or brings
+            warnings.append(sentences.over(one, total - ask.amount, ask, zone, brings))
+        elif (share := sentences.mark(total, limit)) and total <= limit:
+            warnings.append(sentences.near(one, share, zone))
+    return tuple(warnings), qos
+
+
+def _possible_at(check: Check, facts: Facts) -> float:
+    """Return when a limit can hold again for the same request by what is known now; 0 = unknown or never."""
+    use = facts.use.get((check.rule.quota.id, check.rule.subject), UNUSED)
+    if check.asked > check.limit:
+        return 0.0
+    match check.reason:
+        case "gpu-time":
+            freed = use.frees or ((use.frees_at, check.used),)
+        case "concurrent-gpus":
+            freed = use.ends
+        case "sessions":
+            freed = tuple((end, 1) for end, _ in use.ends)
+        case "sessions-per-day":
+            freed = tuple((at + DAY, 1) for at in lately(use, facts.now))
+        case _:
+            return 0.0
+    over = check.used + check.asked - check.limit
+    for at, much in sorted(freed):
+        over -= much
+        if over <= 0:
+            return at if at > facts.now else 0.0
+    return 0.0
+
+
+def _largest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
+    """Search GPU counts from the most down, until fewer cannot come to more GPUs × time."""
+    best: Ask | None = None
+    least = ask.gpus.count if ask.held else min(1, ask.gpus.count)  # a running session keeps its GPUs
+    for count in range(ask.gpus.count, least - 1, -1):
+        if best is not None and count * ask.seconds <= best.gpus.count * best.seconds:
+            break
+        fewer = replace(ask, gpus=replace(ask.gpus, count=count))
+        found = _longest(applied, fewer, facts)
+        if found is not None and (best is None or count * found.seconds > best.gpus.count * best.seconds):
+            best = found
+    return best
+
+
+def _longest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
+    """Return the request with the longest time that is granted, by halving: whatever is granted is so for less time."""
+    found, low, high = None, 1, max(1, -(-ask.seconds // STEP))
+    while low <= high:
+        middle = (low + high) // 2
+        shorter = replace(ask, seconds=min(ask.seconds, STEP * middle))
+        if allowed(applied, shorter, facts):
+            found, low = shorter, middle + 1
+        else:
+            high = middle - 1
+    return found

@@ -1,0 +1,276 @@
+"""A site's policy: its quotas, refunds, money and blackouts, read from plain data and written back as such. Pure.
+
+The data come from a YAML file, from a setting, or from the history of the administrator's page; they are lists, dicts,
+texts and numbers. Nothing is ignored: whatever is not understood is a ``ConfigError`` that begins with its place.
+docs/reference/policies.md has every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from . import policy_booking as booking
+from . import policy_values as values
+from .booking_rules import Blackout
+from .policy_values import wrong
+from .rules import Applied, Quota, Who, Window
+
+#: Why GPU time is given back without anybody asking.
+REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
+_POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
+_WHO_KEYS = tuple(who.value for who in Who)
+_COUNTS = ("concurrent_gpus", "session_gpus", "sessions", "sessions_per_day")
+_MAY = ("may_extend", "may_book", "may_add_images")
+_OTHERS = ("time_limit", "gpu_types", "needs_grant", *_MAY, "booking", "priority", "owners_approve")
+_LIMITS = ("gpu_time", *_COUNTS, *_OTHERS)
+_WINDOW_KEYS = ("window", "days", "start", "end", "soft", "soft_qos")
+_QUOTA_KEYS = ("id", *_WHO_KEYS, "together", *_LIMITS, *_WINDOW_KEYS)
+_ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+_GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_SUBJECT = re.compile(r"\*|[^\s*][^\n]{0,254}")
+_CURRENCY = re.compile(r"[A-Z]{3}")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a site decided.
+
+    Attributes:
+        quotas: in the file's order. refunds: those of ``REFUNDS`` that it names, None where it says nothing of them.
+        zone: IANA zone in which days, weeks and months begin. currency: ISO 4217 code for reports.
+        blackouts: the times in which nothing can be booked.
+        otherwise: what is refunded where the policy says nothing; the site's settings, and so no part of the policy.
+    """
+
+    quotas: tuple[Quota, ...] = ()
+    refunds: tuple[str, ...] | None = None
+    zone: str = "UTC"
+    currency: str = "EUR"
+    blackouts: tuple[Blackout, ...] = ()
+    otherwise: tuple[str, ...] = field(default=REFUNDS, compare=False)
+
+    @property
+    def refunded(self) -> tuple[str, ...]:
+        """Return for what GPU time is given back: what the policy says, or else what the site's settings say."""
+        return self.otherwise if self.refunds is None else self.refunds
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What somebody may do besides starting sessions, and their priority; the defaults are for who has no rule."""
+
+    may_extend: bool = True
+    may_book: bool = True
+    may_add_images: bool = False
+    priority: int = 0
+
+
+def permissions(applied: Iterable[Applied], now: float) -> Permissions:
+    """Return what the rules in force come to: one False wins over every True, and the highest priority counts."""
+    rules = [one.quota for one in applied if one.quota.in_force(now)]
+    none = Permissions()
+
+    def may(said: Iterable[bool | None], otherwise: bool) -> bool:
+        words = [word for word in said if word is not None]
+        return all(words) if words else otherwise
+
+    return Permissions(
+        may((rule.may_extend for rule in rules), none.may_extend),
+        may((rule.may_book for rule in rules), none.may_book),
+        may((rule.may_add_images for rule in rules), none.may_add_images),
+        max((rule.priority for rule in rules if rule.priority is not None), default=none.priority),
+    )
+
+
+def nice_of(quotas: Iterable[Quota], priority: int) -> int:
+    """Return sbatch's ``--nice`` for a priority: how far it is below the highest that any rule names.
+
+    Slurm lets ordinary users lower a job's priority and never raise it, so the highest is 0 and all others are nice.
+    """
+    named = (quota.priority for quota in quotas if quota.priority is not None)
+    return max(0, max(named, default=0) - priority)
+
+
+def owners_approve(quotas: Iterable[Quota], account: str, now: float) -> int:
+    """Return what an account's owners may approve in a calendar month, in milli-GPU-seconds; without a rule nothing."""
+    said = (
+        rule.owners_approve
+        for rule in quotas
+        if rule.who is Who.ACCOUNT and rule.name in ("*", account) and rule.in_force(now)
+    )
+    return min((amount for amount in said if amount is not None), default=0)
+
+
+def parse_policy(document: Mapping[str, object]) -> Policy:
+    """Return the policy that a document says.
+
+    Raises:
+        ConfigError: a key is unknown, a value cannot be understood, or two things contradict each other.
+    """
+    given = values.mapping(document, "policy", _POLICY_KEYS)
+    zone = _zone(given.get("zone", "UTC"))
+    rules = values.items(given.get("quotas", []), "quotas")
+    quotas = tuple(_quota(rule, f"quotas[{n}]", zone) for n, rule in enumerate(rules))
+    seen: dict[str, int] = {}
+    for n, quota in enumerate(quotas):
+        if quota.id in seen:
+            raise wrong(f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once")
+        seen[quota.id] = n
+    currency = given.get("currency", "EUR")
+    if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
+        raise wrong("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
+    refunds = values.items(given["refunds"], "refunds") if "refunds" in given else None
+    for n, name in enumerate(refunds or ()):
+        if name not in REFUNDS:
+            raise wrong(f"refunds[{n}]", f"{name!r} is no refund. {values.near(name, REFUNDS)}")
+    named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
+    blackouts = values.items(given.get("blackouts", []), "blackouts")
+    times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
+    return Policy(quotas, named, zone, currency, times)
+
+
+def dump_policy(policy: Policy) -> dict[str, object]:
+    """Return the document that ``parse_policy`` reads as this policy; JSON and YAML can write it."""
+    times = [booking.write_blackout(each, policy.zone) for each in policy.blackouts]
+    return {
+        "zone": policy.zone,
+        "currency": policy.currency,
+        **({} if policy.refunds is None else {"refunds": list(policy.refunds)}),
+        "quotas": [_dump_quota(quota, policy.zone) for quota in policy.quotas],
+        **({"blackouts": times} if times else {}),
+    }
+
+
+def _dump_quota(quota: Quota, zone: str) -> dict[str, object]:
+    found: dict[str, object] = {"id": quota.id, quota.who.value: quota.name}
+    if quota.together:
+        found["together"] = True
+    if quota.gpu_time is not None:
+        found["gpu_time"] = values.write_gpu_time(quota.gpu_time)
+    if quota.gpu_time is not None or quota.window is Window.TERM:
+        found["window"] = quota.window.value
+    if quota.window is Window.ROLLING:
+        found["days"] = quota.days
+    if quota.window is Window.TERM:
+        found |= {"start": values.write_moment(quota.start, zone, 0), "end": values.write_moment(quota.end, zone, 1)}
+    if quota.soft:
+        found["soft"] = True
+        found |= {"soft_qos": quota.soft_qos} if quota.soft_qos else {}
+    for key in (*_COUNTS, *_MAY, "priority"):
+        if (value := getattr(quota, key)) is not None:
+            found[key] = value
+    if quota.time_limit is not None:
+        found["time_limit"] = values.write_duration(quota.time_limit)
+    if quota.gpu_types is not None:
+        found["gpu_types"] = list(quota.gpu_types)
+    if quota.needs_grant:
+        found["needs_grant"] = True
+    if quota.booking is not None:
+        found["booking"] = booking.write_rule(quota.booking)
+    if quota.owners_approve is not None:
+        found["owners_approve"] = values.write_gpu_time(quota.owners_approve)
+    return found
+
+
+def _quota(entry: object, where: str, zone: str) -> Quota:
+    given = values.mapping(entry, where, _QUOTA_KEYS)
+
+    def place(key: str) -> str:
+        return f"{where}.{key}"
+
+    if not isinstance(given.get("id"), str) or not _ID.fullmatch(str(given["id"])):
+        raise wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
+    subjects = [key for key in _WHO_KEYS if key in given]
+    if len(subjects) != 1:
+        raise wrong(where, f"say whom it is about with one of {', '.join(_WHO_KEYS)}, such as group: students")
+    (who,) = subjects
+    if not any(key in given for key in _LIMITS):
+        raise wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
+    window, days, start, end = _window(given, where, zone)
+    soft = values.flag(given, "soft", where)
+    if soft and "gpu_time" not in given:
+        raise wrong(place("soft"), "only gpu_time can be soft, and this quota has none")
+    if "soft_qos" in given and not soft:
+        raise wrong(place("soft_qos"), "it is for soft limits; add soft: true")
+    together = values.flag(given, "together", where)
+    if together and who not in (Who.GROUP.value, Who.ROLE.value):
+        raise wrong(place("together"), f"it is for groups and roles, and this quota is about {who}s")
+    if "owners_approve" in given and who != Who.ACCOUNT.value:
+        raise wrong(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
+    if together and "booking" in given:
+        raise wrong(place("together"), "limits on booking are each user's own; give booking a quota without together")
+    types = [
+        values.text(name, f"{where}.gpu_types[{n}]", _GPU_TYPE, "a GPU type as in gres.conf, such as a100")
+        for n, name in enumerate(values.items(given.get("gpu_types", []), place("gpu_types")))
+    ]
+    numbers = {key: values.count(given[key], place(key)) for key in (*_COUNTS, "priority") if key in given}
+    numbers |= {key: values.gpu_time(given[key], place(key)) for key in ("gpu_time", "owners_approve") if key in given}
+    return Quota(
+        id=str(given["id"]),
+        who=Who(who),
+        name=values.text(given[who], place(who), _SUBJECT, 'a name, or "*" for each'),
+        together=together,
+        window=window,
+        days=days,
+        start=start,
+        end=end,
+        soft=soft,
+        soft_qos=_qos(given["soft_qos"], place("soft_qos")) if "soft_qos" in given else "",
+        time_limit=values.duration(given["time_limit"], place("time_limit")) if "time_limit" in given else None,
+        gpu_types=tuple(dict.fromkeys(types)) if "gpu_types" in given else None,
+        needs_grant=values.flag(given, "needs_grant", where),
+        booking=booking.read_rule(given["booking"], place("booking")) if "booking" in given else None,
+        **{key: values.flag(given, key, where) for key in _MAY if key in given},
+        **numbers,  # type: ignore[arg-type]
+    )
+
+
+def _window(given: Mapping[str, object], where: str, zone: str) -> tuple[Window, int, float, float]:
+    names = [window.value for window in Window]
+    if "window" not in given:
+        if "gpu_time" in given:
+            raise wrong(f"{where}.window", f"say over which time gpu_time is counted: {', '.join(names)}")
+        word = Window.TOTAL.value
+    else:
+        word = str(given["window"])
+        if word not in names:
+            raise wrong(f"{where}.window", f"{given['window']!r} is no window. {values.near(word, names)}")
+        if "gpu_time" not in given and word != Window.TERM.value:
+            raise wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
+    needed = {Window.ROLLING.value: ("days",), Window.TERM.value: ("start", "end")}.get(word, ())
+    for key in ("days", "start", "end"):
+        if (key in given) != (key in needed):
+            does = "needs it" if key in needed else "does not take it"
+            raise wrong(f"{where}.{key}", f"window: {word} {does}")
+    days = values.count(given["days"], f"{where}.days") if "days" in needed else 0
+    if "days" in needed and not 1 <= days <= 3660:
+        raise wrong(f"{where}.days", "give a whole number of days from 1 to 3660")
+    if "start" not in needed:
+        return Window(word), days, 0.0, 0.0
+    start, end = (
+        values.moment(given["start"], f"{where}.start", zone, 0),
+        values.moment(given["end"], f"{where}.end", zone, 1),
+    )
+    if end <= start:
+        raise wrong(f"{where}.end", "the term ends before it begins")
+    return Window(word), days, start, end
+
+
+def _zone(value: object) -> str:
+    with suppress(ZoneInfoNotFoundError, ValueError, OSError):
+        if isinstance(value, str) and value:
+            return ZoneInfo(value).key
+    near = difflib.get_close_matches(str(value), sorted(available_timezones()), 1)
+    hint = f"Did you mean {near[0]}?" if near else "Zones are named like Europe/Berlin."
+    raise wrong("zone", f"{value!r} is no time zone. {hint}")
+
+
+def _qos(value: object, where: str) -> str:
+    """Return the name of a QOS as Slurm keeps it, in lower case: what Slurm has is compared with it."""
+    return values.text(value, where, _NAME, "the name of a QOS").lower()

@@ -1,0 +1,252 @@
+"""What the jobs of some past time would have done under a policy. Pure.
+
+The jobs are walked through in the order in which they were submitted, with holds and charges as the ledger would have
+had them: a job that the policy admits holds GPUs × time limit until it ends and is then charged what it ran, refunds
+left out; one that it refuses holds and uses nothing, so that the next may find room. Jobs from outside the hub are
+asked like sessions: what cannot be refused at the door is refused by the second fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.domain.ledger.entries import ONE, Entry
+from carme_hub.domain.ledger.usage import Usage
+
+from .decision import decide
+from .policy import Policy
+from .rules import Applied, Ask, Check, Facts, Person, Use, applying, checks
+from .running_totals import Meter
+
+#: Slurm's states for which GPU time is refunded, by the rule that does it.
+_REFUNDED = {"NODE_FAIL": "node-failure", "BOOT_FAIL": "node-failure", "PREEMPTED": "preemption"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a policy would have meant for one user in one account. Amounts are milli-GPU-seconds of real use.
+
+    Attributes:
+        jobs: asked for, of which so many were refused, and so many went over a soft limit.
+        before: what they used. after: what the admitted ones of them used.
+        first_at, first: when and with what sentence the first was refused; 0 and "" where none was.
+    """
+
+    user: str
+    account: str
+    jobs: int = 0
+    refused: int = 0
+    soft: int = 0
+    before: int = 0
+    after: int = 0
+    first_at: float = 0.0
+    first: str = ""
+
+    @property
+    def refused_amount(self) -> int:
+        """Return what the refused jobs used in truth."""
+        return self.before - self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came out.
+
+    Attributes:
+        lines: one for each user and account, the one that loses most first.
+        rules: how many jobs each rule refused, by its id; a job that several refuse counts for each.
+    """
+
+    lines: tuple[Line, ...] = ()
+    rules: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Line:
+        """Return the sums of all lines, for no user and account."""
+        counted = ("jobs", "refused", "soft", "before", "after")
+        return Line("", "", **{name: sum(getattr(line, name) for line in self.lines) for name in counted})
+
+
+def full_price(type: str, partition: str, qos: str) -> int:  # noqa: ARG001
+    """Return a factor of 1 for everything."""
+    return ONE
+
+
+def replay(
+    policy: Policy,
+    jobs: Iterable[Usage],
+    people: Mapping[str, Person],
+    *,
+    now: float,
+    since: float = 0.0,
+    factor: Callable[[str, str, str], int] = full_price,
+    left: Mapping[str, int] | None = None,
+    grants: Iterable[Entry] = (),
+) -> Replay:
+    """Walk through jobs under a policy.
+
+    Args:
+        jobs: every incarnation; the later ones of a job are not asked again, and share the fate of the first.
+        people: groups and roles by user name; who is not there has none.
+        now: up to when open jobs are counted.
+        since: jobs submitted before are taken as they were: they fill the windows, and are in no line.
+        factor: price in thousandths by GPU type, partition and QOS.
+        left: each account's balance before the first of the jobs, for rules that need grants.
+        grants: entries that gave or took balance while the jobs ran; those about jobs are not looked at.
+    """
+    return _Walk(policy, people, now, since, factor, left or {}, grants).run(jobs)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One incarnation that holds GPU time."""
+
+    usage: Usage
+    count: int
+    rate: int
+    held: int
+    meters: list[Meter]
+
+
+@dataclass(slots=True)
+class _Sums:
+    """A line while it is being added up."""
+
+    jobs: int = 0
+    refused: int = 0
+    soft: int = 0
+    before: int = 0
+    after: int = 0
+    first_at: float = 0.0
+    first: str = ""
+
+
+class _Walk:
+    """The state of the ledger and of the queue while the clock runs through the jobs."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        people: Mapping[str, Person],
+        now: float,
+        since: float,
+        factor: Callable[[str, str, str], int],
+        left: Mapping[str, int],
+        grants: Iterable[Entry],
+    ) -> None:
+        self._policy, self._people, self._now, self._since, self._factor = policy, people, now, since, factor
+        self._left = dict(left)
+        self._grants = sorted((e for e in grants if not e.end and not e.job_id), key=lambda e: e.at, reverse=True)
+        self._applied: dict[tuple[str, str], tuple[tuple[Applied, ...], list[Meter]]] = {}
+        self._meters: dict[tuple[str, str], Meter] = {}
+        self._open: list[tuple[float, int, _Job]] = []
+        self._fates: dict[tuple[int, str], bool] = {}
+        self._lines: dict[tuple[str, str], _Sums] = {}
+        self._rules: dict[str, int] = {}
+
+    def run(self, jobs: Iterable[Usage]) -> Replay:
+        """Walk through all jobs and report."""
+        for number, usage in enumerate(sorted(jobs, key=lambda u: (u.submitted, u.job_id))):
+            self._settle(usage.submitted)
+            self._next(number, usage)
+        lines = [
+            Line(user, account, s.jobs, s.refused, s.soft, s.before, s.after, s.first_at, s.first)
+            for (user, account), s in self._lines.items()
+        ]
+        lines.sort(key=lambda line: (-line.refused_amount, -line.refused, line.account, line.user))
+        return Replay(tuple(lines), dict(sorted(self._rules.items(), key=lambda item: (-item[1], item[0]))))
+
+    def _next(self, number: int, usage: Usage) -> None:
+        ran = max(0, usage.seconds(self._now))
+        seconds = usage.time_limit or ran  # without a time limit, as if it had known
+        count = sum(gpus.count for gpus in usage.gpus)
+        rate = sum(gpus.count * self._factor(gpus.type, usage.partition, usage.qos) for gpus in usage.gpus)
+        whole = sum(gpus.whole for gpus in usage.gpus)
+        applied, meters = self._rules_for(usage)
+        fate = (usage.job_id, usage.user)
+        admitted = self._fates.get(fate)
+        if usage.submitted >= self._since:
+            sums = self._lines.setdefault((usage.user, usage.account), _Sums())
+            sums.jobs += admitted is None
+            sums.before += ran * rate
+            if admitted is None:
+                admitted = self._admit(usage, applied, meters, count, rate, seconds, sums)
+            if admitted:
+                sums.after += ran * rate
+        self._fates[fate] = admitted is not False
+        if admitted is not False:
+            job = _Job(usage, count, rate, seconds * rate, meters)
+            for meter in meters:
+                meter.open(number, usage.submitted, (usage.start or usage.submitted) + seconds, whole, job.held)
+            self._left[usage.account] = self._left.get(usage.account, 0) - job.held
+            if usage.end:
+                heappush(self._open, (usage.end, number, job))
+
+    def _admit(
+        self,
+        usage: Usage,
+        applied: tuple[Applied, ...],
+        meters: list[Meter],
+        count: int,
+        rate: int,
+        seconds: int,
+        sums: _Sums,
+    ) -> bool:
+        at = usage.submitted
+        facts = Facts(at, {meter.key: meter.use(at) for meter in meters}, self._left)
+        # A job with several types is asked for with each of them, and with the price of all.
+        priced = -(-rate // count) if count else ONE
+        types = [Gpus(gpus.type, count) for gpus in usage.gpus if gpus] or [NO_GPUS]
+        for gpus in types:
+            ask = Ask(usage.account, gpus, seconds, priced)
+            broken: list[Check] = [check for check in checks(applied, ask, facts) if not check.holds]
+            if broken:
+                sums.refused += 1
+                for id in {check.rule.quota.id for check in broken}:
+                    self._rules[id] = self._rules.get(id, 0) + 1
+                if not sums.first:
+                    full = Facts(at, {meter.key: meter.use(at, whole=True) for meter in meters}, self._left)
+                    sums.first_at = at
+                    sums.first = decide(applied, ask, full, zone=self._policy.zone).message
+                return False
+        none = Use()
+        sums.soft += any(
+            one.quota.soft
+            and one.quota.gpu_time is not None
+            and one.quota.in_force(at)
+            and facts.use.get((one.quota.id, one.subject), none).gpu_time + seconds * rate > one.quota.gpu_time
+            for one in applied
+        )
+        return True
+
+    def _settle(self, until: float) -> None:
+        """Charge what ended up to a moment, release its hold, and book what was granted."""
+        while self._open and self._open[0][0] <= until:
+            end, number, job = heappop(self._open)
+            usage = job.usage
+            refund = _REFUNDED.get(usage.state)
+            ran = 0 if refund in self._policy.refunded else max(0, usage.seconds(end))
+            for meter in job.meters:
+                meter.close(number, end, end - ran, job.rate)
+            self._left[usage.account] += job.held - ran * job.rate
+        while self._grants and self._grants[-1].at <= until:
+            entry = self._grants.pop()
+            self._left[entry.account] = self._left.get(entry.account, 0) + entry.amount
+
+    def _rules_for(self, usage: Usage) -> tuple[tuple[Applied, ...], list[Meter]]:
+        key = (usage.user, usage.account)
+        if key not in self._applied:
+            person = self._people.get(usage.user) or Person(usage.user)
+            applied = applying(self._policy.quotas, person, usage.account)
+            meters = []
+            for one in applied:
+                if Meter.needed(one.quota):
+                    subject = (one.quota.id, one.subject)
+                    if subject not in self._meters:
+                        self._meters[subject] = Meter(one, self._policy.zone)
+                    meters.append(self._meters[subject])
+            self._applied[key] = (applied, meters)
+        return self._applied[key]

@@ -1,0 +1,245 @@
+"""Quotas: rules on GPU time and on sessions, and which of them are about whom. Pure.
+
+``decision.decide`` is what comes of them. What is asked counts in full in the window in which it is asked, so that no
+window after it can be overrun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from typing import NamedTuple
+
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+
+from .booking_rules import BookingRule
+
+#: Seconds in which starts are counted.
+DAY = 86400
+
+
+class Who(Enum):
+    """Whom a quota is about. ``name`` "*" means each of them."""
+
+    USER = "user"
+    GROUP = "group"
+    ROLE = "role"
+    ACCOUNT = "account"
+
+
+class Window(Enum):
+    """The time over which GPU time is counted. Weeks begin on Monday; all in the site's time zone."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    ROLLING = "rolling"  # the last N days
+    TERM = "term"  # from a date to a date
+    TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One rule; every limit that is None is not set.
+
+    Attributes:
+        id: unique within a policy; shown in refusals and reports.
+        who, name: the subject. together: a group's or role's members share the limits; otherwise each has them.
+        gpu_time: milli-GPU-seconds per window. window, days (for rolling), start, end (for term; epoch seconds).
+        soft: over ``gpu_time`` a session is still admitted, with a warning and ``soft_qos``.
+        concurrent_gpus: GPUs of all open sessions and jobs. session_gpus: GPUs of one session.
+        sessions: open sessions at once. sessions_per_day: starts in 24 hours.
+        time_limit: seconds of one session. gpu_types: the only types allowed.
+        needs_grant: the account must have balance left (grants less use and holds).
+        owners_approve: milli-GPU-seconds that an account's owners may approve in a calendar month out of nothing.
+        booking: limits on booking, of each user alone; nothing to sessions.
+    """
+
+    id: str
+    who: Who
+    name: str = "*"
+    together: bool = False
+    gpu_time: int | None = None
+    window: Window = Window.TOTAL
+    days: int = 0
+    start: float = 0.0
+    end: float = 0.0
+    soft: bool = False
+    soft_qos: str = ""
+    concurrent_gpus: int | None = None
+    session_gpus: int | None = None
+    sessions: int | None = None
+    sessions_per_day: int | None = None
+    time_limit: int | None = None
+    gpu_types: tuple[str, ...] | None = None
+    needs_grant: bool = False
+    may_extend: bool | None = None
+    may_book: bool | None = None
+    may_add_images: bool | None = None
+    priority: int | None = None
+    owners_approve: int | None = None
+    booking: BookingRule | None = None
+
+    def in_force(self, now: float) -> bool:
+        """Return whether the rule counts at this moment: one with a term only within it, all others always."""
+        return self.window is not Window.TERM or self.start <= now < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who asks: user name, hub groups, roles."""
+
+    user: str
+    groups: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked: GPUs for so many seconds at a price factor (thousandths), charged to an account.
+
+    Attributes:
+        held: seconds that the same session holds already: ``seconds`` more are asked, and no new session is.
+        also: milli-GPU-seconds a second of GPUs of other types, which go with a node that is booked whole.
+    """
+
+    account: str
+    gpus: Gpus = NO_GPUS
+    seconds: int = 0
+    factor: int = 1000
+    held: int = 0
+    also: int = 0
+
+    @property
+    def amount(self) -> int:
+        """Return the milli-GPU-seconds that would be held."""
+        return (self.gpus.count * self.factor + self.also) * self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a subject of one quota has taken, within the quota's window where it is GPU time.
+
+    Attributes:
+        gpu_time: milli-GPU-seconds used and held in the window.
+        frees_at: when the window next gives something back (start of the next day, of the next term …; for rolling,
+            when the oldest use leaves the window); 0 = never by itself.
+        gpus, sessions: of open sessions and jobs now. started: epoch seconds of each start in the last 24 hours.
+        ends: (epoch second, GPUs) for what is open, by the end of its time limit.
+        frees: (epoch second, milli-GPU-seconds) of what leaves a rolling window, where that is known; without it,
+            all of it is taken to be free at ``frees_at``.
+    """
+
+    gpu_time: int = 0
+    frees_at: float = 0.0
+    gpus: int = 0
+    sessions: int = 0
+    started: tuple[float, ...] = ()
+    ends: tuple[tuple[float, int], ...] = ()
+    frees: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known at one moment.
+
+    Attributes:
+        use: by quota id and subject (``Applied``). left: balance left by account, in milli-GPU-seconds.
+    """
+
+    now: float
+    use: Mapping[tuple[str, str], Use] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A quota and whose use counts for it: a user, a whole group or role, or an account."""
+
+    quota: Quota
+    subject: str
+
+
+def applying(quotas: Sequence[Quota], person: Person, account: str) -> tuple[Applied, ...]:
+    """Return the quotas that are about this person or this account, in the policy's order."""
+    found: list[Applied] = []
+    for quota in quotas:
+        names = {
+            Who.USER: frozenset({person.user}),
+            Who.GROUP: person.groups,
+            Who.ROLE: person.roles,
+            Who.ACCOUNT: frozenset({account}),
+        }[quota.who]
+        ours = sorted(names) if quota.name == "*" else [quota.name] if quota.name in names else []
+        if ours and quota.who in (Who.GROUP, Who.ROLE) and not quota.together:
+            ours = [person.user]  # membership brings the limits; each member has them alone
+        found += [Applied(quota, subject) for subject in ours]
+    return tuple(found)
+
+
+class Check(NamedTuple):
+    """One limit against one request: it holds when nothing is asked of it, or ``used + asked <= limit``.
+
+    Attributes:
+        reason: a slug: gpu-time, concurrent-gpus, session-gpus, sessions, sessions-per-day, time-limit, gpu-types,
+            needs-grant, may-extend. limit, used, asked: in the unit of the reason; yes or no is a limit of 0.
+    """
+
+    rule: Applied
+    reason: str
+    limit: int
+    used: int
+    asked: int
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the limit allows it."""
+        return self.asked <= 0 or self.used + self.asked <= self.limit
+
+    @property
+    def allows(self) -> Fraction:
+        """Return the part of what is asked that the limit would allow by itself, from 0 to less than 1."""
+        return Fraction(max(0, self.limit - self.used), self.asked)
+
+
+UNUSED = Use()
+
+
+def checks(applied: Iterable[Applied], ask: Ask, facts: Facts) -> Iterator[Check]:
+    """Yield every hard limit of the rules in force. A request without GPUs is nothing to limits on GPUs."""
+    count, amount, new = ask.gpus.whole, ask.amount, 0 if ask.held else 1
+    for one in applied:
+        rule = one.quota
+        if not rule.in_force(facts.now):
+            continue
+        use = facts.use.get((rule.id, one.subject), UNUSED)
+        if rule.gpu_time is not None and not rule.soft:
+            yield Check(one, "gpu-time", rule.gpu_time, use.gpu_time, amount)
+        if rule.concurrent_gpus is not None:
+            yield Check(one, "concurrent-gpus", rule.concurrent_gpus, use.gpus, count * new)
+        if rule.session_gpus is not None:
+            yield Check(one, "session-gpus", rule.session_gpus, 0, count)
+        if rule.sessions is not None:
+            yield Check(one, "sessions", rule.sessions, use.sessions, new)
+        if rule.sessions_per_day is not None:
+            yield Check(one, "sessions-per-day", rule.sessions_per_day, len(lately(use, facts.now)), new)
+        if rule.time_limit is not None:
+            yield Check(one, "time-limit", rule.time_limit, ask.held, ask.seconds)
+        if rule.gpu_types is not None:
+            yield Check(one, "gpu-types", 0, 0, int(bool(count) and ask.gpus.type not in rule.gpu_types))
+        if rule.needs_grant:
+            yield Check(one, "needs-grant", facts.left.get(ask.account, 0), 0, amount)
+        if rule.may_extend is False:
+            yield Check(one, "may-extend", 0, 0, 1 - new)
+
+
+def allowed(applied: Iterable[Applied], ask: Ask, facts: Facts) -> bool:
+    """Return whether ``decide`` would grant it, without its sentences."""
+    return all(check.asked <= 0 or check.used + check.asked <= check.limit for check in checks(applied, ask, facts))
+
+
+def lately(use: Use, now: float) -> list[float]:
+    """Return the starts of the last 24 hours."""
+    return [at for at in use.started if at > now - DAY]

@@ -1,0 +1,396 @@
+"""The second fence: which limits Slurm should keep by itself for a policy, and what has to change for that. Pure.
+
+The fence is never tighter than the policy, so nobody is stopped by Slurm whom the hub would let in, and it is as tight
+as Slurm can be made (docs/explanation/second-fence.md). A limit that somebody has set by hand is reported as drift and
+kept, unless forced. What was last written comes in and goes out as plain data: ``{"user physics/alice MaxJobs": "3"}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from carme_hub.domain.ledger.entries import ONE
+
+from .last_written_limits import id_of, is_ours, list_of, read_id
+from .rules import Person, Quota, Who, Window, applying
+from .sacctmgr_argv import ORDER, Entity, Target, settings_of, single
+
+GPU = "gres/gpu"
+#: The account of Slurm's own administrators; policies are not about it.
+ROOT = "root"
+#: Leave to use a QOS is never taken from anybody.
+_STAYS = ("QOS", "DefaultQOS")
+
+
+class Needs(Enum):
+    """Which AdminLevel in Slurm a change takes."""
+
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
+
+
+class Budgets(Enum):
+    """Where budgets of GPU time are kept in Slurm.
+
+    On a QOS of its own for each account (NoDecay, exact; the account's jobs may use no other), on the account's
+    association (decays with PriorityDecayHalfLife; exact where that is 0), or nowhere.
+    """
+
+    QOS = "qos"
+    ASSOCIATION = "association"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """How the site wants its fence.
+
+    Attributes:
+        session_qos: a QOS that only the hub's sessions use, "" = none. Limits of sessions are written to it.
+        every_job: limits of sessions hold for every job, also from outside the hub; they go to associations then.
+        budgets: where budgets are kept. prefix: of the QOS made for accounts.
+        keep_qos: what accounts with a QOS of their own may use beside it; its jobs are outside of the budget.
+        least_factor: the lowest price factor there is, in thousandths. Slurm counts GPU-minutes, not prices.
+
+    Names of QOS are taken in lower case, as Slurm keeps them.
+    """
+
+    session_qos: str = ""
+    every_job: bool = False
+    budgets: Budgets = Budgets.QOS
+    prefix: str = "carme-"
+    keep_qos: tuple[str, ...] = ()
+    least_factor: int = ONE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "session_qos", self.session_qos.lower())
+        object.__setattr__(self, "prefix", self.prefix.lower())
+        object.__setattr__(self, "keep_qos", tuple(name.lower() for name in self.keep_qos))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What Slurm has now.
+
+    Attributes:
+        limits: by what has them, the limits set on itself (not inherited): key to value, nothing for what is not set.
+            Keys are sacctmgr's words, with the TRES after a slash where it is one: ``GrpTRES/gres/gpu``. Times are
+            minutes, lists sorted. Users are named ``account/user``, with ``/partition`` where they are for one only.
+        tres: the TRES that Slurm counts (AccountingStorageTRES); it limits no others.
+        may_use: the QOS that each account and user may use, inherited or not.
+    """
+
+    cluster: str
+    limits: Mapping[Target, Mapping[str, str]] = field(default_factory=dict)
+    tres: frozenset[str] = frozenset()
+    may_use: Mapping[Target, frozenset[str]] = field(default_factory=dict)
+
+    def value(self, target: Target, key: str) -> str:
+        """Return what a limit is, "" = not set. ``QOS/NAME`` is "yes" where that QOS may be used."""
+        word, _, name = key.partition("/")
+        if word == "QOS" and name:
+            return "yes" if name in self.may_use.get(target, ()) else ""
+        return self.limits.get(target, {}).get(key, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One limit that is not as the policy wants it. "" = not set. ``argv`` is the command that sets it."""
+
+    entity: Entity
+    name: str
+    key: str
+    have: str
+    want: str
+    needs: Needs = Needs.OPERATOR
+    argv: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Return what names this limit in the data that is kept."""
+        return id_of((self.entity, self.name), self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A rule, or a part of one, that Slurm cannot keep: the quota's id and a sentence that says why."""
+
+    quota: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        changes: what to write. drift: what differs by somebody's hand and is left as it is.
+        left_out: what only the hub's own check keeps. wanted: all limits, by their id.
+        stays: QOS that we once allowed and no rule wants any more, which Slurm still has; they are never taken away.
+    """
+
+    changes: tuple[Change, ...] = ()
+    drift: tuple[Change, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    wanted: Mapping[str, str] = field(default_factory=dict)
+    stays: Mapping[str, str] = field(default_factory=dict)
+
+    def written(self, last: Mapping[str, str], applied: Iterable[Change] = ()) -> dict[str, str]:
+        """Return what is last written by us, once these changes are applied: the ``last`` of the next plan."""
+        done, kept = {c.id: c.want for c in applied}, {c.id for c in self.drift}
+        open_ = {c.id for c in self.changes} - set(done)
+        ours = {id_: want for id_, want in self.wanted.items() if id_ not in open_ | kept}
+        old = {id_: value for id_, value in last.items() if id_ in open_ | kept}
+        ours |= {id_: want for id_, want in done.items() if want}
+        return {**{id_: value for id_, value in self.stays.items() if list_of(id_) not in ours}, **old, **ours}
+
+
+def plan(
+    quotas: Sequence[Quota],
+    state: State,
+    *,
+    now: float,
+    people: Mapping[str, Person] | None = None,
+    budgets: Mapping[str, int] | None = None,
+    fence: Fence | None = None,
+    last: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> Plan:
+    """Return what has to change in Slurm for these quotas.
+
+    Args:
+        people: groups and roles by user name. budgets: by account, all that was ever granted to it (with refunds), in
+            milli-GPU-seconds. last: what an earlier plan has written. force: overwrite what others have set.
+    """
+    wish = _Wish(quotas, state, fence or Fence(), now)
+    wish.collect(people or {}, budgets or {})
+    known, changes, drift = dict(last or {}), [], []
+    by_hand = set() if force else wish.lists_by_hand(known)
+    wanted = {(target, key): str(value) for target, limits in wish.limits.items() for key, value in limits.items()}
+    named = {id_of(t, k): (t, k) for t in state.limits for k in state.limits[t]} | {id_of(*one): one for one in wanted}
+    for id_, (target, key) in sorted(named.items()):
+        if (target, key) not in wanted and id_ not in known:
+            continue  # no business of ours
+        have, want = state.value(target, key), wanted.get((target, key), "")
+        if have == want or (not want and key.partition("/")[0] in (*_STAYS, "Name")):
+            continue
+        change = Change(
+            *target, key, have, want, wish.needs(target, key, want), single(target, key, want, state.cluster)
+        )
+        # A default that is not in the list kept by hand would be refused, or let nobody run.
+        ours = is_ours(id_, have, known) and not (key == "DefaultQOS" and target in by_hand)
+        if ours or force:
+            changes.append(change)
+        elif want:
+            drift.append(change)
+    ids = {id_of(*one): value for one, value in wanted.items()}
+    changes.sort(key=lambda c: (ORDER.index(c.entity), c.name, c.key != "Name", c.key != "QOS", c.key))
+    old = {id_: value for id_, value in known.items() if id_ not in ids and state.value(*read_id(id_)) == value}
+    stays = {id_: value for id_, value in old.items() if read_id(id_)[1].partition("/")[0] in _STAYS}
+    return Plan(tuple(changes), tuple(drift), tuple(dict.fromkeys(wish.left_out)), ids, stays)
+
+
+class _Wish:
+    """Collects the limits that a policy wants, the tightest where several are about the same thing."""
+
+    def __init__(self, quotas: Sequence[Quota], state: State, fence: Fence, now: float) -> None:
+        self.quotas = [quota for quota in quotas if quota.in_force(now)]
+        self.soft = [q for q in quotas if q.soft_qos and (q.window is not Window.TERM or now < q.end)]
+        self.soft_of: dict[str, set[str]] = {}
+        self.state, self.fence = state, fence
+        self.limits: dict[Target, dict[str, int | str]] = {}
+        self.left_out: list[LeftOut] = []
+
+    def collect(self, people: Mapping[str, Person], budgets: Mapping[str, int]) -> None:
+        """Go through all associations that there are."""
+        if GPU not in self.state.tres:
+            self.left_out.append(LeftOut("", "Slurm counts no GPUs: AccountingStorageTRES does not name gres/gpu."))
+        self._find_soft(people)
+        accounts = [name for entity, name in self.state.limits if entity is Entity.ACCOUNT and name != ROOT]
+        for account in accounts:
+            target = (Entity.ACCOUNT, account)
+            for one in applying(self.quotas, Person(""), account):
+                if one.quota.who is Who.ACCOUNT:
+                    self._rule(target, one.quota)
+                    self._budget(account, one.quota)
+            if account in budgets:
+                self._write_budget(account, budgets[account])
+        for entity, name in self.state.limits:
+            account, _, user = name.partition("/")
+            user = user.partition("/")[0]
+            if entity is not Entity.USER or account == ROOT:
+                continue
+            for one in applying(self.quotas, people.get(user, Person(user)), account):
+                if one.quota.who is Who.ACCOUNT:
+                    continue
+                if one.subject != user or one.quota.together:
+                    self._leave(one.quota, "Slurm knows no limit that the members of a group or role share.")
+                    continue
+                self._rule((entity, name), one.quota)
+                self._user_time((entity, name), one.quota)
+            self._no_wider((entity, name), (Entity.ACCOUNT, account))
+        self._allow_soft()
+        self._sessions()
+
+    def lists_by_hand(self, known: Mapping[str, str]) -> set[Target]:
+        """Return who has a list of QOS by somebody's hand in place of ours; the QOS of soft limits are added to it."""
+        found = set()
+        for target in [target for target, limits in self.limits.items() if "QOS" in limits]:
+            have = self.state.value(target, "QOS")
+            if have != self.limits[target]["QOS"] and not is_ours(id_of(target, "QOS"), have, known):
+                found.add(target)
+                for qos in sorted(self.soft_of.get(target[1], ())):
+                    self._put(target, f"QOS/{qos}", "yes")
+        return found
+
+    def needs(self, target: Target, key: str, want: str) -> Needs:
+        """Return who may make this change: QOS take an administrator, and nothing can name one that is not there."""
+        names = want.split(",") if key in ("QOS", "DefaultQOS") else []
+        names += [key.partition("/")[2]] if key.startswith("QOS/") else []
+        missing = any((Entity.QOS, name) not in self.state.limits for name in names if name)
+        return Needs.ADMINISTRATOR if target[0] is Entity.QOS or missing else Needs.OPERATOR
+
+    def _rule(self, target: Target, quota: Quota) -> None:
+        """Write the limits of one rule to an association."""
+        if quota.concurrent_gpus is not None:
+            self._put(target, f"GrpTRES/{GPU}", quota.concurrent_gpus)
+        if quota.gpu_types is not None:
+            for name in sorted(self.state.tres):
+                type_ = name.removeprefix(f"{GPU}:")
+                if type_ != name and type_ not in quota.gpu_types:
+                    self._put(target, f"GrpTRES/{name}", 0)
+        if quota.sessions_per_day is not None:
+            self._leave(quota, "Slurm does not count starts per day.")
+        for key, value in self._of_sessions(quota, "GrpJobs" if target[0] is Entity.ACCOUNT else "MaxJobs").items():
+            if self.fence.every_job:
+                self._put(target, key, value)
+            elif quota.who is not Who.USER or quota.name != "*" or not self.fence.session_qos:
+                self._leave(
+                    quota,
+                    "Limits of single sessions: Slurm cannot tell a session from another job. For all users alike "
+                    "they can be kept on a QOS for sessions only, otherwise for every job or not at all.",
+                )
+
+    @staticmethod
+    def _of_sessions(quota: Quota, jobs: str) -> dict[str, int]:
+        found = {
+            f"MaxTRES/{GPU}": quota.session_gpus,
+            "MaxWall": None if quota.time_limit is None else -(-quota.time_limit // 60),
+            jobs: quota.sessions,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _sessions(self) -> None:
+        """Write what holds for every user's sessions to the QOS that only sessions use."""
+        name = self.fence.session_qos
+        if not name:
+            return
+        target = (Entity.QOS, name)
+        self._put(target, "Name", "yes")
+        for quota in self.quotas:
+            if quota.who is Who.USER and quota.name == "*":
+                for key, value in self._of_sessions(quota, "MaxJobsPerUser").items():
+                    self._put(target, key, value)
+                if quota.concurrent_gpus is not None:
+                    self._put(target, f"MaxTRESPerUser/{GPU}", quota.concurrent_gpus)
+
+    def _find_soft(self, people: Mapping[str, Person]) -> None:
+        """Find the QOS of soft limits that may be about each account or one of its users, soon or now."""
+        for entity, name in self.state.limits:
+            account, _, user = name.partition("/")
+            user = user.partition("/")[0]
+            if entity is Entity.QOS or account == ROOT:
+                continue
+            for one in applying(self.soft, people.get(user, Person(user)), account):
+                if user or one.quota.who is Who.ACCOUNT:
+                    self.soft_of.setdefault(account, set()).add(one.quota.soft_qos)
+        for quota in self.soft:
+            if (Entity.QOS, quota.soft_qos) not in self.state.limits:
+                self._leave(
+                    quota,
+                    f"Slurm refuses whoever is over this limit (Invalid qos) until there is a QOS {quota.soft_qos}; "
+                    "its Priority is yours to set.",
+                )
+
+    def _allow_soft(self) -> None:
+        """Let accounts use the QOS of their soft limits, and users who have QOS of their own."""
+        for (entity, name), limits in self.state.limits.items():
+            own = bool(limits.get("QOS")) if entity is Entity.USER else entity is Entity.ACCOUNT
+            for qos in sorted(self.soft_of.get(name.partition("/")[0], ())) if own else ():
+                self._put((Entity.QOS, qos), "Name", "yes")
+                if "QOS" not in self.limits.get((entity, name), {}):  # else it is in that list
+                    self._put((entity, name), f"QOS/{qos}", "yes")
+
+    def _budget(self, account: str, quota: Quota) -> None:
+        if quota.gpu_time is None or quota.soft:
+            return
+        if quota.window is Window.TOTAL:
+            self._write_budget(account, quota.gpu_time)
+        else:
+            self._leave(quota, "GPU time per window: Slurm's counters know no windows.")
+
+    def _write_budget(self, account: str, amount: int) -> None:
+        minutes = self._minutes(amount)
+        if minutes is None or self.fence.budgets is Budgets.NONE:
+            return
+        if self.fence.budgets is Budgets.ASSOCIATION:
+            self._put((Entity.ACCOUNT, account), f"GrpTRESMins/{GPU}", minutes)
+            return
+        name = self.fence.prefix + account
+        target = (Entity.QOS, name)
+        self._put(target, "Name", "yes")
+        self._put(target, "Flags/NoDecay", "yes")
+        self._put(target, f"GrpTRESMins/{GPU}", minutes)
+        beside = {*self.fence.keep_qos, *self.soft_of.get(account, ())}
+        self._put((Entity.ACCOUNT, account), "QOS", ",".join(sorted({name, *beside})))
+        self._put((Entity.ACCOUNT, account), "DefaultQOS", name)
+        for qos in sorted(self.soft_of.get(account, ())):
+            why = f"Slurm does not count jobs with QOS {qos} in {account}'s budget."
+            self.left_out.append(LeftOut("", why))
+        for (entity, user), limits in self.state.limits.items():
+            own = {*limits.get("QOS", "").split(","), limits.get("DefaultQOS", "")} - {"", name, *self.fence.keep_qos}
+            if entity is Entity.USER and user.startswith(f"{account}/") and own:
+                why = (
+                    f"{user} has QOS of its own ({', '.join(sorted(own))}), which {account}'s budget does not count. "
+                    "While one of them is the default, Slurm does not change the account's."
+                )
+                self.left_out.append(LeftOut("", why))
+
+    def _user_time(self, target: Target, quota: Quota) -> None:
+        if quota.gpu_time is None or quota.soft:
+            return
+        minutes = self._minutes(quota.gpu_time)
+        if quota.window is not Window.TOTAL:
+            self._leave(quota, "GPU time per window: Slurm's counters know no windows.")
+        elif self.fence.budgets is not Budgets.ASSOCIATION:
+            self._leave(quota, "GPU time of a user: only associations can keep it, where it decays.")
+        elif minutes is not None:
+            self._put(target, f"GrpTRESMins/{GPU}", minutes)
+
+    def _minutes(self, amount: int) -> int | None:
+        """Return the GPU-minutes that so many milli-GPU-seconds buy at the lowest price, None for no end of them."""
+        return -(-max(0, amount) // (60 * self.fence.least_factor)) if self.fence.least_factor else None
+
+    def _no_wider(self, user: Target, account: Target) -> None:
+        """Keep a user's own limits within the account's: in Slurm the user's would count, even if wider."""
+        mine, theirs = self.limits.get(user, {}), self.limits.get(account, {})
+        for key in [key for key in mine if key.startswith("Max") and key in theirs]:
+            self._put(user, key, theirs[key])
+
+    def _put(self, target: Target, key: str, value: int | str) -> None:
+        tres = key.partition("/")[2]
+        if tres.startswith("gres/") and tres not in self.state.tres:
+            return
+        limits = self.limits.setdefault(target, {})
+        known = limits.get(key, value)
+        limits[key] = min(known, value) if isinstance(known, int) and isinstance(value, int) else value
+
+    def _leave(self, quota: Quota, why: str) -> None:
+        self.left_out.append(LeftOut(quota.id, why))
+
+
+def commands(changes: Iterable[Change], cluster: str) -> tuple[tuple[str, ...], ...]:
+    """Return sacctmgr's commands for these changes: one for each QOS and account, one for users who get the same."""
+    return settings_of([((c.entity, c.name), c.key, c.want) for c in changes], cluster)

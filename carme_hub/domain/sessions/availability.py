@@ -1,0 +1,343 @@
+"""What is free now, when a choice would start, and the smaller choice that would start sooner, from one look.
+
+Truth first: "starts now" is said only when a node fits the choice and no other job waits for the same GPUs. An
+expected start is the moment by which running jobs must have given back enough, by their own time limits; with jobs
+ahead it is only the earliest moment, and is said so. Where Slurm did not answer, the sentences speak of the past.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from carme_hub.domain.cluster.jobs import Job, Phase
+from carme_hub.domain.cluster.resources import Gpus, Node
+
+from .profile import Limit, Profile
+from .session import Request
+
+#: Reasons of waiting jobs that are in line; held or dependent jobs are not ahead of anybody.
+_IN_LINE = frozenset({"", "None", "Resources", "Priority"})
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCount:
+    """GPUs of one type: all, free now, and on nodes where nothing can start."""
+
+    total: int = 0
+    free: int = 0
+    down: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The nodes of one partition, indexed once."""
+
+    nodes: tuple[Node, ...]
+    gpus: Mapping[str, TypeCount]
+    cpus: TypeCount
+
+    def largest(self, type: str, cpus: int, memory_mib: int) -> int:
+        """Return the most GPUs of a type that one node can give now beside these CPUs and this memory."""
+        return max((n.free_gpus(type) for n in self.nodes if n.fits(Gpus(), cpus, memory_mib)), default=0)
+
+    def fits(self, request: Request) -> bool:
+        """Return whether one node could take this now."""
+        return any(n.fits(request.gpus, request.cpus, request.memory_mib) for n in self.nodes)
+
+    def could_fit(self, request: Request) -> bool:
+        """Return whether one node could take this if it were empty."""
+        gpus = request.gpus
+        return any(
+            n.cpus >= request.cpus
+            and n.memory_mib >= request.memory_mib
+            and (not gpus or n.gpus.get(gpus.type, 0) >= gpus.count)
+            for n in self.nodes
+        )
+
+
+class Cluster:
+    """One look at nodes and jobs. All pages of that moment share it, and what is worked out from it.
+
+    Args:
+        seen: when the nodes were seen, UTC epoch seconds; 0 = never yet.
+        silent_since: since when Slurm has not answered; 0 = it does.
+        queue: what does not fit now waits by itself. One box without Slurm has no queue.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[Node] = (),
+        jobs: Iterable[Job] = (),
+        *,
+        seen: float = 0.0,
+        silent_since: float = 0.0,
+        queue: bool = True,
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.jobs = tuple(jobs)
+        self.seen = seen
+        self.silent_since = silent_since
+        self.queue = queue
+        self._parts: dict[str, Part] = {}
+        self._ends: dict[str, Mapping[str, list[tuple[float, int]]]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether Slurm has ever answered."""
+        return bool(self.seen)
+
+    def part(self, partition: str) -> Part:
+        """Return the nodes of a partition (or of several, ``a,b``); "" = all nodes."""
+        if partition not in self._parts:
+            names = set(partition.split(","))
+            nodes = [n for n in self.nodes if not partition or names & set(n.partitions)]
+            self._parts[partition] = _index(nodes)
+        return self._parts[partition]
+
+    def waiting(self, request: Request) -> int:
+        """Return how many jobs are in line for the same kind of thing in the same partition."""
+        partitions = ("", *request.partition.split(","))
+        return sum(
+            count
+            for (type, partition), count in self._line.items()
+            if type == request.gpus.type and (not request.partition or partition in partitions)
+        )
+
+    @cached_property
+    def _line(self) -> Counter[tuple[str, str]]:
+        """How many jobs are in line, by type and partition: a form asks this for each of its choices."""
+        waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_LINE)
+        return Counter((job.gpus.type, job.partition) for job in waiting)
+
+    @cached_property
+    def booked(self) -> tuple[Job, ...]:
+        """The jobs that ask for a reservation or run in one."""
+        return tuple(job for job in self.jobs if job.reservation)
+
+    def ends(self, type: str) -> Mapping[str, list[tuple[float, int]]]:
+        """Return when running jobs end and how many GPUs of a type each gives back, by node."""
+        if type not in self._ends:
+            found: dict[str, list[tuple[float, int]]] = {}
+            for job in self._holding:
+                if job.gpus.type == type and job.end and job.nodes:
+                    for name in job.nodes:
+                        found.setdefault(name, []).append((job.end, job.gpus.count // len(job.nodes)))
+            self._ends[type] = found
+        return self._ends[type]
+
+    @cached_property
+    def _holding(self) -> tuple[Job, ...]:
+        return tuple(job for job in self.jobs if job.phase in (Phase.ACTIVE, Phase.ENDING))
+
+
+def _index(nodes: list[Node]) -> Part:
+    gpus: dict[str, list[int]] = {}
+    cpus = [0, 0, 0]
+    for node in nodes:
+        for type, count in node.gpus.items():
+            row = gpus.setdefault(type, [0, 0, 0])
+            row[0] += count
+            row[1] += node.free_gpus(type)
+            row[2] += 0 if node.usable else count
+        cpus[0] += node.cpus
+        cpus[1] += max(0, node.cpus - node.cpus_used) if node.usable else 0
+        cpus[2] += 0 if node.usable else node.cpus
+    return Part(tuple(nodes), {t: TypeCount(*row) for t, row in gpus.items()}, TypeCount(*cpus))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """When a choice would start.
+
+    Attributes:
+        count: of the GPU type asked for, or of CPUs where no GPU is.
+        fits: one node could take it now. possible: one node could take it at all.
+        largest: the most GPUs of the type that would start now on one node.
+        ahead: jobs in line for the same. expected: UTC epoch seconds, 0 = nobody knows.
+    """
+
+    count: TypeCount
+    fits: bool
+    possible: bool
+    largest: int
+    ahead: int
+    expected: float = 0.0
+
+    @property
+    def starts_now(self) -> bool:
+        """Whether nothing stands in the way."""
+        return self.fits and not self.ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A smaller choice that would start sooner: the user options to change, and what it is."""
+
+    options: Mapping[str, str | int] = field(default_factory=dict)
+    what: str = ""
+
+
+def outlook(cluster: Cluster, request: Request, now: float) -> Outlook:
+    """Return when this request would start, as far as one look can tell."""
+    part = cluster.part(request.partition)
+    gpus = request.gpus
+    fits = part.fits(request)
+    return Outlook(
+        count=part.gpus.get(gpus.type, TypeCount()) if gpus else part.cpus,
+        fits=fits,
+        possible=fits or part.could_fit(request),
+        largest=part.largest(gpus.type, request.cpus, request.memory_mib) if gpus else 0,
+        ahead=cluster.waiting(request),
+        expected=now if fits else _freed(cluster, part, request, now),
+    )
+
+
+def _freed(cluster: Cluster, part: Part, request: Request, now: float) -> float:
+    """Return by when one node will have given back enough GPUs, or 0 where that cannot be known."""
+    gpus = request.gpus
+    if not gpus:
+        return 0.0
+    ends = cluster.ends(gpus.type)
+    best = 0.0
+    for node in part.nodes:
+        if not node.usable or node.gpus.get(gpus.type, 0) < gpus.count:
+            continue
+        free = node.free_gpus(gpus.type)
+        for end, count in sorted((max(end, now), count) for end, count in ends.get(node.name, ())):
+            free += count
+            if free >= gpus.count:
+                best = min(best or end, end)
+                break
+    return best
+
+
+def sentence(
+    cluster: Cluster,
+    request: Request,
+    seen: Outlook,
+    clock: Callable[[float], str],
+    *,
+    virtual: bool = False,
+) -> str:
+    """Say it in one line.
+
+    Args:
+        clock: turns UTC epoch seconds into a time as people read it.
+        virtual: the GPUs are a sandbox's make-believe ones, and are labelled so.
+    """
+    gpus = request.gpus
+    what = f"virtual {gpus.type}" if gpus and virtual else gpus.type or "CPUs"
+    if not cluster.known:
+        return f"How many {what} are free is not known right now"
+    count = seen.count
+    if cluster.silent_since:
+        return f"{count.free} of {count.total} {what} were free at {clock(cluster.seen)}"
+    start = f"{count.free} of {count.total} {what} free"
+    if not seen.fits and not cluster.queue:
+        return f"{start}; {_without_queue(request, seen, what, clock)}"
+    if not seen.possible:
+        where = " of this partition" if request.partition else ""
+        most = max((n.gpus.get(gpus.type, 0) for n in cluster.part(request.partition).nodes), default=0)
+        if gpus and most < gpus.count:
+            return f"{start}; no node{where} has {gpus.count} of them, the most is {most}"
+        return f"{start}; no node{where} is large enough for {_size(request)}"
+    if seen.starts_now:
+        return f"{start}; starts now"
+    if seen.fits:
+        return f"{start}; {_jobs(seen.ahead)} in line for {what}, so it may wait a little"
+    if gpus and count.free >= gpus.count > seen.largest:
+        enough = cluster.part(request.partition).largest(gpus.type, 1, 1)
+        if enough >= gpus.count:
+            start += f", but without {_size(request)} beside them"
+        else:
+            start += f", at most {enough} on one node"
+    elif not count.free and count.down:
+        start += f", {count.down} on nodes that are down"
+    line = f"; {_jobs(seen.ahead)} ahead of you" if seen.ahead else ""
+    if seen.expected:
+        return f"{start}{line}; expected start {'not before ' if seen.ahead else ''}{clock(seen.expected)}"
+    return f"{start}{line}; it will wait in the queue"
+
+
+def _without_queue(request: Request, seen: Outlook, what: str, clock: Callable[[float], str]) -> str:
+    gpus = request.gpus
+    if not seen.possible:
+        return f"this machine is too small for {f'{gpus.count} × {what} with ' if gpus else ''}{_size(request)}"
+    if gpus and seen.count.free >= gpus.count:
+        return f"but not {_size(request)} beside them now"
+    if seen.expected:
+        return f"enough by {clock(seen.expected)} at the latest, by the time limits of others"
+    return f"not enough for {_size(request)} now"
+
+
+def _jobs(count: int) -> str:
+    return "1 job is" if count == 1 else f"{count} jobs are"
+
+
+def _size(request: Request) -> str:
+    cpus = "1 CPU" if request.cpus == 1 else f"{request.cpus} CPUs"
+    return f"{cpus} and {request.memory_mib // 1024} GiB"
+
+
+def sooner(cluster: Cluster, profile: Profile, request: Request, *, virtual: bool = False) -> Suggestion | None:
+    """Return a smaller choice from the same profile that one node could take now, or None.
+
+    Tried in this order: the same GPUs with less beside them, fewer GPUs of the same type, another type.
+    """
+    if not cluster.known or cluster.silent_since:
+        return None
+    part = cluster.part(request.partition)
+    if part.fits(request):
+        return None
+    settled = set(profile.override).union(*(c.override for o in profile.options for c in o.choices))
+    sizes = _sizes(profile, request, settled)
+    types: list[str] = [request.gpus.type]
+    if profile.gpus and request.gpus and "gpu_type" not in settled:
+        types += [t for t in profile.gpus.types if t != request.gpus.type]
+    for type in types:
+        found = [(cpus, memory, part.largest(type, cpus, memory) if type else 0) for cpus, memory in sizes]
+        for count in _counts(profile, request, type, "gpus" in settled):
+            for cpus, memory, largest in found:
+                fits = largest >= count if type else part.fits(Request(profile.slug, "", cpus=cpus, memory_mib=memory))
+                if fits:
+                    return _suggestion(request, Gpus(type if count else "", count), cpus, memory, virtual)
+    return None
+
+
+def _sizes(profile: Profile, request: Request, settled: set[str]) -> list[tuple[int, int]]:
+    """Return CPUs and MiB from what was asked down to the least, without doubles."""
+    asked = (request.cpus, request.memory_mib)
+    cpus = asked[0] if "cpus" in settled else min(asked[0], profile.cpus.default)
+    memory = asked[1] if "memory_gib" in settled else min(asked[1], 1024 * profile.memory_gib.default)
+    least_cpus = asked[0] if "cpus" in settled else profile.cpus.min
+    least_memory = asked[1] if "memory_gib" in settled else 1024 * profile.memory_gib.min
+    return list(dict.fromkeys([asked, (cpus, memory), (least_cpus, least_memory)]))
+
+
+def _counts(profile: Profile, request: Request, type: str, settled: bool) -> list[int]:
+    if not type or profile.gpus is None:
+        return [0]
+    limit: Limit = profile.gpus.count
+    most = min(request.gpus.count, profile.gpus.most(type))
+    if settled:
+        return [request.gpus.count] if most == request.gpus.count else []
+    return [n for n in range(most, 0, -1) if limit.allows(n)]
+
+
+def _suggestion(request: Request, gpus: Gpus, cpus: int, memory_mib: int, virtual: bool) -> Suggestion:
+    options: dict[str, str | int] = {}
+    if gpus.type != request.gpus.type:
+        options["gpu_type"] = gpus.type
+    if gpus.count != request.gpus.count:
+        options["gpus"] = gpus.count
+    words = [f"{gpus.count} × {'virtual ' if virtual else ''}{gpus.type}"] if gpus else []
+    if cpus != request.cpus:
+        options["cpus"] = cpus
+        words.append("1 CPU" if cpus == 1 else f"{cpus} CPUs")
+    if memory_mib != request.memory_mib:
+        options["memory_gib"] = memory_mib // 1024
+        words.append(f"{memory_mib // 1024} GiB of memory")
+    return Suggestion(options, ", ".join(words))

@@ -1,0 +1,189 @@
+"""A companion: more nodes for a session that runs, as a job of their own. What may be asked for, and when it starts.
+
+Slurm cannot grow a job that has GPUs, so a session that needs more gets a second job beside it. It is for the same
+user, account, partition, image and reservation, and ends with its session. The limits of the profile hold on each of
+its nodes. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
+from carme_hub.errors import Refused
+
+from .availability import Cluster, outlook, sentence
+from .profile import Limit, Profile
+from .session import Request
+
+
+class NoCompanion(Refused):
+    """This session cannot have these nodes beside it."""
+
+    reason = "companion-not-allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for beside a session.
+
+    Attributes:
+        gpus: in all, the same number on each node. cpus, memory_mib: on each node; 0 = as the session has.
+        minutes: 0 = for the rest of the session's time. name: what it is for, in a word.
+    """
+
+    nodes: int = 1
+    gpus: int = 0
+    cpus: int = 0
+    memory_mib: int = 0
+    minutes: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When a companion would start: in words, whether that is now, and the expected time (0 = nobody knows).
+
+    Attributes:
+        never: no nodes of the partition could ever take it.
+    """
+
+    said: str
+    now: bool = False
+    expected: float = 0.0
+    never: bool = False
+
+
+def request_for(wish: Wish, parent: Request, profile: Profile, *, minutes_left: int, most_nodes: int) -> Request:
+    """Return what a wish asks of the cluster: what differs from the session that it is for.
+
+    CPUs and memory are what the profile gives that is at least as much as was asked for.
+
+    Args:
+        minutes_left: of the session's time. most_nodes: of one companion.
+
+    Raises:
+        NoCompanion: naming the limit.
+    """
+    if not 1 <= wish.nodes <= most_nodes:
+        raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {wish.nodes}.")
+    if minutes_left < 1:
+        raise NoCompanion("The session's time is nearly over. Give it more time first.")
+    return replace(
+        parent,
+        nodes=wish.nodes,
+        gpus=_gpus(wish, parent, profile),
+        cpus=_at_least(profile, profile.cpus, wish.cpus or parent.cpus, "CPUs"),
+        memory_mib=1024
+        * _at_least(profile, profile.memory_gib, -(-(wish.memory_mib or parent.memory_mib) // 1024), "GiB of memory"),
+        time_limit=min(wish.minutes or minutes_left, minutes_left),
+        nice=0,
+        purpose=wish.name,
+    )
+
+
+def _gpus(wish: Wish, parent: Request, profile: Profile) -> Gpus:
+    limit, name = profile.gpus, profile.display_name
+    if limit is None:
+        if wish.gpus:
+            raise NoCompanion(f"“{name}” gives no GPU. Start a session with a profile that does.")
+        return NO_GPUS
+    type = parent.gpus.type or limit.default_type
+    each, rest = divmod(wish.gpus, wish.nodes)
+    if rest:
+        raise NoCompanion(
+            f"{wish.gpus} GPUs are not the same number on each of {wish.nodes} nodes. "
+            f"Ask for {each * wish.nodes or wish.nodes} or {(each + 1) * wish.nodes}."
+        )
+    if not limit.count.allows(each) or each > limit.most(type):
+        raise NoCompanion(
+            f"“{name}” gives {_range(limit.count, limit.most(type))} {type} on each node; you asked for {each}."
+        )
+    return Gpus(type, wish.gpus) if wish.gpus else NO_GPUS
+
+
+def _at_least(profile: Profile, limit: Limit, wanted: int, unit: str) -> int:
+    """Return the least that a limit allows and that is enough."""
+    if limit.choices:
+        enough = [choice for choice in limit.choices if choice >= wanted]
+        if enough:
+            return min(enough)
+    elif wanted <= limit.max:
+        return max(wanted, limit.min)
+    raise NoCompanion(
+        f"“{profile.display_name}” gives {limit.max} {unit} on each node at most; you asked for {wanted}."
+    )
+
+
+def _range(limit: Limit, most: int) -> str:
+    if limit.choices:
+        return "one of " + ", ".join(str(choice) for choice in limit.choices if choice <= most)
+    return f"{limit.min} to {most}" if limit.min < most else f"{most}"
+
+
+def starts(
+    cluster: Cluster, request: Request, now: float, clock: Callable[[float], str], *, virtual: bool = False
+) -> Start:
+    """Return when nodes for a request would be there, as far as one look can tell.
+
+    Args:
+        clock: turns UTC epoch seconds into a time as people read it.
+        virtual: the GPUs are a sandbox's make-believe ones, and are labelled so.
+    """
+    one = request.on_one_node()
+    if request.nodes == 1 or not cluster.known or cluster.silent_since:
+        seen = outlook(cluster, one, now)
+        known = cluster.known and not cluster.silent_since
+        return Start(
+            sentence(cluster, one, seen, clock, virtual=virtual),
+            now=known and seen.starts_now,
+            expected=seen.expected if known else 0.0,
+            never=known and not seen.possible,
+        )
+    nodes = cluster.part(request.partition).nodes
+    each = [outlook(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]
+    fit, possible = sum(seen.fits for seen in each), sum(seen.possible for seen in each)
+    what = _size(one, virtual)
+    if possible < request.nodes:
+        where = " of this partition" if request.partition else ""
+        count = "no node" if not possible else "only 1 node" if possible == 1 else f"only {possible} nodes"
+        return Start(f"{count}{where} could ever give {what}, and {request.nodes} are asked for", never=True)
+    ahead = cluster.waiting(request)
+    start = f"{_nodes(fit)} free with {what}"
+    if fit >= request.nodes:
+        if not ahead:
+            return Start(f"{start}; starts now", now=True, expected=now)
+        return Start(f"{start}; others are in line for the same, so it may wait a little", expected=now)
+    # By then so many of them will have given back enough; of a node of which nobody knows, nothing is counted.
+    ends = sorted(seen.expected for seen in each if seen.expected)
+    if len(ends) < request.nodes:
+        return Start(f"{start}; it will wait in the queue")
+    expected = ends[request.nodes - 1]
+    return Start(f"{start}; expected start {'not before ' if ahead else ''}{clock(expected)}", expected=expected)
+
+
+def _only(cluster: Cluster, node: str) -> Cluster:
+    """Return the cluster as if it had one node."""
+    jobs = [job for job in cluster.jobs if node in job.nodes]
+    return Cluster([each for each in cluster.nodes if each.name == node], jobs, seen=cluster.seen)
+
+
+def _nodes(count: int) -> str:
+    return {0: "no node is", 1: "1 node is"}.get(count, f"{count} nodes are")
+
+
+def _size(request: Request, virtual: bool) -> str:
+    cpus = "1 CPU" if request.cpus == 1 else f"{request.cpus} CPUs"
+    rest = f"{cpus} and {request.memory_mib // 1024} GiB"
+    if not request.gpus:
+        return rest
+    return f"{request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}, {rest}"
+
+
+def shown(request: Request, *, virtual: bool = False) -> str:
+    """Return what a companion is, in words: ``2 nodes more for training, 4 × a100``."""
+    nodes = "1 node more" if request.nodes == 1 else f"{request.nodes} nodes more"
+    what = f" for {request.purpose}" if request.purpose else ""
+    gpus = f", {request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""
+    return f"{nodes}{what}{gpus}"

@@ -1,0 +1,296 @@
+"""Alive, gone or unknown: what may be said of a session's job from what was observed. Gone needs proof.
+
+The rule, in the order in which it is applied:
+
+* No answer, or none that could be understood, says nothing. It is never counted for an end.
+* A live job of that name and user in the newest answer: **alive** (the newest one that Slurm shows, if there are two).
+* A state word that we do not know: **unknown**, whatever else is known.
+* Otherwise the answer shows no live job: absent, or terminal. **Gone** takes two such answers in a row, the second
+  question put after the first answer, and one of
+
+  1. accounting, asked after the first of them, has a terminal record for the newest incarnation,
+  2. our own end mark: the job's supervisor said that it has ended,
+  3. accounting has no record at all, the controller has shown nothing for ``forget_after`` seconds, and never showed
+     the job for longer than it needs to save its state: it was never accepted, or forgotten in a crash (for
+     ``settle_after`` seconds where the server proved itself and this process, a new one, never saw the job),
+  4. likewise, but accounting has a record that never ends (a runaway: a job forgotten in a crash leaves one),
+  5. the controller itself said "terminal" of a job that never had a node (accounting first hears of a job when it
+     could start), or of an incarnation that accounting knows as requeued and not as started again,
+  6. the controller said nothing but "terminal" or "absent" for ``settle_after`` seconds, while accounting answers but
+     never heard of the end: it lost the message, or a requeued job ended before it started again.
+
+* Anything else: **unknown**, and unknown keeps the session.
+
+All times here are readings of one monotonic clock: a step of the wall clock must not end a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from carme_hub.domain.cluster.jobs import Job, JobRecord, Phase, Snapshot
+
+_LIVE = frozenset({Phase.WAITING, Phase.ACTIVE, Phase.ENDING})
+
+
+class Standing(Enum):
+    """The three answers."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one answer of the controller said of the jobs of one name and user.
+
+    Attributes:
+        jobs: those jobs, oldest first; empty: the controller answered and showed none.
+        error: not empty: there was no answer, or none that could be understood.
+    """
+
+    asked: float
+    answered: float
+    jobs: tuple[Job, ...] = ()
+    error: str = ""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, name: str, user: str) -> Observation:
+        """Return what a snapshot shows of one session."""
+        return cls(snapshot.asked, snapshot.answered, snapshot.named(name, user))
+
+    @classmethod
+    def failed(cls, asked: float, answered: float, error: str) -> Observation:
+        """Return the observation that nothing was learned."""
+        return cls(asked, answered, error=error or "no answer")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the observations of one session come to. ``add`` folds one in; nothing grows.
+
+    Attributes:
+        last: the newest understood observation.
+        ends: answers in a row without a live job, each asked after the one before was complete.
+        ended_since: when the first of these was asked.
+        said_terminal: one of these named the job with a terminal state.
+        first_seen, last_seen: when a job was first and last in an answer.
+        job: the job as last seen.
+        error, error_since: the failure now going on, "" when the newest observation was understood.
+    """
+
+    last: Observation | None = None
+    ends: int = 0
+    ended_since: float = 0.0
+    said_terminal: bool = False
+    first_seen: float | None = None
+    last_seen: float | None = None
+    job: Job | None = None
+    error: str = ""
+    error_since: float = 0.0
+
+    @classmethod
+    def of(cls, observations: Iterable[Observation]) -> History:
+        """Fold many observations, oldest first."""
+        history = cls()
+        for observation in observations:
+            history = history.add(observation)
+        return history
+
+    def add(self, new: Observation) -> History:
+        """Return the history with one more observation. One that was asked before the newest is left out."""
+        if self.last is not None and new.asked <= self.last.asked:
+            return self
+        if new.error:
+            return replace(self, error=new.error, error_since=self.error_since if self.error else new.asked)
+        first_seen, last_seen, job = self.first_seen, self.last_seen, self.job
+        if new.jobs:
+            first_seen = new.asked if first_seen is None else first_seen
+            last_seen, job = new.asked, _newest(new.jobs)
+        ends, since, said = 0, 0.0, False
+        if job is None or not new.jobs or job.phase is Phase.TERMINAL:  # what is not ended is newer than what is
+            apart = self.last is not None and new.asked >= self.last.answered
+            ends, since = (self.ends + apart, self.ended_since) if self.ends else (1, new.asked)
+            said = self.said_terminal or bool(new.jobs)
+        return History(new, ends, since, said, first_seen, last_seen, job)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """An understood answer of accounting (``sacct -D``) for one name and user."""
+
+    asked: float
+    records: tuple[JobRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait before silence means something, in seconds.
+
+    Attributes:
+        forget_after: longer than Slurm's state save delay (5 s) and the submit time limit together.
+        save_delay: a job shown for longer than this is in the controller's saved state, and cannot be forgotten.
+        settle_after: how long the controller's word alone must stand when accounting lost the end of a job.
+        stale_after: an older answer no longer says that a job is alive.
+    """
+
+    forget_after: float = 36.0
+    save_delay: float = 15.0
+    settle_after: float = 300.0
+    stale_after: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be believed of one session.
+
+    Attributes:
+        standing: alive, gone or unknown.
+        reason: why, in one sentence for logs and pages.
+        job: the session's job as last seen.
+        record: its newest incarnation in accounting, where accounting was asked.
+        others: further live jobs of the same name and user; there should be none.
+        requeued: someone made Slurm run the job again: what we started has ended.
+        wants_records: accounting's word would help now.
+    """
+
+    standing: Standing
+    reason: str
+    job: Job | None = None
+    record: JobRecord | None = None
+    others: tuple[Job, ...] = ()
+    requeued: bool = False
+    wants_records: bool = False
+
+
+def judge(
+    history: History,
+    *,
+    now: float,
+    job_id: int = 0,
+    submitted: float = 0.0,
+    proved: bool = False,
+    unseen: bool = False,
+    accounting: Accounting | None = None,
+    end_mark: bool = False,
+    patience: Patience = Patience(),
+) -> Verdict:
+    """Return the verdict on one session.
+
+    Args:
+        history: the observations of its job's name and user, by this process.
+        now: the same clock as the observations.
+        job_id, submitted: what Slurm said when the job was submitted (epoch), 0 where we never learned it.
+        proved: the job is known to be in the controller's saved state.
+        unseen: its server proved itself, and this process neither submitted the job nor saw it in any answer.
+        accounting: accounting's newest understood answer, None when not asked or not answered.
+        end_mark: the job's own supervisor told us that it has ended.
+    """
+    last = history.last
+    if last is None:
+        return Verdict(Standing.UNKNOWN, history.error or "Slurm has not been asked yet.")
+    record = _newest_record(accounting, submitted)
+    live = tuple(j for j in last.jobs if j.phase is not Phase.TERMINAL)
+    if live:
+        return _with_live(history, live, now, job_id, submitted, record, patience)
+    if history.ends < 2:
+        word = "terminal" if last.jobs else "absent"
+        return Verdict(Standing.UNKNOWN, f"The job is {word} in one answer; another is awaited.", history.job, record)
+    proof = _proof(history, proved, unseen, accounting, record, end_mark, patience)
+    if proof:
+        return Verdict(Standing.GONE, proof, history.job, record)
+    return Verdict(Standing.UNKNOWN, _missing(history, accounting, record), history.job, record, wants_records=True)
+
+
+def _with_live(
+    history: History,
+    live: tuple[Job, ...],
+    now: float,
+    job_id: int,
+    submitted: float,
+    record: JobRecord | None,
+    patience: Patience,
+) -> Verdict:
+    """Return the verdict where the newest answer shows a job that has not ended."""
+    ours = [j for j in live if job_id and j.id == job_id] or list(live)
+    job = _newest(ours)
+    others = tuple(j for j in live if j is not job)
+    requeued = job.restarts > 0 or bool(submitted and job.id == job_id and job.submitted > submitted + 1)
+    if job.phase not in _LIVE:
+        return Verdict(Standing.UNKNOWN, f"Slurm says {job.state!r}, which is not understood.", job, record, others)
+    if history.last is not None and now - history.last.answered > patience.stale_after:
+        why = f"Slurm has not answered for {now - history.last.answered:.0f} s"
+        why = f"{why}: {history.error}" if history.error else f"{why}."
+        return Verdict(Standing.UNKNOWN, why, job, record, others, requeued)
+    return Verdict(Standing.ALIVE, f"Slurm says {job.state}.", job, record, others, requeued)
+
+
+def _proof(
+    history: History,
+    proved: bool,
+    unseen: bool,
+    accounting: Accounting | None,
+    record: JobRecord | None,
+    end_mark: bool,
+    patience: Patience,
+) -> str:
+    """Return what proves the end after two answers without a live job, or ""."""
+    if end_mark:
+        return "The job's own supervisor said that it ended, and Slurm shows it no more."
+    if accounting is None or accounting.asked < history.ended_since or history.last is None:
+        return ""
+    if record is not None and record.phase is Phase.TERMINAL:
+        return f"Slurm's accounting says {record.state}, and the controller shows it no more."
+    requeued = record is not None and record.state == "REQUEUED"
+    ended = history.job if history.said_terminal else None
+    if ended is not None and not ended.nodes and record is None and not proved:
+        return f"The controller says {ended.state}; it never had a node."
+    if ended is not None and requeued and ended.restarts > 0:
+        return f"The controller says {ended.state}; it was requeued and did not start again."
+    shorter = min(history.last.asked, accounting.asked) - history.ended_since
+    if history.said_terminal or requeued:
+        return (
+            "The controller shows no such job; accounting missed its end." if shorter >= patience.settle_after else ""
+        )
+    if record is not None and record.phase not in (Phase.WAITING, Phase.ACTIVE):
+        return ""
+    on_disk = proved or (
+        history.first_seen is not None
+        and history.last_seen is not None
+        and history.last_seen - history.first_seen > patience.save_delay
+    )
+    if on_disk or shorter < (patience.settle_after if unseen else patience.forget_after):
+        return ""
+    if record is None:
+        return "Slurm knows no such job: it was never accepted, or the controller forgot it."
+    return "The controller forgot the job in a crash; accounting's record of it will never end by itself."
+
+
+def _missing(history: History, accounting: Accounting | None, record: JobRecord | None) -> str:
+    """Return what is still missing to say that the job is gone."""
+    seen = "says that the job ended" if history.said_terminal else "shows no such job"
+    if accounting is None or accounting.asked < history.ended_since:
+        return f"The controller {seen}; accounting has not answered yet."
+    if record is None:
+        return f"The controller {seen}; accounting has no record of it yet."
+    return f"The controller {seen}; accounting still says {record.state}."
+
+
+def _newest(jobs: Sequence[Job]) -> Job:
+    """Return the job that counts of several: the one not ended, then the newest."""
+    if len(jobs) == 1:
+        return jobs[0]
+    return max(jobs, key=lambda j: (j.phase is not Phase.TERMINAL, j.submitted, j.id))
+
+
+def _newest_record(accounting: Accounting | None, submitted: float) -> JobRecord | None:
+    """Return the newest incarnation that accounting knows."""
+    if accounting is None:
+        return None
+    records = [r for r in accounting.records if r.submitted >= submitted - 1]
+    if not records:
+        return None
+    return max(records, key=lambda r: (r.submitted, r.start, r.id))

@@ -1,0 +1,322 @@
+"""The only writer of session rows: what is in memory was committed first.
+
+A hub process owns the open sessions of its cluster. Rows are read once at start; every change is written by a thread
+and only then shown to the rest of the process, so that a crash at any point leaves the row at least as old as what
+anybody acted upon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from carme_hub.crash import crash_point
+from carme_hub.domain.sessions.session import Request, Session, SessionState
+from carme_hub.errors import Refused, StoreError
+from carme_hub.store.sessions import SessionStore
+from carme_hub.store.threads import in_store_thread
+
+Clock = Callable[[], float]
+
+#: Seconds for which pages say how the last session of a server ended.
+REMEMBERED = 7 * 24 * 3600.0
+#: Seconds after its GPU time was held in which a session must be written. Later the ledger may have given that back
+#: (``accounting.context.UNWRITTEN``), and the session would run on nothing.
+WRITTEN_WITHIN = 90.0
+TOO_LATE = "The hub's database took too long to write this session down, so it was not started. Start it again."
+#: How many companions of one session are listed: the newest.
+LISTED = 200
+
+
+class CallbackRefused(Refused):
+    """The start-up callback was not accepted; the message is for the job's log."""
+
+    reason = "callback-refused"
+
+
+def hash_nonce(nonce: str) -> str:
+    """Return what is stored of a nonce; the nonce itself is only in the session's data document."""
+    return hashlib.sha256(nonce.encode()).hexdigest()
+
+
+class SessionBook:
+    """Open sessions of one cluster, in memory and on disk.
+
+    Args:
+        store: the table. cluster: Slurm's cluster name. clock: UTC epoch seconds.
+    """
+
+    def __init__(self, store: SessionStore, cluster: str, clock: Clock = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self.cluster = cluster
+        self._open: dict[str, Session] = {}
+        # Every poll of every server asks for its own sessions, so they are found without looking at all of them.
+        self._of_server: dict[tuple[str, str], dict[str, None]] = {}
+        self._of_parent: dict[str, dict[str, None]] = {}
+        self._ends: dict[tuple[str, str], Session] = {}
+        self._waiters: dict[str, asyncio.Event] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._listeners: list[Callable[[Session], None]] = []
+
+    async def load(self) -> None:
+        """Read the open rows; called once, before anything else."""
+        for session in await in_store_thread(self._store.open_sessions, self.cluster):
+            self._note(session)
+        for session in await in_store_thread(self._store.last_ends, self.cluster, self._clock() - REMEMBERED):
+            self._ends[session.user, session.server_name] = session
+
+    def last_end(self, user: str, server_name: str) -> Session | None:
+        """Return how the last session of a server ended, for pages; None when that is long ago or it never had one."""
+        session = self._ends.get((user, server_name))
+        return session if session is not None and session.ended > self._clock() - REMEMBERED else None
+
+    def open_sessions(self) -> tuple[Session, ...]:
+        """Return every session that has not ended, oldest first."""
+        return tuple(self._open.values())
+
+    def open_of(self, user: str, server_name: str) -> tuple[Session, ...]:
+        """Return the open sessions of one server: usually none or one, more while old ones are being cancelled.
+
+        Companions are none of them.
+        """
+        return tuple(self._open[id] for id in self._of_server.get((user, server_name), ()))
+
+    def companions_of(self, parent: str) -> tuple[Session, ...]:
+        """Return the open companions of a session, oldest first."""
+        return tuple(self._open[id] for id in self._of_parent.get(parent, ()))
+
+    async def all_companions_of(self, parent: str) -> tuple[Session, ...]:
+        """Return the newest companions of a session, also those that have ended, oldest first."""
+        found = await in_store_thread(self._store.companions_of, parent, LISTED)
+        return tuple(self._open.get(session.id, session) for session in found)
+
+    def current(self, id: str) -> Session | None:
+        """Return an open session, None when it has ended or never was."""
+        return self._open.get(id)
+
+    async def get(self, id: str) -> Session | None:
+        """Return a session, open or ended."""
+        return self._open.get(id) or await in_store_thread(self._store.get, id)
+
+    async def last_of(self, user: str, server_name: str) -> Session | None:
+        """Return the newest session of a server, open or ended."""
+        return await in_store_thread(self._store.last_of, user, server_name)
+
+    def on_change(self, listener: Callable[[Session], None]) -> None:
+        """Call the listener after every committed change."""
+        self._listeners.append(listener)
+
+    async def intend(
+        self,
+        id: str,
+        user: str,
+        server_name: str,
+        request: Request,
+        token_id: int = 0,
+        certificate: str = "",
+        parent: str = "",
+        held: float | None = None,
+    ) -> tuple[Session, str]:
+        """Write the intent to start a session; return it and its one-time nonce. Committed on return.
+
+        Args:
+            parent: the session whose companion it is to be, "" for none. A companion calls nobody, so no nonce fits it.
+            held: when what it may use began to be held (UTC epoch seconds), None where nothing is.
+
+        Raises:
+            Refused: it was written too late after that; it is closed.
+        """
+        nonce = secrets.token_urlsafe(32)
+        session = Session(
+            id=id,
+            cluster=self.cluster,
+            user=user,
+            server_name=server_name,
+            request=request,
+            state=SessionState.INTENDED,
+            created=self._clock(),
+            nonce_hash=hash_nonce(nonce) if not parent else "",
+            token_id=token_id,
+            certificate=certificate,
+            parent=parent,
+        )
+        await asyncio.shield(self._write_new(session))
+        crash_point("intended")
+        if held is not None and self._clock() - held > WRITTEN_WITHIN:
+            await self.close(id, TOO_LATE)
+            raise Refused(TOO_LATE, reason="too-slow")
+        return session, nonce
+
+    async def submitted(self, id: str, job_id: int, submitted: float) -> Session:
+        """Note under which job id and submit time Slurm has the session's job."""
+
+        def change(session: Session) -> Session:
+            state = SessionState.SUBMITTED if session.state is SessionState.INTENDED else session.state
+            return session.but(state=state, job_id=job_id, submitted=submitted or session.submitted)
+
+        return await self._change(id, change)
+
+    async def prove(self, id: str, nonce: str, port: int, node: str) -> Session:
+        """Take the port of a starting server, one and no other; ``node`` is where Slurm has the job.
+
+        Raises:
+            CallbackRefused: not the nonce, not pending, or not the first time.
+        """
+
+        def change(session: Session) -> Session:
+            _check_nonce(session, nonce)
+            if session.port == port:
+                return session  # the answer to the first call was lost, with the hub that gave it
+            if session.port:
+                raise CallbackRefused("a port was reported already")
+            if session.leaving:
+                raise CallbackRefused("the session is being ended")
+            if not 1024 <= port <= 65535:
+                raise CallbackRefused("a port is a number from 1024 to 65535")
+            return session.but(state=SessionState.RUNNING, port=port, node=node, started=self._clock())
+
+        if id not in self._open:
+            raise CallbackRefused("no such session is waiting for its server")
+        return await self._change(id, change)
+
+    async def server_ended(self, id: str, nonce: str, status: int) -> Session:
+        """Note that a session's server has ended, by the word of its job's supervisor.
+
+        Args:
+            status: the server's exit status, 0 to 255; 128 + n for signal n.
+
+        Raises:
+            CallbackRefused: not the nonce, or no such session is open.
+        """
+
+        def change(session: Session) -> Session:
+            _check_nonce(session, nonce)
+            if session.server_ended:
+                return session  # the answer to the first call was lost
+            return session.but(server_ended=self._clock(), server_exit=status)
+
+        if id not in self._open:
+            raise CallbackRefused("no such session is open")
+        return await self._change(id, change)
+
+    async def began(self, id: str, node: str) -> Session:
+        """Note that a companion's job runs: no server of its own says so. ``node`` is the first of its nodes."""
+
+        def change(session: Session) -> Session:
+            if not session.parent or session.state is SessionState.RUNNING:
+                return session
+            return session.but(state=SessionState.RUNNING, node=node, started=self._clock())
+
+        return await self._change(id, change)
+
+    async def saved(self, id: str) -> Session:
+        """Note that the controller has the session's job in its saved state."""
+        return await self._change(id, lambda session: session if session.saved else session.but(saved=self._clock()))
+
+    async def extended(self, id: str, minutes: int) -> Session:
+        """Note a longer time limit (minutes in all)."""
+        return await self._change(id, lambda session: session.but(request=replace(session.request, time_limit=minutes)))
+
+    async def want_cancel(self, id: str, reason: str) -> Session | None:
+        """Store that the session is to end; the keeper cancels until the job is seen terminal."""
+        if id not in self._open:
+            return None
+
+        def change(session: Session) -> Session:
+            if session.cancel_wanted:
+                return session
+            return session.but(cancel_wanted=self._clock(), cancel_reason=reason)
+
+        session = await self._change(id, change)
+        crash_point("cancel-wanted")
+        return session
+
+    async def close(self, id: str, reason: str, at: float = 0.0) -> Session | None:
+        """End a session for good: its job was seen terminal, or was proved never to have been."""
+        if id not in self._open:
+            return None
+
+        def change(session: Session) -> Session:
+            return session.but(state=SessionState.ENDED, ended=at or self._clock(), end_reason=reason, nonce_hash="")
+
+        return await self._change(id, change)
+
+    async def changed(self, id: str, limit: float) -> Session | None:
+        """Wait until the session changes, at most ``limit`` seconds; return it as it is then, None when ended."""
+        event = self._waiters.setdefault(id, asyncio.Event())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), limit)
+        return self._open.get(id)
+
+    async def _change(self, id: str, change: Callable[[Session], Session]) -> Session:
+        lock = self._locks.setdefault(id, asyncio.Lock())
+        async with lock:
+            before = self._open.get(id)
+            if before is None:
+                raise StoreError(f"Session {id} has ended")
+            after = change(before)
+            if after != before:
+                # Shielded: a cancelled request must not leave memory behind the disk.
+                await asyncio.shield(self._write(after))
+            return after
+
+    async def _write_new(self, session: Session) -> None:
+        await in_store_thread(self._store.add, session)
+        self._show(session)
+
+    async def _write(self, session: Session) -> None:
+        try:
+            await in_store_thread(self._store.save, session)
+        except StoreError:
+            # The answer to an earlier write may have been lost: what the table says has ended is open no more.
+            on_disk = await in_store_thread(self._store.get, session.id)
+            if on_disk is not None and on_disk.state is SessionState.ENDED:
+                self._show(on_disk)
+            raise
+        self._show(session)
+
+    def _show(self, session: Session) -> None:
+        if session.state is SessionState.ENDED:
+            self._open.pop(session.id, None)
+            for index, key in self._indexes(session):
+                ids = index.get(key, {})
+                ids.pop(session.id, None)
+                if not ids:
+                    index.pop(key, None)
+            if not session.parent:
+                self._ends[session.user, session.server_name] = session
+            self._locks.pop(session.id, None)
+        else:
+            self._note(session)
+            if not session.parent:
+                self._ends.pop((session.user, session.server_name), None)  # how the one before ended is past interest
+        event = self._waiters.pop(session.id, None)
+        if event is not None:
+            event.set()
+        for listener in self._listeners:
+            listener(session)
+
+    def _note(self, session: Session) -> None:
+        self._open[session.id] = session
+        for index, key in self._indexes(session):
+            index.setdefault(key, {})[session.id] = None
+
+    def _indexes(self, session: Session) -> Iterator[tuple[dict[Any, dict[str, None]], Hashable]]:
+        """Yield where a session is found, besides by its id; neither its server nor its parent ever changes."""
+        if session.parent:
+            yield self._of_parent, session.parent
+        else:
+            yield self._of_server, (session.user, session.server_name)
+
+
+def _check_nonce(session: Session, nonce: str) -> None:
+    if not hmac.compare_digest(session.nonce_hash, hash_nonce(nonce)):
+        raise CallbackRefused("this is not the session's nonce")

@@ -1,0 +1,192 @@
+"""Answers of Slurm's commands as values, or ``SlurmUnreachable``: all rows are read or none, odd details are empty.
+
+Job names are their owners' choice and may hold any separator, line breaks included (seen: ``sbatch -J $'a\\n1|b|…'``
+forges a line of ``squeue -O``). So every query brings its own separator, a random word that no name can hold, and the
+answer is cut at that word alone. The header must be there word for word: Slurm's commands can exit with 0 and say
+nothing.
+
+What a user can write into a job, such as ``--gres='gpu:(:1'``, must not blind the hub for everybody. So a row must say
+which job it is (id, name, user, state, when it was submitted), and everything else that cannot be read is "nothing".
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from collections.abc import Iterator, Mapping
+
+from carme_hub.domain.cluster.jobs import JobRecord
+from carme_hub.domain.cluster.resources import NO_GPUS, SHARD, Node
+from carme_hub.domain.cluster.tres import exit_of, gpus_in_use, gpus_of_gres, gpus_of_tres, hosts_of, phase_of, time_of
+from carme_hub.errors import SlurmUnreachable
+from carme_hub.slurm.client import Association
+
+from .queue_rows import lenient
+
+#: sacct's fields; it prints them in its header as they are.
+RECORD_FIELDS = (
+    "JobIDRaw",
+    "User",
+    "State",
+    "Submit",
+    "Start",
+    "End",
+    "Account",
+    "NodeList",
+    "AllocTRES",
+    "ExitCode",
+    "JobName",
+)
+
+ASSOCIATION_FIELDS = ("User", "Account", "Partition", "QOS", "DefaultAccount", "Coordinators")
+
+_USABLE = frozenset({"idle", "mixed", "allocated"})
+_UNUSABLE_FLAGS = frozenset(
+    {
+        "blocked",
+        "cloud_down",
+        "drain",
+        "drained",
+        "draining",
+        "fail",
+        "failing",
+        "invalid",
+        "invalid_reg",
+        "maint",
+        "maintenance",
+        "not_responding",
+        "no_respond",
+        "powering_down",
+        "reboot",
+        "reboot_issued",
+        "reboot_requested",
+        "reserved",
+    }
+)
+
+
+def separator() -> str:
+    """Return a word that nobody can have put into a name before the question."""
+    return "@" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12)) + "@"
+
+
+def records(text: str, cut: str, name: str, user: str) -> tuple[JobRecord, ...]:
+    """Read those of that name and user in the answer of ``sacct -p --delimiter=cut`` with RECORD_FIELDS."""
+    try:
+        found = rows(text, cut, RECORD_FIELDS, "sacct")
+        return tuple(_record(row) for row in found if row["JobName"] == name and row["User"] == user)
+    except (ValueError, KeyError) as error:
+        raise SlurmUnreachable(f"sacct: the answer cannot be understood: {error}") from error
+
+
+def nodes(text: str) -> tuple[Node, ...]:
+    """Read the answer of ``scontrol show node -d -o``: one line for each node."""
+    if not text.endswith("\n"):
+        raise SlurmUnreachable("scontrol: the answer ends in the middle of a line")
+    try:
+        return tuple(_node(line) for line in text.splitlines() if line.strip())
+    except (ValueError, KeyError) as error:
+        raise SlurmUnreachable(f"scontrol: the answer cannot be understood: {error}") from error
+
+
+def associations(text: str) -> tuple[Association, ...]:
+    """Read the answer of ``sacctmgr -P show user withassoc withcoord`` with ASSOCIATION_FIELDS.
+
+    The names in it are administrators' choice, and sacctmgr refuses its own separator in them. A line that is odd all
+    the same is left out, if there are others.
+    """
+    lines = text.split("\n")  # a name may hold what else Python takes for a line's end
+    if lines.pop() or not lines:
+        raise SlurmUnreachable("sacctmgr: the answer is empty or ends in the middle of a line")
+    header = [word.strip().lower() for word in lines[0].split("|")]
+    if header[:4] != ["user", "account", "partition", "qos"] or len(header) != len(ASSOCIATION_FIELDS):
+        raise SlurmUnreachable(f"sacctmgr: the header cannot be understood: {lines[0][:80]!r}")
+    found = []
+    rows = [line.split("|") for line in lines[1:]]
+    good = [words for words in rows if len(words) == len(header)]
+    if rows and not good:
+        raise SlurmUnreachable(f"sacctmgr: a line cannot be understood: {lines[1][:80]!r}")
+    for words in good:
+        user, account, partition, qos, default, coordinated = words
+        if user and account:
+            found.append(
+                Association(
+                    user=user,
+                    account=account,
+                    partition=partition,
+                    qos=tuple(q for q in qos.split(",") if q),
+                    default=account == default,
+                    coordinator=account in coordinated.split(","),
+                )
+            )
+    return tuple(found)
+
+
+def rows(text: str, cut: str, header: tuple[str, ...], command: str) -> Iterator[Mapping[str, str]]:
+    """Yield the rows after the header: each as many fields as the header, each row ended by cut and line break."""
+    pieces = text.split(cut)
+    width = len(header)
+    if pieces.pop() != "\n" or len(pieces) % width or tuple(pieces[:width]) != header:
+        raise SlurmUnreachable(f"{command}: the answer cannot be understood: {text[:80]!r}")
+    for at in range(width, len(pieces), width):
+        row = pieces[at : at + width]
+        if not row[0].startswith("\n"):
+            raise SlurmUnreachable(f"{command}: a line cannot be understood: {row[0][:80]!r}")
+        row[0] = row[0][1:]
+        yield dict(zip(header, row, strict=True))
+
+
+def _record(row: Mapping[str, str]) -> JobRecord:
+    return JobRecord(
+        id=int(row["JobIDRaw"]),
+        name=row["JobName"],
+        user=row["User"],
+        state=row["State"],
+        phase=phase_of(row["State"]),
+        submitted=time_of(row["Submit"]),
+        start=time_of(row["Start"]),
+        end=time_of(row["End"]),
+        nodes=() if row["NodeList"] == "None assigned" else lenient(hosts_of, (), row["NodeList"]),
+        account=row["Account"],
+        gpus=lenient(gpus_of_tres, NO_GPUS, row["AllocTRES"]),
+        exit_code=lenient(exit_of, None, row["ExitCode"]),
+    )
+
+
+_NODE_WORDS = re.compile(
+    r"(?:^|\s)(NodeName|CPUAlloc|CPUEfctv|CPUTot|Gres|GresUsed|NodeAddr|RealMemory|AllocMem|State|Partitions)=(\S*)"
+)
+
+
+def _node(line: str) -> Node:
+    words: dict[str, str] = {}
+    for name, value in _NODE_WORDS.findall(line):
+        words.setdefault(name, value)  # free text (Reason, Comment) comes last
+    state, usable, flags = node_state(words["State"])
+    total = int(words.get("CPUEfctv") or words["CPUTot"])
+    return Node(
+        name=words["NodeName"],
+        state=state,
+        usable=usable,
+        partitions=tuple(p for p in words.get("Partitions", "").split(",") if p),
+        cpus=total,
+        cpus_used=int(words["CPUAlloc"]),
+        memory_mib=int(words["RealMemory"]),
+        memory_used_mib=int(words["AllocMem"]),
+        gpus=gpus_of_gres(words.get("Gres", "")),
+        gpus_used=gpus_in_use(words.get("Gres", ""), words.get("GresUsed", "")),
+        address=words.get("NodeAddr", words["NodeName"]),
+        shards=gpus_of_gres(words.get("Gres", ""), SHARD),
+        flags=flags,
+    )
+
+
+def node_state(text: str) -> tuple[str, bool, frozenset[str]]:
+    """Return the base state of ``IDLE*+DRAIN`` in lower case, whether jobs can start there, and the flags."""
+    base, *flags = text.lower().split("+")
+    # A mark after the state is a flag too: * not responding, $ maintenance, @ # ! ~ % and others power and boots.
+    marks = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
+    base = base.removesuffix(marks) if marks else base
+    named = frozenset(flag.rstrip("*") for flag in flags) | ({"not_responding"} if "*" in marks else frozenset())
+    return base, base in _USABLE and not marks and not _UNUSABLE_FLAGS & named, named

@@ -1,0 +1,1 @@
+"""Submitting a job as its user: by slurmrestd, by sudo, or directly."""

@@ -1,0 +1,1 @@
+"""How a run begins: its price, its start, and the same as a batch script."""

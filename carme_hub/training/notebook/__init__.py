@@ -1,0 +1,1 @@
+"""How a run is shown in a notebook and on a terminal."""

@@ -1,0 +1,394 @@
+"""A run is a folder (``~/.carme/runs/<id>``, 0700): what was asked for, how it stands, what its ranks said.
+
+Whoever can read the folder can look on, also from another session; only the session in which its conductor is can
+change anything at once, others leave a file for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import control, results
+from .private_files import keep as keep
+from .private_files import write
+from .run_options import Asked
+
+#: States of a run that goes on, and of one that has ended.
+LIVE = ("starting", "waiting", "running", "stopping")
+ENDED = ("finished", "failed", "interrupted", "lost")
+#: Seconds for a conductor to take its run up.
+TAKEN_UP = 30.0
+LOST = "The session that it ran in has ended, or its conductor was killed."
+State = dict[str, Any]
+
+
+class NoRun(LookupError):
+    """There is no such run, or it cannot begin; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run by its folder."""
+
+    folder: Path
+
+    @classmethod
+    def load(cls, id: str) -> Run:
+        """Return a run that there is.
+
+        Args:
+            id: of the run, or its name: of several with the same name it is the newest, and ``NAME-1`` the first.
+
+        Raises:
+            NoRun: there is none of this name.
+        """
+        if id and "/" not in id and not id.startswith("."):
+            first = id.removesuffix("-1")
+            for found in (_newest_named(id), root() / id, root() / first):
+                if found is not None and (found / "state.json").is_file():
+                    return cls(found)
+        raise NoRun(f"There is no run {id[:80]!r}. `carme-hub runs` lists them.")
+
+    @property
+    def id(self) -> str:
+        """Return its name."""
+        return self.folder.name
+
+    @property
+    def logdir(self) -> Path:
+        """Return the folder of its events for TensorBoard."""
+        return self.folder / "tb"
+
+    def asked(self) -> State:
+        """Return what was asked for, with what to run; see ``create``."""
+        return dict(json.loads((self.folder / "asked.json").read_text()))
+
+    def state(self) -> State:
+        """Return how it stands: its fields are in docs/reference/distributed.md.
+
+        A run that nobody conducts any more, as when its session has ended, is ``lost``.
+
+        Raises:
+            NoRun: its folder has been deleted.
+        """
+        said = self._said()
+        if said["state"] in LIVE and not self._conducted(said):
+            said = self._said()  # it may have ended in between
+        if said["state"] in LIVE and not self._conducted(said):
+            said |= {"state": "lost", "message": LOST}
+            if said["companions"]:
+                said["message"] += " If the session goes on, stop the run to give back what it has beside it."
+        return said
+
+    def _said(self) -> State:
+        try:
+            return dict(json.loads((self.folder / "state.json").read_text()))
+        except FileNotFoundError:
+            raise NoRun(f"The folder of the run {self.id} has been deleted.") from None
+
+    def follow(self) -> control.Following:
+        """Look on; a run that is not detached ends when nobody looks on any more.
+
+        Raises:
+            control.NoConductor: it has ended, or is of another session.
+        """
+        return control.Following(self.id)
+
+    def log(self, rank: int = 0) -> str:
+        """Return what a rank has written, "" where there is nothing."""
+        return self.read(rank)[0]
+
+    def read(self, rank: int, start: int = 0, most: int = 1 << 26) -> tuple[str, int]:
+        """Return whole lines of what a rank has written, from byte ``start``, and the byte to go on from."""
+        try:
+            with (self.folder / f"rank-{rank}.log").open("rb") as file:
+                file.seek(start)
+                text = file.read(most)
+        except FileNotFoundError:
+            return "", start
+        whole = text.rfind(b"\n") + 1 or (len(text) if len(text) == most else 0)
+        return text[:whole].decode(errors="replace"), start + whole
+
+    def returned(self) -> list[int]:
+        """Return the ranks of which there is a result."""
+        found = (path.stem.removeprefix("result-") for path in self.folder.glob("result-*.pkl"))
+        return sorted(int(each) for each in found if each.isdigit())
+
+    def result(self, rank: int = 0) -> Any:
+        """Return what a rank returned, or the variables of ``--pull`` as a ``dict``.
+
+        Raises:
+            results.NoResult: there is nothing. results.Rejected: it cannot be unpickled here.
+        """
+        return results.read(self.folder / f"result-{rank}.pkl")
+
+    def error(self, rank: int) -> State | None:
+        """Return the error of one rank: rank, node, type, message and traceback."""
+        try:
+            return dict(json.loads((self.folder / f"error-{rank}.json").read_text()))
+        except FileNotFoundError:
+            return None
+
+    # -- what changes it ----------------------------------------------------------------------------------------------
+
+    def stop(self, timeout: float = 15.0) -> State:
+        """End all ranks, wait for that, and return the state. One that has ended stays as it is.
+
+        Raises:
+            control.NotDone: what a lost one has beside the session could not be given back.
+        """
+        return self._end("stop", timeout)
+
+    def interrupt(self, timeout: float = 15.0) -> State:
+        """Raise ``KeyboardInterrupt`` in all ranks, end those that go on, wait for that, and return the state."""
+        return self._end("interrupt", timeout)
+
+    def call_off(self, timeout: float = 3.0) -> None:
+        """End a run of which nobody knows whether its conductor has begun; one that has looks for this file."""
+        (self.folder / "interrupt").touch(mode=0o600)
+        end = time.monotonic() + timeout
+        while (state := self.state())["state"] in LIVE and time.monotonic() < end:
+            time.sleep(0.05)
+        if state["state"] in LIVE and not self._held():
+            said = {"state": "interrupted", "message": "It was stopped before it began.", "ended": time.time()}
+            keep(self.folder / "state.json", state | said)
+
+    def resize(self, change: int) -> State:
+        """Add ranks to an elastic run, or take some away; return what the conductor says.
+
+        Raises:
+            control.NotDone: it is not elastic, or there are too many or too few.
+            control.NoConductor: it has ended, or is of another session.
+        """
+        return self.ask("resize", change=change)
+
+    def ask(self, op: str, *, timeout: float = 30.0, **words: Any) -> State:
+        """Ask its conductor something; errors as ``resize``."""
+        return control.ask(self.id, {"op": op, **words}, timeout)
+
+    def _end(self, how: str, timeout: float) -> State:
+        state, end = self.state(), time.monotonic() + timeout
+        if state["state"] in LIVE:
+            try:
+                self.ask(how, timeout=timeout)
+            except control.NoConductor:
+                if self._conducted(state):
+                    (self.folder / how).touch(mode=0o600)  # its conductor is in another container
+        while (state := self.state())["state"] in LIVE and time.monotonic() < end:
+            time.sleep(0.05)
+        if state["state"] == "lost" and state["companions"]:
+            self._give_back(state)
+        return state
+
+    def _give_back(self, state: State) -> None:
+        """Do for a conductor that was killed what it would have done."""
+        from carme_hub.training.session.companions import Hub, NoHub, Refused  # few runs have any
+
+        try:
+            hub = Hub.from_environ()
+        except NoHub:
+            raise control.NotDone(
+                f"{self.id} still has GPUs beside the session. Stop it in that session; the hub's home page gives them "
+                "back too."
+            ) from None
+        try:
+            for companion in state["companions"]:
+                with contextlib.suppress(Refused):  # it is another session's, which has ended
+                    hub.close(companion)
+        except NoHub as error:
+            raise control.NotDone(
+                f"{self.id} still has GPUs beside the session. {error} Stop it again then; the hub's home page gives "
+                "them back too."
+            ) from None
+        keep(self.folder / "state.json", state | {"companions": [], "message": LOST})
+
+    def _conducted(self, said: State) -> bool:
+        if not said.get("conductor") and time.time() < said["began"] + TAKEN_UP:
+            return True  # it is about to be
+        return self._held()
+
+    def _held(self) -> bool:
+        try:
+            with (self.folder / "lock").open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            pass
+        return False
+
+
+def root() -> Path:
+    """Return the folder of all runs."""
+    return Path.home() / ".carme" / "runs"
+
+
+def virtual(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether GPUs here are a sandbox's make-believe ones, which are called virtual wherever they are named."""
+    return bool(environ.get("CARME_VIRTUAL_GPUS"))
+
+
+def _newest_named(name: str) -> Path | None:
+    """Return the newest run that was given a name which others had before: its folder is ``NAME-N``."""
+    numbers = []
+    for folder in root().glob(f"{glob.escape(name)}-*"):
+        number = folder.name.removeprefix(f"{name}-")
+        if number.isdecimal() and (folder / "state.json").is_file():
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if json.loads((folder / "asked.json").read_text())["asked"]["name"] == name:
+                    numbers.append(int(number))
+    return root() / f"{name}-{max(numbers)}" if numbers else None
+
+
+def create(
+    asked: Asked,
+    *,
+    cell: str | None = None,
+    script: str | None = None,
+    args: Sequence[str] = (),
+    call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]] | None = None,
+    push: Mapping[str, Any] | None = None,
+    limit: int = results.LIMIT,
+    start_limit: float = 120.0,
+) -> Run:
+    """Make the folder of a run, which ``launch`` starts. Exactly one of ``cell``, ``script`` and ``call`` is given.
+
+    Args:
+        asked: what was asked for. cell: code. script: path of a program, with its ``args``; ``""`` = none.
+        call: a function with its positional and named arguments; each rank's result is kept.
+        push: variables that each rank is given before its code runs; for ``cell`` only.
+        limit: the most bytes of what is pushed, and of what a rank returns.
+        start_limit: seconds within which every rank has to come.
+
+    Raises:
+        results.Rejected: something cannot be pickled or is too large. NoRun: the script is not there.
+    """
+    told: State = {
+        "asked": asdict(asked),
+        "kind": "cell" if cell is not None else "script" if script is not None else "call",
+        "args": list(args),
+        "cwd": _cwd(),
+        "path": [each for each in sys.path if each],
+        "limit": limit,
+        "start_limit": start_limit,
+        "session": os.environ.get("CARME_SESSION", ""),
+        "virtual": virtual(),
+        "key": uuid.uuid4().hex,  # of what is asked for at the hub: the name may be used again
+    }
+    if script is not None:
+        told["script"] = str(Path(script).expanduser().resolve())
+        if not Path(told["script"]).is_file():
+            raise NoRun(f"There is no script {script}.")
+    # What may be refused comes before there is a folder.
+    pushed = results.pushed(push, limit) if push else None
+    called = results.pickled(call, "the function with its arguments", limit) if call is not None else None
+    run = Run(_folder(asked.name))
+    if cell is not None:
+        write(run.folder / "cell.py", cell.encode())
+    for name, text in (("push.pkl", pushed), ("call.pkl", called)):
+        if text is not None:
+            write(run.folder / name, text)
+    run.logdir.mkdir(mode=0o700)
+    keep(run.folder / "asked.json", told)
+    keep(run.folder / "state.json", first_state(run.id, told))
+    return run
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise NoRun("The folder in which this runs has been deleted. Go to another: %cd ~") from None
+
+
+def first_state(id: str, told: State) -> State:
+    """Return the state of a run that has not begun."""
+    asked = told["asked"]
+    return {
+        "id": id,
+        "name": asked["name"] or id,
+        "state": "starting",
+        "asked": asked,
+        "kind": told["kind"],
+        "session": told["session"],
+        "virtual": told.get("virtual", False),
+        "began": time.time(),
+        "ended": 0.0,
+        "gpu_seconds": 0,
+        "gpus": 0,
+        "own_gpus": 0,
+        "nodes": [],
+        "companions": [],
+        "generation": 0,
+        "message": "",
+        "error": None,
+        "conductor": None,
+        "ranks": [],
+    }
+
+
+def launch(run: Run, timeout: float = TAKEN_UP) -> None:
+    """Start the conductor of a run and wait until it answers. It is no child of ours, and has none of our files.
+
+    Raises:
+        NoRun: it did not begin; what it said is in the message.
+    """
+    # -P: not what lies beside the notebook, where a queue.py would come before Python's own.
+    argv = [sys.executable, "-P", "-m", "carme_hub.training.conduct", str(run.folder)]
+    with (run.folder / "conductor.log").open("ab") as log:
+        os.fchmod(log.fileno(), 0o600)
+        try:  # it forks when it answers, and the parent ends
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, timeout=timeout
+            )
+            why = f" with status {done.returncode}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            why = f" within {timeout:.0f} s"
+            (run.folder / "stop").touch(mode=0o600)  # it may have begun, and ends at its first look
+    if why:
+        said = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
+        message = f"The conductor of {run.id} did not begin{why}{': ' + said[-1] if said else ''}"
+        message += f". All that it said is in {run.folder / 'conductor.log'}"
+        keep(run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()})
+        raise NoRun(message)
+
+
+def all_runs() -> list[Run]:
+    """Return all runs, the newest first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):  # there is no folder of runs yet
+        for folder in root().iterdir():
+            with contextlib.suppress(OSError):  # one that is being made, or deleted
+                (folder / "state.json").stat()
+                found.append(((folder / "asked.json").stat().st_mtime, folder))
+    return [Run(folder) for _, folder in sorted(found, reverse=True)]
+
+
+def _folder(name: str) -> Path:
+    """Make and return a folder of its own."""
+    top = root()
+    top.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in _names(name):
+        with contextlib.suppress(FileExistsError):
+            (top / each).mkdir(mode=0o700)
+            return top / each
+    raise NoRun("There are too many runs of this name. Choose another.")
+
+
+def _names(name: str) -> Iterator[str]:
+    base = name or time.strftime("%Y%m%d-%H%M%S")  # by the clock of whoever looks for it
+    yield base
+    for number in range(2, 10_000):
+        yield f"{base}-{number}"

@@ -1,0 +1,180 @@
+"""A scaling curve in words, as a table, as CSV and as a page of HTML. Pure.
+
+``advice_of`` is said on the hub's form too (``carme_hub.domain.scaling_curve``), which a test compares: the hub is told
+numbers and never sentences.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from html import escape
+
+from .bottleneck import NEVER_ALONE, Bottleneck, bottleneck
+from .curve import ENOUGH, Curve, Knee, Value
+
+_CELL = "white-space:nowrap;text-align:right;padding:2px 8px"
+_COLUMNS = ("rate", "speedup", "efficiency", "quiet", "communication", "waiting", "loading", "own", "hours")
+
+
+def advice_of(knee: Knee, device: str, gpus_per_task: int = 1, batches: int = 1) -> str:
+    """Return what to ask for, as one sentence.
+
+    Args:
+        device: "gpu" or "cpu". gpus_per_task: of each rank.
+        batches: how many batch sizes were measured; of several the knee's is named.
+    """
+    unit = "rank on CPUs" if device == "cpu" else "GPU" if gpus_per_task < 2 else f"rank of {gpus_per_task} GPUs"
+    at = f" with batch {knee.batch}" if batches > 1 else ""
+    percent = round(100 * knee.further)
+    if not knee.bends:
+        return f"No bend up to {knee.most}{at}: the last ones added {percent} % of a {unit} each."
+    more = f"adds {percent} %" if percent > 0 else "adds nothing" if percent == 0 else f"takes {-percent} % away"
+    up_to = f", up to {knee.fastest}; more are slower" if percent > 0 and knee.fastest < knee.most else ""
+    return f"Ask for {knee.ranks}, not {knee.most}{at}: beyond {knee.ranks} each further {unit} {more}{up_to}."
+
+
+def headline(curve: Curve) -> str:
+    """Return the advice on a curve, with how sure it is."""
+    knee = curve.advice()
+    if knee is None:
+        return "One number of ranks is no curve: measure two or more."
+    said = advice_of(knee, curve.device, curve.gpus_per_task, len(curve.batches))
+    if knee.repeats < 2:
+        return f"{said} Measured once: repeat it before relying on it."
+    return said if knee.agree == knee.repeats else f"{said} {knee.agree} of {knee.repeats} repeats agree."
+
+
+def limit_of(curve: Curve) -> Bottleneck | None:
+    """Return the likely bottleneck at the batch size that the advice is on."""
+    knee = curve.advice()
+    batch = knee.batch if knee is not None else max(curve.batches, default=None)
+    return bottleneck(curve, batch) if batch is not None else None
+
+
+def subject(curve: Curve) -> str:
+    """Return what was measured, on what and when."""
+    on = f"{curve.gpu_type or 'GPU'}" if curve.device == "gpu" else "CPU, no GPU"
+    per = "all ranks together" if curve.mode == "strong" else "each rank"
+    when = datetime.fromtimestamp(curve.began, UTC).strftime("%Y-%m-%d %H:%M UTC") if curve.began else ""
+    parts = (f"{curve.script} on {on}", f"{curve.mode} scaling, batch of {per}", curve.backend, curve.image, when)
+    return ", ".join(part for part in parts if part)
+
+
+def sentences(curve: Curve) -> list[str]:
+    """Return everything that is said of a curve, the advice first."""
+    limit = limit_of(curve)
+    found = [headline(curve), *([limit.message] if limit is not None else [])]
+    if any(point.quiet is None for point in curve.points()) and NEVER_ALONE not in " ".join(found):
+        found.append(f"What communication takes was not measured: {NEVER_ALONE}.")
+    if max((point.rate.count for point in curve.points()), default=0) < ENOUGH:
+        found.append(f"Fewer than {ENOUGH} repeats give no error bars.")
+    return [*found, *curve.failures, *curve.notes]
+
+
+def heads(curve: Curve) -> list[str]:
+    """Return the heads of the table's columns."""
+    unit = "GPU-hours" if curve.device == "gpu" else "rank-hours (CPU)"
+    found = ["batch", "ranks", "nodes", "samples/s", "speed-up", "efficiency", "against alone"]
+    return [*found, "communication", "loading", *([f"{unit} an epoch"] if curve.epoch else [])]
+
+
+def rows(curve: Curve) -> Iterator[list[str]]:
+    """Yield the cells of the table, in the order of ``heads``."""
+    for point in curve.points():
+        cells = [str(point.batch), str(point.ranks), str(point.nodes), number(point.rate)]
+        cells += [number(point.speedup), *(percent(getattr(point, name)) for name in ("efficiency", "quiet"))]
+        cells += [percent(point.communication), percent(point.loading)]
+        yield [*cells, *([number(point.hours)] if curve.epoch else [])]
+
+
+def table(curve: Curve) -> str:
+    """Return everything as text for a terminal."""
+    lines = [heads(curve), *rows(curve)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    text.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([subject(curve), "", *text, "", EXPLAINED, "", *sentences(curve)])
+
+
+EXPLAINED = (
+    "± is half of the 95 % interval over repeats. Speed-up is taken within each repeat and is the mean of those, so it "
+    "can differ from what the mean rates say. Efficiency: speed-up by ranks. Against alone: the same steps without "
+    "communication, in the same run."
+)
+
+
+def to_csv(curve: Curve) -> str:
+    """Return one line for each batch size and number of ranks, shares from 0 to 1."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    fixed = ["script", "image", "device", "gpu_type", "backend", "mode"]
+    parts = ("", "_error", "_least", "_most")
+    writer.writerow(
+        [*fixed, "batch", "ranks", "nodes", "repeats", *(name + part for name in _COLUMNS for part in parts)]
+    )
+    for point in curve.points():
+        line: list[object] = [_no_formula(getattr(curve, name)) for name in fixed]
+        line += [point.batch, point.ranks, point.nodes, point.rate.count]
+        for name in _COLUMNS:
+            found: Value | None = getattr(point, name)
+            line += [found.mean, _or_empty(found.error), found.least, found.most] if found else [""] * 4
+        writer.writerow(line)
+    return text.getvalue()
+
+
+def html_table(curve: Curve) -> str:
+    """Return the table as HTML, below its caption; it scrolls by itself where the page is narrow."""
+    head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in heads(curve))
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows(curve)
+    )
+    said = escape(subject(curve))
+    return (
+        f'<p>{said}</p><div style="overflow-x:auto" tabindex="0" role="region" aria-label="Table: {said}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div><p><small>{escape(EXPLAINED)}</small></p>"
+    )
+
+
+def html_sentences(curve: Curve) -> str:
+    """Return what is said, the advice as the first and strongest line."""
+    first, *others = sentences(curve)
+    return f"<p><strong>{escape(first)}</strong></p>" + "".join(f"<p>{escape(each)}</p>" for each in others)
+
+
+def number(found: Value | None) -> str:
+    """Return a value with its error: two digits of its error, and four of its own at most."""
+    if found is None:
+        return "–"
+    if not found.error:
+        return _rounded(found.mean, 3)
+    places = max(0, min(_place(found.error) + 2, _place(found.mean) + 4))
+    return f"{found.mean:.{places}f} ± {found.error:.{places}f}"
+
+
+def percent(found: Value | None) -> str:
+    """Return a share with its error."""
+    if found is None:
+        return "–"
+    return f"{round(100 * found.mean)}" + (f" ± {round(100 * found.error)}" if found.error is not None else "") + " %"
+
+
+def _place(amount: float) -> int:
+    """Return how many places behind the point the first digit is, less one; below 0 before the point."""
+    return -1 - math.floor(math.log10(abs(amount))) if amount else 0
+
+
+def _rounded(amount: float, digits: int) -> str:
+    return f"{amount:.{max(0, _place(amount) + digits)}f}"
+
+
+def _or_empty(amount: float | None) -> float | str:
+    return "" if amount is None else amount
+
+
+def _no_formula(text: str) -> str:
+    """Return a cell that a spreadsheet takes for text."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,202 @@
+"""What a training is given to be measured by: a loop over its steps, which takes the time.
+
+    def train(trial):
+        plain = Net()                                    # trained alone
+        model = DistributedDataParallel(copy.deepcopy(plain))
+        for step in trial:
+            with step.loading():
+                x, y = next(data)                        # trial.batch samples
+            ...                                          # one step: of ``plain`` where step.alone, else of ``model``
+
+Steps come in blocks, by turns together and alone, so that both see the same node at nearly the same time. All ranks
+begin a block at one moment, and a GPU has done its work before the time is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .curve import Block, Part, share_of
+
+#: A barrier of the training's own library goes by this name: Horovod matches what has none by counting.
+BORDER = "carme.scaling.border"
+
+NOT_QUIET = (
+    "step.quiet is for models of DDP, and {} has no no_sync(). Train a second, plain model where step.alone is true: "
+    "with FSDP's fully_shard there is no other way, since parameters are fetched in every step."
+)
+
+
+class NotMeasured(RuntimeError):
+    """The training did not do the steps that it was given; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every rank of a run measures. ``blocks``: of each kind, of ``steps`` each; ``warmup``: steps before them."""
+
+    batches: tuple[int, ...]
+    mode: str = "weak"
+    steps: int = 10
+    blocks: int = 5
+    warmup: int = 3
+    repeat: int = 0
+
+
+class Step:
+    """One step of a trial."""
+
+    __slots__ = ("_trial",)
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    @property
+    def alone(self) -> bool:
+        """Return whether this step is to be done without communication."""
+        self._trial.can_be_alone = True
+        return self._trial.now_alone
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Count what is done inside as waiting for data."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._trial.loaded += time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def quiet(self, model: Any) -> Iterator[None]:
+        """Keep a torch model of DDP from exchanging gradients inside, where the step is alone.
+
+        FSDP's ``FullyShardedDataParallel`` is taken too, but fetches its parameters all the same.
+
+        Raises:
+            NotMeasured: the model has no ``no_sync``, as what ``fully_shard`` makes.
+        """
+        quiet = getattr(model, "no_sync", None)
+        # fully_shard's set_requires_gradient_sync(False) is no way: parameters are fetched all the same, and gradients
+        # are kept in a place that zero_grad does not reach.
+        if quiet is None and (self._trial.size > 1 or hasattr(model, "set_requires_gradient_sync")):
+            raise NotMeasured(NOT_QUIET.format(type(model).__name__))
+        with quiet() if self.alone and quiet is not None else contextlib.nullcontext():
+            yield
+
+
+class Trial:
+    """One batch size in one run, on one rank; a loop over it gives its steps.
+
+    Attributes:
+        batch: samples of this rank in a step; total: of all ranks. rank, size: as everywhere.
+        epoch: samples in an epoch, which a training may set so that its cost can be told. device: "cuda:0" or "cpu".
+    """
+
+    def __init__(self, plan: Plan, batch: int, rank: int = 0, size: int = 1, *, device: str = "cpu") -> None:
+        self.batch = share_of(batch, plan.mode, rank, size)
+        self.total = batch if plan.mode == "strong" else batch * size
+        self.rank, self.size, self.device = rank, size, device
+        self.epoch = 0
+        self.now_alone = False
+        self.can_be_alone = False
+        self.loaded = 0.0
+        self.done = False
+        self.blocks: dict[bool, list[Block]] = {False: [], True: []}
+        self._plan = plan
+
+    def __iter__(self) -> Iterator[Step]:
+        """Give all steps; the first ones are not counted."""
+        step = Step(self)
+        for alone in (False, True):
+            self.now_alone = alone
+            for _ in range(self._plan.warmup):
+                yield step
+        for number in range(self._plan.blocks):
+            for alone in (False, True) if number % 2 == 0 else (True, False):  # so that a slow change favours neither
+                self.now_alone = alone
+                border()
+                self.loaded, began = 0.0, time.perf_counter()
+                for _ in range(self._plan.steps):
+                    yield step
+                settle()
+                took = time.perf_counter() - began
+                self.blocks[alone].append(Block(took, self.loaded, self._plan.steps * self.batch))
+        self.done = True
+
+    def part(self, node: str) -> Part:
+        """Return what was measured.
+
+        Raises:
+            NotMeasured: the training left before the last step.
+        """
+        if not self.done:
+            raise NotMeasured(
+                "The training ended before its trial. Do one step for each one that `for step in trial` gives."
+            )
+        alone = self.blocks[True] if self.can_be_alone else []
+        return Part(self.rank, node, tuple(self.blocks[False]), tuple(alone))
+
+
+def measure(train: Callable[[Trial], object], plan: Plan) -> dict[str, Any]:
+    """Call a training for each batch size in this rank, and return what it measured as JSON's values.
+
+    Raises:
+        NotMeasured: it did not do its steps.
+    """
+    from carme_hub.training import here
+
+    device = str(here.device())
+    parts, epoch = [], 0
+    for batch in plan.batches:
+        trial = Trial(plan, batch, here.rank, here.size, device=device)
+        train(trial)
+        parts.append({"batch": batch, **asdict(trial.part(here.node))})
+        epoch = trial.epoch or epoch
+    return {
+        "parts": parts,
+        "epoch": epoch,
+        "device": "gpu" if device.startswith("cuda") else "cpu",
+        "gpu": _gpu(device),
+    }
+
+
+def measure_script(path: str, name: str, args: Sequence[str], plan: Plan) -> dict[str, Any]:
+    """Call the function of a script; errors as ``measure``."""
+    import runpy
+
+    sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).parent))  # as Python does for a script
+    found = runpy.run_path(path, run_name="carme_scaling").get(name)
+    if not callable(found):
+        raise NotMeasured(f"{path} has no function {name}(trial). Write one, or name another: --function NAME.")
+    return measure(found, plan)
+
+
+def border() -> None:
+    """Wait for all ranks, by the library that the training uses."""
+    settle()
+    torch, horovod, mpi = (sys.modules.get(name) for name in ("torch", "horovod.torch", "mpi4py.MPI"))
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+    elif torch is not None and horovod is not None and horovod.is_initialized():
+        horovod.allreduce(torch.zeros(1), name=BORDER)
+    elif mpi is not None and mpi.Is_initialized():
+        mpi.COMM_WORLD.Barrier()
+
+
+def settle() -> None:
+    """Wait until the GPU has done what it was given."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _gpu(device: str) -> str:
+    torch = sys.modules.get("torch")
+    return str(torch.cuda.get_device_name()) if torch is not None and device.startswith("cuda") else ""

@@ -1,0 +1,1 @@
+"""The templates, their gallery, and the kernels that they need."""

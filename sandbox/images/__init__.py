@@ -1,0 +1,1 @@
+"""The images of the sandbox, built from PyPI and Debian packages."""

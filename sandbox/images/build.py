@@ -1,0 +1,268 @@
+"""The images are built here, from PyPI alone: no registry, each once, kept for the next time.
+
+An image is a folder ``<name>-<digest of its inputs>``, put in place by one rename, hardened, owned by root,
+byte-compiled (a missing .pyc costs a start two seconds) and readable by everybody. There are
+
+- *default*: JupyterLab and TensorBoard, 20 to 60 seconds. ``base: host``: it holds /opt/venv only, and bubblewrap puts
+  the node's own /usr under it, read-only; a session sees a root that it cannot change, and no base system is built;
+- *training*: the same with torch, Horovod, which is built from its source release the first time, and Open MPI;
+- *full*: the default one with a whole system (``base: own``), for Charliecloud, Apptainer and Enroot, from the
+  packages that this machine has installed.
+
+Packages are one layer, kept as ``packages-<name>-<digest>``; our own code is the next, over hard links to the first,
+so that a change of code costs a second.
+
+``python -m carme_hub.sandbox.images.build [--full | --training] [FOLDER]`` builds one by hand and prints its path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from carme_hub.containers.harden import add_mount_points, harden
+from carme_hub.containers.images import write_image
+from carme_hub.containers.store import COMPILE
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox.images import code, horovod, mpi, system
+from carme_hub.sandbox.images import packages as image_packages
+from carme_hub.sandbox.images.packages import BWRAP, LOOK, MOUNTS, Progress, run
+
+#: What no sandbox asked for in so long is removed; its sessions are shorter.
+KEPT = 7 * 86_400.0
+LOOK_HOROVOD = "import horovod.torch as hvd; assert hvd.gloo_built()"
+
+
+def image_cache() -> Path:
+    """Return the folder where images are kept, for all sandboxes of this machine together."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/carme-hub-images")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme-hub/images"
+
+
+def build_default_image(cache: Path | None = None, progress: Progress = print) -> Path:
+    """Return the folder of the default image, which is built if it is not there yet."""
+    packages, inputs = _default_packages(cache, progress)
+    about = "Python 3, JupyterLab, TensorBoard"
+    return _with_code(cache, "default", about, packages, inputs, progress)
+
+
+def build_training_image(cache: Path | None = None, progress: Progress = print) -> Path:
+    """Return the folder of the image that people train in, which is built if it is not there yet.
+
+    Where Horovod cannot be built it has none, and its description says so; ``image.json`` says why.
+    """
+    base, inputs = _default_packages(cache, progress)
+    inputs |= {"torch": [image_packages.TORCH, *image_packages.TRAINING], "index": image_packages.TORCH_INDEX}
+    with_torch = _cached(cache, "packages-torch", inputs, progress, lambda tree: _fill_torch(tree, base, progress))
+    with locked(with_torch.parent, "horovod"):
+        wheel = horovod.wheel(with_torch.parent, with_torch / "opt", progress)
+    about = "PyTorch, TensorBoard, Open MPI"
+    if isinstance(wheel, Path):
+        found, about = wheel, f"{about}, Horovod"
+        inputs |= {"horovod": f"{wheel.parent.name}/{wheel.name}"}
+        packages = _cached(
+            *(cache, "packages-training", inputs, progress),
+            lambda tree: _fill_horovod(tree, with_torch, found, progress),
+        )
+    else:
+        progress(f"No Horovod in the training image. {wheel}")
+        inputs |= {"horovod": "", "no horovod": wheel}
+        packages, about = with_torch, f"{about} (no Horovod: it could not be built)"
+    before, inputs = packages, inputs | {"mpi": [mpi.PACKAGES, mpi.RECIPE]}
+    packages = _cached(cache, "packages-mpi", inputs, progress, lambda tree: _fill_mpi(tree, before, progress))
+    return _with_code(cache, "training", about, packages, inputs, progress)
+
+
+def build_full_image(cache: Path | None = None, progress: Progress = print) -> Path:
+    """Return the folder of an image that holds a whole system, which is built if it is not there yet."""
+    base, inputs = _default_packages(cache, progress)
+    inputs |= {"base": "own", "system": system.inputs()}
+    packages = _cached(cache, "packages-full", inputs, progress, lambda tree: _fill_own(tree, base, progress))
+    about = "Debian, Python 3, JupyterLab, TensorBoard"
+    return _with_code(cache, "full", about, packages, inputs, progress)
+
+
+def _default_packages(cache: Path | None, progress: Progress) -> tuple[Path, dict[str, object]]:
+    """Return the packages of every image, and what decides what they are."""
+    inputs = {"base": "host", **image_packages.inputs(), "machine": platform.machine()}
+
+    def fill(tree: Path) -> None:
+        image_packages.fill(tree, progress)
+        _finish(tree, "packages-default", progress)
+
+    return _cached(cache, "packages-default", inputs, progress, fill), inputs
+
+
+def _with_code(
+    cache: Path | None, name: str, about: str, packages: Path, inputs: dict[str, object], progress: Progress
+) -> Path:
+    """Return the image that has our code over these packages."""
+    inputs = inputs | {"code": code.digest()}
+
+    def fill(tree: Path) -> None:
+        code.link(packages, tree)
+        code.put(tree, torch=name == "training")
+        write_image(tree, name=name, description=about, base=str(inputs["base"]), more=_more(inputs))
+        tree.chmod(0o755)
+
+    return _cached(cache, name, inputs, progress, fill)
+
+
+def _more(inputs: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in inputs.items() if key != "base"}
+
+
+def _cached(
+    cache: Path | None, name: str, inputs: Mapping[str, object], progress: Progress, fill: Callable[[Path], None]
+) -> Path:
+    """Return ``<name>-<digest>`` of the cache; where it is missing, fill a folder beside it and rename it."""
+    cache = image_cache() if cache is None else cache
+    digest = sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
+    image = cache / f"{name}-{digest}"
+    if (image / "image.json").exists():
+        _touch(image)
+        return image
+    cache.mkdir(parents=True, exist_ok=True)
+    cache.chmod(0o755)
+    _check_reachable(cache)
+    with locked(cache, name):
+        if (image / "image.json").exists():
+            return image
+        tree = cache / f".building-{name}"
+        shutil.rmtree(tree, ignore_errors=True)
+        tree.mkdir(mode=0o700)
+        began = time.monotonic()
+        try:
+            fill(tree)
+            tree.rename(image)
+        except BaseException:
+            shutil.rmtree(tree, ignore_errors=True)
+            raise
+        progress(f"Image {image.name} is ready after {time.monotonic() - began:.0f} s")
+    return image
+
+
+def _check_reachable(cache: Path) -> None:
+    """Refuse a cache that the users of the sandbox could not read."""
+    for folder in (cache, *cache.resolve().parents):
+        if os.geteuid() == 0 and not folder.stat().st_mode & 0o001:
+            raise SandboxError(f"Users cannot reach images in {cache}: {folder} is closed to them")
+
+
+@contextlib.contextmanager
+def locked(cache: Path, name: str = "") -> Iterator[None]:
+    """Let one process build at a time, of each kind of image."""
+    with (cache / f".lock{name and '-'}{name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _touch(image: Path) -> None:
+    """Note that an image is in use; by root or its builder, since nobody else may."""
+    with contextlib.suppress(PermissionError):
+        os.utime(image / "image.json")
+
+
+def keep(image: Path) -> None:
+    """Note that somebody built an image by hand, and may have written its name down: it is never removed."""
+    with contextlib.suppress(PermissionError):
+        image.with_name(f".kept-{image.name}").touch()
+
+
+def forget_old(image: Path) -> None:
+    """Note that a sandbox uses an image, and remove those of its kind that no sandbox has used in a long time.
+
+    Every change of our code makes another image. One that was not made for a sandbox, or was asked for by hand too, is
+    left alone: a hub's configuration may name it.
+    """
+    with contextlib.suppress(PermissionError):
+        image.with_name(f".sandbox-{image.name}").touch()
+    packages = (f"packages-{name}" for name in ("default", "torch", "training", "mpi"))
+    kinds = (image.name.rpartition("-")[0], *packages)
+    for other in image.parent.iterdir():
+        kind, about = other.name.rpartition("-")[0], other / "image.json"
+        if kind not in kinds or not about.exists() or time.time() - about.stat().st_mtime < KEPT:
+            continue
+        mark = other.with_name(f".sandbox-{other.name}")
+        # Packages are nobody's image; those made of them have links of their own to every file.
+        if kind.startswith("packages-") or (mark.exists() and not other.with_name(f".kept-{other.name}").exists()):
+            gone = other.with_name(f".gone-{other.name}")
+            with contextlib.suppress(OSError):  # two may do it at once
+                other.rename(gone)
+                shutil.rmtree(gone)
+                mark.unlink(missing_ok=True)
+
+
+def _fill_torch(tree: Path, base: Path, progress: Progress) -> None:
+    """Add torch to a copy of its own: an installer may write into files that are there."""
+    _copy_opt(base, tree)
+    image_packages.add_torch(tree, progress)
+    _finish(tree, "packages-torch", progress)
+
+
+def _fill_horovod(tree: Path, base: Path, wheel: Path, progress: Progress) -> None:
+    _copy_opt(base, tree)
+    shutil.copy(wheel, tree / "opt")
+    image_packages.install(tree / "opt", f"/opt/{wheel.name}")
+    (tree / "opt" / wheel.name).unlink()
+    image_packages.inside(tree / "opt", "/opt/venv/bin/python", "-c", LOOK_HOROVOD)
+    _finish(tree, "packages-training", progress)
+
+
+def _fill_mpi(tree: Path, base: Path, progress: Progress) -> None:
+    progress(f"Building the training image: {', '.join(mpi.PACKAGES)}")
+    mpi.put(base, tree)
+    (tree / "image.json").write_text(json.dumps({"packages": "packages-mpi"}) + "\n", encoding="utf-8")
+
+
+def _fill_own(tree: Path, base: Path, progress: Progress) -> None:
+    """Put a whole system under the default image's /opt."""
+    progress("Building the full image: the system")
+    system.copy_system(tree)
+    progress("Building the full image: JupyterLab and what goes with it")
+    _copy_opt(base, tree)
+    add_mount_points(tree)
+    run([*BWRAP, "--bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", COMPILE], {})
+    progress("Building the full image: a look whether everything can be imported")
+    run([*BWRAP, "--ro-bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", LOOK], {})
+    _finish(tree, "packages-full", progress)
+
+
+def _copy_opt(base: Path, tree: Path) -> None:
+    subprocess.run(["cp", "--archive", "--reflink=auto", str(base / "opt"), str(tree)], check=True)
+
+
+def _finish(tree: Path, name: str, progress: Progress) -> None:
+    """Harden packages, and say what they are; an image is made of them later."""
+    progress(f"Hardening {name}: {harden(tree, owner=os.geteuid())}")
+    (tree / "image.json").write_text(json.dumps({"packages": name}) + "\n", encoding="utf-8")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Build an image by hand and print its path."""
+    parser = argparse.ArgumentParser(prog="carme_hub.sandbox.images.build", description="Build an image.")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--full", action="store_true", help="with a whole system, for any runtime")
+    kind.add_argument("--training", action="store_true", help="with torch, Horovod and Open MPI")
+    parser.add_argument("folder", nargs="?", type=Path, help=f"where images are kept ({image_cache()})")
+    chosen = parser.parse_args(argv)
+    build = build_full_image if chosen.full else build_training_image if chosen.training else build_default_image
+    image = build(chosen.folder, lambda line: print(line, file=sys.stderr))
+    keep(image)
+    print(image)
+
+
+if __name__ == "__main__":
+    main()

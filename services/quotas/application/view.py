@@ -1,0 +1,341 @@
+"""What pages show of the ledger: entries as sentences, limits as bars, a forecast, days of a chart. Pure.
+
+Amounts come in milli-GPU-seconds and go out as hours with at most two decimals; times go out in the policy's zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from carme_hub.domain import wording
+from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, SLOT, Balance, Entry, Kind, slot_charge_key
+from carme_hub.domain.quotas import messages as sentences
+from carme_hub.domain.quotas.rules import DAY, Quota, Who, Window
+from carme_hub.domain.quotas.windows import midnight
+
+#: Days over which the pace of a forecast is taken, and after which there is none.
+PACE_DAYS, FARTHEST_DAYS = 14, 365
+_LEAST = GPU_HOUR // 200  # what two decimals can show
+_MINUS = "−"
+#: A number and its unit stay on one line.
+_JOINED = "\u00a0"
+
+
+def hours(amount: int) -> str:
+    """Return "1.25 h"; what is too little for two decimals is said in seconds, and negative ones have a true minus."""
+    sign = _MINUS if amount < 0 else ""
+    if 0 < abs(amount) < _LEAST:
+        return f"{sign}{abs(amount) / 1000:g}{_JOINED}s"
+    return f"{sign}{wording.hours(abs(amount))}{_JOINED}h"
+
+
+def signed(amount: int) -> str:
+    """Return an amount with its sign: "+1.25 h"."""
+    return f"+{hours(amount)}" if amount > 0 else hours(amount)
+
+
+def clock(at: float, zone: str, *, seconds: bool = False) -> str:
+    """Return "21 Nov 2026, 14:05" in a zone."""
+    when = datetime.fromtimestamp(at, ZoneInfo(zone))
+    month = wording.day(when).split(" ")[1][:3]
+    return f"{when.day} {month} {when.year}, {when:{'%H:%M:%S' if seconds else '%H:%M'}}"
+
+
+def iso(at: float) -> str:
+    """Return a moment for the ``datetime`` attribute."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def day_field(at: float, zone: str) -> str:
+    """Return "2026-11-21", as date fields of forms have it."""
+    return datetime.fromtimestamp(at, ZoneInfo(zone)).date().isoformat()
+
+
+def end_of_day(text: str, zone: str) -> float | None:
+    """Return when a day that a form names is over, None where it names none."""
+    try:
+        return midnight(date.fromisoformat(text) + timedelta(days=1), zone)
+    except (ValueError, OverflowError):
+        return None
+
+
+# -- statement --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a statement.
+
+    Attributes:
+        what: a sentence that says why. facts: GPUs, where, from, to, factor; the day of a use that was corrected.
+    """
+
+    id: int
+    kind: str
+    when: str
+    iso: str
+    what: str
+    facts: tuple[str, ...]
+    amount: str
+    plus: bool
+    account: str
+    user: str
+    session: str
+
+
+#: What Slurm's states mean to people.
+_STATES = {
+    "completed": "completed",
+    "cancelled": "was cancelled",
+    "timeout": "reached its time limit",
+    "failed": "failed",
+    "out of memory": "ran out of memory",
+    "node fail": "ended because a node failed",
+    "boot fail": "ended because a node did not start",
+    "preempted": "made room for another job",
+    "requeued": "was put back into the queue",
+    "deadline": "reached its deadline",
+}
+_NAMES = {Kind.HOLD: "hold", Kind.CHARGE: "charge", Kind.RELEASE: "release", Kind.GRANT: "grant"}
+
+
+def rows(entries: Iterable[Entry], zone: str) -> list[Row]:
+    """Return a statement's lines in the order of the entries."""
+    return [
+        Row(
+            entry.id,
+            "refund" if is_refund(entry) else _NAMES.get(entry.kind, "correction"),
+            clock(entry.at, zone),
+            iso(entry.at),
+            sentence(entry, zone),
+            facts(entry, zone),
+            signed(entry.amount),
+            entry.amount > 0,
+            entry.account,
+            entry.user,
+            quote(entry.session, safe=""),
+        )
+        for entry in entries
+    ]
+
+
+def _is_of_slot(entry: Entry) -> bool:
+    """Return whether it is about a reservation, and no job of its; the reason says it all."""
+    return not entry.job_id and entry.key.startswith((SLOT, slot_charge_key("")))
+
+
+def is_refund(entry: Entry) -> bool:
+    """Return whether use was given back by a rule."""
+    return entry.key.startswith("refund:")
+
+
+def sentence(entry: Entry, zone: str) -> str:
+    """Return why an entry is there, in plain words."""
+    why = entry.reason.strip()
+    match entry.kind:
+        case Kind.HOLD | Kind.CHARGE if _is_of_slot(entry):
+            return f"{why[:1].upper()}{why[1:]}."
+        case Kind.HOLD if entry.amount > 0:
+            return f"Some of the hold came back: {why}." if why else "Some of the hold came back."
+        case Kind.HOLD if entry.key.count(":") > 1:
+            return "Held for a longer time limit; what is not used comes back when the session ends."
+        case Kind.HOLD:
+            return "Held for the whole time limit; what is not used comes back when the session ends."
+        case Kind.CHARGE:
+            return _charge(why)
+        case Kind.RELEASE:
+            return f"The hold came back: {why}." if why else "The hold came back."
+        case Kind.GRANT:
+            return _grant(entry, why, zone)
+    if is_refund(entry):
+        return f"{why[:1].upper()}{why[1:]}." if why else "Refunded."
+    if entry.key.startswith("expiry:"):
+        return f"Expired: {why}." if why else "A credit expired."
+    return f"Corrected by {entry.actor}: {why}" if why else f"Corrected by {entry.actor}"
+
+
+def _charge(why: str) -> str:
+    """Return "Used by job 7, which was cancelled." for "job 7: cancelled by 999"; people's own words stay."""
+    job, _, state = why.partition(": ")
+    if not job.startswith("job "):
+        return f"Used: {why}." if why else "Used."
+    words = next((said for name, said in _STATES.items() if state == name or state.startswith(f"{name} by ")), "")
+    return f"Used by {job}, which {words}." if words else f"Used by {job}: {state.rstrip('.')}."
+
+
+def _grant(entry: Entry, why: str, zone: str) -> str:
+    for_whom = f" for {entry.user}" if entry.user else ""
+    if entry.key.startswith("transfer:"):
+        said = f"Moved {'here' if entry.amount > 0 else 'to another account'} by {entry.actor}"
+    else:
+        said = f"Granted{for_whom} by {entry.actor}"
+    until = f" It expires on {clock(entry.expires, zone)}." if entry.expires else ""
+    return f"{said}: {why.rstrip('.')}.{until}" if why else f"{said}.{until}"
+
+
+def facts(entry: Entry, zone: str) -> tuple[str, ...]:
+    """Return GPUs and how long, from and to, where, and the price factor; of a correction, the day of the use."""
+    if entry.kind is Kind.CHARGE and _is_of_slot(entry):
+        return ()
+    if entry.kind is Kind.CORRECTION and entry.end and (not entry.gpus or entry.start == entry.end):
+        return (f"use of {wording.day(datetime.fromtimestamp(entry.end, ZoneInfo(zone)))}",)
+    if not entry.end or not entry.gpus or entry.kind is Kind.RELEASE:
+        return ()
+    gpus = " + ".join(str(each) for each in entry.gpus)
+    length = int(entry.end - entry.start)
+    factor = f" × factor {entry.factor / ONE:g}" if entry.factor not in (ONE, 0) else ""
+    if not entry.factor:
+        factor = ", at a factor for each type"
+    found = [f"{gpus} for {wording.duration(length)}{factor}", _from_to(entry.start, entry.end, zone)]
+    if entry.nodes:
+        found.append(f"on {entry.nodes}")
+    return tuple(found)
+
+
+def _from_to(start: float, end: float, zone: str) -> str:
+    first, last = (clock(at, zone, seconds=True) for at in (start, end))
+    day, _, time = last.partition(", ")
+    return f"{first} to {time if first.startswith(day + ',') else last}"
+
+
+# -- bars -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Used, held and left of a limit. Percentages are of the limit, and together at most 100."""
+
+    title: str
+    words: str
+    used: str
+    held: str
+    left: str
+    limit: str
+    used_percent: float
+    held_percent: float
+    over: bool
+    notes: tuple[str, ...] = ()
+
+
+def bar(
+    title: str, words: str, used: int, held: int, limit: int, *, soft: bool = False, notes: Iterable[str] = ()
+) -> Bar:
+    """Return the bar of so much used and held of a limit (milli-GPU-seconds); a soft one may be overdrawn."""
+    whole = max(limit, 1)
+    used_part = min(100.0, max(0.0, 100 * used / whole))
+    held_part = min(100.0 - used_part, max(0.0, 100 * held / whole))
+    left = limit - used - held
+    return Bar(
+        title,
+        words,
+        hours(max(0, used)),
+        hours(max(0, held)),
+        hours(left if soft else max(0, left)),
+        hours(limit),
+        round(used_part, 2),
+        round(held_part, 2),
+        left <= 0 and used + held > 0,
+        tuple(note for note in notes if note),
+    )
+
+
+def balance_bar(balance: Balance, *notes: str) -> Bar:
+    """Return the bar of what was granted to an account."""
+    words = "What was granted to the account; its members share it."
+    nothing = "" if balance.granted > 0 else "Nothing has been granted to it yet, so there is nothing to be used."
+    return bar("Balance", words, balance.used, balance.held, max(0, balance.granted), notes=[nothing, *notes])
+
+
+def window_title(quota: Quota, start: float, zone: str) -> str:
+    """Return what a window is called now: "This week", "November 2026", "Last 30 days"."""
+    match quota.window:
+        case Window.DAY:
+            return "Today"
+        case Window.WEEK:
+            return "This week"
+        case Window.MONTH:
+            return wording.day(datetime.fromtimestamp(max(start, 0), ZoneInfo(zone))).split(" ", 1)[1]
+        case Window.ROLLING:
+            return f"Last {quota.days} days" if quota.days != 1 else "Last 24 hours"
+        case Window.TERM:
+            words = sentences.window(quota, zone)
+            return words[:1].upper() + words[1:]
+    return "In total"
+
+
+def whose(quota: Quota, subject: str, me: str) -> str:
+    """Return whom a limit is for, as the reader calls it."""
+    if quota.who is Who.ACCOUNT:
+        return f"Shared by the members of account {subject}."
+    if quota.together:
+        return f"Shared by {quota.who.value} {subject}."
+    return "Yours, in all accounts." if subject == me else f"For {subject}, in all accounts."
+
+
+def resets(quota: Quota, end: float, now: float, zone: str) -> str:
+    """Return when a window starts anew; "" for one that never does."""
+    match quota.window:
+        case Window.DAY | Window.WEEK | Window.MONTH:
+            return f"Starts anew {wording.moment(end, now, zone)}."
+        case Window.TERM:
+            return f"Ends {wording.moment(end, now, zone)}."
+        case Window.ROLLING:
+            return f"What was used comes back {f'{quota.days} days' if quota.days != 1 else '24 hours'} later."
+    return ""
+
+
+def empty_at(left: int, lately: int, now: float, end: float = 0.0) -> float:
+    """Return when so much is used up at the pace of the last ``PACE_DAYS``; 0 = not before the window ends.
+
+    Args:
+        lately: milli-GPU-seconds used in these days. end: of the window, 0 = none.
+    """
+    if lately <= 0 or left <= 0:
+        return 0.0
+    at = now + left * PACE_DAYS * DAY / lately
+    if (end and at >= end) or at > now + FARTHEST_DAYS * DAY:
+        return 0.0
+    return at
+
+
+def forecast(at: float, now: float, zone: str) -> str:
+    """Return "At this pace empty on 24 November."; "" without a time."""
+    if not at:
+        return ""
+    when, today = (datetime.fromtimestamp(t, ZoneInfo(zone)) for t in (at, now))
+    if when.date() == today.date():
+        return "At this pace empty today."
+    words = wording.day(when)
+    return f"At this pace empty on {words if when.year != today.year else words[:-5]}."
+
+
+# -- chart ------------------------------------------------------------------------------------------------------------
+
+
+def days(now: float, count: int, zone: str) -> list[tuple[float, float]]:
+    """Return (midnight, next midnight) of the last days, today the last; 23 or 25 hours long where clocks change."""
+    today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
+    dates = [today - timedelta(days=back) for back in range(count - 1, -2, -1)]
+    starts = [midnight(day, zone) for day in dates]
+    return list(pairwise(starts))
+
+
+def chart(spans: Sequence[tuple[float, float]], used: Sequence[int], zone: str) -> dict[str, object]:
+    """Return what the chart draws: noon of each day (epoch seconds), GPU-hours rounded for the screen, and the zone."""
+    times = [int((start + end) / 2) for start, end in spans]
+    return {"zone": zone, "data": [times, [round(each / GPU_HOUR, 4) for each in used]]}
+
+
+def used_days(spans: Sequence[tuple[float, float]], used: Sequence[int], zone: str) -> list[tuple[str, str]]:
+    """Return the days with use and how much, newest first, for who cannot see the chart."""
+    found = [
+        (wording.day(datetime.fromtimestamp(start, ZoneInfo(zone))), hours(amount))
+        for (start, _end), amount in zip(spans, used, strict=True)
+        if amount
+    ]
+    return found[::-1]

@@ -1,0 +1,101 @@
+"""The report of a month: use by user, hub group, account or GPU type, with its cost, as page and as CSV."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from tornado.web import HTTPError
+
+from carme_hub.domain import wording
+from carme_hub.services.hub_users import LOOKED_AT, SILENT
+from carme_hub.services.quotas.application import reports, view
+from carme_hub.services.quotas.pages.admin import AdminHandler
+from carme_hub.services.quotas.pages.mine import send_csv
+from carme_hub.services.quotas.scopes import READ_ALL
+from carme_hub.store.ledger.report import used_between
+
+_BY = {"account": "Account", "group": "Group", "user": "User", "gpu": "GPU type"}
+#: Months that can be chosen from the list; older ones by their address.
+MONTHS = 24
+
+
+def months(now: float, zone: str, count: int = MONTHS) -> list[tuple[str, str]]:
+    """Return ("2026-11", "November 2026") of this month and those before."""
+    today = datetime.fromtimestamp(now, ZoneInfo(zone))
+    numbers = [today.year * 12 + today.month - 1 - back for back in range(count)]
+    return [(f"{number // 12}-{number % 12 + 1:02}", month_name(number // 12, number % 12 + 1)) for number in numbers]
+
+
+def month_name(year: int, month: int) -> str:
+    """Return "November 2026"."""
+    return wording.day(datetime(year, month, 1)).split(" ", 1)[1]  # noqa: DTZ001
+
+
+class ReportHandler(AdminHandler):
+    """The report as a page."""
+
+    scopes = (READ_ALL,)
+
+    async def _report(self) -> tuple[str, reports.Report | None]:
+        """Return the month and its report; none by group while the hub does not say who is in which."""
+        month = self.get_query_argument("month", "") or reports.this_month(self.now, self.zone)
+        start, end = reports.month_span(month, self.zone)
+        roster = self.service.roster
+        if self.by == "group":
+            await roster.refresh(LOOKED_AT)
+            if not roster.people:
+                return month, None
+        sums = await self.read(lambda reads: used_between(reads, start, end))
+        return month, reports.report(sums, self.by, self.service.settings.price_of_gpu_hour, roster.people)
+
+    @property
+    def by(self) -> str:
+        """What the report is by."""
+        by = self.get_query_argument("by", "account")
+        return by if by in _BY else "account"
+
+    async def get(self) -> None:
+        """Show it."""
+        month, found = await self._report()
+        known = months(self.now, self.zone)
+        name = month_name(int(month[:4]), int(month[5:]))
+        self.show(
+            "report.html",
+            heading=f"Report of {name}",
+            month=month,
+            by=self.by,
+            months=known if (month, name) in known else [(month, name), *known],
+            kinds=list(_BY.items()),
+            column=_BY[self.by],
+            silent="" if found else SILENT,
+            rows=[self._shown(row) for row in found.rows] if found else [],
+            total=self._shown(found.total) if found else None,
+            no_group=reports.NO_GROUP,
+            money=bool(self.service.settings.price_of_gpu_hour),
+            currency=self.service.ledger.books.policy().currency,
+            zone=self.zone,
+        )
+
+    @staticmethod
+    def _shown(row: reports.Row) -> dict[str, object]:
+        used, refunded = view.hours(row.amount), view.hours(row.refunded)
+        return {"name": row.name, "jobs": row.jobs, "used": used, "refunded": refunded, "cost": row.cost}
+
+
+class ReportFileHandler(ReportHandler):
+    """The report for table programs."""
+
+    async def get(self) -> None:
+        """Send it."""
+        month, found = await self._report()
+        if found is None:
+            raise HTTPError(503, log_message=SILENT)
+        currency = self.service.ledger.books.policy().currency
+        send_csv(self, f"gpu-time-{month}-{found.by}.csv", reports.report_csv(found, currency))
+
+
+PAGES: list[tuple[str, type[AdminHandler]]] = [
+    ("administration/report", ReportHandler),
+    (r"administration/report\.csv", ReportFileHandler),
+]

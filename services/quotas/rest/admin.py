@@ -1,0 +1,184 @@
+"""REST for who looks after the whole: anomalies, reconciliation, policy, replay, settling, metrics, health."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import yaml
+
+from carme_hub.domain.quotas.policy import dump_policy, parse_policy
+from carme_hub.services.quotas.application import metrics, policies
+from carme_hub.services.quotas.application.settlement import RECONCILED
+from carme_hub.services.quotas.rest import models, models_replay, queries
+from carme_hub.services.quotas.rest.base import Call, NoSense, Text
+from carme_hub.store.ledger.writes import Anomaly, LedgerReads, Note
+
+_DAY = 86_400
+#: The longest time that is replayed or compared at once, in days.
+LONGEST = 400
+
+
+async def anomalies(call: Call) -> models.AnomaliesOut:
+    """Return what waits for a person, or what was decided."""
+    query: queries.AnomaliesQuery = call.query
+    found = await call.service.ledger.anomalies(
+        settled=query.settled == "true", before=int(query.cursor or 0), most=query.limit + 1
+    )
+    more = str(found[query.limit - 1].id) if len(found) > query.limit else ""
+    return models.AnomaliesOut(anomalies=[_anomaly(each) for each in found[: query.limit]], next=more)
+
+
+async def decide(call: Call) -> models.AnomalyOut:
+    """Charge for an anomaly, or not."""
+    said: models.SettleIn = call.body
+    id = int(call.parts["id"])
+    found = await call.read(lambda reads: reads.anomaly(id))
+    seconds = None
+    if said.decision == "charge-seconds":
+        seconds = said.seconds
+    elif said.decision == "charge" and found is not None:
+        start, end = int(found.seen.get("start") or 0), int(found.seen.get("end") or 0)
+        if not 0 < start <= end:
+            raise NoSense("Accounting has no time for this that could be charged. Say for how many seconds.")
+        seconds = end - start
+    await call.service.ledger.decide_anomaly(id, actor=call.visitor.actor, decision=said.reason, seconds=seconds)
+    return _anomaly(await call.read(lambda reads: reads.anomaly(id)))
+
+
+def _anomaly(each: Anomaly) -> models.AnomalyOut:
+    return models.AnomalyOut(
+        id=each.id,
+        kind=each.kind,
+        job_id=each.job_id,
+        account=each.account,
+        user=each.user,
+        found=int(each.found),
+        seen=dict(each.seen),
+        settled=int(each.settled),
+        settled_by=each.settled_by,
+        decision=each.decision,
+    )
+
+
+# -- ledger and Slurm -------------------------------------------------------------------------------------------------
+
+
+async def reconciliation(call: Call) -> models.ReconciliationOut:
+    """Return the last comparison with Slurm's accounting."""
+    note = await call.service.ledger.note(RECONCILED)
+    return _reconciliation(note) if note else models.ReconciliationOut(**_NEVER)
+
+
+async def reconcile(call: Call) -> models.ReconciliationOut:
+    """Compare now."""
+    asked: models.ReconcileIn = call.body
+    now = int(call.service.ledger.books.clock())
+    end = asked.end or now
+    start = asked.start or end - call.service.settings.full_days * _DAY
+    _sensible(start, end)
+    await call.service.settling.settle()
+    await call.service.settling.reconcile(start, end, actor=call.visitor.actor)
+    note = await call.service.ledger.note(RECONCILED)
+    return _reconciliation(note)
+
+
+def _reconciliation(note: Note) -> models.ReconciliationOut:
+    return models.ReconciliationOut(**{**_NEVER, **note.value, "at": int(note.at)})
+
+
+_NEVER: dict[str, Any] = {
+    **dict.fromkeys(("at", "start", "end", "jobs", "ledger", "slurm", "difference"), 0),
+    **{name: [] for name in ("missing", "extra", "changed", "waiting", "decided")},
+    "counts": {},
+}
+
+
+async def settle(call: Call) -> models.SettledOut:
+    """Settle at once what is new in Slurm's accounting."""
+    days = call.body.days
+    done = await call.service.settling.settle(days=days or None)
+    names = ("charged", "refunded", "released", "expired", "flagged", "waiting")
+    return models.SettledOut(**{name: len(getattr(done, name)) for name in names})
+
+
+# -- the policy -------------------------------------------------------------------------------------------------------
+
+
+async def policy(call: Call) -> models.PolicyOut:
+    """Return the policy in force."""
+    found = await asyncio.to_thread(policies.current, call.service)
+    return models.PolicyOut(
+        policy=dump_policy(call.service.policy()), stamp=found.stamp, problem=found.problem, fixed=found.fixed
+    )
+
+
+async def set_policy(call: Call) -> models.PolicyOut:
+    """Switch a policy on, with its history."""
+    asked: models.PolicyIn = call.body
+    text = yaml.safe_dump(asked.policy, sort_keys=False, allow_unicode=True)
+    if len(text) > policies.LONGEST:
+        raise NoSense(f"A policy has at most {policies.LONGEST:,} characters.")
+    await policies.switch_on(call.service, text, stamp=asked.stamp, actor=call.visitor.actor, reason=asked.reason)
+    return await policy(call)
+
+
+async def replay(call: Call) -> models_replay.ReplayOut:
+    """Try a policy on what was used between two times; nothing is written."""
+    asked: models_replay.ReplayIn = call.body
+    tried = parse_policy(asked.policy)
+    now = int(call.service.ledger.books.clock())
+    _sensible(asked.start, min(asked.end, now))
+    outcome = await policies.try_policy(call.service, tried, asked.start, min(asked.end, now))
+    found, total = outcome.replay, outcome.replay.total
+    return models_replay.ReplayOut(
+        jobs=total.jobs,
+        refused=total.refused,
+        amount=total.before,
+        amount_refused=total.refused_amount,
+        rules=dict(found.rules),
+        counted_from=int(outcome.reaches),
+        known_from=int(outcome.known),
+        missing=outcome.missing,
+        rows=[
+            models_replay.ReplayRow(
+                user=line.user,
+                account=line.account,
+                jobs=line.jobs,
+                refused=line.refused,
+                soft=line.soft,
+                amount=line.before,
+                amount_refused=line.refused_amount,
+                first=line.first,
+            )
+            for line in found.lines
+        ],
+    )
+
+
+def _sensible(start: int, end: int) -> None:
+    if start >= end:
+        raise NoSense("start lies before end, and not in the future. Times are UTC epoch seconds.")
+    if end - start > LONGEST * _DAY:
+        raise NoSense(f"At most {LONGEST} days are looked at at once. Take a later start.")
+
+
+# -- what machines ask ------------------------------------------------------------------------------------------------
+
+
+async def health(call: Call) -> models.HealthOut:
+    """Say whether the service settles."""
+    service = call.service
+    last = await service.ledger.last_settled()
+    age = max(0, int(service.ledger.books.clock() - last)) if last else None
+    return models.HealthOut(settling=age is not None and age <= service.settings.fresh_for, age=age)
+
+
+async def prometheus(call: Call) -> Text:
+    """Return metrics for Prometheus."""
+    books = call.service.ledger.books
+
+    def ask(reads: LedgerReads) -> str:
+        return metrics.text(reads, books.clock())
+
+    return Text("text/plain; version=0.0.4; charset=utf-8", await call.read(ask))

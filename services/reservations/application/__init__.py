@@ -1,0 +1,1 @@
+"""What the reservations service does, whoever asks."""

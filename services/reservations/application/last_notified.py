@@ -1,0 +1,73 @@
+"""How each booking was when people were last told of it; in the database, so that a restart loses no news of a change.
+
+It is written after people were told. A service that is killed in between finds the same changes again, and what it says
+of one version is told once. Several notes hold all of it, so that a change writes a small part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from carme_hub.domain.calendar.capacity import Place
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State
+from carme_hub.services.idempotency import Kept
+from carme_hub.store.threads import in_store_thread
+
+#: The first digits of ids, one for each note.
+_PARTS = "0123456789abcdef"
+#: Version, state, start, end and nodes, as JSON keeps them.
+Known = dict[str, list[Any]]
+
+
+class LastTold:
+    """What people know of the bookings that take place or are to."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self._parts: dict[str, Known] | None = None
+
+    async def before(self, known: Iterable[Reservation]) -> Mapping[str, Reservation]:
+        """Return bookings as they were, by id; those of which nobody was told are not among them."""
+        if self._parts is None:
+            self._parts = await in_store_thread(self._read)
+        parts = self._parts
+        return {each.id: _as_it_was(each, was) for each in known if (was := parts[_part(each)].get(each.id))}
+
+    async def keep(self, known: Iterable[Reservation]) -> None:
+        """Note how bookings are now, and forget all others."""
+        parts: dict[str, Known] = {part: {} for part in _PARTS}
+        for each in known:
+            if each.kind is Kind.BOOKING and each.state in HOLDING:
+                now = (each.version, each.state.value, each.period.start, each.period.end)
+                parts[_part(each)][each.id] = [*now, [place.node for place in each.places]]
+        changed = {part: said for part, said in parts.items() if self._parts is None or said != self._parts[part]}
+        if changed:
+            await in_store_thread(self._write, changed)
+        self._parts = parts
+
+    def _read(self) -> dict[str, Known]:
+        with self._kept.store.reading(self._kept.cluster) as reads:
+            notes = {part: reads.note(_name(part)) for part in _PARTS}
+        return {part: dict(note.value) if note else {} for part, note in notes.items()}
+
+    def _write(self, changed: Mapping[str, Known]) -> None:
+        with self._kept.store.transaction(self._kept.cluster) as writes:
+            for part, said in changed.items():
+                writes.keep_note(_name(part), said, self._kept.clock())
+
+
+def _part(one: Reservation) -> str:
+    return one.id[0] if one.id[0] in _PARTS else _PARTS[0]
+
+
+def _name(part: str) -> str:
+    return f"bookings-told/{part}"
+
+
+def _as_it_was(one: Reservation, was: list[Any]) -> Reservation:
+    """Return a booking as it was, in what people are told of it."""
+    version, state, start, end, nodes = was
+    places = tuple(Place(node, one.need.type, 1, 1) for node in nodes)
+    return one.but(version=version, state=State(state), period=Period(start, end), places=places)

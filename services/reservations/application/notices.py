@@ -1,0 +1,224 @@
+"""What people should be told of bookings, and when: what was decided, what begins, what is over, what cannot be kept.
+
+A round follows each pass of the keeper. It looks at what was changed since the last one and at what begins soon, so
+what it costs grows with what happens. Whatever is said is written down before it is sent, so a restart says nothing
+twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from carme_hub.accounting.notices import Due
+from carme_hub.accounting.settings import CarmeQuotas
+from carme_hub.booking import messages
+from carme_hub.booking.maintenance import NOTICE
+from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State, in_the_way
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.services.idempotency import Kept
+from carme_hub.services.notifications import HUB, Teller
+from carme_hub.services.reservations.application.last_notified import LastTold
+from carme_hub.store.ledger.idempotency import Told, digest, were_told
+from carme_hub.store.reservations import ReservationReads
+from carme_hub.store.threads import in_store_thread
+
+#: Seconds after which what was decided is no news.
+NEWS = 86_400
+#: Seconds that two rounds look at both: what was written while one of them began is not missed.
+OVERLAP = 60
+_WEEK = 7 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A sentence for somebody. ``after``: what they or others have to have been told before, "" = nothing."""
+
+    due: Due
+    after: str = ""
+
+
+class Notices(Teller):
+    """Finds what people should be told of the calendar, and tells it.
+
+    Args:
+        calendar: opens one moment of the calendar. people: who a booking is for, besides its owner.
+        administrators: who decides on what waits. remind: seconds before its start, 0 = never.
+        refunds: whether GPU time is refunded to who stops a session for maintenance.
+    """
+
+    def __init__(
+        self,
+        settings: CarmeQuotas,
+        kept: Kept,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        *,
+        read: Callable[[Callable[[ReservationReads], list[Reservation]]], list[Reservation]],
+        people: Callable[[Reservation], Collection[str]],
+        administrators: Callable[[], Collection[str]],
+        jobs: Callable[[], Snapshot | None],
+        remind: int,
+        refunds: Callable[[], bool],
+    ) -> None:
+        super().__init__(settings, kept, "Your booking", log)
+        self._read, self._people, self._administrators = read, people, administrators
+        self._jobs, self._remind, self._refunds = jobs, remind, refunds
+        self._last: float | None = None  # the time of the last round
+        self._last_told = LastTold(kept)
+
+    async def round(self) -> list[Told]:
+        """Tell what is new since the last round; return it."""
+        now = self._kept.clock()
+        since = max(now - NEWS, self._last - OVERLAP if self._last is not None else 0.0)
+        known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - NEWS))
+        news = [each for each in known if each.changed >= since]
+        before = await self._last_told.before(known)
+        found = [*self.of_news(news, now), *self.of_changes(known, before, now), *self.of_soon(known, now)]
+        told = await self.tell(await self._in_order([*found, *self.of_maintenance(known, now)]))
+        await self._last_told.keep(known)
+        self._last = now
+        return told
+
+    async def of(self, user: str) -> list[dict[str, str]]:
+        """Return what a page shows: what there is to say to a user now that is more than a confirmation."""
+        now = self._kept.clock()
+        known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - _WEEK))
+        news = [each for each in known if each.changed >= now - _WEEK or each.problem]
+        found = [*self.of_news(news, now), *self.of_maintenance(known, now)]
+        return [
+            {"level": each.notice.level, "text": each.notice.text, "link": each.link, "link_words": each.link_words}
+            for each in await self._in_order(found)
+            if each.notice.user == user and each.notice.level in ("warning", "danger")
+        ]
+
+    # -- what there is to say -----------------------------------------------------------------------------------------
+
+    def of_news(self, news: Sequence[Reservation], now: float) -> Iterator[News]:
+        """Yield what is to be said of what was changed."""
+        for booking, whole in _by_booking(news).items():
+            for state in State:
+                there = sorted((each for each in whole if each.state is state), key=lambda each: each.period)
+                if there:
+                    yield from self._of_state(f"booking/{booking}", there, now)
+            for each in whole:
+                if each.problem and each.state in HOLDING:
+                    about = f"booking/{each.id}/problem/{digest(each.problem)[:16]}"
+                    yield _news(about, each, each.owner, "danger", messages.problem(each, now), now)
+
+    def _of_state(self, booking: str, there: Sequence[Reservation], now: float) -> Iterator[News]:
+        """Yield what is to be said of those times of one booking that are in the same state."""
+        one = there[0]
+        others = sorted(set(self._people(one)) - {one.owner})
+        changed = int(max(each.changed for each in there))
+        if one.state is State.PENDING:
+            for user in sorted(set(self._administrators()) - {one.owner}):
+                about, text = f"{booking}/pending/{changed}/{user}", messages.waits(there, now)
+                yield _news(about, one, user, "warning", text, now, link=("administration", "Approve or deny"))
+        elif one.state is State.CONFIRMED:
+            yield _news(f"{booking}/confirmed", one, one.owner, "success", messages.confirmed(there, now), now)
+            for user in others:
+                text = messages.invited(there, now)
+                yield _news(f"{booking}/invited/{user}", one, user, "info", text, now)
+        elif one.state is State.CANCELLED:
+            text, about = messages.cancelled(there, now), f"{booking}/cancelled/{changed}"
+            if one.actor != one.owner:
+                yield _news(about, one, one.owner, "warning", text, now)
+            for user in others:
+                after = f"{booking}/invited/{user}"
+                yield _news(f"{about}/{user}", one, user, "warning", text, now, after=after)
+        elif one.state is State.RELEASED:
+            for each in there:
+                if each.actor != each.owner:
+                    text = messages.released(each, now)
+                    yield _news(f"booking/{each.id}/released", each, each.owner, "warning", text, now)
+
+    def of_changes(self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float) -> Iterator[News]:
+        """Yield what somebody else than its owner made of a booking since the last round: another time, other nodes.
+
+        Whom it is for is told of another time whoever made it.
+
+        Args:
+            before: as they were when people were last told, by id.
+        """
+        for each in known:
+            if each.kind is not Kind.BOOKING or each.state not in HOLDING:
+                continue
+            old = before.get(each.id, each)
+            if each.version == old.version:
+                continue
+            about, by_other = f"booking/{each.id}/version/{each.version}", each.actor != each.owner
+            if old.state is State.PENDING and each.state is State.CONFIRMED and by_other:
+                # Of the first approval it is said that it is confirmed; this is one of a change.
+                again = f"booking/{each.series or each.id}"
+                text, changed = messages.confirmed([each], now), int(each.changed)
+                yield _news(f"{again}/again/{changed}", each, each.owner, "success", text, now, f"{again}/confirmed")
+            elif old.period != each.period and each.state in PROMISED:
+                text = messages.moved(each, now)
+                if by_other:
+                    yield _news(about, each, each.owner, "warning", text, now)
+                for user in sorted(set(self._people(each)) - {each.owner}):
+                    yield _news(f"{about}/{user}", each, user, "warning", text, now)
+            elif _nodes(old) != _nodes(each) and each.state in PROMISED and by_other:
+                yield _news(about, each, each.owner, "warning", messages.other_nodes(each, old, now), now)
+
+    def of_soon(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
+        """Yield what begins soon."""
+        for each in known:
+            if each.kind is not Kind.BOOKING or each.state is not State.CONFIRMED or each.problem:
+                continue
+            if 0 < each.period.start - now <= self._remind:
+                for user in sorted({each.owner, *self._people(each)}):
+                    about = f"booking/{each.id}/soon/{each.period.start}/{user}"
+                    yield _news(about, each, user, "info", messages.soon(each, now), now)
+
+    def of_maintenance(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
+        """Yield whose sessions would be in the way of maintenance."""
+        jobs, refunds = self._jobs(), self._refunds()
+        for each in known:
+            if jobs is None or each.kind is not Kind.MAINTENANCE or each.state not in PROMISED:
+                continue
+            if each.period.start - now <= NOTICE and each.period.end > now:
+                for job in in_the_way(each, jobs.jobs.values()):
+                    about = f"maintenance/{each.id}/{each.period.start}/{job.id}"
+                    text = messages.maintenance(each, job, now, refunds=refunds)
+                    told = Told(about, job.user, "danger", text, now)
+                    yield News(Due(told, link=f"{HUB}home", link_words="Move it or stop it"))
+
+    async def _in_order(self, found: Sequence[News]) -> list[Due]:
+        """Leave out what follows on something that was not said before this round."""
+        wanted = {each.after for each in found if each.after}
+
+        def ask() -> set[str]:
+            with self._kept.store.reading(self._kept.cluster) as reads:
+                return were_told(reads, wanted)
+
+        said = await in_store_thread(ask) if wanted else set()
+        return [each.due for each in found if not each.after or each.after in said]
+
+
+def _by_booking(found: Iterable[Reservation]) -> Mapping[str, list[Reservation]]:
+    whole: dict[str, list[Reservation]] = {}
+    for each in found:
+        if each.kind is Kind.BOOKING:
+            whole.setdefault(each.series or each.id, []).append(each)
+    return whole
+
+
+def _nodes(one: Reservation) -> list[str]:
+    return [place.node for place in one.places if not one.license]  # which they are matters to nobody then
+
+
+def _news(
+    about: str,
+    one: Reservation,
+    user: str,
+    level: str,
+    text: str,
+    now: float,
+    after: str = "",
+    link: tuple[str, str] = ("", ""),
+) -> News:
+    where, words = link
+    told = Told(about, user, level, text, now)
+    return News(Due(told, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)

@@ -1,0 +1,291 @@
+"""Administration: what waits for approval, everything that is booked, and maintenance windows."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from carme_hub.booking.reconcile.reasons import listed
+from carme_hub.domain import wording
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase
+from carme_hub.errors import Refused
+from carme_hub.services.pages import BadForm
+from carme_hub.services.reservations.application import wording as view
+from carme_hub.services.reservations.pages.base import ReservationPage, zones
+from carme_hub.services.reservations.pages.booking import wish_of
+from carme_hub.services.reservations.pages.form import Form
+from carme_hub.services.reservations.pages.mine import grouped
+from carme_hub.services.reservations.rest.models import ID
+from carme_hub.services.reservations.scopes import ADMIN
+
+_DAY = 86_400
+_UUID = ID.strip("^$")
+#: Rows of a table of bookings at once, days that are shown where nobody says, and the most of them.
+MOST, USUAL, LONGEST = 500, 31, 366
+#: Times of one booking that are listed in the queue.
+LISTED = 12
+#: Times of the whole queue that are looked at again on one page: each is a question to the database.
+CHECKED = 60
+_STATES = tuple(state.value for state in State)
+
+
+class AdminPage(ReservationPage):
+    """A page of those who decide on everybody's bookings."""
+
+    tab = "administration"
+    scopes = writes = (ADMIN,)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A booking that waits: its times, what all of them cost, and what the account has left."""
+
+    first: Reservation
+    times: Sequence[Reservation]
+    cost: str
+    left: str
+    conflicts: Sequence[str]
+
+
+class QueueHandler(AdminPage):
+    """What waits for an approval."""
+
+    async def get(self) -> None:
+        """Show it, what starts first on top."""
+        found = grouped(await self.service.desk.pending(self.booker))
+        accounts = sorted({group.first.account for group in found})
+        balances = await self.service.balances(accounts) if self.service.charged else {}
+        waiting, left = [], CHECKED
+        for group in found:
+            looked = min(left, LISTED, len(group.times))
+            left -= looked
+            cost, balance = self.cost(group.times), balances.get(group.first.account)
+            waiting.append(
+                Waiting(
+                    group.first,
+                    group.times,
+                    wording.gpu_hours(cost) if cost else "",
+                    wording.gpu_hours(max(0, balance.left)) if balance is not None and balance.granted > 0 else "",
+                    await self._conflicts(group.times[:LISTED], looked),
+                )
+            )
+        self.show("queue.html", heading="Waiting for approval", waiting=waiting, listed=LISTED, unchecked=not left)
+
+    async def _conflicts(self, times: Sequence[Reservation], looked: int) -> list[str]:
+        """Return which times are in the way of something now: they have their places, but nodes may have gone.
+
+        Args:
+            looked: of how many that is asked; of the others it is said where the calendar knows.
+        """
+        said, desk = [], self.service.desk
+        for number, each in enumerate(times):
+            if gone := number < looked and not each.problem:
+                checked = await desk.check(self.booker, wish_of(each, each.period), instead_of=each.id)
+                gone = bool(checked.conflicts)
+            if gone or each.problem:
+                why = each.problem or "these GPUs are not all there any more."
+                said.append(f"{view.span(each.period, self.zone, self.now)}: {why}")
+        return said
+
+
+class DecisionHandler(AdminPage):
+    """The answer to a booking that waits."""
+
+    async def post(self, id: str) -> None:
+        """Approve it or deny it, with all its times."""
+        decision = self.text("decision", "The decision", most=10)
+        reason = self.text("reason", "The reason", needed=False)
+        if decision not in ("approve", "deny"):
+            raise BadForm("Approve it or deny it.")
+        if decision == "deny" and not reason:
+            raise BadForm("Say why it is denied: who asked reads it.")
+        found = await self.service.desk.decide(self.booker, id, decision == "approve", reason)
+        self.log_write("decided on booking %s: %s", id, decision)
+        word = "approved" if decision == "approve" else "denied"
+        times = f" at {len(found)} times" if len(found) > 1 else ""
+        self.done(f"“{found[0].title}” of {found[0].owner} is {word}{times}.", "administration")
+
+
+class TableHandler(AdminPage):
+    """Everything that is booked."""
+
+    async def get(self) -> None:
+        """Show it, from a day on."""
+        zone, now = self.zone, self.now
+        start_date = self.get_query_argument("from", "") or view.local(now, zone).date().isoformat()
+        days = min(max(1, self.number("days", USUAL)), LONGEST)
+        state = self.get_query_argument("state", "")
+        states = {State(state)} if state in _STATES else HOLDING
+        problem, found = "", []
+        try:
+            start = int(view.local_midnight(start_date, zone))
+            found = await self.service.desk.between(self.booker, Period(start, start + days * _DAY), states)
+        except ValueError:
+            problem = f"{start_date} is no day. Write it like 2026-11-24."
+        rows = [each.reservation for each in found if each.reservation is not None]
+        self.show(
+            "all_bookings.html",
+            heading="Everything booked",
+            rows=rows[:MOST],
+            more=max(0, len(rows) - MOST),
+            start=start_date,
+            days=days,
+            state=state,
+            states=_STATES,
+            problem=problem,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A planned maintenance, and whose sessions are in its way: how many, and each with its end."""
+
+    one: Reservation
+    summary: str
+    sessions: Sequence[str]
+
+
+class MaintenanceHandler(AdminPage):
+    """Maintenance windows."""
+
+    async def get(self) -> None:
+        """Show the form and what is planned."""
+        tomorrow = view.local(self.now + _DAY, self.zone).replace(tzinfo=None)
+        start, end = tomorrow.replace(hour=8, minute=0), tomorrow.replace(hour=18, minute=0)
+        await self._show_form(Form(title="Maintenance", zone=self.zone).at(start, end), ())
+
+    async def post(self) -> None:
+        """Say whom it meets and ask once more; then plan it."""
+        form = Form.read(self.get_body_argument, self.get_body_arguments)
+        nodes = tuple(dict.fromkeys(self.get_body_arguments("nodes")))
+        try:
+            if not nodes:
+                raise BadForm("Choose at least one node.")
+            period = form.once()
+            if not self.confirmed:
+                await self._ask(form, nodes, period)
+                return
+            title = form.title or "Maintenance"
+            it, changed = await self.service.desk.maintain(self.booker, nodes, period, title, key=form.key)
+        except Refused as refused:
+            self.set_status(409)
+            await self._show_form(form, nodes, refused.message)
+            return
+        self.log_write("planned maintenance %s of %s", it.id, ", ".join(nodes))
+        told = sum(bool(each.problem) for each in changed)
+        elsewhere = len(changed) - told
+        said = [f"Maintenance is planned: {view.span(period, self.zone, self.now)}."]
+        said += [f"{_bookings(elsewhere)} other places."] if elsewhere else []
+        said += [f"{_bookings(told)} a problem now, and their owners are told."] if told else []
+        met = sessions_in_the_way(jobs_in_the_way(self._jobs(nodes) or (), nodes, period))
+        said += [f"{met} They are told from a week before."] if met else []
+        self.done(" ".join(said), "administration/maintenance")
+
+    async def _ask(self, form: Form, nodes: Sequence[str], period: Period) -> None:
+        met, jobs = await self._met(nodes, period), self._jobs(nodes)
+        points = [f"Nodes: {', '.join(nodes)}.", f"{view.span(period, form.zone, self.now)} ({view.length(period)})."]
+        for one in met:
+            points.append(
+                f"Booked there: “{one.title}” of {one.owner}, {view.need(one.need)}, "
+                f"{view.span(one.period, form.zone, self.now)}. Other GPUs are looked for; where there are none, "
+                "its owner is told."
+            )
+        if not met:
+            points.append("Nothing is booked there in this time.")
+        met_jobs = jobs_in_the_way(jobs or (), nodes, period)
+        if summary := sessions_in_the_way(met_jobs):
+            points.append(f"{summary} They are told from a week before, and can move or stop them on their home page.")
+        for each in (jobs or ())[:LISTED]:
+            what = "A session" if each.name.startswith(JOB_NAME_PREFIX) else f"Job {each.id}"
+            into = " That is into the maintenance." if each in met_jobs else ""
+            points.append(
+                f"Running on {', '.join(each.nodes)}: {what} of {each.user}, {self._until(each, form.zone)}.{into}"
+            )
+        if more := len((jobs or ())[LISTED:]):
+            points.append(f"And {more} more job{'' if more == 1 else 's'} there.")
+        if not jobs:
+            points.append(
+                "What runs there now is not known: Slurm does not answer." if jobs is None else "No job runs there now."
+            )
+        self.confirm(
+            "Plan this maintenance?",
+            points,
+            "Plan it",
+            back="administration/maintenance",
+            danger=bool(met or jobs),
+            fixed={"key": form.key or secrets.token_urlsafe(16)},
+        )
+
+    async def _met(self, nodes: Sequence[str], period: Period) -> list[Reservation]:
+        found = await self.service.desk.between(self.booker, period, HOLDING)
+        there = (each.reservation for each in found if each.kind is Kind.BOOKING and each.reservation is not None)
+        return [one for one in there if any(place.node in nodes for place in one.places)]
+
+    def _jobs(self, nodes: Sequence[str]) -> list[Job] | None:
+        """Return the jobs that run on these nodes, None where Slurm does not say."""
+        seen = self.service.sight.jobs
+        if seen is None:
+            return None
+        there = (each for each in seen.jobs.values() if each.phase is Phase.ACTIVE and set(each.nodes) & set(nodes))
+        return sorted(there, key=lambda each: (-(each.end or inf), each.user, each.id))
+
+    def _until(self, job: Job, zone: str) -> str:
+        end = view.clock(job.end, zone, self.now).removeprefix("on ") if job.end else ""
+        return f"at the latest until {end}" if end else "without a time limit"
+
+    def _met_by(self, one: Reservation) -> Met:
+        """Return whose sessions are in the way of a planned maintenance, by the newest look at Slurm."""
+        jobs = self._jobs(sorted(one.nodes))
+        there = jobs_in_the_way(jobs or (), one.nodes, one.period)
+        met = [each for each in there if each.name.startswith(JOB_NAME_PREFIX)]
+        lines = [f"{each.user} on {', '.join(each.nodes)}, {self._until(each, self.zone)}" for each in met[:LISTED]]
+        lines += [f"and {len(met) - LISTED} more"] if len(met) > LISTED else []
+        none = "Whose sessions are in the way is not known: Slurm does not answer."
+        return Met(one, none if jobs is None else sessions_in_the_way(met), lines)
+
+    async def _show_form(self, form: Form, chosen: Sequence[str], problem: str = "") -> None:
+        facts = await self.facts()
+        now = int(self.now)
+        found = await self.service.desk.between(self.booker, Period(now, now + LONGEST * _DAY), HOLDING)
+        planned = [each.reservation for each in found if each.kind is Kind.MAINTENANCE and each.reservation]
+        self.show(
+            "maintenance.html",
+            heading="Maintenance",
+            values=form,
+            chosen=chosen,
+            nodes=facts.nodes,
+            zones=zones(),
+            planned=[self._met_by(one) for one in planned],
+            problem=problem,
+        )
+
+
+def jobs_in_the_way(jobs: Sequence[Job], nodes: Collection[str], period: Period) -> list[Job]:
+    """Return which of some jobs run on these nodes and may still do so when a maintenance begins."""
+    there = (each for each in jobs if not set(nodes).isdisjoint(each.nodes))
+    return [each for each in there if each.end > period.start or not each.end]
+
+
+def sessions_in_the_way(jobs: Sequence[Job]) -> str:
+    """Say how many sessions of whom are among jobs, "" for none."""
+    sessions = [each for each in jobs if each.name.startswith(JOB_NAME_PREFIX)]
+    if not sessions:
+        return ""
+    users = listed(sorted({each.user for each in sessions}))
+    return f"In the way: {len(sessions)} session{'' if len(sessions) == 1 else 's'} of {users}."
+
+
+def _bookings(count: int) -> str:
+    return "1 booking has" if count == 1 else f"{count} bookings have"
+
+
+PAGES: list[tuple[str, type[ReservationPage]]] = [
+    ("administration", QueueHandler),
+    (rf"administration/decide/({_UUID})", DecisionHandler),
+    ("administration/bookings", TableHandler),
+    ("administration/maintenance", MaintenanceHandler),
+]

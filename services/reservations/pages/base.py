@@ -1,0 +1,228 @@
+"""What all pages of the calendar have in common: who looks, in which zone, and what can be chosen on forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo, available_timezones
+
+from carme_hub.booking.bookings import Booker, Facts, TypeFacts
+from carme_hub.booking.validation import LISTING
+from carme_hub.domain import wording
+from carme_hub.domain.calendar.reservations import Reservation
+from carme_hub.errors import SlurmError
+from carme_hub.services import pages
+from carme_hub.services.reservations.application import wording as view
+from carme_hub.services.reservations.scopes import ADMIN, READ, READ_ALL, WRITE
+
+#: The reader's time zone; a script writes it, so it is not for the server's eyes only. No secret.
+ZONE = "carme-zone"
+DAYS = (
+    ("MO", "Mon", "Monday"),
+    ("TU", "Tue", "Tuesday"),
+    ("WE", "Wed", "Wednesday"),
+    ("TH", "Thu", "Thursday"),
+    ("FR", "Fri", "Friday"),
+    ("SA", "Sat", "Saturday"),
+    ("SU", "Sun", "Sunday"),
+)
+#: Seconds after its end for which a booking says what its owner will want the next time.
+RECENT = 60 * 86_400
+ADMINISTRATION = (
+    ("administration", "Waiting for approval"),
+    ("administration/bookings", "Everything booked"),
+    ("administration/maintenance", "Maintenance"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account that the visitor may charge. ``left``: milli-GPU-seconds, None where it was granted none."""
+
+    name: str
+    left: int | None
+
+    @property
+    def words(self) -> str:
+        """Return what is left of it."""
+        return "" if self.left is None else f"{wording.gpu_hours(max(0, self.left))} left"
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What can be chosen on a form."""
+
+    types: Sequence[TypeFacts]
+    accounts: Sequence[Account]
+    groups: Sequence[str]
+    profiles: Sequence[dict[str, str]]
+    zones: Sequence[str]
+    days: Sequence[tuple[str, str, str]] = DAYS
+
+    @property
+    def largest(self) -> int:
+        """Return how many GPUs the largest node has."""
+        return max((each.seat for each in self.types), default=1)
+
+
+@cache
+def zones() -> tuple[str, ...]:
+    """Return the names of time zones that people live in."""
+    return ("UTC", *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")))
+
+
+class ReservationPage(pages.PageHandler):
+    """A page of the calendar."""
+
+    scopes: tuple[str, ...] = (READ,)
+    writes: tuple[str, ...] = (WRITE, ADMIN)
+    booker: Booker
+
+    async def prepare(self) -> None:
+        """Find out also as whom the visitor books."""
+        await super().prepare()
+        if not self._finished:
+            accounts = await self.service.accounts(self.visitor)
+            self.booker = Booker(self.visitor.person, tuple(accounts), admin=self.may(ADMIN), actor=self.visitor.actor)
+
+    @property
+    def reader(self) -> Booker:
+        """As whom the visitor looks: who sees everybody's bookings sees them as an administrator does."""
+        return Booker(self.booker.person, self.booker.accounts, admin=self.may(READ_ALL, ADMIN))
+
+    @property
+    def now(self) -> float:
+        """The calendar's time."""
+        return float(self.service.calendar.clock())
+
+    @property
+    def zone(self) -> str:
+        """The zone in which times are shown: the reader's, or the site's until it is known."""
+        return self.chosen_zone or self.site_zone
+
+    @property
+    def site_zone(self) -> str:
+        """The zone of the site's policy."""
+        return str(self.service.policy().zone)
+
+    @property
+    def chosen_zone(self) -> str:
+        """The zone that the reader chose, or whose browser is in it; "" where it is not known."""
+        said = unquote(self.get_cookie(ZONE, "") or "")
+        return said if is_zone(said) else ""
+
+    def tabs(self) -> list[dict[str, Any]]:
+        """Return the parts of the service that the visitor may open."""
+        found = [("", "Calendar"), ("book", "Book"), ("mine", "My bookings")]
+        if self.may(ADMIN):
+            found.append(("administration", "Administration"))
+        return self.tabs_of(*found)
+
+    def show(self, template: str, *, heading: str, **more: Any) -> None:
+        """Send a page, with the parts of the administration where it is one of them."""
+        if self.tab == "administration":
+            here = self.request.path.removeprefix(self.service.prefix)
+            current = max(
+                (path for path, _ in ADMINISTRATION if here.startswith(path)), key=len, default="administration"
+            )
+            more["sections"] = [
+                {"path": path, "name": name, "current": path == current} for path, name in ADMINISTRATION
+            ]
+        words = {"need": view.need, "badge": view.badge, "where": view.where, "whom": view.whom, "length": view.length}
+        words["counted"] = view.counted
+        super().show(
+            template,
+            heading=heading,
+            zone=self.zone,
+            zone_fresh=self.looks and not self.chosen_zone,
+            site_zone=self.site_zone,
+            hours=wording.gpu_hours,
+            span=self.in_zone(view.span),
+            standing=self.in_zone(view.standing),
+            **words,
+            **more,
+        )
+
+    def in_zone(self, words: Callable[[Any, str, float], str]) -> Callable[[Any], str]:
+        """Return a function of ``view`` that speaks of the reader's zone and of now."""
+        zone, now = self.zone, self.now
+        return lambda what: words(what, zone, now)
+
+    async def facts(self) -> Facts:
+        """Return what can be booked at all: nothing while Slurm has never said which nodes there are."""
+        try:
+            return await self.service.desk.supply()
+        except SlurmError:
+            return Facts((), (), by_node=False, share=100, note="")
+
+    async def choices(self, facts: Facts | None = None) -> Choices:
+        """Return what can be chosen on a form."""
+        facts = await self.facts() if facts is None else facts
+        names = self.booker.accounts
+        balances = await self.service.balances(names) if self.service.charged else {}
+        return Choices(
+            facts.types,
+            [Account(name, left_of(balances.get(name))) for name in names],
+            await self._groups(),
+            self.service.profiles(),
+            zones(),
+        )
+
+    async def _groups(self) -> list[str]:
+        """Return the groups that are offered: one's own, to teachers all, as the hub lets them list those, too."""
+        person = self.booker.person
+        if not self.booker.admin and not person.roles & LISTING:
+            return sorted(person.groups)
+        await self.service.roster.refresh()
+        return sorted(person.groups.union(*(each.groups for each in self.service.roster.people.values())))
+
+    async def usual_type(self, types: Sequence[TypeFacts]) -> str:
+        """Return the type that is chosen at first: that of the visitor's newest booking, else the most frequent."""
+        known = {each.type for each in types}
+        found = await self.service.desk.mine(self.booker, self.now - RECENT) if known else ()
+        newest = (one for one in found if one.owner == self.visitor.name and one.need.type in known)
+        last = max(newest, key=lambda one: one.created, default=None)
+        if last is not None:
+            return str(last.need.type)
+        return max(types, key=lambda each: each.bookable).type if types else ""
+
+    def may_book(self) -> bool:
+        """Return whether the policy lets the visitor book with one of their accounts."""
+        return self.may(*self.writes) and any(
+            self.service.rules(self.booker.person, account).may_book for account in self.booker.accounts
+        )
+
+    def why_not(self) -> str:
+        """Return why the visitor may not book, as a sentence; "" where they may."""
+        if self.may_book():
+            return ""
+        if not self.booker.accounts:
+            return "You have no Slurm account that could be charged, so you cannot book. Ask an administrator for one."
+        return "The policy of this site does not let you book GPUs. You can look at the calendar."
+
+    def cost(self, found: Sequence[Reservation]) -> int | None:
+        """Return the milli-GPU-seconds of reservations, None where nothing is kept of GPU time."""
+        return sum(self.service.desk.price(each) for each in found) if self.service.charged else None
+
+
+def left_of(balance: Any) -> int | None:
+    """Return what is left of what an account was granted, None where it was granted nothing."""
+    return int(balance.left) if balance is not None and balance.granted > 0 else None
+
+
+def is_zone(name: str) -> bool:
+    """Return whether there is such a time zone."""
+    try:
+        return bool(name) and bool(ZoneInfo(name))
+    except (ValueError, OSError, KeyError):
+        return False
+
+
+def need_zone(name: str) -> str:
+    """Return the zone; refuse what is none."""
+    if not is_zone(name):
+        raise pages.BadForm(f"{name or 'That'} is no time zone. Zones are named like Europe/Berlin.")
+    return name

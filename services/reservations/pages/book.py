@@ -1,0 +1,147 @@
+"""The form of a booking, for who cannot drag: fields, a look at all that would be booked, and the booking itself.
+
+It works without JavaScript. Each step is a POST of the same fields: look, take an alternative, change, book, wait.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from carme_hub.booking.bookings import Checked
+from carme_hub.booking.calendar import SlotTaken
+from carme_hub.domain import wording
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.errors import Refused
+from carme_hub.services.reservations.application import wording as view
+from carme_hub.services.reservations.pages.base import Choices, ReservationPage
+from carme_hub.services.reservations.pages.form import Form, offers
+
+#: Times of one booking that are listed; the rest is counted, unless something is to be said of it.
+LISTED = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One time of what is to be booked: ``note`` is what clocks do to it."""
+
+    when: str
+    note: str
+    free: bool
+
+
+class BookHandler(ReservationPage):
+    """Fields, what would come of them, and the booking."""
+
+    tab = "book"
+
+    async def get(self) -> None:
+        """Show the fields, filled in as the address says."""
+        choices = await self.choices()
+        usual = await self.usual_type(choices.types)
+        form = Form.empty(self.now, self.zone, type=usual, account=_first_account(choices))
+        said = {
+            name: value for name, value in Form.read(self.get_query_argument, self.get_query_arguments).pairs() if value
+        }
+        known = {name for name in self.request.query_arguments if name in said}
+        days = tuple(self.get_query_arguments("days"))
+        given = {name: said[name] for name in known if name not in ("days", "without", "key")}
+        self._show_form(replace(form, **given, days=days), choices)  # type: ignore[arg-type]
+
+    async def post(self) -> None:
+        """Take a step of the form."""
+        form = Form.read(self.get_body_argument, self.get_body_arguments)
+        choices = await self.choices()
+        step = self.get_body_argument("step", "look")
+        try:
+            if take := self.get_body_argument("take", ""):
+                form = replace(form.take(take), key="")
+            if step == "change":
+                self._show_form(form, choices)
+            elif step in ("book", "wait"):
+                await self._book(form, choices, wait=step == "wait")
+            else:
+                await self._look(form, choices)
+        except Refused as refused:
+            self.set_status(409)
+            self._show_form(form, choices, refused.message)
+
+    async def _book(self, form: Form, choices: Choices, *, wait: bool) -> None:
+        wish, recurrence = form.wish(self.visitor.name), form.recurrence()
+        try:
+            found = await self.service.desk.book(self.booker, wish, recurrence, key=form.key, wait=wait)
+        except SlotTaken as taken:
+            self.set_status(409)
+            await self._look(form, choices, meanwhile=taken.message)
+            return
+        self.log_write("booked %s (%s)", found[0].id, wish.account)
+        one = found[0]
+        self.done(
+            f"“{one.title}”: {_became(len(found))} {view.standing(one, self.zone, self.now)}", f"bookings/{one.id}"
+        )
+
+    async def _look(self, form: Form, choices: Choices, *, meanwhile: str = "") -> None:
+        wish, recurrence = form.wish(self.visitor.name), form.recurrence()
+        checked: Checked = await self.service.desk.check(self.booker, wish, recurrence)
+        zone, now = form.zone, self.now
+        taken = {each.time.period for each in checked.conflicts}
+        rows = [Row(view.span(each.period, zone, now), each.note, each.period not in taken) for each in checked.times]
+        say: Callable[[Period], str] = lambda period: view.short_span(period, zone, now)  # noqa: E731
+        left = next((each.left for each in choices.accounts if each.name == form.account), None)
+        charged = self.service.charged and bool(checked.price)
+        self.show(
+            "look.html",
+            heading="Book this?",
+            form=replace(form, key=form.key or secrets.token_urlsafe(16)),
+            wish=wish,
+            rows=[each for number, each in enumerate(rows) if number < LISTED or each.note or not each.free],
+            count=len(rows),
+            taken=len(checked.conflicts),
+            offers=offers(form, checked.conflicts, say, len(rows)),
+            refusal=checked.refusal,
+            meanwhile=meanwhile,
+            approval=checked.needs_approval,
+            notes=checked.notes,
+            cost=wording.gpu_hours(checked.price) if charged else "",
+            left=wording.gpu_hours(left) if charged and left is not None else "",
+            after=wording.gpu_hours(max(0, left - checked.price)) if charged and left is not None else "",
+            ok=checked.ok,
+            waits=bool(checked.conflicts) and len(rows) == 1 and not checked.refusal,
+            for_whom=_whom(form),
+        )
+
+    def _show_form(self, form: Form, choices: Choices, problem: str = "") -> None:
+        self.show(
+            "book.html",
+            heading="Book GPUs",
+            values=form,
+            choices=choices,
+            problem=problem,
+            refused=self.why_not(),
+            data=page_data(choices),
+        )
+
+
+def page_data(choices: Choices) -> dict[str, object]:
+    """Return what the pages' scripts know without asking."""
+    return {"left": {each.name: each.left for each in choices.accounts}}
+
+
+def _first_account(choices: Choices) -> str:
+    return choices.accounts[0].name if choices.accounts else ""
+
+
+def _became(count: int) -> str:
+    return "booked." if count == 1 else f"booked {count} times."
+
+
+def _whom(form: Form) -> str:
+    if form.whom == "group":
+        return f"you and the members of {form.group}"
+    if form.whom == "everybody":
+        return f"everybody of the account {form.account}"
+    return f"you and {form.users}" if form.whom == "users" else "you alone"
+
+
+PAGES: list[tuple[str, type[ReservationPage]]] = [("book", BookHandler)]

@@ -1,0 +1,103 @@
+"""My bookings: what comes, what was, and the address of my own feed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from carme_hub.domain.calendar.reservations import Reservation, State
+from carme_hub.services.reservations.pages.base import ReservationPage
+from carme_hub.services.reservations.rest.representation import may
+
+#: Days that are looked back, and past bookings that are shown.
+BACK, MOST_PAST = 60, 50
+_DAY = 86_400
+_OVER = (State.ENDED, State.CANCELLED, State.RELEASED)
+
+
+@dataclass
+class Group:
+    """A booking with all its times that are shown, by start; what comes once has one."""
+
+    times: list[Reservation] = field(default_factory=list)
+
+    @property
+    def first(self) -> Reservation:
+        """Return the next of them."""
+        return self.times[0]
+
+    @property
+    def problems(self) -> list[Reservation]:
+        """Return those that cannot be kept as promised."""
+        return [each for each in self.times if each.problem]
+
+
+def grouped(found: Iterable[Reservation]) -> list[Group]:
+    """Return bookings by their next time; the times of a series are one."""
+    groups: dict[str, Group] = {}
+    for each in sorted(found, key=lambda one: (one.period, one.id)):
+        groups.setdefault(each.series or each.id, Group()).times.append(each)
+    return sorted(groups.values(), key=lambda group: (not group.problems, group.first.period))
+
+
+class MinePage(ReservationPage):
+    """What comes and what was."""
+
+    tab = "mine"
+
+    async def show_mine(self, address: str = "") -> None:
+        """Show them, with the feed's new address."""
+        now, me = self.now, self.visitor.name
+        found: Sequence[Reservation] = await self.service.desk.mine(self.booker, now - BACK * _DAY)
+        coming = [each for each in found if each.period.end > now and each.state not in _OVER]
+        past = [each for each in found if each.period.end <= now or each.state in _OVER]
+        problems = {f"bookings/{each.id}" for each in coming if each.problem}  # those stand with their bookings
+        past.sort(key=lambda one: one.period, reverse=True)
+        self.show(
+            "mine.html",
+            heading="My bookings",
+            told=[each for each in await self.service.notices.of(me) if each["link"] not in problems],
+            mine=grouped(each for each in coming if each.owner == me),
+            invited=grouped(each for each in coming if each.owner != me),
+            past=past[:MOST_PAST],
+            more=len(past) > MOST_PAST,
+            back=BACK,
+            may=lambda one: may(one, mine=one.owner == me, admin=self.booker.admin),
+            feed=await self.service.feeds.made(me),
+            address=address,
+        )
+
+
+class MineHandler(MinePage):
+    """My bookings."""
+
+    async def get(self) -> None:
+        """Show them; nothing of the feed's secret, which is told once."""
+        await self.show_mine()
+
+
+class FeedHandler(MinePage):
+    """The secret address of the feed."""
+
+    async def post(self) -> None:
+        """Make it anew and show it this once, or revoke it."""
+        me = self.visitor.name
+        if self.get_body_argument("what", "") == "revoke":
+            await self.service.feeds.revoke(me)
+            self.log_write("revoked their feed")
+            self.done("The address shows nothing any more.", "mine#feed")
+            return
+        secret = await self.service.feeds.make(me)
+        self.log_write("made a new address of their feed")
+        await self.show_mine(f"{self._here()}api/v1/feed/{secret}.ics")
+
+    def _here(self) -> str:
+        """Return the service's own address, as the hub was told it or as the browser asked for it."""
+        told = os.environ.get("JUPYTERHUB_PUBLIC_URL", "")
+        proto = self.request.headers.get("X-Forwarded-Proto", self.request.protocol).split(",")[0].strip()
+        host = self.request.headers.get("X-Forwarded-Host", self.request.host).split(",")[0].strip()
+        return told or f"{proto}://{host}{self.service.prefix}"
+
+
+PAGES: list[tuple[str, type[ReservationPage]]] = [("mine", MineHandler), ("mine/feed", FeedHandler)]

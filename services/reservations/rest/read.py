@@ -1,0 +1,191 @@
+"""REST that shows the calendar: bookings, what is free, what there is, a feed for phones, the next hours in words."""
+
+from __future__ import annotations
+
+import os
+
+from carme_hub.booking.bookings import Booker, Facts, Unknown
+from carme_hub.domain.calendar.bookable_nodes import is_out
+from carme_hub.domain.calendar.periods import Period
+from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
+from carme_hub.errors import Refused
+from carme_hub.services.hub_users import SILENT
+from carme_hub.services.reservations.application import ical, metrics, summary
+from carme_hub.services.reservations.application.slurm_view import Offer
+from carme_hub.services.reservations.rest import models, queries
+from carme_hub.services.reservations.rest.base import Call
+from carme_hub.services.reservations.rest.parse import zone_of
+from carme_hub.services.reservations.rest.representation import Eyes
+from carme_hub.services.reservations.scopes import WRITE
+from carme_hub.services.rest import NoSense, Text
+
+_DAY = 86_400
+#: Days that are shown where nobody says how many, and the most at once.
+USUAL, LONGEST = 31, 400
+#: Days that a feed looks back, so that what was cancelled goes from calendars, too.
+BACK = 30
+
+
+class Silent(Refused):
+    """The hub does not say who is who now."""
+
+    reason = "silent"
+
+
+async def eyes(call: Call) -> Eyes:
+    """Return how the visitor sees bookings."""
+    service = call.service
+    price = service.desk.price if service.charged else None
+    return Eyes(await call.reader(), call.handler.may(WRITE), decides=call.admin, price=price)
+
+
+async def bookings(call: Call) -> models.BookingsOut:
+    """Return what is booked in a time; with ``mine`` what the visitor owns or is invited to."""
+    query: queries.BookingsQuery = call.query
+    period, look = _period(query, call.now), await eyes(call)
+    states = {State(query.state)} if query.state else None
+    if query.mine == "true":
+        call.need_user()
+        found = await call.service.desk.mine(look.who, period.start)
+        there = [each for each in found if each.period.start < period.end and each.state in (states or {each.state})]
+        return models.BookingsOut(at=int(call.now), bookings=look.bookings(there))
+    views = await call.service.desk.between(look.who, period, states or HOLDING)
+    return models.BookingsOut(at=int(call.now), bookings=[look.view(each) for each in views])
+
+
+async def booking(call: Call) -> models.BookingOut:
+    """Return one booking that the visitor may see whole."""
+    look = await eyes(call)
+    return look.booking(await call.service.desk.get(look.who, call.parts["id"]))
+
+
+async def booking_file(call: Call) -> Text:
+    """Return one booking for the visitor's own calendar program."""
+    one: Reservation = await call.service.desk.get(await call.reader(), call.parts["id"])
+    return Text(ical.MEDIA, ical.text([one], name=one.title, link=link(call)), f"booking-{one.id[:8]}.ics")
+
+
+async def free(call: Call) -> models.FreeOut:
+    """Return how many GPUs are free over time."""
+    query: queries.FreeQuery = call.query
+    period = _period(query, call.now)
+    facts = await call.service.desk.supply()
+    totals = {each.type: each.total for each in facts.types}
+    if query.type and query.type not in totals:
+        raise NoSense(f"There are no GPUs of the type {query.type}. There are: {', '.join(totals) or 'none'}.")
+    found = await call.service.desk.free(period, (query.type,) if query.type else ())
+    return models.FreeOut(
+        start=period.start,
+        end=period.end,
+        types=[
+            models.BandOut(
+                gpu_type=type,
+                total=totals.get(type, 0),
+                parts=[models.PartOut(start=part.start, end=part.end, free=level) for part, level in band],
+            )
+            for type, band in sorted(found.items())
+        ],
+    )
+
+
+async def supply(call: Call) -> models.SupplyOut:
+    """Return what can be booked at all, and whether the visitor may."""
+    sight = call.service.sight
+    facts = await call.service.desk.supply() if sight.known else _nothing(sight.offer)
+    states = {node.name: node for node in sight.nodes}
+    accounts = await call.service.accounts(call.visitor)
+    return models.SupplyOut(
+        at=int(sight.at),
+        known=sight.known,
+        keeps="licenses" if facts.by_license else "nodes" if facts.by_node else "gpus",
+        notes=[facts.note] if facts.note else [],
+        types=[
+            models.TypeOut(gpu_type=each.type, total=each.total, largest=each.seat, bookable=each.bookable)
+            for each in facts.types
+        ],
+        nodes=[
+            models.NodeOut(
+                name=each.name,
+                state=states[each.name].state if each.name in states else "",
+                out=each.name in states and is_out(states[each.name]),
+                gpus=dict(each.gpus),
+            )
+            for each in facts.nodes
+        ],
+        may_book=any(call.service.rules(call.visitor.person, account).may_book for account in accounts),
+        accounts=list(accounts),
+    )
+
+
+async def in_words(call: Call) -> models.WordsOut:
+    """Return what the next 24 hours look like, in sentences."""
+    query: queries.WordsQuery = call.query
+    zone_of(query.zone)
+    now, desk = call.now, call.service.desk
+    period = Period(int(now), int(now) + _DAY)
+    facts = await desk.supply()
+    told = summary.sentences(
+        await desk.between(await call.reader(), period, HOLDING),
+        await desk.free(period),
+        {each.type: each.total for each in facts.types},
+        now,
+        query.zone,
+    )
+    return models.WordsOut(at=int(now), sentences=told)
+
+
+async def feed(call: Call) -> Text:
+    """Return the bookings of whose secret this is: a calendar program cannot log in."""
+    service, secret = call.service, call.parts["secret"]
+    user = await service.feeds.user_of(secret)
+    if user:
+        await service.roster.refresh()
+        await service.book.refresh()
+        if not service.roster.people:
+            call.handler.set_header("Retry-After", "60")
+            raise Silent(SILENT)
+    if user not in service.roster.people:  # also a user who has left: their calendar is not told on
+        raise Unknown("There is no such feed. Make a new address on the page of your bookings.")
+    person = service.roster.person(user)
+    found = await service.desk.mine(Booker(person, service.book.accounts_of(user)), call.now - BACK * _DAY)
+    return Text(ical.MEDIA, ical.text(found, name="GPU bookings", link=link(call)), "bookings.ics")
+
+
+async def has_feed(call: Call) -> models.FeedOut:
+    """Return whether the visitor has a feed; its address is told only when it is made."""
+    call.need_user()
+    return models.FeedOut(made=await call.service.feeds.made(call.visitor.name), address="")
+
+
+async def prometheus(call: Call) -> Text:
+    """Return metrics."""
+    return Text("text/plain; version=0.0.4; charset=utf-8", await metrics.text(call.service))
+
+
+async def health(call: Call) -> models.HealthOut:
+    """Return whether Slurm is kept equal to the calendar; Slurm's own words are for the log."""
+    standing = call.service.standing
+    age = None if standing.answered is None else max(0, int(call.now - standing.answered))
+    faults = list(call.service.licenses.faults)
+    return models.HealthOut(keeping=standing.keeping(call.now), age=age, equal=standing.equal, faults=faults)
+
+
+def _nothing(offer: Offer) -> Facts:
+    """Return what can be booked while Slurm has not said anything."""
+    return Facts((), (), offer.by_node, 0, "", by_license=bool(offer.licenses))
+
+
+def link(call: Call) -> str:
+    """Return the address of the service's pages, with its host where the hub was told its public one."""
+    return str(os.environ.get("JUPYTERHUB_PUBLIC_URL") or call.service.prefix).rstrip("/") + "/"
+
+
+def _period(query: queries.Within, now: float) -> Period:
+    """Return the time that is asked for."""
+    start = query.begin if query.begin is not None else int(now)
+    end = query.end if query.end is not None else start + USUAL * _DAY
+    if end <= start:
+        raise NoSense("It ends before it starts: give a later moment in to.")
+    if end - start > LONGEST * _DAY:
+        raise NoSense(f"That is longer than {LONGEST} days. Ask for less at once.")
+    return Period(start, end)

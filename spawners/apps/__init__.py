@@ -1,0 +1,1 @@
+"""CarmeApps: programs of an image as pages of its session."""

@@ -1,0 +1,392 @@
+"""carme_apps: programs of a session's image as pages of its server, each on a unix socket that only its user can open.
+
+An extension of the single-user server, one constant file that travels in the data document, with others in
+``carme-apps``; on the node they lie in a folder of mode 0700, in which the sockets are too. It takes the place of
+jupyter-server-proxy's own extension and uses that package's handlers: so there is no ``/proxy/<port>``, an app never
+sees the user's cookies and tokens, and a forged request from elsewhere is refused.
+Needs jupyter-server-proxy 4.1 or later and Python 3.9 or later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import importlib.util
+import json
+import os
+import posixpath
+import re
+import shutil
+import sys
+import time
+from html import escape
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.utils import ensure_async, url_path_join
+from jupyter_server_proxy.handlers import AddSlashHandler, LocalProxyHandler
+from tornado import web
+from tornado.httputil import HTTPServerRequest
+
+HERE = Path(__file__).parent
+#: What tells who somebody is, or lets them act for the user.
+SECRET_HEADERS = ("Cookie", "Authorization", "Proxy-Authorization", "X-XSRFToken")
+SECRET_ARGUMENTS = ("token", "_xsrf")
+#: Left out of an app's environment, unless it is the user's own workplace (``"hub": true``).
+SECRET_VARIABLES = ("JPY_API_TOKEN", "JUPYTER_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_OAUTH_SCOPES")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+START, PAUSE = 60.0, 0.05  # seconds
+PATIENCE = 2.0  # seconds until a person who opens an app's page is shown that it starts
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'"
+#: What is shown in place of an app; Jupyter's own page has one line of code for it, which a phone cuts off.
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+%(refresh)s<title>%(head)s</title>
+<style>
+:root { color-scheme: light dark; --main: #1f5fa8; --line: #b3471d; }
+@media (prefers-color-scheme: dark) { :root { --main: #7db4f0; } }
+body { font: 1rem/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 42rem; padding: 1rem; }
+h1 { font-size: 1.6rem; margin: .5rem 0 1rem; overflow-wrap: anywhere; }
+p { overflow-wrap: anywhere; }
+.note { border-left: 4px solid var(--line); padding-left: .75rem; }
+nav { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; }
+a { color: var(--main); padding: .625rem 0; }
+a:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
+</style>
+</head>
+<body>
+<main>
+<h1>%(head)s</h1>
+%(said)s
+<nav aria-label="From here">%(links)s</nav>
+</main>
+</body>
+</html>
+"""
+
+
+class NoApp(web.HTTPError):
+    """An app that does not open: why, and what to do, as its page says it."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(status, "%s", said)
+        self.said = said
+
+
+class App:
+    """One program: how it is started, and the socket it listens on. It is started by its first visitor.
+
+    Args:
+        said: its entry in apps.json, see ``carme_hub.spawners.apps.settings``.
+        base_url: the path of the server, "/user/alice/".
+    """
+
+    def __init__(self, said: dict[str, Any], base_url: str) -> None:
+        self.name: str = said["name"]
+        self.title: str = said["title"]
+        self.category: str = said.get("category", "Notebook")  # JupyterLab shows an icon there and in "Console" only
+        self.tab = bool(said.get("browser_tab", True))
+        self.needs: str = said.get("needs", "")
+        self.cookies: tuple[str, ...] = tuple(said.get("cookies", ()))
+        self.quiet: tuple[str, ...] = tuple(said.get("quiet", ()))
+        self.closed: tuple[str, ...] = tuple(said.get("closed", ()))
+        self.whole_path = bool(said.get("whole_path", False))
+        self.prefix = url_path_join(base_url, self.name)
+        self.socket = str(HERE / f"{self.name}.sock")
+        self._words: list[str] = said["command"]
+        self._environ: dict[str, str] = said.get("environment", {})
+        self._hub = bool(said.get("hub", False))
+        self._process: Any = None
+        self._lock = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def icon(self) -> Path:
+        """Return its icon's file, which need not be there."""
+        return HERE / f"carme-app-{self.name}.svg"
+
+    @property
+    def there(self) -> bool:
+        """Return whether the image has what it needs: ``python:MODULE``, ``program:NAME``, or nothing."""
+        kind, _, name = self.needs.partition(":")
+        try:
+            return not name or bool(importlib.util.find_spec(name) if kind == "python" else shutil.which(name))
+        except ModuleNotFoundError:  # a part before the last dot
+            return False
+
+    def closes(self, path: str) -> bool:
+        """Return whether a path of the server is one of the app's that nobody may ask for, however it is written."""
+        inner = posixpath.normpath("/" + unquote(path[len(self.prefix) :]).lstrip("/")).lower() + "/"
+        return inner.startswith(self.closed or "\0")
+
+    def filled(self, text: str) -> str:
+        """Return a word of its command with this session's values."""
+        values = {"unix_socket": self.socket, "prefix": self.prefix, "python": sys.executable, "folder": str(HERE)}
+        for name, value in values.items():
+            text = text.replace("{" + name + "}", value)
+        return text
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment that it is started with."""
+        kept = {k: v for k, v in os.environ.items() if self._hub or k not in SECRET_VARIABLES}
+        return {**kept, **{name: self.filled(value) for name, value in self._environ.items()}}
+
+    async def opened(self, within: float) -> bool:
+        """Return whether it answers within so many seconds; if it does not, its start goes on."""
+        if self._opening is None or (self._opening.done() and not self._opening.exception()):
+            self._opening = asyncio.create_task(self.ready())
+        opening = self._opening
+        await asyncio.wait({opening}, timeout=within)
+        if not opening.done():
+            return False
+        if self._opening is opening:  # what came of it has now been told
+            self._opening = None
+        opening.result()
+        return True
+
+    async def ready(self) -> None:
+        """Start it where it does not run, and wait until its socket answers. One that has ended is started anew."""
+        async with self._lock:
+            began, end = False, time.monotonic() + START
+            while not await self._answers():
+                if self._process is None or self._process.returncode is not None:
+                    if began:
+                        code = self._process.returncode
+                        raise NoApp(502, f"{self.title} ended with {code} at its start. What it wrote is in {_log()}.")
+                    await self._begin()
+                    began = True
+                elif time.monotonic() > end:
+                    self.end()
+                    late = f"{self.title} did not answer within {START:.0f} s, and is ended."
+                    raise NoApp(504, f"{late} What it wrote is in {_log()}.")
+                await asyncio.sleep(PAUSE)
+
+    async def _begin(self) -> None:
+        if not self.there:
+            lacks = self.needs.partition(":")[2]
+            ways = f"Start a server with another image, or ask your administrator to add {lacks} to this one."
+            raise NoApp(502, f"{self.title} needs {lacks}, which the image of this session lacks. {ways}")
+        Path(self.socket).unlink(missing_ok=True)  # noqa: ASYNC240  one name of a folder in memory
+        words = [self.filled(word) for word in self._words]
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *words, env=self.environ(), stdin=asyncio.subprocess.DEVNULL
+            )
+        except OSError as error:
+            why = f"{words[0]}: {error.strerror}"
+            raise NoApp(502, f"{self.title} cannot be started: {why}. Ask your administrator to mend it.") from error
+
+    async def _answers(self) -> bool:
+        try:
+            _, writer = await asyncio.open_unix_connection(self.socket)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    def end(self) -> None:
+        """End it with the server."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+
+class AppHandler(LocalProxyHandler):
+    """Takes one app's requests to it, and leaves out what is none of its business."""
+
+    app: App
+    set_header: Any  # jupyter-server-proxy sets it on each object
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        plain = self.set_header
+
+        def set_header(name: str, value: Any) -> None:
+            for text in [value] if name.lower() != "set-cookie" else self._own_cookies(str(value)):
+                plain(name, text)
+
+        self.set_header = set_header  # what is streamed does not pass leave_out
+
+    def initialize(self, app: App) -> None:
+        """Know the app; the names are those of jupyter-server-proxy."""
+        self.app = app
+        self.proxy_base = app.name
+        self.absolute_url = app.whole_path
+        self.unix_socket = app.socket
+        self.rewrite_response = lambda response: self.leave_out(response)  # by its argument's name
+
+    async def prepare(self) -> None:
+        """Let nobody in who is not logged in, and no other site act in the user's name."""
+        await ensure_async(super().prepare())
+        if self._finished:
+            return
+        if self.app.closes(self.request.path):
+            raise web.HTTPError(404)
+        if self.request.method not in SAFE_METHODS and not same_site(self.request):
+            raise NoApp(403, "This request comes from another site, and is refused.")
+
+    def proxy_request_headers(self) -> Any:
+        """Return the headers that the app sees."""
+        headers = self.request.headers.copy()
+        for name in (*SECRET_HEADERS, "Referer"):
+            headers.pop(name, None)
+        kept = [f"{n}={m.coded_value}" for n, m in self.request.cookies.items() if n in self.app.cookies]
+        if kept:
+            headers["Cookie"] = "; ".join(kept)
+        return headers
+
+    def get_client_uri(self, *args: Any) -> str:
+        """Return the address that the app sees, without a token."""
+        uri, _, query = str(super().get_client_uri(*args)).partition("?")
+        kept = [(n, v) for n, v in parse_qsl(query, keep_blank_values=True) if n not in SECRET_ARGUMENTS]
+        if not query or len(kept) == len(parse_qsl(query, keep_blank_values=True)):
+            return uri + ("?" + query if query else "")  # as it was written
+        return uri + ("?" + urlencode(kept) if kept else "")
+
+    def leave_out(self, response: Any) -> None:
+        """Keep an app's cookies to itself, and other sites from framing it."""
+        ours = [text for line in response.headers.get_list("Set-Cookie") for text in self._own_cookies(line)]
+        response.headers.pop("Set-Cookie", None)
+        for text in ours:
+            response.headers.add("Set-Cookie", text)
+        response.headers.add("Content-Security-Policy", "frame-ancestors 'self'")
+
+    def _own_cookies(self, line: str) -> list[str]:
+        read = SimpleCookie()
+        try:
+            read.load(line)
+        except CookieError:
+            return []
+        mine = [morsel for name, morsel in read.items() if name in self.app.cookies]
+        for morsel in mine:
+            morsel["path"], morsel["domain"] = self.app.prefix, ""
+        return [morsel.OutputString() for morsel in mine]
+
+    def _record_activity(self) -> None:
+        # What a page asks by itself is no sign of a person.
+        if not self.request.path[len(self.app.prefix) :].startswith(self.app.quiet or ("\0",)):
+            super()._record_activity()
+
+    def write_error(self, status_code: int, **more: Any) -> None:
+        """Say why there is no app, on a page from which people find further."""
+        error = (more.get("exc_info") or (None, None))[1]
+        if not isinstance(error, NoApp):
+            super().write_error(status_code, **more)
+            return
+        again = f'<a href="{escape(self.app.prefix)}/">Try again</a>'
+        self._page(status_code, f"{self.app.title} does not open", error.said, again)
+
+    def _page(self, status: int, head: str, said: str, link: str = "", *, refresh: str = "") -> None:
+        lab = f'<a href="{escape(url_path_join(self.base_url, "lab"))}">Back to JupyterLab</a>'
+        note = f'<p role="status">{escape(said)}</p>' if refresh else f'<p class="note" role="alert">{escape(said)}</p>'
+        self.set_status(status)
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("Cache-Control", "no-store")
+        self.finish(PAGE % {"refresh": refresh, "head": escape(head), "said": note, "links": link + lab})
+
+    async def _through(self, path: str) -> None:
+        # A person looks at the page; what programs and the page's own scripts ask for waits until it is there.
+        looks = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if not await self.app.opened(PATIENCE if looks else 2 * START):
+            said = f"It opens here by itself as soon as it answers. After {START:.0f} s this page says why it does not."
+            refresh = '<meta http-equiv="refresh" content="1">\n'
+            self._page(202, f"{self.app.title} is starting", said, refresh=refresh)
+            return
+        await ensure_async(self.proxy(0, path if path.startswith("/") else "/" + path))
+
+    async def http_get(self, path: str) -> None:
+        """Take a page to the app."""
+        await self._through(path)
+
+    async def open(self, path: str) -> None:
+        """Take a websocket to the app."""
+        await self.app.opened(2 * START)
+        await super().open(0, path)
+
+    post = put = patch = delete = head = options = http_get
+
+
+class ListHandler(JupyterHandler):
+    """What JupyterLab's launcher asks jupyter-server-proxy for."""
+
+    def initialize(self, apps: list[App]) -> None:
+        """Know the apps."""
+        self.apps = apps
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Return the apps that can be started now."""
+        self.write({"server_processes": [self._entry(app) for app in self.apps if app.there]})
+
+    def _entry(self, app: App) -> dict[str, Any]:
+        entry = {"enabled": True, "title": app.title, "path_info": app.name + "/", "category": app.category}
+        if app.icon.exists():
+            entry["icon_url"] = url_path_join(self.base_url, "server-proxy", "icon", app.name)
+        return {"name": app.name, "launcher_entry": entry, "new_browser_tab": app.tab}
+
+
+class IconHandler(JupyterHandler):
+    """The launcher's icons."""
+
+    def initialize(self, apps: list[App]) -> None:
+        """Know the apps."""
+        self.icons = {app.name: app.icon for app in apps}
+
+    @web.authenticated
+    async def get(self, name: str) -> None:
+        """Return one icon."""
+        if name not in self.icons or not self.icons[name].exists():
+            raise web.HTTPError(404)
+        self.set_header("Content-Type", "image/svg+xml")
+        self.write(self.icons[name].read_bytes())
+
+
+def _log() -> str:
+    """Return where what programs of the session write is kept, as people find it."""
+    folder = os.environ.get("CARME_SESSION_FOLDER", "")
+    return f"{folder}/job.log" if folder else "job.log"
+
+
+def same_site(request: HTTPServerRequest) -> bool:
+    """Return whether a browser sent this from our own pages; a program that shows a token is no browser."""
+    said = request.headers.get("Sec-Fetch-Site")
+    if said:
+        return said in ("same-origin", "none")
+    origin = request.headers.get("Origin")
+    if origin:
+        return urlsplit(origin).netloc == request.host
+    return "Cookie" not in request.headers
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "carme_apps"}]
+
+
+def _load_jupyter_server_extension(server: Any) -> None:
+    """Add the pages of all apps to a server."""
+    base_url = server.web_app.settings["base_url"]
+    apps = [App(said, base_url) for said in json.loads((HERE / "apps.json").read_text(encoding="utf-8"))]
+
+    def end() -> None:
+        for app in apps:
+            app.end()
+        shutil.rmtree(HERE, ignore_errors=True)
+
+    atexit.register(end)
+    handlers: list[Any] = [
+        (url_path_join(base_url, "server-proxy/servers-info"), ListHandler, {"apps": apps}),
+        (url_path_join(base_url, "server-proxy/icon/([a-z0-9-]+)"), IconHandler, {"apps": apps}),
+    ]
+    for app in apps:
+        path = re.escape(app.prefix)
+        handlers += [(path, AddSlashHandler), (path + "(/.*)", AppHandler, {"app": app})]
+    server.web_app.add_handlers(".*", handlers)
+    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if app.there) or "none")

@@ -1,0 +1,193 @@
+"""CarmeApps: which programs of its image a session shows as pages, and the files by which it learns of them.
+
+The server's configuration finds them in the session folder, which is on its ``JUPYTER_CONFIG_PATH``; what they do
+there is in ``spawners/apps/server_extension.py``. They travel packed: the data document has to fit into one variable.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from traitlets import Dict, Enum, List, TraitError, Unicode, validate
+from traitlets.config import Configurable
+
+from carme_hub import paths
+from carme_hub.paths import share_folder
+
+#: Serves TensorBoard; travels with the other files.
+TENSORBOARD = "{folder}/carme-tensorboard.py"
+#: What each of ours is, in the words of ``CarmeApps.apps``.
+OURS: dict[str, dict[str, Any]] = {
+    "tensorboard": {
+        "title": "TensorBoard",
+        "needs": "python:tensorboard",
+        "command": ["{python}", TENSORBOARD, "--socket", "{unix_socket}", "--prefix", "{prefix}"],
+        "whole_path": True,
+        "quiet": ["/carme/news"],
+    },
+    "vscode": {
+        "title": "VS Code",
+        "needs": "program:code-server",
+        "command": [
+            *("code-server", "--socket", "{unix_socket}", "--auth", "none", "--disable-telemetry"),
+            *("--disable-update-check", "--disable-workspace-trust"),
+            # It would lie in the home, which all sessions of a user share, also those on other nodes.
+            *("--session-socket", "{folder}/code-session.sock"),
+        ],
+        "environment": {"CS_DISABLE_PROXY": "1"},
+        "closed": ["/proxy/", "/absproxy/"],  # code-server's own way to any port; older ones know no such switch
+        "hub": True,
+    },
+    "templates": {
+        "title": "New from template",
+        "needs": "python:carme_hub.training.templates.gallery",
+        "command": [
+            *(
+                "{python}",
+                "-m",
+                "carme_hub.training.templates.gallery",
+                "--socket",
+                "{unix_socket}",
+                "--prefix",
+                "{prefix}",
+            ),
+        ],
+        "whole_path": True,
+    },
+}
+#: What an app may say, and of what type.
+FIELDS: dict[str, type] = {
+    "title": str,
+    "command": list,
+    "environment": dict,
+    "needs": str,
+    "icon": str,
+    "category": str,
+    "browser_tab": bool,
+    "whole_path": bool,
+    "cookies": list,
+    "quiet": list,
+    "closed": list,
+    "hub": bool,
+}
+NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+#: Paths that JupyterLab and JupyterHub have for themselves, below a server's own.
+TAKEN = frozenset(
+    {
+        *("api", "consoles", "custom", "doc", "edit", "files", "hub", "kernelspecs", "lab", "login", "logout", "lsp"),
+        *("metrics", "nbconvert", "notebooks", "oauth-callback", "proxy", "server-proxy", "services", "static"),
+        *("terminals", "tree", "user", "view", "voila"),
+    }
+)
+#: The files of the session folder: the server's settings, its apps, and what bash reads in its terminals.
+CONFIG, PACKED, BASHRC = "jupyter_server_config.py", "carme-apps", "terminal.bashrc"
+
+
+class CarmeApps(Configurable):
+    """Programs of the image as pages of a session, with an icon in JupyterLab's launcher."""
+
+    offered = List(
+        Enum(tuple(OURS)),
+        default_value=list(OURS),
+        help="""Which of our own apps are offered where the image has them: TensorBoard (``tensorboard``), VS Code in
+        the browser (code-server, ``vscode``), and the gallery of templates (``templates``). Example:
+        ``["tensorboard"]``.""",
+    ).tag(config=True)
+
+    apps = Dict(
+        value_trait=Dict(),
+        key_trait=Unicode(),
+        help="""Further apps: a name (its path below the server's own) and what it is. ``command`` is a list of words,
+        of which one or a variable of ``environment`` has ``{unix_socket}``: an app listens there, since a port of the
+        node is open to everybody on it. See docs/howto/apps.md for all fields. Example::
+
+            c.CarmeApps.apps = {
+                "streamlit": {
+                    "title": "My dashboard",
+                    "command": ["streamlit", "run", "app.py", "--server.address", "unix://{unix_socket}"],
+                    "needs": "program:streamlit",
+                },
+            }
+        """,
+    ).tag(config=True)
+
+    @validate("apps")
+    def _check(self, proposal: Any) -> dict[str, dict[str, Any]]:
+        for name, app in proposal["value"].items():
+            wrong = fault(name, app)
+            if wrong:
+                raise TraitError(f"CarmeApps.apps[{name!r}]: {wrong}")
+        return dict(proposal["value"])
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return all apps as the session's server reads them; what an administrator names wins over ours."""
+        ours = {name: OURS[name] for name in self.offered}
+        return [{"name": name, "title": name, **app} for name, app in {**ours, **self.apps}.items()]
+
+    def files(self) -> dict[str, str]:
+        """Return the files of the session folder: name to text. They hold nothing secret."""
+        return dict(_files(json.dumps(self.entries())))
+
+
+@cache
+def _files(entries: str) -> Mapping[str, str]:
+    # Once for a hub's life: every start of a server asks, and an upgrade below a running hub must not mix versions.
+    share = share_folder() / "apps"
+    listed = json.loads(entries)
+    files = {"carme_apps.py": _text(Path(__file__).with_name("server_extension.py"))}
+    for app in listed:
+        icon = Path(app.pop("icon", "") or share / f"{app['name']}.svg")
+        if icon.is_file():
+            files[f"carme-app-{app['name']}.svg"] = _text(icon)
+        if TENSORBOARD in app["command"]:
+            tensorboard = Path(paths.__file__).parent / "training/tensorboard"
+            files["carme-tensorboard.py"] = _text(tensorboard / "server.py")
+            files["carme_tensorboard_files.py"] = _text(tensorboard / "files.py")
+            for kind in ("js", "html"):
+                files[f"carme-tensorboard.{kind}"] = _text(share / f"tensorboard.{kind}")
+    files["apps.json"] = json.dumps(listed)
+    packed = base64.b64encode(zlib.compress(json.dumps(files).encode(), 9)).decode()
+    return {CONFIG: _text(share / CONFIG), PACKED: packed, BASHRC: _text(share / BASHRC)}
+
+
+def fault(name: str, app: Mapping[str, Any]) -> str:
+    """Return what is wrong with an app, "" where nothing is."""
+    if not NAME.fullmatch(name):
+        return "a name has lower-case letters, digits and hyphens, begins with a letter, and has 32 at most"
+    if name in TAKEN:
+        return "JupyterLab has pages of its own at this name; choose another"
+    for field, value in app.items():
+        if field not in FIELDS:
+            return f"there is no field {field!r}; there are {', '.join(FIELDS)}"
+        if not isinstance(value, FIELDS[field]):
+            return f"{field} must be a {FIELDS[field].__name__}"
+    words = [*app.get("command", ()), *app.get("environment", {}).values()]
+    if not app.get("command") or not all(isinstance(word, str) for word in words):
+        return "command is a list of words, environment has words"
+    if not any("{unix_socket}" in word for word in words):
+        return (
+            "neither command nor environment has {unix_socket}; an app must listen there, since everybody on the node "
+            "reaches a port. docs/howto/apps.md says what to do with one that knows only ports"
+        )
+    if not re.fullmatch(r"(|python:[A-Za-z_][\w.]*|program:[\w.+-]+)", app.get("needs", "")):
+        return "needs is python:MODULE or program:NAME"
+    hub = [cookie for cookie in app.get("cookies", ()) if re.match(r"jupyterhub|_xsrf$|username-", str(cookie))]
+    if hub:
+        return f"{hub[0]} is the hub's own cookie, which no app may see"
+    if not all(re.fullmatch(r"/[^A-Z]*/", str(path)) for path in app.get("closed", ())):
+        return "closed has paths in small letters that begin and end with /"
+    icon = app.get("icon", "")
+    if icon and not (icon.endswith(".svg") and Path(icon).is_file()):
+        return "icon is an SVG file on the hub's machine"
+    return ""
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""More nodes for a running session."""

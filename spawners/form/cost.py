@@ -1,0 +1,120 @@
+"""What a choice in the form costs: the price, what is left before and after, or why it cannot be, and what can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from carme_hub.accounting.admission import Standing
+from carme_hub.domain.quotas.decision import Decision
+from carme_hub.domain.quotas.rules import Ask
+from carme_hub.domain.wording import duration, gpu_hours, hours
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a person may still use of one account, by the tightest rule.
+
+    Attributes:
+        said: "12.5 h left", "no limit". amount: milli-GPU-seconds, None where nothing limits it or it is not known.
+    """
+
+    said: str
+    amount: int | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for ``form.js`` and programs."""
+        return {"left": self.amount, "said": self.said}
+
+
+#: Said of every account while the ledger does not answer.
+NOT_KNOWN = Left("what is left is not known now")
+
+
+def left_of(standing: Standing, accounts: Iterable[str], now: float) -> dict[str, Left]:
+    """Return what is left of each account, all from one look at how things stand."""
+    return {account: _left(standing.left(account, now)) for account in accounts}
+
+
+def _left(amount: int | None) -> Left:
+    if amount is None:
+        return Left("no limit")
+    some = max(0, amount)
+    little = some and hours(some) == "0"
+    return Left(f"{some // 1000} s left" if little else f"{hours(some)} h left", some)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """For the form and its REST.
+
+    Attributes:
+        sentence: what is said beside the choice. state: "ok", "soft" (allowed with a warning) or "refused".
+        amount: what is held, in milli-GPU-seconds. left: of the account's grants before that, None where it needs none.
+        what, options: the largest choice that would be granted, where this one is not; "" and {} for none.
+    """
+
+    sentence: str
+    state: str
+    account: str
+    amount: int
+    left: int | None
+    what: str = ""
+    options: Mapping[str, str | int] | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for ``form.js`` and programs."""
+        return {
+            "sentence": self.sentence,
+            "state": self.state,
+            "account": self.account,
+            "amount": self.amount,
+            "left_before": self.left,
+            "left_after": None if self.left is None else self.left - self.amount,
+            "suggestion": {"what": self.what, "options": dict(self.options)} if self.options else None,
+        }
+
+
+def said(sentence: str, user: str, *, virtual: bool) -> str:
+    """Return a policy's sentence as it is said to the user it may be about; a sandbox's GPUs are called virtual."""
+    for verb in ("may", "should"):
+        sentence = sentence.replace(f"User {user} {verb} ", f"You {verb} ", 1)
+    return sentence.replace(" × ", " × virtual ") if virtual else sentence
+
+
+def cost_of(ask: Ask, decision: Decision, standing: Standing, user: str, *, virtual: bool = False) -> Cost:
+    """Return the cost of what is asked, from the decision on it and from how things stand with any accounts."""
+    standing = standing.of(ask.account)
+    needs_grant = any(one.quota.needs_grant for one in standing.rules)
+    left = standing.balances[ask.account].left if needs_grant else None
+    if not decision.granted:
+        largest = decision.largest
+        what, options = "", None
+        if largest is not None and largest.gpus and largest.seconds >= 60:
+            what = said(f"{largest.gpus} for {duration(largest.seconds)}", user, virtual=virtual)
+            options = {"gpus": largest.gpus.count, "time_minutes": largest.seconds // 60}
+        return Cost(
+            said(decision.message, user, virtual=virtual), "refused", ask.account, ask.amount, left, what, options
+        )
+    parts = [f"Costs up to {gpu_hours(ask.amount)} of {ask.account}" if ask.amount else f"Costs {ask.account} nothing"]
+    if left is not None and ask.amount:
+        parts.append(f"{hours(left)} left before, {hours(left - ask.amount)} after")
+    for limit in standing.limits:
+        if limit.rule.quota.gpu_time is not None and ask.amount:
+            taken = limit.taken.used + limit.taken.held
+            window = limit.rule.quota.window.value
+            parts.append(f"{hours(max(0, limit.limit - taken))} of {hours(limit.limit)} left ({window})")
+    sentence = "; ".join(parts) + "."
+    if ask.amount:
+        sentence += " What you do not use is given back."
+    if decision.warnings:
+        warnings = (said(warning, user, virtual=virtual) for warning in decision.warnings)
+        return Cost(" ".join([*warnings, sentence]), "soft", ask.account, ask.amount, left)
+    return Cost(sentence, "ok", ask.account, ask.amount, left)
+
+
+def in_booking(cost: Cost) -> Cost:
+    """Return the cost of a session in a booking: what it may use is held already, so nothing more goes."""
+    if cost.state != "ok":
+        return cost
+    return replace(cost, sentence=f"Its GPU time is held already, for the booking, of {cost.account}.", amount=0)

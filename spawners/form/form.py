@@ -1,0 +1,399 @@
+"""The options form as text: what is offered, what is free, what was chosen, and what is wrong with it.
+
+Rendered on the server with autoescape, usable without JavaScript: each profile's controls have names of their own
+(see ``options``), the chosen card shows them by CSS, links carry suggestions. ``form.js`` only refreshes sentences
+and fills suggestions in. Nothing inline, so that a site may set a strict Content-Security-Policy.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from carme_hub.domain.scaling_curve import Measured
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.domain.sessions.profile import MISSING_FOLDER, UNLISTED, Limit, Profile
+from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, granted
+from carme_hub.domain.sessions.session import Request
+from carme_hub.paths import share_folder
+from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.durations import clock, duration
+from carme_hub.spawners.form.options import SEPARATOR
+from carme_hub.spawners.form.scaling_curves import curves_shown
+from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split
+from carme_hub.spawners.form.start_estimate import prospect
+
+#: What people find natural to choose from, in minutes.
+_NATURAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Everything the form and the check need to know for one user.
+
+    Attributes:
+        profiles: those offered to this user (``domain.sessions.profile_choice.offered``).
+        accounts: the user's Slurm accounts, the default one first; None = the site keeps no accounts.
+        images: name to description of the site's images, the default one first.
+        reservations: reservations that the user may use besides those of a profile.
+        cluster: the shared look at the cluster.
+        virtual: GPUs are a sandbox's make-believe ones, and are labelled so.
+        why_empty: said where no profile is offered, with what to do.
+        source: who says what is free.
+        left: of each account; none where GPU time is not kept.
+        bookings: the calendar for this user; None where nobody books.
+        curves: what this user measured of trainings, the newest first.
+        makes_folders: whether a working folder that does not exist can be made.
+    """
+
+    profiles: tuple[Profile, ...]
+    accounts: Sequence[str] | None = None
+    images: Mapping[str, str] = field(default_factory=dict)
+    reservations: tuple[str, ...] = ()
+    cluster: Cluster = field(default_factory=Cluster)
+    virtual: bool = False
+    why_empty: str = ""
+    source: str = "Slurm"
+    left: Mapping[str, Left] = field(default_factory=dict)
+    bookings: Bookings | None = None
+    curves: tuple[Measured, ...] = ()
+    makes_folders: bool = True
+
+    def choose(self, options: Mapping[str, object]) -> Request:
+        """Return the request these options come to.
+
+        Raises:
+            ProfileNotAllowed: something is wrong with them. NoAccount: only that no account may be charged.
+        """
+        return granted(*self.examine(options))
+
+    def examine(self, options: Mapping[str, object]) -> tuple[Request | None, tuple[Problem, ...]]:
+        """Return the request these options come to, in the booking that it fits, or None and what is wrong."""
+        options, asked = split(options) if self.bookings is not None else (options, "")
+        request, problems = examine(
+            self.profiles,
+            options,
+            accounts=self.accounts,
+            images=tuple(self.images),
+            reservations=self.reservations,
+        )
+        if request is None or self.bookings is None:
+            return request, problems
+        return self.bookings.place(request, asked)
+
+
+def render_form(
+    offer: Offer,
+    *,
+    options: Mapping[str, object] | None = None,
+    last: Mapping[str, object] | None = None,
+    problems: Sequence[Problem] = (),
+    from_link: bool = False,
+    live_url: str = "",
+    here_url: str = "",
+    cost: Cost | None = None,
+    now: float | None = None,
+) -> str:
+    """Return the inside of the ``<form>`` element as HTML.
+
+    Args:
+        options: user options to fill in, from a link or a refused post.
+        last: the options of the user's last start; used where ``options`` is None and only if still valid.
+        problems: shown at their fields and in a summary.
+        from_link: say that a link filled the form in and that nothing was started.
+        live_url: where ``form.js`` asks for sentences; "" = the page stays as it is.
+        here_url: this page without arguments, for links that carry a suggestion.
+        cost: of what is filled in; None where GPU time is not kept.
+    """
+    moment = time.time() if now is None else now
+    options = _filled_in(offer, options, last)
+    chosen = _chosen(offer, options)
+    context = {
+        "cards": [_card(offer, p, options if p is chosen else {}, problems, moment, here_url) for p in offer.profiles],
+        "chosen": chosen.slug if chosen else "",
+        "problems": [{"message": p.message, "target": _target(offer, chosen, p)} for p in problems],
+        "from_link": from_link,
+        "live_url": live_url,
+        "silent_since": clock(offer.cluster.silent_since, moment) if offer.cluster.silent_since else "",
+        "known": offer.cluster.known,
+        "virtual": offer.virtual,
+        "source": offer.source,
+        "why_empty": offer.why_empty or _why_empty(offer),
+        "cost": cost,
+        "cost_link": _cost_link(cost, chosen, options, here_url),
+    }
+    return environment().get_template("carme_form.html").render(context)
+
+
+def request_shown(
+    offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
+) -> Request | None:
+    """Return the request that the form shows filled in, None where that is none."""
+    options = _filled_in(offer, options, last)
+    chosen = _chosen(offer, options)
+    return offer.examine(options or {"profile": chosen.slug})[0] if chosen else None
+
+
+def takeable(
+    offer: Offer, cost: Cost, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
+) -> Cost:
+    """Return a cost without the largest choice where the profile does not let anybody make that one."""
+    options = _filled_in(offer, options, last)
+    chosen = _chosen(offer, options)
+    if cost.options and chosen and offer.examine({**options, "profile": chosen.slug, **cost.options})[0] is None:
+        return replace(cost, what="", options=None)
+    return cost
+
+
+def live_answer(offer: Offer, options: Mapping[str, object], now: float) -> dict[str, object]:
+    """Return what ``form.js`` shows: for each profile its sentence, for the chosen one with the options as they are."""
+    cluster = offer.cluster
+    request, problems = offer.examine(options)
+    chosen = _chosen(offer, options)
+    profiles = {
+        p.slug: _prospect(offer, p, request if p is chosen else None, now, suggest=p is chosen) for p in offer.profiles
+    }
+    return {
+        "profiles": profiles,
+        "problems": [{"field": p.field, "message": p.message} for p in problems],
+        "silent_since": cluster.silent_since or None,
+        "silent": clock(cluster.silent_since, now) if cluster.silent_since else "",
+    }
+
+
+def _why_empty(offer: Offer) -> str:
+    if offer.accounts is not None and not offer.accounts:
+        return (
+            "You have no Slurm account yet. Ask your project’s coordinator or the cluster’s support to add you to one."
+        )
+    if offer.accounts is None:
+        return "No profile is offered to your groups. Ask an administrator which group you need."
+    return (
+        "No profile is offered to your groups and Slurm accounts. "
+        "Ask the cluster’s support which group or account you need."
+    )
+
+
+def _filled_in(
+    offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None
+) -> Mapping[str, object]:
+    """Return the options that the form shows: those given, else the last start's where they are still valid."""
+    if options is not None:
+        return options
+    return last if last and offer.examine(last)[0] is not None else {}
+
+
+def _chosen(offer: Offer, options: Mapping[str, object]) -> Profile | None:
+    named = next((p for p in offer.profiles if p.slug == options.get("profile")), None)
+    return named or default_profile(offer.profiles)
+
+
+def _field_id(slug: str, key: str) -> str:
+    return f"carme-{slug}-{key}"
+
+
+def _target(offer: Offer, chosen: Profile | None, problem: Problem) -> str:
+    """Return the id of the control a problem belongs to, "" where there is none."""
+    if chosen is None or not problem.field:
+        return ""
+    if problem.field == "profile":
+        return f"carme-{chosen.slug}"
+    keys = {control["key"] for control in _controls(offer, chosen, {}, ())}
+    return _field_id(chosen.slug, problem.field) if problem.field in keys else ""
+
+
+def _cost_link(cost: Cost | None, chosen: Profile | None, options: Mapping[str, object], here_url: str) -> str:
+    """Return a link that fills the largest choice in that would be granted."""
+    if cost is None or not cost.options or chosen is None:
+        return ""
+    new = {**options, "profile": chosen.slug, **cost.options}
+    return here_url + "?" + urlencode({f"opt-{key}": value for key, value in new.items()})
+
+
+def _card(
+    offer: Offer,
+    profile: Profile,
+    options: Mapping[str, object],
+    problems: Sequence[Problem],
+    now: float,
+    here_url: str,
+) -> dict[str, object]:
+    request = offer.examine({**options, "profile": profile.slug})[0] if options else None
+    seen = _prospect(offer, profile, request, now, suggest=True)
+    changes = seen["suggestion"]
+    link = ""
+    if isinstance(changes, dict):
+        new = {**options, "profile": profile.slug, **changes["options"]}
+        link = here_url + "?" + urlencode({f"opt-{key}": value for key, value in new.items()})
+    return {
+        "slug": profile.slug,
+        "id": f"carme-{profile.slug}",
+        "name": profile.display_name,
+        "description": profile.description,
+        "gives": _gives(profile, offer.virtual),
+        "prospect": seen,
+        "link": link,
+        "controls": _controls(offer, profile, options, problems if options else ()),
+        "curves": curves_shown(offer.curves, profile, options, offer.images, now),
+    }
+
+
+def _prospect(
+    offer: Offer, profile: Profile, request: Request | None, now: float, *, suggest: bool
+) -> dict[str, object]:
+    """Return sentence, state and suggestion for a request, or for the profile's defaults where there is none."""
+    request = request or offer.examine({"profile": profile.slug})[0]
+    if request is None:
+        return {"sentence": "", "state": "unknown", "expected": None, "suggestion": None}
+    more = {"virtual": offer.virtual, "suggest": suggest}
+    return prospect(offer.cluster, profile, request, now, bookings=offer.bookings, **more)
+
+
+def _gives(profile: Profile, virtual: bool) -> list[str]:
+    """Return what a profile gives, as short phrases."""
+    gives = []
+    if profile.gpus:
+        label = "virtual " if virtual else ""
+        each = " or ".join(f"{profile.gpus.most(t)} × {label}{t}" for t in profile.gpus.types)
+        gives.append(each if profile.gpus.count.fixed else f"up to {each}")
+    cpus, memory, time_limit = profile.cpus, profile.memory_gib, profile.time_minutes
+    for limit, most_words in (
+        (cpus, "1 CPU" if cpus.max == 1 else f"{cpus.max} CPUs"),
+        (memory, f"{memory.max} GiB of memory"),
+        (time_limit, duration(time_limit.max)),
+    ):
+        gives.append(most_words if limit.fixed else f"up to {most_words}")
+    return gives
+
+
+Control = dict[str, object]
+
+
+def _controls(
+    offer: Offer, profile: Profile, options: Mapping[str, object], problems: Sequence[Problem]
+) -> list[Control]:
+    """Return the controls of one card: only what there is something to choose of."""
+    wrong = {p.field: p.message for p in problems}
+    settled = set(profile.override).union(*(c.override for o in profile.options for c in o.choices))
+    controls: list[Control] = []
+
+    def add(key: str, label: str, kind: str, value: object, **more: object) -> None:
+        asked = options.get(key, "")
+        controls.append(
+            {
+                "key": key,
+                "id": _field_id(profile.slug, key),
+                "name": f"{profile.slug}{SEPARATOR}{key}",
+                "label": label,
+                "kind": kind,
+                "value": str(value if asked == "" else asked),
+                "error": wrong.get(key, ""),
+                "choices": [],
+                "unit": "",
+                "hint": "",
+                **more,
+            }
+        )
+
+    def number(key: str, label: str, limit: Limit, unit: str, **more: object) -> None:
+        if limit.fixed or key in settled:
+            return
+        listed = limit.choices or (range(limit.min, limit.max + 1) if limit.max - limit.min < 16 else ())
+        if listed:
+            choices = [{"value": str(n), "label": f"{n}{unit}"} for n in listed]
+            add(key, label, "select", limit.default, choices=choices, **more)
+        else:
+            hint = f"{limit.min} to {limit.max}"
+            add(key, label, "number", limit.default, min=limit.min, max=limit.max, unit=unit, hint=hint, **more)
+
+    def names(key: str, label: str, values: Sequence[tuple[str, str]], least: int = 2) -> None:
+        if len(values) >= least and key not in settled:
+            choices = [{"value": value, "label": text} for value, text in values]
+            add(key, label, "select", values[0][0], choices=choices)
+
+    for option in profile.options:
+        choices = [{"value": c.name, "label": c.display_name, "hint": c.description} for c in option.choices]
+        if option.unlisted:
+            choices.append(
+                {"value": option.name + UNLISTED, "label": option.unlisted.display_name_in_choices, "hint": ""}
+            )
+        if len(choices) > 1:
+            add(option.name, option.display_name, "select", option.default, choices=choices)
+        if option.unlisted:
+            key, hint = option.name + UNLISTED, option.unlisted.description or option.unlisted.pattern_message
+            add(key, option.unlisted.display_name, "text", "", hint=hint, only_with=option.name)
+    if profile.gpus:
+        virtual = "virtual " if offer.virtual else ""
+        if len(profile.gpus.types) > 1 and "gpu_type" not in settled:
+            types = [{"value": t, "label": virtual + t, "most": profile.gpus.most(t)} for t in profile.gpus.types]
+            add("gpu_type", "GPU type", "select", profile.gpus.default_type, choices=types)
+        number("gpus", "Virtual GPUs" if offer.virtual else "GPUs", profile.gpus.count, "")
+    if not profile.time_minutes.fixed and "time_minutes" not in settled:
+        choices = [{"value": str(m), "label": duration(m)} for m in _times(profile.time_minutes, options)]
+        add("time_minutes", "Time limit", "select", profile.time_minutes.default, choices=choices)
+    number("cpus", "CPUs", profile.cpus, "")
+    number("memory_gib", "Memory", profile.memory_gib, " GiB")
+    if not any(o.name == "image" for o in profile.options):
+        images = [i for i in (profile.images or offer.images) if i in offer.images]
+        names("image", "Image", [(i, f"{i} – {offer.images[i]}" if offer.images[i] else i) for i in images])
+    mine = [a for a in offer.accounts or () if not profile.accounts or a in profile.accounts]
+    names("account", "Account to charge", [(a, f"{a}: {offer.left[a].said}" if a in offer.left else a) for a in mine])
+    names("reservation", "Reservation", _reservations(offer, profile))
+    if "working_folder" not in settled:
+        add(
+            "working_folder",
+            "Working folder",
+            "text",
+            "",
+            hint="Empty: your home folder. Or a path below it, or one from /.",
+        )
+        # It may be why the last start failed.
+        if options.get("working_folder") and offer.makes_folders and "missing_folder" not in settled:
+            said = ("start nothing, and say so", "make it")
+            choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, said, strict=True)]
+            add("missing_folder", "If that folder does not exist", "select", MISSING_FOLDER[0], choices=choices)
+    return controls
+
+
+def _reservations(offer: Offer, profile: Profile) -> list[tuple[str, str]]:
+    """Return the values of the control for reservations: those of Slurm, and the user's bookings of these GPUs."""
+    if profile.reservation:
+        return []
+    reserved = [*profile.reservations, *(r for r in offer.reservations if r not in profile.reservations)]
+    types = profile.gpus.types if profile.gpus else ()
+    bookings = offer.bookings
+    booked = [each for each in bookings.mine if each.need.type in types] if bookings is not None else []
+    if bookings is None or not booked:
+        return [("", "none"), *((name, name) for name in reserved)]
+    ours = ((BOOKING + each.id, f"“{each.title}” until {bookings.until(each)}") for each in booked)
+    named = ((name, name) for name in reserved)
+    return [("", "my booking, where it fits"), *ours, (OUTSIDE, "none: outside my booking"), *named]
+
+
+def _times(limit: Limit, options: Mapping[str, object]) -> list[int]:
+    if limit.choices:
+        return list(limit.choices)
+    asked = options.get("time_minutes")
+    times = {m for m in _NATURAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
+    if isinstance(asked, int) and limit.allows(asked):
+        times.add(asked)
+    return sorted(times)
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return what renders the hub's own parts of pages."""
+    folder = Path(share_folder()) / "templates"
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,258 @@
+"""What every spawner of ours offers: profiles, images, the form, and the one check of what was chosen.
+
+``OfferSettings`` is mixed into a spawner class, before JupyterHub's own. The class says how things stand (``offer``)
+and what a new session starts with (``new_session``).
+"""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Sequence
+from html import escape
+from pathlib import PurePosixPath
+from typing import Any
+
+from jupyterhub.spawner import SpawnException
+from jupyterhub.utils import maybe_future
+from sqlalchemy.orm import object_session
+from traitlets import Bool, Callable, Dict, Enum, Integer, List, Tuple, Unicode, default
+from traitlets import Union as UnionTrait
+from traitlets.config import LoggingConfigurable
+
+from carme_hub.containers.images import BASES, FORMATS
+from carme_hub.containers.runtime import Bind, Image
+from carme_hub.domain.sessions.profile import Profile
+from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.domain.sessions.session import Request
+from carme_hub.errors import ConfigError, Refused
+from carme_hub.spawners.form.form import Offer, render_form
+from carme_hub.spawners.form.options import checked_options, options_from_form, options_from_query
+from carme_hub.spawners.job_script import Owner, working_folder
+
+
+class OfferSettings(LoggingConfigurable):
+    """What an administrator offers, whatever runs the sessions."""
+
+    profile_list = UnionTrait(
+        [List(Dict()), Callable()],
+        help="""What is offered: a list of profiles in KubeSpawner's shape, or a callable that takes the spawner and
+        returns one (it may be async). See docs/reference/profiles.md. The default is empty: then Slurm's
+        spawner offers one profile made of batchspawner's ``req_*`` names, and a box without Slurm does not start.
+        Example::
+
+            c.SlurmContainerSpawner.profile_list = [
+                {"slug": "a100", "display_name": "A100", "gpus": {"types": ["a100"], "max": 4, "default": 1}},
+            ]
+        """,
+    ).tag(config=True)
+
+    images = List(
+        Dict(),
+        help="""Container images to choose from, the default one first. ``path`` is what compute nodes see; ``format``
+        is dir, sqfs, sif or ref; ``base`` is own (a whole system) or host (/opt alone, over the node's /usr, as the
+        sandbox's image). No default: a site needs one. Example::
+
+            c.SlurmContainerSpawner.images = [
+                {"name": "default", "path": "/opt/images/default", "format": "dir", "description": "Python 3.11"},
+            ]
+        """,
+    ).tag(config=True)
+
+    container_binds = List(
+        UnionTrait([Unicode(), Tuple()]),
+        help="""Host folders in every container: a path (read-only at the same place) or a tuple
+        ``(source, destination, "ro" | "rw")``. The user's home is always there. Example::
+
+            c.SlurmContainerSpawner.container_binds = [("/scratch", "/scratch", "rw"), "/data"]
+        """,
+    ).tag(config=True)
+
+    container_environment = Dict(
+        value_trait=Unicode(),
+        key_trait=Unicode(),
+        help="""Variables for the inside of every container; not for secrets, which belong into ``environment``.
+        Example: ``{"HF_HOME": "/scratch/hf"}``.""",
+    ).tag(config=True)
+
+    container_root = Enum(
+        ("layer", "ro"),
+        default_value="layer",
+        help="""What may be written besides home and binds. ``layer``: a writable layer that ends with the session,
+        where the runtime has one; ``ro``: nothing.""",
+    ).tag(config=True)
+
+    container_tmp_mib = Integer(
+        0, min=0, help="Size of the container's own /tmp in MiB. The default 0 leaves it to the runtime."
+    ).tag(config=True)
+
+    stop_grace = Integer(
+        10, min=0, help="Seconds that a server and its kernels have to end by themselves after TERM."
+    ).tag(config=True)
+
+    minimum_uid = Integer(
+        1000, help="System users below this uid never get a session. The default keeps system accounts out."
+    ).tag(config=True)
+
+    admission = Callable(
+        None,
+        allow_none=True,
+        help="""Callable (may be async) that takes the spawner and the request before anything is written; it raises
+        ``carme_hub.errors.Refused`` to refuse. The default, None, admits everybody within the profiles.""",
+    ).tag(config=True)
+
+    virtual = Bool(
+        False,
+        help="""GPUs of this cluster are make-believe: pages say "virtual GPU". Set by the sandbox.""",
+    ).tag(config=True)
+
+    _request: Request | None = None
+
+    @default("options_form")
+    def _options_form(self) -> Any:
+        return type(self)._render_offer
+
+    @default("options_from_form")
+    def _options_from_form(self) -> Any:
+        return options_from_form
+
+    @default("apply_user_options")
+    def _apply_user_options(self) -> Any:
+        return type(self)._choose
+
+    def options_from_query(self, query_data: dict[str, list[str]]) -> dict[str, str | int]:
+        """Return user options of a link; they fill the form in and start nothing."""
+        return options_from_query(query_data)
+
+    def _hub_db(self) -> Any:
+        return object_session(self.user.orm_user)
+
+    # -- what the traits come to --------------------------------------------------------------------------------------
+
+    def site_images(self) -> tuple[Image, ...]:
+        """Return the site's images, the default one first."""
+        found = []
+        for entry in self.images:
+            unknown = set(entry) - {"name", "path", "format", "description", "base"}
+            if unknown or not {"name", "path"} <= set(entry):
+                raise ConfigError(f"images: {entry!r} needs name and path, and knows format, base, description besides")
+            if entry.get("format", "dir") not in FORMATS:
+                raise ConfigError(f"images: the format of {entry['name']!r} is one of {', '.join(FORMATS)}")
+            if entry.get("base", "own") not in BASES:
+                raise ConfigError(f"images: the base of {entry['name']!r} is own (a whole system) or host")
+            if entry.get("format") != "ref" and not PurePosixPath(entry["path"]).is_absolute():
+                raise ConfigError(f"images: the path of {entry['name']!r} must be absolute")
+            found.append(Image(**entry))
+        return tuple(found)
+
+    def site_binds(self) -> tuple[Bind, ...]:
+        """Return the host folders that are in every container."""
+        return tuple(_bind(entry) for entry in self.container_binds)
+
+    async def profiles(self) -> tuple[Profile, ...]:
+        """Return all profiles of the site; which of them a user is offered is decided later."""
+        profiles: Any = self.profile_list
+        if callable(profiles):
+            profiles = profiles(self)
+            if hasattr(profiles, "__await__"):
+                profiles = await profiles
+        return parse_profiles(profiles or self.fallback_profiles())
+
+    def fallback_profiles(self) -> list[dict[str, object]]:
+        """Return what is offered while ``profile_list`` is empty."""
+        return []
+
+    def owner(self) -> Owner:
+        """Return the system user of this server, by the exact name.
+
+        Raises:
+            Refused: there is none, or it is a system account.
+        """
+        name = str(self.user.name)
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError as error:
+            raise Refused(
+                f"There is no system user {name!r} on this cluster. Ask an administrator for an account.",
+                reason="no-system-user",
+            ) from error
+        if entry.pw_name != name or entry.pw_uid < self.minimum_uid:
+            raise Refused(f"{name!r} is a system account and gets no session.", reason="system-user")
+        home = self.home_of(entry).rstrip("/")
+        return Owner(name, entry.pw_uid, entry.pw_gid, home, entry.pw_shell or "/bin/bash")
+
+    def home_of(self, entry: pwd.struct_passwd) -> str:
+        """Return a system user's home folder."""
+        return entry.pw_dir
+
+    # -- the choice ---------------------------------------------------------------------------------------------------
+
+    async def offer(self) -> Offer:
+        """Return what this user may choose from, and how things stand."""
+        raise NotImplementedError
+
+    def new_session(self) -> None:
+        """Begin a new session: what was known of the last one counts no more."""
+        raise NotImplementedError
+
+    async def _render_offer(self) -> str:
+        return render_form(await self.offer(), last=self.orm_spawner.user_options)
+
+    async def _choose(self, user_options: dict[str, Any]) -> None:
+        """Turn user options into the request: the one check for form, REST, links and stored options."""
+        self.new_session()
+        try:
+            offer = await self.offer()
+            self._request = offer.choose(checked_options(user_options))
+            owner = self.owner()
+            places = (owner.home, *(bind.destination for bind in self.site_binds()))
+            check_folder(working_folder(owner, self._request), places)
+            if self.admission is not None:
+                await maybe_future(self.admission(self, self._request))
+        except Refused as error:
+            raise refusal(error) from error
+
+
+def refusal(error: Refused) -> SpawnException:
+    """Return JupyterHub's form of a refusal: said to the user as it is, and not counted as a fault of the hub."""
+    return failure(error.message, error.reason)
+
+
+def failure(message: str, reason: str, *, html: str = "", status: int = 400) -> SpawnException:
+    """Return JupyterHub's form of a start that failed for a known reason, said to the user as it is.
+
+    Args:
+        html: what pages show instead of the message; already escaped.
+        status: of the HTTP answer, where somebody waits for one.
+    """
+    exception = SpawnException(message, reason=reason, message_html=html, status_code=status)
+    exception.jupyterhub_message = message  # what the API and progress events say
+    return exception
+
+
+def ended_early(why: str, tail: str, status: int = 500) -> SpawnException:
+    """Return why a session ended before its server answered, with the end of its log where there is one."""
+    shown = f"<p>{escape(why)}</p>"
+    if tail:
+        shown += f'<p>The end of its log:</p><pre class="text-start">{escape(tail)}</pre>'
+    return failure(why, "session-ended", html=shown, status=status)
+
+
+def check_folder(folder: str, places: Sequence[str]) -> None:
+    """Refuse a working folder that the container would not have.
+
+    Raises:
+        Refused: naming the folders inside which it can be.
+    """
+    if not any(PurePosixPath(folder).is_relative_to(place) for place in places):
+        raise Refused(
+            f"The working folder {folder} is not in your container. Take one inside {', '.join(places)}.",
+            reason="working-folder",
+        )
+
+
+def _bind(entry: Any) -> Bind:
+    if isinstance(entry, str):
+        return Bind(entry, entry)
+    if len(entry) not in (2, 3) or (len(entry) == 3 and entry[2] not in ("ro", "rw")):
+        raise ConfigError(f"container_binds: {entry!r} is a path, or (source, destination, 'ro' or 'rw')")
+    return Bind(*entry)

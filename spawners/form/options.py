@@ -1,0 +1,81 @@
+"""What a form, a link or a REST body said becomes flat user options; nothing is judged against a profile here.
+
+The form gives each profile's controls names of their own (``gpu-small.gpus``), so that it works without JavaScript:
+only those of the chosen profile are taken. Links and scripts may use the plain names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
+
+from carme_hub.domain.sessions.profile_choice import whole_number
+from carme_hub.errors import ProfileNotAllowed
+
+#: Between a profile's slug and the name of a control of that profile's own. No slug and no option name has it.
+SEPARATOR = "."
+
+_NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
+_Key = Annotated[str, Field(min_length=1, max_length=128)]
+_Value = Annotated[StrictStr, Field(max_length=2048)] | Annotated[StrictInt, Field(ge=0, le=999_999_999)]
+_OPTIONS: TypeAdapter[dict[str, str | int]] = TypeAdapter(Annotated[dict[_Key, _Value], Field(max_length=64)])
+
+
+def options_from_form(form_data: Mapping[str, Sequence[object]]) -> dict[str, str | int]:
+    """Return user options from what JupyterHub passes of a form post: a list of texts for each name.
+
+    Raises:
+        ProfileNotAllowed: something was said twice, or a file was sent.
+    """
+    flat = _single({key: value for key, value in form_data.items() if key != "_xsrf"})
+    profile = flat.get("profile", "")
+    options: dict[str, object] = {}
+    for name, value in flat.items():
+        owner, separator, key = name.rpartition(SEPARATOR)
+        if separator and owner != profile:
+            continue  # a control of a card that was not chosen
+        if value == "":
+            continue  # left empty: the profile's default
+        if key in options:
+            raise ProfileNotAllowed(f"The option {key!r} was given twice.", reason="bad-options")
+        options[key] = value
+    return checked_options({k: _numbered(k, v) for k, v in options.items()})
+
+
+def options_from_query(query: Mapping[str, Sequence[object]]) -> dict[str, str | int]:
+    """Return user options from a link's ``opt-…`` arguments, without that prefix."""
+    return options_from_form(query)
+
+
+def checked_options(raw: object) -> dict[str, str | int]:
+    """Return options as they may be stored and judged: short names, texts and whole numbers, not too many.
+
+    Raises:
+        ProfileNotAllowed: the shape is wrong; the message names the option.
+    """
+    try:
+        return _OPTIONS.validate_python(raw)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = str(first["loc"][0]) if first["loc"] else "user options"
+        where = "".join(c if c.isprintable() else "?" for c in where[:60])
+        message = f"The option “{where}” must be a text or a whole number of reasonable size."
+        raise ProfileNotAllowed(message, reason="bad-options") from e
+
+
+def _single(data: Mapping[str, Sequence[object]]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, values in data.items():
+        if isinstance(values, str) or len(values) != 1 or not isinstance(values[0], str):
+            shown = "".join(c if c.isprintable() else "?" for c in key[:60])
+            raise ProfileNotAllowed(f"The option “{shown}” must be given once, as text.", reason="bad-options")
+        flat[key] = values[0]
+    return flat
+
+
+def _numbered(key: str, value: object) -> object:
+    """Turn a number's text into the number where nothing is lost; anything else is left for the judge to refuse."""
+    number = whole_number(value) if key in _NUMBERS else None
+    return value if number is None else number

@@ -1,0 +1,111 @@
+"""When a choice would start, in one sentence: by what is free, and by what is booked.
+
+Truth first, as in ``domain.sessions.availability``: what a booking or maintenance would keep waiting is not said to
+start now, though the GPUs are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from carme_hub.domain.calendar.conflicts import Crossing
+from carme_hub.domain.calendar.reservations import Kind, Reservation
+from carme_hub.domain.sessions.availability import Cluster, Suggestion, outlook, sentence, sooner
+from carme_hub.domain.sessions.profile import Limit, Profile
+from carme_hub.domain.sessions.session import Request
+from carme_hub.spawners.form.durations import clock, duration
+from carme_hub.spawners.form.slots import Bookings
+
+
+def prospect(
+    cluster: Cluster,
+    profile: Profile,
+    request: Request,
+    now: float,
+    *,
+    virtual: bool,
+    suggest: bool,
+    bookings: Bookings | None,
+) -> dict[str, object]:
+    """Return sentence, state and suggestion for a request.
+
+    Args:
+        bookings: None where nobody books.
+    """
+    silent = not cluster.known or bool(cluster.silent_since)
+    inside = bookings.inside(request) if bookings is not None else None
+    if bookings is not None and inside is not None:
+        return _inside(bookings, inside, request, silent)
+    seen = outlook(cluster, request, now)
+    found = bookings.in_the_way(request) if bookings is not None and not silent and seen.possible else None
+    if found is not None and not found.longest:
+        seen = replace(seen, fits=False, expected=max(seen.expected, found.expected) if found.expected else 0.0)
+    state = "wait"
+    if silent:
+        state = "unknown"
+    elif not seen.possible:
+        state = "never"
+    elif seen.starts_now and found is None:
+        state = "now"
+    smaller = sooner(cluster, profile, request, virtual=virtual) if suggest and state != "now" else None
+    said = sentence(cluster, request, seen, lambda t: clock(t, now), virtual=virtual)
+    expected = seen.expected
+    if bookings is not None and found is not None:
+        minutes = _shorter(profile, found.longest)
+        said = _warned(bookings, found, request, said, minutes, virtual)
+        expected = found.expected or seen.expected
+        if suggest and minutes and seen.starts_now:
+            smaller = Suggestion({"time_minutes": minutes}, duration(minutes))
+    if bookings is not None and (why := bookings.beside(request)):
+        said = f"{why}: {said}"
+    return _answer(said, state, expected, smaller)
+
+
+def _answer(said: str, state: str, expected: float = 0.0, smaller: Suggestion | None = None) -> dict[str, object]:
+    suggestion = {"options": dict(smaller.options), "what": smaller.what} if smaller else None
+    return {"sentence": said, "state": state, "expected": int(expected) or None, "suggestion": suggestion}
+
+
+def _inside(bookings: Bookings, reservation: Reservation, request: Request, silent: bool) -> dict[str, object]:
+    """Say it of a session that starts in a booking."""
+    where = f"In your booking “{reservation.title}”"
+    limit = f"for {duration(request.time_limit)}, until it ends at {bookings.until(reservation)}"
+    if silent:
+        return _answer(f"{where}, {limit}", "unknown")
+    if not bookings.has_room(reservation, request.gpus.count):
+        return _answer(f"{where}: all its GPUs are in use, so it waits for some", "wait")
+    begin = max(bookings.now, reservation.period.start)
+    starts = "starts now" if begin <= bookings.now else f"starts at {clock(begin, bookings.now)}"
+    return _answer(f"{where}: {starts}, {limit}", "now", begin)
+
+
+def _warned(bookings: Bookings, found: Crossing, request: Request, said: str, minutes: int, virtual: bool) -> str:
+    """Say what is in the way, and what is not."""
+    cause = found.causes[0] if found.causes else None
+    title = bookings.title(cause) if cause is not None else ""
+    named = f" ({title})" if title else ""
+    if not found.longest:
+        return f"{said}, after what is booked{named}"
+    type = f"virtual {request.gpus.type}" if virtual and request.gpus else request.gpus.type
+    which = f"all {type}" if found.everything else f"the {type} that are free now" if type else "the nodes free now"
+    what = f"{which} are booked{named}"
+    if cause is not None and cause.kind is Kind.MAINTENANCE:
+        what = f"there is maintenance{named}"
+    before = said.removesuffix("; starts now")
+    sooner = "to start now" if before != said else "to start before that"
+    take = f"take {duration(minutes)} or less {sooner}" if minutes else "this waits until after that"
+    return f"{before}. From {clock(found.at, bookings.now)} {what}: {take}"
+
+
+def _shorter(profile: Profile, most: int) -> int:
+    """Return the longest time limit of a profile that is at most so many minutes, 0 where it has none."""
+    limit: Limit = profile.time_minutes
+    settled: Mapping[str, object] = profile.override
+    if "time_minutes" in settled or any("time_minutes" in c.override for o in profile.options for c in o.choices):
+        return 0
+    if limit.choices:
+        return max((choice for choice in limit.choices if choice <= most), default=0)
+    least = 5 if most >= 10 else 1  # nobody asks for 1 hour 58 minutes
+    rounded = min(most, limit.max) // least * least
+    return rounded if limit.allows(rounded) else most if limit.allows(most) else 0

@@ -1,0 +1,212 @@
+"""The doors to companions: REST for a session's own programs and for its user, and the home page's button.
+
+``/hub/api/carme/sessions/<uuid>/companions``: GET lists, POST opens, ``…/quote`` says what would come of it, DELETE
+``…/<uuid>`` gives one back. Who has the token of the session's own server may ask for that session, and so may who may
+start servers for its user.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+from jupyterhub.apihandlers.base import APIHandler
+from jupyterhub.scopes import needs_scope
+from jupyterhub.utils import url_path_join
+from tornado import web
+
+from carme_hub.domain.sessions.companions import Wish
+from carme_hub.domain.sessions.session import Session
+from carme_hub.errors import Refused, SlurmUnreachable, StoreError
+from carme_hub.spawners.companions.companions import described, give_back, listed, open_companion, quote
+from carme_hub.spawners.handlers.bodies import small_json
+from carme_hub.spawners.handlers.home import CarmeHomeHandler
+from carme_hub.spawners.hub.shared import Shared, ready
+
+_UUID = "[0-9a-f-]{36}"
+COMPANIONS = rf"/api/carme/sessions/({_UUID})/companions"
+QUOTE = rf"{COMPANIONS}/quote"
+ONE = rf"{COMPANIONS}/({_UUID})"
+FORM = rf"/carme/sessions/({_UUID})/companions/({_UUID})/give-back"
+_NUMBERS = ("nodes", "gpus", "cpus", "memory_mib", "minutes")
+_LARGEST_BODY = 1024
+_MOST = 99_999_999
+_KEY = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NAME = re.compile(r"[\w .:+-]{0,64}")
+_NO_SESSION = "There is no such session, or it has ended."
+_NOT_KNOWN = "The database or Slurm does not answer. Look at the list of companions before you try again."
+
+
+class OfSession(APIHandler):
+    """Finds the session, and lets nobody in who may not ask for it."""
+
+    async def _ask(self, id: str, *more: str) -> None:
+        """Answer for who may; who may not see a session does not learn that it exists."""
+        if self.current_user is None:
+            raise web.HTTPError(403)
+        part = ready()
+        session = part.book.current(id) if part is not None else None
+        if session is not None and self._is_its_own(session):
+            await self._found(part, session, *more)
+            return
+        await self._of_user(part, session, *more, user_name=session.user if session else self.current_user.name)
+
+    def _is_its_own(self, session: Session) -> bool:
+        """Return whether the token of the session's own server asks."""
+        token = self.get_token()
+        mine = token is not None and bool(session.token_id) and token.id == session.token_id
+        return mine and token.user is not None and token.user.name == session.user
+
+    @needs_scope("start:servers")
+    async def _of_user(self, part: Shared | None, session: Session | None, *more: str, user_name: str) -> None:  # noqa: ARG002
+        await self._found(part, session, *more)
+
+    async def _found(self, part: Shared | None, session: Session | None, *more: str) -> None:
+        user = self.find_user(session.user) if session is not None else None
+        if part is None or session is None or session.parent or user is None:
+            raise web.HTTPError(404, _NO_SESSION)
+        if session.server_name not in user.spawners:
+            raise web.HTTPError(404, _NO_SESSION)
+        self.set_header("Cache-Control", "no-store")
+        try:
+            await self._answer(part, user.spawners[session.server_name], session, *more)
+        except Refused as error:
+            self._refuse({"unknown": 404, "key-used": 422}.get(error.reason, 409), error)
+        except (SlurmUnreachable, StoreError) as error:
+            part.log.warning("Companions of session %s: %s", session.id, error)
+            raise web.HTTPError(503, _NOT_KNOWN) from error
+
+    def _refuse(self, status: int, error: Refused) -> None:
+        self.set_status(status)
+        self.finish(json.dumps({"error": error.reason, "message": error.message}))
+
+    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+        raise NotImplementedError
+
+
+class QuoteHandler(OfSession):
+    """Says what a companion would cost and when it would start."""
+
+    async def get(self, id: str) -> None:
+        """Answer; nothing is written."""
+        await self._ask(id)
+
+    async def _answer(self, part: Shared, spawner: Any, session: Session, *_more: str) -> None:
+        asked = {
+            name: values[-1].decode("utf8", "replace")
+            for name, values in self.request.query_arguments.items()
+            if name != "_xsrf"
+        }
+        found = await quote(part, spawner, session, wish_of(asked))
+        self.finish(json.dumps(found.as_json()))
+
+
+class CompanionsHandler(OfSession):
+    """Lists a session's companions, and opens one."""
+
+    async def get(self, id: str) -> None:
+        """List them, those that have ended among them."""
+        await self._ask(id, "list")
+
+    async def post(self, id: str) -> None:
+        """Open one; with an ``Idempotency-Key`` only once."""
+        await self._ask(id, "open")
+
+    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+        if more == ("list",):
+            self.finish(json.dumps({"companions": await listed(part, session, virtual=spawner.virtual)}))
+            return
+        key = self.request.headers.get("Idempotency-Key", "")
+        if key and not _KEY.fullmatch(key):
+            raise web.HTTPError(400, "An Idempotency-Key is 1 to 100 letters, digits, dots, dashes or underscores.")
+        wish = wish_of(_body(self.request.body))
+        companion, warnings = await open_companion(part, spawner, session, wish, key)
+        self.set_status(201)
+        self.finish(
+            json.dumps({**described(part, companion, time.time(), virtual=spawner.virtual), "warnings": list(warnings)})
+        )
+
+
+class CompanionHandler(OfSession):
+    """One companion of a session."""
+
+    async def delete(self, id: str, companion: str) -> None:
+        """Give it back; answers as soon as that is stored, so that nothing can lose it."""
+        await self._ask(id, companion)
+
+    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+        found = await give_back(part, session, more[0])
+        self.finish(json.dumps(described(part, found, time.time(), virtual=spawner.virtual)))
+
+
+class GiveBackFormHandler(CarmeHomeHandler):
+    """Takes the home page's button; what is refused is said on that page."""
+
+    async def get(self, *_asked: str) -> None:
+        """Lead to the home page: an address asks for nothing."""
+        self.redirect(url_path_join(self.hub.base_url, "home"))
+
+    @web.authenticated
+    async def post(self, id: str, companion: str) -> None:
+        """Do it, and lead to where it is seen."""
+        part = ready()
+        session = part.book.current(id) if part is not None else None
+        name = session.user if session else self.current_user.name
+        await self._post(part, session, companion, user_name=name)
+
+    @needs_scope("start:servers")
+    async def _post(self, part: Shared | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
+        if part is None or session is None or session.parent:
+            await self._say(404, _NO_SESSION)
+            return
+        try:
+            await give_back(part, session, companion)
+        except Refused as error:
+            await self._say(404, error.message)
+        except (SlurmUnreachable, StoreError) as error:
+            part.log.warning("Companion %s is not given back yet: %s", companion, error)
+            await self._say(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
+        else:
+            self.redirect(url_path_join(self.hub.base_url, "home"), status=303)
+
+    async def _say(self, status: int, message: str) -> None:
+        self.set_status(status)
+        self._refused = message
+        await self.show()
+
+
+def _body(body: bytes) -> dict[str, object]:
+    data = small_json(body, _LARGEST_BODY)
+    if not isinstance(data, dict):
+        raise web.HTTPError(400, 'Send a JSON object, such as {"nodes": 2, "gpus": 4}.')
+    return data
+
+
+def wish_of(said: dict[str, Any]) -> Wish:
+    """Return what a query or a body asks for; numbers may be written as text, and nothing is guessed."""
+    unknown = sorted(set(said) - {*_NUMBERS, "name"})
+    if unknown:
+        known = ", ".join((*_NUMBERS, "name"))
+        raise web.HTTPError(400, f"Unknown: {', '.join(map(str, unknown))[:100]}. Known: {known}.")
+    name = said.get("name", "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise web.HTTPError(400, "A name is at most 64 letters, digits, blanks and . : + -")
+    return Wish(**{field: _number(field, said[field]) for field in _NUMBERS if field in said}, name=name.strip())
+
+
+def _number(field: str, value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,8}", value):
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise web.HTTPError(400, f"{field} is a whole number from 0 up.")
+    return value
+
+
+HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
+    (QUOTE, QuoteHandler),
+    (COMPANIONS, CompanionsHandler),
+    (ONE, CompanionHandler),
+    (FORM, GiveBackFormHandler),
+]

@@ -1,0 +1,125 @@
+"""The hub's home page: notices of GPU time and of the calendar, and the ways out of maintenance.
+
+What is shown of the calendar is read beside the loop, as the notices of GPU time are: a page waits a moment for it, and
+is shown without it where the database does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jupyterhub.handlers.pages import HomeHandler
+from tornado import web
+
+from carme_hub.booking import messages
+from carme_hub.booking.context import ACTOR
+from carme_hub.domain.calendar import slots
+from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
+from carme_hub.spawners.handlers.notices import Board, Shown, notices_for, service_href, shown
+from carme_hub.spawners.maintenance.affected_sessions import WaysOut, all_in_the_way
+from carme_hub.spawners.maintenance.alternatives import ways_out
+
+#: The name under which ``configure`` adds the service of the calendar.
+CALENDAR = "reservations"
+#: Seconds for which it is said that a booking was given back.
+NEWS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class OfCalendar:
+    """What the calendar means to one user now."""
+
+    notices: Sequence[Shown] = ()
+    ways_out: Sequence[WaysOut] = ()
+
+
+class CalendarOfHub(Board[OfCalendar]):
+    """Reads what one user should see of the calendar."""
+
+    def __init__(self) -> None:
+        super().__init__(OfCalendar(), "Bookings")
+
+    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[OfCalendar]] | None:
+        if getattr(part, "slots", None) is None:
+            return None
+        groups = [group.name for group in user.groups]
+        accounts = part.associations.accounts_of(user.name)
+
+        async def ask() -> OfCalendar:
+            now = time.time()
+            look = await part.slots.look()
+            past = await part.slots.read(lambda reads: reads.of_owner(user.name, now - NEWS))
+            notices = [
+                *of_problems(look.known, user.name, now),
+                *of_released(past, now),
+                *of_times(look.known, user.name, groups, accounts, now),
+            ]
+            mine = [each for each in part.book.open_sessions() if each.user == user.name and not each.parent]
+            met = all_in_the_way(mine, part.watcher.latest, look.known, now)
+            return OfCalendar(notices, [await ways_out(part, user, each, now) for each in met])
+
+        return ask
+
+
+def of_problems(known: Sequence[Reservation], user: str, now: float) -> Iterator[Shown]:
+    """Yield which bookings of a user cannot be kept, and why."""
+    for each in known:
+        if each.problem and each.owner == user and each.kind is Kind.BOOKING and each.state in PROMISED:
+            yield _shown("danger", each, messages.problem(each, now))
+
+
+def of_released(past: Sequence[Reservation], now: float) -> Iterator[Shown]:
+    """Yield which bookings were given back because nobody used them."""
+    for each in past:
+        if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS:
+            yield _shown("warning", each, messages.released(each, now))
+
+
+def of_times(
+    known: Sequence[Reservation], user: str, groups: Sequence[str], accounts: Sequence[str], now: float
+) -> Iterator[Shown]:
+    """Yield which bookings are now, and which begin within a day. Of those with a problem that is said."""
+    for each in slots.mine(known, user, groups, accounts, now):
+        if not each.problem:
+            say = messages.soon if each.period.start > now else messages.is_now
+            yield _shown("success", each, say(each, now))
+    for each in slots.to_come(known, user, groups, accounts, now):
+        if not each.problem:
+            yield _shown("info", each, messages.soon(each, now))
+
+
+def _shown(level: str, one: Reservation, text: str) -> Shown:
+    return Shown(level, text, f"bookings/{one.id}", "The booking")
+
+
+class CarmeHomeHandler(HomeHandler):
+    """The hub's home page, with what who looks at it should know."""
+
+    _gpu_time: dict[str, Any] | None = None
+    _calendar: dict[str, Any] | None = None
+    _ways_out: Sequence[WaysOut] = ()
+    #: Why what was asked for on this page was not done.
+    _refused = ""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Show it."""
+        await self.show()
+
+    async def show(self) -> None:
+        """Show it, to who has been let in."""
+        board: CalendarOfHub = self.settings.setdefault("carme_calendar", CalendarOfHub())
+        self._gpu_time, found = await asyncio.gather(notices_for(self), board.of(self.current_user))
+        self._calendar = shown(found.notices, service_href(self, CALENDAR))
+        self._ways_out = found.ways_out
+        await super().get()
+
+    @property
+    def template_namespace(self) -> dict[str, Any]:
+        """What every template of the hub is given, and the notices."""
+        ours = {"gpu_time": self._gpu_time, "calendar": self._calendar}
+        return {**super().template_namespace, **ours, "ways_out": self._ways_out, "refused": self._refused}

@@ -1,0 +1,111 @@
+"""What the hub last saw of Slurm, for its own services, so that one question to Slurm serves all of them.
+
+``GET /hub/api/carme/slurm/jobs`` (those that matter to bookings), ``…/job-ids`` (of all that the controller knows) and
+``…/nodes``, each with ``?max_age=SECONDS``. An answer says how old it is, in seconds since Slurm was asked. Where none
+is young enough, Slurm is asked first. Where Slurm does not answer, or did not just now, that is a 503, and who wants to
+know asks Slurm.
+
+Job names and users of everybody are in it, so it takes a scope that only the roles of these services have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from jupyterhub.apihandlers.base import APIHandler
+from tornado import web
+
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.errors import SlurmError
+from carme_hub.slurm.cooperative import all_steps
+from carme_hub.slurm.json_format import jobs_to_json, matters_to_bookings, nodes_to_json
+from carme_hub.spawners.hub.shared import Shared, ready
+
+#: The scope that it takes; ``configure`` gives it to the roles of quotas and reservations.
+SCOPE = "custom:carme:slurm:read"
+#: Seconds for which an answer of Slurm is waited for; a service waits a little longer for ours.
+PATIENCE = 8.0
+_OLDEST = 300.0
+_UNKNOWN = "The hub does not know now what Slurm says."
+
+
+class SlurmHandler(APIHandler):
+    """Lets services with the scope ask, and nobody else."""
+
+    async def get(self) -> None:
+        """Answer with something that is young enough."""
+        if SCOPE not in getattr(self, "expanded_scopes", ()):
+            raise web.HTTPError(403, "This is for services of the hub.")
+        part = ready()
+        # In an outage whoever asks would wait for the next try, and learn no more than by asking Slurm.
+        if part is None or not part.watcher.health.ok:
+            raise web.HTTPError(503, _UNKNOWN)
+        try:
+            asked, said = await self.said(part, self._max_age())
+        except (SlurmError, TimeoutError) as error:
+            raise web.HTTPError(503, _UNKNOWN) from error
+        age = time.monotonic() - asked + 0.001  # rounded up: it must not be taken for younger than it is
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(f'{{"age": {age:.3f}, "answer": {said}}}')
+
+    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+        """Return when Slurm was asked (monotonic), and what it said as JSON."""
+        raise NotImplementedError
+
+    def _max_age(self) -> float:
+        try:
+            age = float(self.get_query_argument("max_age", "0"))
+        except ValueError as error:
+            raise web.HTTPError(400, "max_age is a number of seconds.") from error
+        if not 0 <= age <= _OLDEST:
+            raise web.HTTPError(400, f"max_age is a number of seconds from 0 to {_OLDEST:.0f}.")
+        return age
+
+
+async def _snapshot(part: Shared, max_age: float) -> Snapshot:
+    return await part.watcher.fresh(time.monotonic() - max_age, timeout=PATIENCE)
+
+
+class JobsHandler(SlurmHandler):
+    """Jobs that are on nodes or name a reservation."""
+
+    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+        """Read those that nobody has read yet in steps, and write them in a thread: there may be thousands."""
+        snapshot = await _snapshot(part, max_age)
+        await all_steps(snapshot.reading())
+
+        def write() -> str:
+            return json.dumps(jobs_to_json(filter(matters_to_bookings, snapshot.jobs.values())))
+
+        return snapshot.asked, await asyncio.to_thread(write)
+
+
+class JobIdsHandler(SlurmHandler):
+    """The ids of all jobs that the controller knows, ended ones too."""
+
+    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+        """Write them."""
+        snapshot = await _snapshot(part, max_age)
+        return snapshot.asked, json.dumps(list(snapshot.jobs))
+
+
+class NodesHandler(SlurmHandler):
+    """All nodes."""
+
+    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+        """Write them in a thread."""
+        async with asyncio.timeout(PATIENCE):
+            asked, nodes = await part.watcher.nodes_asked(max_age)
+        return asked, await asyncio.to_thread(lambda: json.dumps(nodes_to_json(nodes)))
+
+
+_PATH = "/api/carme/slurm/"
+HANDLERS: list[tuple[str, Any]] = [
+    (f"{_PATH}jobs", JobsHandler),
+    (f"{_PATH}job-ids", JobIdsHandler),
+    (f"{_PATH}nodes", NodesHandler),
+]

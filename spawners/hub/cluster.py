@@ -1,0 +1,89 @@
+"""The cluster as pages show it: the watcher's shared answer, never a query for one page, never a page that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from carme_hub.domain.cluster.jobs import Snapshot
+from carme_hub.domain.cluster.resources import Node
+from carme_hub.domain.sessions.availability import Cluster
+from carme_hub.errors import SlurmError
+from carme_hub.slurm.cooperative import all_steps
+from carme_hub.slurm.watcher import Health
+
+
+class Watcher(Protocol):
+    """What is needed of ``SlurmWatcher``."""
+
+    @property
+    def health(self) -> Health: ...
+
+    @property
+    def latest(self) -> Snapshot | None: ...
+
+    async def nodes(self, max_age: float | None = None) -> tuple[Node, ...]: ...
+
+
+class ClusterLook:
+    """One for the hub. Pages that come within ``max_age`` seconds get the same ``Cluster``, already indexed.
+
+    Args:
+        patience: seconds a page waits for Slurm; after that it shows what was known before.
+    """
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        *,
+        max_age: float = 10.0,
+        patience: float = 1.5,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.watcher = watcher
+        self.max_age = max_age
+        self.patience = patience
+        self._now = now
+        self._monotonic = monotonic
+        self._nodes: tuple[Node, ...] = ()
+        self._seen = 0.0
+        self._silent_since = 0.0
+        self._tried = 0.0
+        self._made: tuple[object, object, float] = (None, None, 0.0)
+        self._cluster = Cluster()
+
+    async def cluster(self) -> Cluster:
+        """Return the cluster as it was at most ``max_age`` seconds ago, or longer ago and marked silent."""
+        await self._refresh()
+        health = self.watcher.health
+        silent = self._silent_since
+        if not health.ok:
+            failing = round(self._now() - max(0.0, self._monotonic() - health.since))
+            silent = min(silent or failing, failing)
+        latest = self.watcher.latest
+        before_nodes, before_latest, before_silent = self._made
+        if self._nodes is not before_nodes or latest is not before_latest or silent != before_silent:
+            if latest is not None:
+                await all_steps(latest.reading())
+            jobs = latest.jobs.values() if latest else ()
+            self._cluster = Cluster(self._nodes, jobs, seen=self._seen, silent_since=silent)
+            self._made = (self._nodes, latest, silent)
+        return self._cluster
+
+    async def _refresh(self) -> None:
+        now = self._now()
+        if now - (self._tried if self._silent_since else self._seen) < self.max_age:
+            return
+        # In an outage a page tries rarely and waits little: what it would wait for did not come the last time either.
+        patience = min(self.patience, 0.3) if self._silent_since else self.patience
+        self._tried = now
+        try:
+            async with asyncio.timeout(patience):
+                nodes = await self.watcher.nodes(self.max_age)
+        except (SlurmError, TimeoutError):
+            self._silent_since = self._silent_since or now
+            return
+        self._nodes, self._seen, self._silent_since = nodes, self._now(), 0.0

@@ -1,0 +1,68 @@
+"""Before a session starts in a booking, the calendar is asked to let its user in.
+
+Slurm knows the users of a reservation as they were at the calendar's last comparison. Who has come into the class since
+then is not among them, so the calendar looks again before the job is submitted. Whatever goes wrong there keeps nobody
+from starting: most are let in already, and where somebody is not, Slurm says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import ssl
+from typing import Any
+
+import aiohttp
+from jupyterhub.utils import make_ssl_context, url_path_join
+
+from carme_hub.booking.hub_access import MARK, PATH, SERVICE, mark
+
+#: Seconds for which a start waits for the calendar.
+PATIENCE = 5.0
+
+
+async def let_in(user: Any, booking: str, log: logging.Logger, *, patience: float = PATIENCE) -> bool:
+    """Return whether the calendar has said in time that Slurm lets a user into a booking.
+
+    Args:
+        user: JupyterHub's. booking: its id.
+    """
+    settings = getattr(user, "settings", None) or {}
+    service = settings.get("services", {}).get(SERVICE)
+    if service is None or service.server is None or not service.api_token:
+        return False  # the site runs it elsewhere, where we have no address and no token to make a mark with
+    body = json.dumps({"user": user.name, "booking": booking}).encode()
+    headers = {"Content-Type": "application/json", MARK: mark(service.api_token, body)}
+    try:
+        async with (
+            asyncio.timeout(patience),
+            aiohttp.ClientSession() as session,
+            session.post(
+                url_path_join(service.server.url, PATH), data=body, headers=headers, ssl=_trusted(settings)
+            ) as answer,
+        ):
+            said = await answer.json() if answer.status == 200 else {}
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        log.warning("The calendar was not asked to let %s into booking %s: %s", user.name, booking, _words(error))
+        return False
+    inside = isinstance(said, dict) and said.get("let_in") is True
+    if not inside:
+        log.warning("The calendar does not let %s into booking %s (status %s)", user.name, booking, answer.status)
+    return inside
+
+
+def _trusted(settings: dict[str, Any]) -> ssl.SSLContext | bool:
+    files = tuple(settings.get(f"internal_ssl_{name}") or "" for name in ("key", "cert", "ca"))
+    return _context(*files) if all(files) else True
+
+
+@functools.cache
+def _context(key: str, certificate: str, authority: str) -> ssl.SSLContext:
+    context: ssl.SSLContext = make_ssl_context(key, certificate, cafile=authority)
+    return context
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

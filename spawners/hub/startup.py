@@ -1,0 +1,55 @@
+"""What must happen when a hub with our spawner starts, before anybody clicks.
+
+JupyterHub tells a spawner class nothing of its start, and makes no spawner object before a user needs one. But wrong
+settings should stop the hub at once, and cancels that are still owed should go on. JupyterHub loads every spawner class
+that is installed before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped, and what it does for
+hubs with another spawner is not changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+from jupyterhub.app import JupyterHub
+
+from carme_hub.errors import CarmeError
+from carme_hub.garbage import ShortCollections
+from carme_hub.spawners.hub.proxy_routes import keep_routes
+from carme_hub.spawners.hub.service_restart import keep_services
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def start_with_hub(spawner_class: Any) -> None:
+    """Check the settings and start the shared part before a hub with this spawner listens."""
+    start = JupyterHub.start
+
+    @functools.wraps(start)
+    async def start_with_sessions(app: Any) -> None:
+        only_a_command = app.subapp or app.generate_config or app.generate_certs
+        if only_a_command or not issubclass(app.spawner_class, spawner_class):
+            await start(app)
+            return
+        try:
+            spawner = app.spawner_class(config=app.config, log=app.log)
+            spawner.check_settings()
+            await spawner.start_shared(lambda: app.db)
+        except CarmeError as error:
+            app.log.critical("Carme Hub cannot start: %s", error)
+            app.exit(1)
+        loop = asyncio.get_running_loop()
+        collections = ShortCollections(loop.call_soon_threadsafe, app.log)
+        collections.start()
+        await start(app)
+        for name, keeping in (
+            ("carme-keep-routes", keep_routes(app)),
+            ("carme-keep-services", keep_services(app)),
+            ("carme-collect-garbage", collections.go_on()),
+        ):
+            task = loop.create_task(keeping, name=name)
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+
+    JupyterHub.start = start_with_sessions

@@ -1,0 +1,144 @@
+"""Certificates of single-user servers, for JupyterHub's ``internal_ssl``: made in a millisecond, on no disk of the hub.
+
+JupyterHub makes an RSA key for every start, which takes a tenth of a second or more, and keeps it in a file. A key on
+an elliptic curve costs next to nothing; it goes into the session's data document and nowhere else.
+
+The certificate must name the node, and Slurm decides the node later: so it names all nodes of the request's partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import ssl
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from certipy import Certipy
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from carme_hub.errors import CarmeError, ConfigError
+from carme_hub.spawners.hub.probe import fingerprint
+from carme_hub.spawners.hub.shared import Shared
+
+#: JupyterHub's own name for the authority of servers.
+AUTHORITY = "notebooks-ca"
+#: How much longer than start and time limit a certificate is good, and from how long before: clocks differ a little.
+AFTER, BEFORE = timedelta(days=1), timedelta(hours=1)
+#: Seconds for which what Slurm said of its nodes names them all; and where it is silent, as long as it takes.
+RECENT, ANY = 300.0, 30 * 86400.0
+
+
+async def issue_certificate(spawner: Any, part: Shared) -> dict[str, str]:
+    """Return the texts of key, certificate and authority for one start, by JupyterHub's names for them."""
+    names = spawner.ssl_alt_names
+    if callable(names):
+        names = names(spawner)
+        if inspect.isawaitable(names):
+            names = await names
+    # Not localhost, which JupyterHub adds: nothing of a session is to pass for the hub or a service on its machine.
+    alt_names = list(dict.fromkeys([*names, *await _node_names(spawner, part)]))
+    return await asyncio.to_thread(
+        issue,
+        spawner.internal_certs_location,
+        spawner.internal_trust_bundles[AUTHORITY],
+        f"user-{spawner.user.name}",
+        alt_names,
+        lifetime(spawner),
+    )
+
+
+def lifetime(spawner: Any) -> timedelta:
+    """Return for how long a server needs its certificate: it may wait in the queue, then run to its time limit."""
+    request = spawner._request
+    minutes = request.time_limit if request is not None else 0
+    return timedelta(seconds=spawner.start_timeout, minutes=minutes) + AFTER
+
+
+def certificate_of(texts: Mapping[str, str]) -> str:
+    """Return the fingerprint of an issued certificate, "" where none was issued."""
+    if not texts:
+        return ""
+    return fingerprint(ssl.PEM_cert_to_DER_cert(texts["certfile"]))
+
+
+async def _node_names(spawner: Any, part: Shared) -> list[str]:
+    if spawner.node_address is not None or spawner.ssl_alt_names:
+        return []  # the administrator has said by which names nodes are reached
+    request = spawner._request
+    partition = request.partition if request is not None else ""
+    try:
+        nodes = await part.watcher.nodes(max_age=RECENT)
+    except CarmeError as error:
+        try:
+            nodes = await part.watcher.nodes(max_age=ANY)
+        except CarmeError:
+            spawner.log.warning("Slurm does not name its nodes; the certificate names none: %s", error)
+            return []
+    return [_alt_name(n.address or n.name) for n in nodes if not partition or partition in n.partitions]
+
+
+def _alt_name(address: str) -> str:
+    try:
+        return f"IP:{ipaddress.ip_address(address)}"
+    except ValueError:
+        return f"DNS:{address}"
+
+
+def issue(location: str, bundle: str, name: str, alt_names: list[str], lasts: timedelta) -> dict[str, str]:
+    """Make a key, and a certificate that the authority below ``location`` signs.
+
+    Args:
+        bundle: file with the authorities that the server is to trust.
+        alt_names: as JupyterHub's ``ssl_alt_names``.
+        lasts: for how long it is good.
+    """
+    authority, authority_key = _authority(location)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BEFORE)
+        .not_valid_after(now + lasts)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_general_name(n) for n in alt_names]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return {
+        "keyfile": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode("ascii"),
+        "certfile": certificate.public_bytes(Encoding.PEM).decode("ascii"),
+        "cafile": Path(bundle).read_text(encoding="ascii"),
+    }
+
+
+@lru_cache(maxsize=4)
+def _authority(location: str) -> tuple[x509.Certificate, Any]:
+    """Return certificate and key of the authority, which JupyterHub has made before the first server starts."""
+    files = Certipy(store_dir=location).store.get_files(AUTHORITY)
+    return files.cert.load(), files.key.load()
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    """Return a name as ``ssl_alt_names`` writes it: ``DNS:name``, ``IP:address``, ``email:…`` or ``URI:…``."""
+    kind, _, value = name.partition(":")
+    if kind == "IP":
+        return x509.IPAddress(ipaddress.ip_address(value))
+    kinds: dict[str, Callable[[str], x509.GeneralName]]
+    kinds = {"DNS": x509.DNSName, "email": x509.RFC822Name, "URI": x509.UniformResourceIdentifier}
+    if kind not in kinds:
+        raise ConfigError(f"ssl_alt_names: {name!r} must begin with DNS:, IP:, email: or URI:")
+    return kinds[kind](value)

@@ -1,0 +1,277 @@
+"""From a request to a job: the constant batch script, and the data document that says what differs.
+
+Pure but for reading the two program texts once. Nothing secret is in the plan or the environment of the job: tokens
+and keys are in the data document alone (docs/explanation/architecture.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePosixPath
+
+from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
+from carme_hub.domain.calendar.licenses import named_by
+from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
+from carme_hub.domain.sessions.session import Request
+from carme_hub.node import program
+
+#: The batch script: the same bytes for every session of every user.
+LAUNCH = program("batch_script")
+#: Its supervisor, also of every rank; travels in the data document.
+SUPERVISE = program("supervisor")
+#: What becomes the server inside the container; travels in the data document.
+SINGLEUSER = program("singleuser")
+#: Starts ranks, beside the container; travels in the data document.
+STEPS = program("steps")
+#: What that knows of Slurm; travels in the data document.
+SRUN = program("srun")
+#: What a task of a step does on its node; travels in the data document.
+RANK = program("rank")
+
+#: What Slurm says of a job that its user's programs may want to know.
+PASS_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_END_TIME",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_QOS",
+    "SLURM_JOB_START_TIME",
+    "SLURM_MEM_PER_NODE",
+    "SLURMD_NODENAME",
+    "TZ",
+)
+#: What Slurm says of a task of a step besides (srun(1), OUTPUT ENVIRONMENT VARIABLES).
+RANK_ENV = (
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_STEP_GPUS",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "CARME_SLOT",
+)
+#: Where carme-rank puts the rank's command, and the rank's own name into paths.
+RANK_ARGV, RANK_NAME = "@CARME_ARGV@", "@CARME_RANK@"
+#: What the ranks of one step on one node share memory by (NCCL, for one); it is made and removed by carme-rank.
+RANK_SHM = "/dev/shm/carme-@CARME_STEP@"  # noqa: S108  the step's name cannot be foreseen
+PATH = "/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin"
+TLS_FILES = {"keyfile": "tls.key", "certfile": "tls.crt", "cafile": "tls.ca"}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The system user whom a session belongs to."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    shell: str = "/bin/bash"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What the single-user server is started with. ``environ`` and ``nonce`` are secret.
+
+    Attributes:
+        callback: address that takes the port. ports: lowest and highest port to use. bind: address to listen on.
+        tls: texts of key, certificate and authority, by JupyterHub's names for them; empty = plain HTTP.
+        files: further files of the session folder, name to text; not secret.
+    """
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    callback: str
+    nonce: str
+    bind: str = "0.0.0.0"  # noqa: S104  the hub connects from another machine; internal_ssl guards the port
+    ports: tuple[int, int] = (32768, 60999)
+    tls: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What an administrator has set for every session's container.
+
+    Attributes:
+        bind_roots: folders inside which the source of a bind must lie once resolved on the node.
+        environ: variables for the inside of every container; not secret.
+        licenses: the licence of Slurm by which each GPU type is counted, {} where none is.
+        virtual: its GPUs are a sandbox's make-believe ones, and programs of a session that name GPUs label them so.
+        grace: seconds between TERM and the end of everything.
+    """
+
+    runtime: Runtime
+    binds: tuple[Bind, ...] = ()
+    bind_roots: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+    root: str = "layer"
+    tmp_mib: int = 0
+    grace: int = 10
+    licenses: Mapping[str, str] = field(default_factory=dict)
+    virtual: bool = False
+
+
+def session_folder(owner: Owner, session: str) -> str:
+    """Return the folder of a session on the compute node."""
+    return f"{owner.home}/.carme/sessions/{session}"
+
+
+def working_folder(owner: Owner, request: Request) -> str:
+    """Return where the notebook starts; a relative folder is below the user's home."""
+    return str(PurePosixPath(owner.home) / request.working_folder)
+
+
+def tls_paths(folder: str) -> dict[str, str]:
+    """Return where the server finds its key, certificate and authority."""
+    return {name: f"{folder}/{file}" for name, file in TLS_FILES.items()}
+
+
+def render(session: str, owner: Owner, request: Request, image: Image, server: Server, site: Site) -> JobSpec:
+    """Return the job of a session.
+
+    Raises:
+        ContainerError: the runtime cannot do what the request needs.
+    """
+    folder = session_folder(owner, session)
+    container = container_of(session, owner, request, image, site)
+    plan = site.runtime.render(container)
+    extra, nice = dict(site.extra), request.nice
+    if nice and "nice" in extra:  # it comes on top of what the site gives all sessions; a bare --nice is 100
+        nice += int(extra.pop("nice") or 100)
+    if licenses := named_by(request, site.licenses):  # beside those of a program that the site gives all sessions
+        extra["licenses"] = ",".join(filter(None, (extra.get("licenses"), licenses)))
+    return JobSpec(
+        name=JOB_NAME_PREFIX + session,
+        user=owner.name,
+        script=LAUNCH,
+        data=_document(session, owner, request, plan, rank_part(container, site), server, site),
+        session_folder=folder,
+        gpus=request.gpus,
+        cpus=request.cpus,
+        memory_mib=request.memory_mib,
+        time_limit=request.time_limit,
+        account=request.account,
+        partition=request.partition,
+        qos=request.qos,
+        reservation=request.reservation,
+        working_folder=owner.home,
+        environment={"CARME_SESSION": session, "CARME_SESSION_FOLDER": folder},
+        extra=extra,
+        nice=nice,
+    )
+
+
+def container_of(session: str, owner: Owner, request: Request, image: Image, site: Site) -> ContainerRequest:
+    """Return the container of a session's server."""
+    folder = session_folder(owner, session)
+    return ContainerRequest(
+        image=image,
+        argv=(f"{folder}/carme-singleuser", folder),
+        home=owner.home,
+        session_folder=folder,
+        user=owner.name,
+        uid=owner.uid,
+        gid=owner.gid,
+        binds=site.binds,
+        environ={
+            "HOME": owner.home,
+            "USER": owner.name,
+            "LOGNAME": owner.name,
+            "SHELL": owner.shell,
+            "PATH": PATH,
+            "LANG": "C.UTF-8",
+            "CARME_SESSION": session,
+            "CARME_SESSION_FOLDER": folder,
+            "CARME_IMAGE": request.image,
+            **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
+            **site.environ,
+        },
+        pass_env=PASS_ENV,
+        gpus=bool(request.gpus),
+        root="ro" if site.root == "ro" else "layer",
+        tmp_mib=site.tmp_mib,
+    )
+
+
+def rank_part(container: ContainerRequest, site: Site) -> dict[str, object]:
+    """Return what the data document says of ranks: the same container again, for any command and on any node."""
+    rank = replace(
+        container,
+        argv=(RANK_ARGV,),
+        session_folder=f"{container.session_folder}/rank-{RANK_NAME}",
+        # What a rank prints is seen at once; srun's --unbuffered would make it a terminal for that.
+        environ={"PYTHONUNBUFFERED": "1", **container.environ},
+        pass_env=(*container.pass_env, *RANK_ENV),
+        shm=RANK_SHM,
+    )
+    plan = site.runtime.render(rank)
+    if plan.argv[0] == "srun":  # a task of a step would have to start a step
+        how = site.runtime.name.capitalize()
+        return {"refused": f"{how} runs the containers of this site, and cannot run ranks. Tell the administrator."}
+    return {"plan": {**asdict(plan), "grace": site.grace}, "shm": RANK_SHM}
+
+
+#: The programs that start ranks and become them, as files of a data document.
+RANK_FILES: Mapping[str, dict[str, object]] = {
+    "carme-steps": {"mode": 0o700, "text": STEPS},
+    "carme-srun": {"mode": 0o600, "text": SRUN},
+    "carme-rank": {"mode": 0o700, "text": RANK},
+}
+
+
+def _document(
+    session: str, owner: Owner, request: Request, plan: Plan, rank: dict[str, object], server: Server, site: Site
+) -> bytes:
+    """Return the data document; its format is in docs/explanation/architecture.md."""
+    files: dict[str, dict[str, object]] = {name: {"mode": 0o600, "text": text} for name, text in server.files.items()}
+    files |= {
+        "carme-supervise": {"mode": 0o600, "text": SUPERVISE},
+        "carme-singleuser": {"mode": 0o700, "text": SINGLEUSER},
+        **RANK_FILES,
+    }
+    for name, text in server.tls.items():
+        files[TLS_FILES[name]] = {"mode": 0o600, "text": text}
+    singleuser = {
+        "callback": server.callback,
+        "nonce": server.nonce,
+        "ports": list(server.ports),
+        "bind": server.bind,
+        "argv": list(server.argv),
+        "environ": dict(server.environ),
+        "folder": working_folder(owner, request),
+        "make_folder": request.make_folder,
+    }
+    files["singleuser.json"] = {"mode": 0o600, "text": json.dumps(singleuser)}  # the batch script only writes it
+    document = {
+        "version": 1,
+        "session": session,
+        "user": owner.name,
+        "session_folder": session_folder(owner, session),
+        "plan": {**asdict(plan), "grace": site.grace},
+        "rank": rank,
+        "files": files,
+        "binds": [[b.source, b.destination, b.mode] for b in site.binds],
+        "bind_roots": list(site.bind_roots),
+        "singleuser": singleuser,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()

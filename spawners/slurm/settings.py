@@ -1,0 +1,149 @@
+"""The traits of SlurmContainerSpawner, and what they come to."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import replace
+from typing import Any
+
+from traitlets import Callable, Dict, Enum, Float, Integer, List, TraitError, Tuple, Unicode, validate
+
+from carme_hub.booking.settings import CarmeReservations
+from carme_hub.containers.registry import runtime
+from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.errors import ConfigError
+from carme_hub.spawners.apps.settings import CONFIG, CarmeApps
+from carme_hub.spawners.form.offers import OfferSettings
+from carme_hub.spawners.job_script import Owner, Server, Site, session_folder
+from carme_hub.spawners.slurm.batchspawner_names import SlurmSpawner, check_names, profile_from_names
+
+
+class SessionSettings(OfferSettings, SlurmSpawner):
+    """What an administrator sets for every session."""
+
+    _session_id = ""
+
+    container_runtime = Unicode(
+        "bubblewrap",
+        help="""What runs the containers: bubblewrap, charliecloud, apptainer, enroot or podman. See
+        docs/reference/containers.md for what each can do. Example: ``"apptainer"``.""",
+    ).tag(config=True)
+
+    podman_engine = Enum(
+        ["crun", "runc"],
+        "crun",
+        help="""What Podman starts containers with, where ``container_runtime`` is "podman". The default, crun, keeps a
+        user's further groups and all processes in the job's cgroup; "runc" is for nodes with a hybrid of cgroup v1
+        and v2, on which crun refuses to run. Example: ``"runc"``.""",
+    ).tag(config=True)
+
+    podman_device = Unicode(
+        "nvidia.com/gpu=all",
+        help="""CDI name of the devices that Podman gives a session with GPUs; which of them open is the job's cgroup's
+        say. Each node needs the CDI file (``nvidia-ctk cdi generate``). Empty: none. Example:
+        ``"amd.com/gpu=all"``.""",
+    ).tag(config=True)
+
+    container_bind_roots = List(
+        Unicode(),
+        help="""Folders inside which the source of a bind must lie once links are resolved on the node. The default,
+        empty, allows the sources of ``container_binds`` themselves. Example: ``["/scratch", "/data"]``.""",
+    ).tag(config=True)
+
+    slurm_extra = Dict(
+        value_trait=Unicode(),
+        key_trait=Unicode(),
+        help="""Further options of sbatch by their long names, for every session. Example: ``{"constraint": "gpu80"}``.
+        Users cannot set these.""",
+    ).tag(config=True)
+
+    port_range = Tuple(
+        Integer(),
+        Integer(),
+        default_value=(32768, 60999),
+        help="Lowest and highest port a server may take on a compute node. Example: ``(40000, 40999)``.",
+    ).tag(config=True)
+
+    stop_timeout = Float(
+        30.0,
+        min=1,
+        help="""Seconds that Stop waits to see the end of the job. After that the hub goes on cancelling by itself,
+        also through restarts and outages, until the end is seen.""",
+    ).tag(config=True)
+
+    node_address = Callable(
+        None,
+        allow_none=True,
+        help="""Callable that takes a node's name and returns what the hub connects to. The default, None, takes
+        Slurm's NodeAddr. Example: ``lambda node: f"{node}.ib.example.org"``.""",
+    ).tag(config=True)
+
+    max_companions = Integer(
+        8,
+        min=0,
+        help="""Companions that one session may have open at once: jobs beside it with more nodes for training. A
+        run with a fixed number of ranks takes one for all of them, an elastic run one for each further rank that the
+        session has no GPUs for. Each is held and charged like a session, and the rules of GPU time count it as one.
+        0: none. Example: ``2``.""",
+    ).tag(config=True)
+
+    companion_nodes = Integer(
+        16, min=1, help="Most nodes of one companion. The profile's limits hold on each of them. Example: ``4``."
+    ).tag(config=True)
+
+    @validate("port_range")
+    def _ports(self, proposal: Any) -> tuple[int, int]:
+        low, high = proposal["value"]
+        if not 1024 <= low <= high <= 65535:
+            raise TraitError("port_range: two ports from 1024 to 65535, the lower one first")
+        return low, high
+
+    # -- what the traits come to --------------------------------------------------------------------------------------
+
+    def check_settings(self) -> None:
+        """Check everything that can be checked without a user.
+
+        Raises:
+            ConfigError: naming the setting and what it should be.
+        """
+        check_names(self)
+        self.site()
+        CarmeApps(parent=self).files()
+        if not self.site_images():
+            raise ConfigError("c.SlurmContainerSpawner.images is empty: name at least one container image")
+        if not callable(self.profile_list):
+            parse_profiles(self.profile_list or self.fallback_profiles())
+
+    def fallback_profiles(self) -> list[dict[str, object]]:
+        """Return the one profile that batchspawner's names describe."""
+        return [profile_from_names(self)]
+
+    def home_of(self, entry: pwd.struct_passwd) -> str:
+        """Return a system user's home folder, or where ``req_homedir`` puts it."""
+        return self.req_homedir.format(username=entry.pw_name) if self.req_homedir else entry.pw_dir
+
+    def site(self) -> Site:
+        """Return what is the same in every container."""
+        binds = self.site_binds()
+        roots = tuple(self.container_bind_roots) or tuple(b.source for b in binds)
+        return Site(
+            runtime=runtime(self.container_runtime, podman_engine=self.podman_engine, podman_device=self.podman_device),
+            binds=binds,
+            bind_roots=roots,
+            environ=dict(self.container_environment),
+            extra=dict(self.slurm_extra),
+            root=self.container_root,
+            tmp_mib=self.container_tmp_mib,
+            grace=self.stop_grace,
+            licenses=CarmeReservations(parent=self).counted_by(),
+            virtual=self.virtual,
+        )
+
+    def with_apps(self, server: Server, owner: Owner) -> Server:
+        """Return the server with the apps of its session, whose configuration lies in the session folder."""
+        argv, environ, folder = server.argv, dict(server.environ), session_folder(owner, self._session_id)
+        before = environ.get("JUPYTER_CONFIG_PATH") or self.container_environment.get("JUPYTER_CONFIG_PATH")
+        environ["JUPYTER_CONFIG_PATH"] = f"{folder}:{before}" if before else folder
+        if self.disable_user_config:  # leaves out what lies in the home
+            argv = (*argv, f"--config={folder}/{CONFIG}")
+        return replace(server, argv=argv, environ=environ, files={**server.files, **CarmeApps(parent=self).files()})
