@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from carme_hub.training import here
-from carme_hub.training.templates.digits import digits
+from carme_hub.training.digits import digits
 
 EPOCHS = 5
 BATCH = 32  # pictures of each rank in a step

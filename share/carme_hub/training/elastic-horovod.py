@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from carme_hub.training import here
-from carme_hub.training.templates.digits import digits
+from carme_hub.training.digits import digits
 
 EPOCHS = 5
 BATCH = 128  # pictures of a step, of all ranks together

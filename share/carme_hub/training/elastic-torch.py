@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from carme_hub.training import here
-from carme_hub.training.templates.digits import digits
+from carme_hub.training.digits import digits
 
 EPOCHS = 5
 BATCH = 128  # pictures of a step, of all ranks together

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 from carme_hub.training import here
-from carme_hub.training.templates.digits import digits
+from carme_hub.training.digits import digits
 
 EPOCHS = 5
 BATCH = 32  # pictures of each rank in a step

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from carme_hub.training import here
-from carme_hub.training.templates.digits import digits
+from carme_hub.training.digits import digits
 
 EPOCHS = 6
 BATCH = 32  # pictures of each rank in a step

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from carme_hub.training import distributed, here
-from carme_hub.training.templates.digits import digits
+from carme_hub.training.digits import digits
 
 RANKS = [1, 2, 4]
 BATCH = [32, 64, 96]  # pictures of each rank in a step
