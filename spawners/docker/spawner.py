@@ -1,7 +1,7 @@
 """CarmeDockerSpawner: a server is a session, and a session is one container of one box's Docker engine, without Slurm.
 
 Profiles, form and the check are those of the Slurm spawner. There is no queue: what is not free is refused. Which GPU
-is whose and until when is written in the containers' labels alone (``docker_keeper``). ``poll`` says what the engine
+is whose and until when is written in the containers' labels alone (``reconciler``). ``poll`` says what the engine
 proves: while it does not answer, a session goes on.
 """
 

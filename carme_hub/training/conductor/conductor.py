@@ -65,6 +65,8 @@ class Conducting:
 
     allocation: Allocation
     rendezvous: Rendezvous
+    #: What runs in each rank, as a module.
+    program = "carme_hub.training.rank.program"
 
     def __init__(self, run: Run, broker: Broker) -> None:
         self.run, self.broker = run, broker
@@ -199,7 +201,7 @@ class Conducting:
 
     def argv(self, step: str) -> tuple[str, ...]:
         """Return the command of a rank. ``step`` names the step: ranks of the same name are of one world."""
-        return (sys.executable, "-P", "-m", "carme_hub.training.rank.program", str(self.run.folder), step)
+        return (sys.executable, "-P", "-m", self.program, str(self.run.folder), step)
 
     def start_step(self, step: Step, *, rank_of_task: Callable[[int], int]) -> Handle:
         """Start a step of this run; it ends with the run at the latest."""

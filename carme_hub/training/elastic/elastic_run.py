@@ -2,7 +2,7 @@
 
 The session's own job has seats for some; each of the others is in a companion of its own, which is asked for when ranks
 are added, waits without anybody waiting for it, and is given back when its worker has left. Who is which rank is said
-by ``elastic_places``. One that is killed, or whose companion ends, is missed by the others at once: they go on from
+by ``membership``. One that is killed, or whose companion ends, is missed by the others at once: they go on from
 their last commit. An error of the code ends the run, as with a fixed number of ranks.
 """
 
@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from carme_hub.training.conductor.conductor import Conducting, Failed, error_of
 from carme_hub.training.conductor.fixed_size import follows
@@ -23,17 +23,12 @@ from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import MOST_ELASTIC
 from carme_hub.training.run.run_state import MISSED, NOT_YET, explained
 from carme_hub.training.run.sharing import who_shares
-from carme_hub.training.session.step_broker import Allocation, NoBroker, NotReady, Step
+from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
 from .rendezvous import ElasticRendezvous
 from .resize import Resizing
 from .worker import beside_of, name_of
 from .workers import Crew, Member, Seat, cpus_each, nodes_of, seats_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from carme_hub.training.session.step_broker import Broker
 
 #: Seconds between two looks at workers, and at what they say of themselves.
 OFTEN, BEATS = 0.1, 0.4
@@ -47,6 +42,8 @@ LIVES, ECHOES = 4, 3
 
 class Elastic(Conducting):
     """Conducts such a run."""
+
+    program = "carme_hub.training.elastic.worker"
 
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)

@@ -7,6 +7,7 @@ anew; agent and worker are this same program, and the worker is the one that is 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from carme_hub.training.rank import network, torch_store
-from carme_hub.training.rank.program import Process, Told, common, play, share_processors, take_gpus
+from carme_hub.training.rank.program import Process, Told, common, play, share_processors, started, take_gpus
 from carme_hub.training.run.messages import TOLD
 
 from . import horovod, torch
@@ -50,7 +51,7 @@ def beside_of(number: int) -> str:
 
 
 #: -P: see ``Conducting.argv``.
-RANK = (sys.executable, "-P", "-m", "carme_hub.training.rank.program")
+RANK = (sys.executable, "-P", "-m", "carme_hub.training.elastic.worker")
 
 
 def store(told: Told) -> Path:
@@ -58,8 +59,9 @@ def store(told: Told) -> Path:
     return told.folder / "generations"
 
 
-def main(told: Told, name: str) -> int:
+def main(words: list[str]) -> int:
     """Be one worker, or torch's agent above it."""
+    told, name = started(words)
     number, local = number_of(name)
     said = json.loads((told.folder / "run.json").read_text())["places"]
     worker = Worker(said["address"], said["port"], name)
@@ -106,3 +108,8 @@ def prepare(told: Told, node: str, number: int, local: int) -> str:
     take_gpus(local, told.gpus_per_task)
     share_processors((told.telling.get(TOLD, beside_of(number)) or {}).get("beside", 1))
     return interface
+
+
+if __name__ == "__main__":
+    # Under its own name, so that whoever imports it has the same classes.
+    sys.exit(importlib.import_module("carme_hub.training.elastic.worker").main(sys.argv[1:]))

@@ -2,7 +2,7 @@
 
 ``@hvd.elastic.run`` starts a WorkerNotificationService in each rank: it listens on all addresses and unpickles what has
 the right HMAC, whose key it PUTs to the rendezvous in the clear (horovod/runner/elastic/worker.py). The function runs
-without it as before, for as many ranks as there are. In an elastic run ``elastic_horovod`` sees to the same.
+without it as before, for as many ranks as there are. In an elastic run ``elastic.horovod`` sees to the same.
 """
 
 from __future__ import annotations

@@ -269,16 +269,19 @@ def take_gpus(local: int, count: int, environ: os._Environ[str] | dict[str, str]
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
 
 
-def main(words: list[str]) -> int:
-    """Run one rank."""
+def started(words: list[str]) -> tuple[Told, str]:
+    """Return what a rank is told, and the name of its step, as the words of its command say; install what all have."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started this ignores it
-    told, step = Told.read(Path(words[0])), words[1]
+    told = Told.read(Path(words[0]))
     garbage.install()
     thread_exit.install()
-    if told.elastic:
-        # Its places come from the conductor: ``elastic_rank.main(told, step)``, which uses ``Process`` and ``play``.
-        return int(importlib.import_module("carme_hub.training.elastic.worker").main(told, step))
+    return told, words[1]
+
+
+def main(words: list[str]) -> int:
+    """Run one rank."""
+    told, step = started(words)
     place = rank_of(os.environ)
 
     def begin() -> None:

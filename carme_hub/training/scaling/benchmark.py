@@ -2,7 +2,7 @@
 
     report = distributed.benchmark(train, ranks=[1, 2, 4, 8], batch=[32, 64, 96], mode="weak")
 
-``train(trial)`` does one step for each one that its trial gives; see ``scaling_trial``. One run measures all batch
+``train(trial)`` does one step for each one that its trial gives; see ``trial``. One run measures all batch
 sizes. Repeats go through all numbers of ranks in turn, forwards and backwards, so that a node that slowly becomes
 busier does not look like a training that scales badly. The curve is kept in ``~/.carme/scaling``, and its sum is told
 to the hub.
@@ -117,7 +117,7 @@ def benchmark(
         train: a function of a trial, or the path of a script that has one, called ``function``; ``args`` are its words.
         ranks: numbers of ranks. batch: samples of a step.
         mode: "weak": each rank has that many. "strong": all ranks together.
-        repeats: runs with each number of ranks. steps, blocks, warmup: as in ``scaling_trial.Plan``.
+        repeats: runs with each number of ranks. steps, blocks, warmup: as in ``trial.Plan``.
         epoch: samples of an epoch, for its cost; a training may say it itself: ``trial.epoch``.
         name: under which the curve is kept; "" = that of the script or notebook.
         per_node: the most ranks of a node; 0 = as many as there is room for. Other options: as ``distributed.run``'s.

@@ -4,7 +4,7 @@ TensorBoard's own server listens on a port that everybody on the node can reach,
 events by itself. Here its WSGI application is served on a socket in a folder that only the user can open; what is
 shown can be changed while it runs; and a page that is open learns of a new event within a second.
 
-It and ``tensorboard_files.py`` travel to the session, so that an image needs nothing but TensorBoard.
+It and ``files.py`` travel to the session, so that an image needs nothing but TensorBoard.
 """
 
 from __future__ import annotations

@@ -31,7 +31,11 @@ def lab(site: Hub) -> Iterator[Lab]:
 def processes(lab: Lab) -> list[str]:
     """Return the command lines of ranks of this file's runs, on all nodes: they are on this machine."""
     said = lab.hub.cluster.run("ps", "-u", lab.user, "-o", "args=").stdout.splitlines()
-    return [line for line in said if "carme_hub.training.rank.program" in line and TAG in line]
+    return [
+        line
+        for line in said
+        if TAG in line and ("carme_hub.training.rank.program" in line or "carme_hub.training.elastic.worker" in line)
+    ]
 
 
 def test_a_cell_shows_rank_0_in_front_the_others_folded_and_what_it_took(lab: Lab) -> None:

@@ -89,7 +89,7 @@ class Story:
 
     def kill(self, worker: str) -> None:
         """Kill what a worker is in its container with -9, nothing that is there for it outside, and no other run."""
-        rank = [b"-P", b"-m", b"carme_hub.training.rank.program", self.folder.encode()]
+        rank = [b"-P", b"-m", b"carme_hub.training.elastic.worker", self.folder.encode()]
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -107,7 +107,10 @@ class Story:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (process / "cmdline").read_bytes().split(b"\0")
-                if words[1:4] != [b"-P", b"-m", b"carme_hub.training.rank.program"] or words[4].decode() != self.folder:
+                if (
+                    words[1:4] != [b"-P", b"-m", b"carme_hub.training.elastic.worker"]
+                    or words[4].decode() != self.folder
+                ):
                     continue
                 told = (process / "environ").read_bytes()
                 kind = "worker" if b"CARME_GENERATION=" in told or self.backend == "horovod" else "agent"

@@ -57,6 +57,10 @@ def end_of(run: Run, **options: object) -> State:
     return last
 
 
+#: What runs in a rank.
+RANKS = ("carme_hub.training.rank.program", "carme_hub.training.elastic.worker")
+
+
 def wait(run: Run, until: Callable[[State], object], limit: float = 15) -> State:
     end = time.monotonic() + limit
     while not until(state := run.state()):
@@ -68,7 +72,7 @@ def wait(run: Run, until: Callable[[State], object], limit: float = 15) -> State
 def alive(run: Run) -> list[str]:
     """Return the processes whose command line has the run's folder: its ranks."""
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in found if str(run.folder) in line and "carme_hub.training.rank.program" in line]
+    return [line for line in found if str(run.folder) in line and any(each in line for each in RANKS)]
 
 
 def test_a_cell_with_variables_in_and_out() -> None:
