@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
+from carme_hub.accounting.anomalies import decisions
 from carme_hub.domain.ledger.entries import Balance, Entry
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.decision import Decision
@@ -16,7 +17,7 @@ from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerReads, LedgerSt
 from carme_hub.store.threads import in_store_thread
 
 from . import admission as admit
-from . import anomaly_decisions, grants
+from . import grants
 from . import reconciliation as reconcile
 from . import settlement as settle
 from .admission import Standing
@@ -226,7 +227,7 @@ class Ledger:
 
     async def decide_anomaly(self, id: int, *, actor: str, decision: str, seconds: int | None = None) -> Entry | None:
         """Settle an anomaly: charge the GPUs for so many seconds, or (None) nothing."""
-        return await in_thread(anomaly_decisions.decide_anomaly, self.books, id, actor, decision, seconds)
+        return await in_thread(decisions.decide_anomaly, self.books, id, actor, decision, seconds)
 
     async def reconcile(self, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
         """Compare the ledger with every incarnation that ended in that time; nothing is written."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from carme_hub.accounting.anomalies import detection
 from carme_hub.domain.ledger.entries import Entry, charge_key
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.store.ledger.writes import LedgerReads, Note
 
-from . import anomalies
 from .context import Books, named_session
 from .settlement import charge_of
 
@@ -57,7 +57,7 @@ def reconcile(books: Books, usages: Iterable[Usage], start: float, end: float) -
     Args:
         usages: every incarnation with GPUs that ended in that time, from ``sacct -D``.
     """
-    records = {_key(books, usage): usage for usage in usages if anomalies.is_ended(usage) and start <= usage.end < end}
+    records = {_key(books, usage): usage for usage in usages if detection.is_ended(usage) and start <= usage.end < end}
     with books.store.reading(books.cluster) as reads:
         charges = _charges(reads, start, end)
         charges.update(reads.entries([key for key in records if key not in charges]))
@@ -65,7 +65,7 @@ def reconcile(books: Books, usages: Iterable[Usage], start: float, end: float) -
     aside = waiting | decided
     missing = {key for key in records if key not in charges} - aside
     extra = {key for key in charges if key not in records} - aside
-    changed = {key for key in records.keys() & charges if anomalies.is_changed(records[key], charges[key])} - aside
+    changed = {key for key in records.keys() & charges if detection.is_changed(records[key], charges[key])} - aside
     return Reconciliation(
         start,
         end,
@@ -86,7 +86,7 @@ def rebuild(books: Books, usages: Iterable[Usage]) -> list[Entry]:
     Prices are today's, and a job's name is taken at its word about its session.
     """
     now = books.clock()
-    return [charge_of(books, usage, named_session(usage), None, now) for usage in usages if anomalies.is_ended(usage)]
+    return [charge_of(books, usage, named_session(usage), None, now) for usage in usages if detection.is_ended(usage)]
 
 
 # -- the full look of the night ---------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _charges(reads: LedgerReads, start: float, end: float) -> dict[str, Entry]:
 
 def _asked(reads: LedgerReads, charges: Iterable[str], records: Iterable[str]) -> tuple[set[str], set[str]]:
     """Return the keys that wait for a person, and those on which one decided."""
-    kinds = (anomalies.NEGATIVE, anomalies.LONG, anomalies.RUNAWAY, anomalies.REUSED, anomalies.CHANGED)
+    kinds = (detection.NEGATIVE, detection.LONG, detection.RUNAWAY, detection.REUSED, detection.CHANGED)
     keys = {f"{kind}:{key.partition(':')[2]}": key for key in {*charges, *records} for kind in kinds}
     found = reads.anomalies_of(keys)
     decided = {keys[name] for name, each in found.items() if each.by_person}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from carme_hub.accounting.anomalies import detection
 from carme_hub.accounting.slots.holds import return_unused
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.ledger.entries import RULES, Entry, Kind, charge_key, refund_key
@@ -15,7 +16,6 @@ from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
 from carme_hub.store.ledger.writes import Anomaly, LedgerReads, LedgerWrites, OpenHold
 
-from . import anomalies
 from .admission import released
 from .context import SETTLING, UNWRITTEN, Books, covers, named_session
 from .credit_expiry import expire_all
@@ -104,7 +104,7 @@ class _Settling:
         self._now = books.clock()
         self._holds = writes.open_holds()
         self._decided: set[str] = set()  # keys of anomalies on which a person decided
-        self._runaways = {each.key: each.id for each in writes.anomalies(kind=anomalies.RUNAWAY)}
+        self._runaways = {each.key: each.id for each in writes.anomalies(kind=detection.RUNAWAY)}
 
     def jobs(self, groups: Sequence[Sequence[Usage]]) -> None:
         """Settle all incarnations of some job ids."""
@@ -146,19 +146,19 @@ class _Settling:
             session = self._session(usage)
             charge = charges.get(int(usage.submitted))
             if charge is not None:
-                if anomalies.is_ended(usage) and anomalies.is_changed(usage, charge) and not self._is_decided(usage):
-                    self._flag(anomalies.CHANGED, usage, charge)
+                if detection.is_ended(usage) and detection.is_changed(usage, charge) and not self._is_decided(usage):
+                    self._flag(detection.CHANGED, usage, charge)
                 continue
             others = [(u.start, u.end) for u in group if u is not usage]
             here = {int(each.submitted) for each in group}
             others += [(each.start, each.end) for at, each in charges.items() if at not in here]
-            wrong = anomalies.oddity(usage, others, now=self._now, grace=self._books.grace, live=self._live)
+            wrong = detection.oddity(usage, others, now=self._now, grace=self._books.grace, live=self._live)
             if wrong:
                 self._flag(wrong, usage)
                 settled = settled and self._is_decided(usage)
-            elif anomalies.is_open(usage):
+            elif detection.is_open(usage):
                 settled = settled and self._is_phantom(usage, session)
-            elif anomalies.is_ended(usage) and not self._is_decided(
+            elif detection.is_ended(usage) and not self._is_decided(
                 usage
             ):  # that stands, also when accounting is put right
                 if self._waits(usage, session):
@@ -176,7 +176,7 @@ class _Settling:
         hold = self._holds.get(session.id) if session else None
         charge = charge_of(self._books, usage, session.id if session else "", hold, self._now)
         runaway = self._runaways.get(
-            anomalies.anomaly_key(anomalies.RUNAWAY, charge.cluster, usage.job_id, usage.submitted)
+            detection.anomaly_key(detection.RUNAWAY, charge.cluster, usage.job_id, usage.submitted)
         )
         if runaway:
             self._writes.settle_anomaly(runaway, self._now, RULES, "accounting has its end now; charged")
@@ -221,13 +221,13 @@ class _Settling:
 
     def _is_forgotten(self, usage: Usage, group: Sequence[Usage]) -> bool:
         """Return whether a record without an end is of no job that runs."""
-        if not anomalies.is_open(usage):
+        if not detection.is_open(usage):
             return False
         if any(usage.submitted < each.submitted for each in group):
             return True  # its id was given again, or its next incarnation is there
         if self._live is not None:
-            return anomalies.is_runaway(usage, self._live, now=self._now, grace=self._books.grace)
-        key = anomalies.anomaly_key(anomalies.RUNAWAY, self._books.cluster, usage.job_id, usage.submitted)
+            return detection.is_runaway(usage, self._live, now=self._now, grace=self._books.grace)
+        key = detection.anomaly_key(detection.RUNAWAY, self._books.cluster, usage.job_id, usage.submitted)
         return key in self._runaways or key in self._decided
 
     def _is_phantom(self, usage: Usage, session: Session | None) -> bool:
@@ -235,15 +235,15 @@ class _Settling:
         return not usage.start and session is not None and session.state is SessionState.ENDED
 
     def _is_decided(self, usage: Usage) -> bool:
-        kinds = (anomalies.NEGATIVE, anomalies.LONG, anomalies.RUNAWAY, anomalies.REUSED)
-        keys = [anomalies.anomaly_key(kind, self._books.cluster, usage.job_id, usage.submitted) for kind in kinds]
+        kinds = (detection.NEGATIVE, detection.LONG, detection.RUNAWAY, detection.REUSED)
+        keys = [detection.anomaly_key(kind, self._books.cluster, usage.job_id, usage.submitted) for kind in kinds]
         return not self._decided.isdisjoint(keys)
 
     def _flag(self, kind: str, usage: Usage, charge: Entry | None = None) -> None:
         session = self._session(usage)
         id = session.id if session else ""
         rate = _rate_of(self._books, usage, self._holds.get(id))
-        found = anomalies.anomaly(kind, self._books.cluster, usage, id, self._now, rate, charge)
+        found = detection.anomaly(kind, self._books.cluster, usage, id, self._now, rate, charge)
         self._done.flagged += self._writes.flag([found])
 
     def _may_be_over(self, session: Session | None, hold: OpenHold) -> bool:
@@ -271,14 +271,14 @@ class _Settling:
             return "the session's job never started"
         if session.created < since:
             return ""
-        missing = anomalies.missing(self._books.cluster, hold.entry, session.job_id, self._now)
+        missing = detection.missing(self._books.cluster, hold.entry, session.job_id, self._now)
         self._done.flagged += self._writes.flag([missing])
         return ""
 
     def _doubts(self, session: Session) -> list[Anomaly]:
         """Return what looked wrong about a session's job, decided or not; a changed record was charged."""
         found = self._writes.anomalies_of_jobs([session.job_id])
-        return [each for each in found if each.seen.get("session") == session.id and each.kind != anomalies.CHANGED]
+        return [each for each in found if each.seen.get("session") == session.id and each.kind != detection.CHANGED]
 
 
 def _made_way(usage: Usage, session: Session) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from carme_hub.accounting import anomalies
+from carme_hub.accounting.anomalies import detection
 from carme_hub.domain import wording
 from carme_hub.domain.ledger.entries import Balance
 from carme_hub.domain.quotas.rules import DAY
@@ -28,12 +28,12 @@ MOST_ACCOUNTS = 500
 #: Anomalies that wait, and decided ones, on one page.
 MOST_WAITING, MOST_DECIDED = 50, 20
 _KINDS = {
-    anomalies.NEGATIVE: "The end lies before the start: a clock stepped back.",
-    anomalies.LONG: "It ran longer than its time limit allows, or ends in the future: a clock may have stepped.",
-    anomalies.RUNAWAY: "Accounting says that it runs, and the controller knows no such job.",
-    anomalies.REUSED: "Two records of one job id overlap in time.",
-    anomalies.MISSING: "A session ran, and accounting has no record of its job.",
-    anomalies.CHANGED: "Slurm’s record differs from what was charged for it.",
+    detection.NEGATIVE: "The end lies before the start: a clock stepped back.",
+    detection.LONG: "It ran longer than its time limit allows, or ends in the future: a clock may have stepped.",
+    detection.RUNAWAY: "Accounting says that it runs, and the controller knows no such job.",
+    detection.REUSED: "Two records of one job id overlap in time.",
+    detection.MISSING: "A session ran, and accounting has no record of its job.",
+    detection.CHANGED: "Slurm’s record differs from what was charged for it.",
 }
 _LABELS = {
     **{"job": "Job", "name": "Name", "state": "State", "start": "From", "end": "To", "time_limit": "Time limit"},

@@ -16,7 +16,7 @@ from policies_by_chance import CLOCKS, policies
 from story_by_chance import ACCOUNTS, PEOPLE, Story, one_of
 
 from carme_hub.accounting.admission import extend, release, standing, undo_extension
-from carme_hub.accounting.anomaly_decisions import decide_anomaly
+from carme_hub.accounting.anomalies.decisions import decide_anomaly
 from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import NotEnoughLeft, correct, transfer
 from carme_hub.accounting.reconciliation import reconcile

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forged_site import DAY, Site
 
-from carme_hub.accounting.anomalies import is_ended
+from carme_hub.accounting.anomalies.detection import is_ended
 from carme_hub.domain.ledger.entries import charge_key
 from carme_hub.slurm.usage import read
 

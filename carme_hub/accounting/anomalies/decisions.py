@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from carme_hub.accounting.anomalies import detection
+from carme_hub.accounting.context import Books, Unknown
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Entry, Kind, charge_key, refund_key
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.rows import gpus_of
 from carme_hub.store.ledger.writes import Anomaly, LedgerWrites
-
-from . import anomalies
-from .context import Books, Unknown
 
 
 def decide_anomaly(books: Books, id: int, actor: str, decision: str, seconds: int | None) -> Entry | None:
@@ -38,7 +37,7 @@ def decide_anomaly(books: Books, id: int, actor: str, decision: str, seconds: in
         if seconds is None:
             return None
         entry = _entry(books, writes, found, actor, decision, seconds, now)
-        entries = [entry] if found.kind != anomalies.CHANGED else _corrections(writes, found, entry)
+        entries = [entry] if found.kind != detection.CHANGED else _corrections(writes, found, entry)
         written = writes.append(entries)
         return written[-1] if written else None
 
@@ -79,7 +78,7 @@ def _entry(
 def _price(books: Books, writes: LedgerWrites, found: Anomaly, gpus: tuple[Gpus, ...]) -> tuple[int, int]:
     """Return rate and factor: of the charge that was written, or those that counted when it was recorded."""
     seen = found.seen
-    if found.kind == anomalies.CHANGED:
+    if found.kind == detection.CHANGED:
         charge = _charge(writes, found)
         if charge.gpus == gpus and charge.end > charge.start:
             return -charge.amount // int(charge.end - charge.start), charge.factor
@@ -103,7 +102,7 @@ def _corrections(writes: LedgerWrites, found: Anomaly, entry: Entry) -> list[Ent
     refund = writes.entries([refund_key(found.cluster, found.job_id, found.submitted)]).values()
     given_back = sum(each.amount for each in refund)
     paid = charge.amount + given_back
-    key = f"{anomalies.CHANGED}:{found.cluster}:{found.job_id}:{found.submitted}"
+    key = f"{detection.CHANGED}:{found.cluster}:{found.job_id}:{found.submitted}"
     moment = int(found.seen["charged"]["end"])
     put_right = entry.but(key=key, kind=Kind.CORRECTION, job_id=0, submitted=0, start=moment, end=moment)
     if (charge.account, charge.user) == (found.account, found.user):

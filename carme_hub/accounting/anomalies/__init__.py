@@ -1,0 +1,1 @@
+"""Records of Slurm that look wrong, and what people decide on them."""
