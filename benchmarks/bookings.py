@@ -27,12 +27,12 @@ sys.path.insert(0, str(ROOT / "tests"))  # the PostgreSQL of the tests
 from measure import figure, load, median, percentile, say  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
 
-from carme_hub.accounting.context import Books  # noqa: E402
+from carme_hub.accounting.context import LedgerContext  # noqa: E402
 from carme_hub.booking import creation, visibility  # noqa: E402
-from carme_hub.booking.bookings import Desk  # noqa: E402
-from carme_hub.booking.calendar import Calendar, SlotTaken, Supply, Time, Wish  # noqa: E402
-from carme_hub.booking.context import Booker, Office  # noqa: E402
-from carme_hub.booking.reconcile.reconciler import ReservationKeeper  # noqa: E402
+from carme_hub.booking.bookings import Bookings  # noqa: E402
+from carme_hub.booking.calendar import BookingRequest, Calendar, SlotTaken, Supply, Time  # noqa: E402
+from carme_hub.booking.context import Booker, BookingContext  # noqa: E402
+from carme_hub.booking.reconcile.reconciler import ReservationReconciler  # noqa: E402
 from carme_hub.booking.rules import Rules  # noqa: E402
 from carme_hub.domain.calendar.capacity import Need, Place, Spot  # noqa: E402
 from carme_hub.domain.calendar.periods import Period  # noqa: E402
@@ -112,9 +112,11 @@ def timed(work: Callable[[], Any]) -> list[float]:
     return found
 
 
-def wish(chance: random.Random, gpus: int, seats: int, hours: int) -> Wish:
+def wish(chance: random.Random, gpus: int, seats: int, hours: int) -> BookingRequest:
     start = NOW + chance.randrange(0, YEAR // HOUR) * HOUR
-    return Wish("ada", "physics", "Work", Need("a100", gpus, seats), [Time(Period(start, start + hours * HOUR))])
+    return BookingRequest(
+        "ada", "physics", "Work", Need("a100", gpus, seats), [Time(Period(start, start + hours * HOUR))]
+    )
 
 
 def measure(name: str, url: str) -> bool:
@@ -157,23 +159,23 @@ def measure(name: str, url: str) -> bool:
     slurm = SlurmThatHasAll()
     with store.reading("bench") as reads:
         slurm.there = tuple(each for one in reads.in_states(PROMISED) for each in one.in_slurm())
-    keeper = ReservationKeeper(
+    keeper = ReservationReconciler(
         store, slurm, "bench", clock=lambda: NOW - 1, members=lambda _: (), ahead=2 * YEAR, every=30
     )
     holds.append(figure(f"keeper pass, {name}", median(asyncio.run(passes(keeper))), "s", goal=2, load=load()))
     return all(holds)
 
 
-def office_of(ledger: LedgerStore, calendar: Calendar) -> Office:
+def office_of(ledger: LedgerStore, calendar: Calendar) -> BookingContext:
     """Return an office with money and rules; there is enough of it."""
     with ledger.transaction("bench") as writes:
         amount = 500_000 * GPU_HOUR
         credit = Entry("grant:c", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root", expires=NOW + MONTH)
         writes.append([Entry("grant:1", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root"), credit])
     policy = Policy(QUOTAS, zone="Europe/Berlin")
-    books = Books(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
+    books = LedgerContext(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
     rules = Rules(True, BookingRule(), (), policy.zone)
-    return Desk(calendar, rules=lambda *_: rules, money=SlotMoney(books))._office
+    return Bookings(calendar, rules=lambda *_: rules, money=SlotMoney(books))._office
 
 
 def write(store: ReservationStore, chance: random.Random) -> None:
@@ -187,7 +189,7 @@ def write(store: ReservationStore, chance: random.Random) -> None:
     gc.freeze()  # as the service does when it starts
 
 
-def series(office: Office, chance: random.Random, number: int) -> float:
+def series(office: BookingContext, chance: random.Random, number: int) -> float:
     """Book a weekly (52) or daily class, and take it back; return the seconds for which nobody else could write."""
     who = Booker(Person(f"tina{chance.random()}", ADA.groups), ("physics",))  # she has not booked anything yet
     nine = datetime(2026, 12, 1, 9) + timedelta(days=chance.randrange(0, 30))  # noqa: DTZ001
@@ -217,7 +219,7 @@ def series(office: Office, chance: random.Random, number: int) -> float:
     return alone[0]
 
 
-async def passes(keeper: ReservationKeeper) -> list[float]:
+async def passes(keeper: ReservationReconciler) -> list[float]:
     """Return the seconds of five passes."""
     found = []
     for _ in range(5):

@@ -30,7 +30,7 @@ from rig.postgres import postgres  # noqa: E402
 from sqlalchemy import Connection, Engine, func, select, text  # noqa: E402
 
 from carme_hub.accounting.admission import admit, preview, standing  # noqa: E402
-from carme_hub.accounting.context import Books  # noqa: E402
+from carme_hub.accounting.context import LedgerContext  # noqa: E402
 from carme_hub.accounting.reconciliation import reconcile  # noqa: E402
 from carme_hub.accounting.settlement import settle  # noqa: E402
 from carme_hub.domain.cluster.jobs import Phase  # noqa: E402
@@ -178,7 +178,9 @@ def added_up(reads: LedgerReads) -> None:
 
 def measure(name: str, engine: Engine, rows: str, count: int) -> None:
     store = LedgerStore(engine)
-    books = Books(store, "lab", lambda: Policy(QUOTAS), lambda *_: 1000, lambda: float(NOW), members=lambda *_: COURSE)
+    books = LedgerContext(
+        store, "lab", lambda: Policy(QUOTAS), lambda *_: 1000, lambda: float(NOW), members=lambda *_: COURSE
+    )
     more = {"database": name, "rows": rows, "load": load()}
     rng = random.Random(5)
 
@@ -239,10 +241,10 @@ def _who(found: tuple[Person, str]) -> tuple[Person, tuple[str, ...]]:
     return found[0], (found[1],)
 
 
-def storm(books: Books, rows: str, more: dict[str, Any]) -> None:
+def storm(books: LedgerContext, rows: str, more: dict[str, Any]) -> None:
     """200 requests at once, for a budget of 10."""
     budget = Quota("ten", Who.USER, gpu_time=10 * GPU_HOUR)
-    few = Books(books.store, "lab", lambda: Policy((budget,)), books.factor, books.clock)
+    few = LedgerContext(books.store, "lab", lambda: Policy((budget,)), books.factor, books.clock)
     took: list[float] = []
 
     def start(n: int) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
-from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, Cuts
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, Separators
 
 TYPES = ("a100", "h100", "l40s", "v100")
 PARTITIONS = ("gpu", "cpu", "long", "gpu,long")
@@ -126,7 +126,7 @@ def _row(
     }
 
 
-def answer(rows: Iterator[dict[str, str]], cuts: Cuts) -> bytes:
+def answer(rows: Iterator[dict[str, str]], cuts: Separators) -> bytes:
     """Return what squeue prints of these rows for that question."""
     words = QUEUE_FIELDS.values()
     lines = [cuts.field.join(words), *(cuts.field.join(row[word] for word in words) for row in rows)]
@@ -169,7 +169,7 @@ class SlurmFromARecord:
     def record(self, size: Size, ours: list[Session]) -> None:
         """Write what the commands say."""
         for at, word in enumerate(WORDS, 1):
-            (self.prefix / f"queue.{at}").write_bytes(answer(queue(size, ours, at), Cuts.of(word)))
+            (self.prefix / f"queue.{at}").write_bytes(answer(queue(size, ours, at), Separators.of(word)))
         (self.prefix / "nodes").write_text(nodes(size))
         (self.prefix / "users").write_text(users(size))
         (self.prefix / "bin").mkdir(exist_ok=True)

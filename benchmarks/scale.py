@@ -46,15 +46,15 @@ from traitlets.config import Config  # noqa: E402
 
 from carme_hub.accounting.settings import CarmeQuotas  # noqa: E402
 from carme_hub.domain.cluster.jobs import Snapshot  # noqa: E402
-from carme_hub.domain.sessions.liveness import Standing  # noqa: E402
+from carme_hub.domain.sessions.liveness import Liveness  # noqa: E402
 from carme_hub.domain.sessions.profile_choice import parse_profiles  # noqa: E402
 from carme_hub.domain.sessions.session import Session  # noqa: E402
 from carme_hub.sessions.associations import AssociationBook  # noqa: E402
-from carme_hub.sessions.reconciler import SessionKeeper  # noqa: E402
-from carme_hub.sessions.registry import SessionBook  # noqa: E402
+from carme_hub.sessions.reconciler import SessionReconciler  # noqa: E402
+from carme_hub.sessions.registry import SessionRegistry  # noqa: E402
 from carme_hub.slurm.cli import parse  # noqa: E402
 from carme_hub.slurm.cli.client import SlurmCli  # noqa: E402
-from carme_hub.slurm.cli.queue_rows import Cuts, QueueRows, read_job, reading_queue  # noqa: E402
+from carme_hub.slurm.cli.queue_rows import QueueRows, Separators, read_job, reading_queue  # noqa: E402
 from carme_hub.slurm.command import Commands  # noqa: E402
 from carme_hub.slurm.watcher import SlurmWatcher  # noqa: E402
 from carme_hub.spawners.form.form import Offer, render_form  # noqa: E402
@@ -104,12 +104,12 @@ class Hub:
         log = logging.getLogger("scale")
         self.client = SlurmCli(cluster="lab", commands=commands, submitter=None)  # type: ignore[arg-type]
         self.watcher = SlurmWatcher(self.client, log=log)
-        self.book = SessionBook(SessionStore(engine), "lab")
+        self.book = SessionRegistry(SessionStore(engine), "lab")
         self.look = ClusterLook(self.watcher)
         self.associations = AssociationBook(self.client)
         quotas = CarmeQuotas(config=Config({"CarmeQuotas": {"enabled": True, "policy": POLICY}}))
         self.admission = Admission(quotas, engine, "lab", self.associations, self.watcher, log)
-        self.keeper = SessionKeeper(self.book, self.client, self.watcher, forget=self._forget, log=log)
+        self.keeper = SessionReconciler(self.book, self.client, self.watcher, forget=self._forget, log=log)
         self.slots = None
 
     async def _forget(self, _session: Session) -> bool:
@@ -179,7 +179,7 @@ async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dic
     for number in range(LOOKS + 1):
         at = number % 2
         began = time.process_time()
-        before = driven(reading_queue(answers[at], Cuts.of(WORDS[at]), before))
+        before = driven(reading_queue(answers[at], Separators.of(WORDS[at]), before))
         snapshot = Snapshot(time.monotonic(), time.monotonic(), before)
         read = time.process_time()
         hub.keeper._looked(snapshot, "")
@@ -189,13 +189,13 @@ async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dic
         passes.append(1000 * (end - read))
         whole.append(1000 * (end - began))
     verdicts = [hub.keeper.verdict(session.id).standing for session in hub.book.open_sessions()]
-    assert set(verdicts) == {Standing.ALIVE}
+    assert set(verdicts) == {Liveness.ALIVE}
     assert len(snapshot.ours) == len(verdicts)
     began = time.process_time()
     for _ in snapshot.reading():
         pass
     all_read = 1000 * (time.process_time() - began)
-    eager = [1000 * in_full(answers[at], Cuts.of(WORDS[at])) for at in (0, 1)]
+    eager = [1000 * in_full(answers[at], Separators.of(WORDS[at])) for at in (0, 1)]
     figure("scale_answer_to_snapshot", median(reading[1:]), "ms of processor", peer=median(eager), **more)
     figure("scale_answer_to_verdicts", median(whole[1:]), "ms of processor", goal=goal, peer=None, **more)
     figure("scale_first_answer_to_verdicts", whole[0], "ms of processor", **more)
@@ -218,7 +218,7 @@ async def whole_looks(hub: Hub, more: dict[str, Any]) -> None:
     figure("scale_first_form_after_a_look", median(forms[1:]), "ms of processor", **more)
 
 
-def in_full(answer: bytes, cuts: Cuts) -> float:
+def in_full(answer: bytes, cuts: Separators) -> float:
     """Return the processor seconds of the same answer with every row read, as up to now."""
     began = time.process_time()
     rows = answer.decode("utf-8", "replace").split(cuts.row + "\n")[1:-1]

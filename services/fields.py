@@ -20,7 +20,7 @@ Seconds = Annotated[int, Field(ge=0, le=253_402_300_799, description="UTC epoch 
 Moment = Annotated[int, Field(ge=978_307_200, le=4_102_444_800, description="UTC epoch seconds"), Whole]
 
 
-class Given(BaseModel):
+class RequestBody(BaseModel):
     """A body that is sent to us: what is not known is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)

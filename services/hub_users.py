@@ -20,7 +20,7 @@ FRESH, LOOKED_AT = 300.0, 10.0
 SILENT = "The hub does not say who is in which group. Try again in a moment."
 
 
-class Roster:
+class HubUsers:
     """Everybody's groups and roles; what was last known stays while the hub is silent."""
 
     def __init__(self, log: logging.Logger) -> None:

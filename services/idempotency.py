@@ -35,7 +35,7 @@ class StillWorking(Refused):
     reason = "still-working"
 
 
-class Kept(Protocol):
+class IdempotencyStore(Protocol):
     """Where keys and answers are kept."""
 
     @property
@@ -62,7 +62,7 @@ class Once:
             the body it says what is asked.
     """
 
-    def __init__(self, kept: Kept, key: str, where: str, body: BaseModel | None) -> None:
+    def __init__(self, kept: IdempotencyStore, key: str, where: str, body: BaseModel | None) -> None:
         self._kept = kept
         said = json.dumps(body.model_dump(mode="json") if body is not None else None, sort_keys=True)
         self._ours = Claim(digest(f"{kept.cluster}\0{key}"), digest(f"{where}\0{said}"), uuid.uuid4().hex, kept.clock())

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
-from carme_hub.accounting.notices import Due
+from carme_hub.accounting.notices import DueNotice
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.services import mail
-from carme_hub.services.idempotency import Kept
-from carme_hub.store.ledger.idempotency import Told
+from carme_hub.services.idempotency import IdempotencyStore
+from carme_hub.store.ledger.idempotency import SentNotice
 from carme_hub.store.threads import in_store_thread
 
 #: Mails that go over one connection.
@@ -32,7 +32,7 @@ _REMEMBERED = 200_000
 HUB = "hub:"
 
 
-class Teller:
+class Notifier:
     """Writes down what is new, and sends it.
 
     Args:
@@ -42,7 +42,7 @@ class Teller:
     def __init__(
         self,
         settings: CarmeQuotas,
-        kept: Kept,
+        kept: IdempotencyStore,
         subject: str,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
@@ -51,10 +51,10 @@ class Teller:
         self._subject = subject
         self._log = log
         self._known: set[str] = set()
-        self._owed: asyncio.Queue[tuple[Told, str]] = asyncio.Queue()
+        self._owed: asyncio.Queue[tuple[SentNotice, str]] = asyncio.Queue()
         self._sender: asyncio.Task[None] | None = None
 
-    async def tell(self, found: Iterable[Due]) -> list[Told]:
+    async def tell(self, found: Iterable[DueNotice]) -> list[SentNotice]:
         """Write down what is new of it, and owe it to the sender; return what was new."""
         due = [each for each in found if each.notice.about not in self._known]
         links = {each.notice.about: address(each.link) for each in due}
@@ -62,7 +62,7 @@ class Teller:
         for at in range(0, len(due), _PART):
             part = due[at : at + _PART]
 
-            def write(part: Sequence[Due] = part) -> list[Told]:
+            def write(part: Sequence[DueNotice] = part) -> list[SentNotice]:
                 with self._kept.store.transaction(self._kept.cluster) as writes:
                     return writes.tell([(each.notice, each.covered_by) for each in part])
 
@@ -93,7 +93,7 @@ class Teller:
                 for _ in some:
                     self._owed.task_done()
 
-    async def send(self, some: Sequence[tuple[Told, str]]) -> None:
+    async def send(self, some: Sequence[tuple[SentNotice, str]]) -> None:
         """Send notices, each with its link; what cannot be sent is logged."""
         if self._settings.webhook_url_file:
             for notice, link in some:
@@ -110,7 +110,7 @@ class Teller:
                 if wrong is not None:
                     self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.why(wrong))
 
-    async def _post(self, notice: Told, link: str) -> None:
+    async def _post(self, notice: SentNotice, link: str) -> None:
         url = await asyncio.to_thread(mail.secret_line, Path(self._settings.webhook_url_file))
         said = {"user": notice.user, "level": notice.level, "text": notice.text, "at": int(notice.at), "link": link}
         body = json.dumps(said)
@@ -120,7 +120,7 @@ class Teller:
         )
         await AsyncHTTPClient(force_instance=True).fetch(request)
 
-    def _mail(self, some: Sequence[tuple[Told, str]]) -> list[Exception | None]:
+    def _mail(self, some: Sequence[tuple[SentNotice, str]]) -> list[Exception | None]:
         letters = [(notice.user, f"{notice.text}\n\n{link}\n" if link else notice.text) for notice, link in some]
         return mail.send(self._settings, letters, self._subject)
 

@@ -16,7 +16,7 @@ from tornado.web import HTTPError
 
 from carme_hub.errors import ConfigError, Refused, SlurmError, StoreError
 from carme_hub.services.handlers import ApiHandler, Visitor
-from carme_hub.services.idempotency import Kept, Once, StillWorking
+from carme_hub.services.idempotency import IdempotencyStore, Once, StillWorking
 from carme_hub.services.openapi import KEY_PATTERN, Operation
 
 #: Where REST lies below the service's prefix.
@@ -98,7 +98,7 @@ class RestHandler(ApiHandler):
     statuses: Mapping[str, int] = STATUSES
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> IdempotencyStore:
         """Where keys of writes are kept."""
         raise NotImplementedError
 

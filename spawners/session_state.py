@@ -9,7 +9,7 @@ from typing import Any
 
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence, mark_sentence
-from carme_hub.domain.sessions.liveness import Standing
+from carme_hub.domain.sessions.liveness import Liveness
 from carme_hub.domain.sessions.profile import MISSING_FOLDER
 from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
 from carme_hub.spawners.companions.companions import described
@@ -20,7 +20,7 @@ from carme_hub.spawners.hub.shared import Shared, ready
 STOPPED = "Stopped."
 
 
-class SessionTruth:
+class SessionStatus:
     """Sentences for pages, read from memory; "" where there is nothing to say."""
 
     user: Any
@@ -111,7 +111,7 @@ class SessionTruth:
         part = ready()
         for session in part.book.open_of(self.user.name, self.name) if part is not None else ():
             verdict = part.keeper.verdict(session.id) if part is not None else None
-            if session.state is SessionState.RUNNING and verdict is not None and verdict.standing is Standing.UNKNOWN:
+            if session.state is SessionState.RUNNING and verdict is not None and verdict.standing is Liveness.UNKNOWN:
                 whose = f"server “{self.name}”" if self.name else "server"
                 return f"Whether your {whose} still runs is not known at the moment. {verdict.reason}"
         return ""

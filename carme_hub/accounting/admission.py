@@ -12,14 +12,23 @@ from dataclasses import dataclass, replace
 from carme_hub.accounting.slots.holds import return_unused, slot_with, take_over
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, hold_key, release_key
 from carme_hub.domain.quotas.decision import Decision, decide
-from carme_hub.domain.quotas.rules import Applied, Ask, Facts, Person, Who, applying
+from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Facts, Person, Who, applying
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.slots import OpenSlot, open_slots
 from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites, OpenHold
 
-from .context import Books, Unknown, covers, named_session
+from .context import LedgerContext, Unknown, covers, named_session
 from .credit_expiry import expire_due
-from .usage_snapshot import NOTHING_FREED, NOTHING_REPLACED, Freed, Gathering, Replaced, Taken, about_time, moments
+from .usage_snapshot import (
+    NOTHING_FREED,
+    NOTHING_REPLACED,
+    ReleasedHold,
+    ReplacedSession,
+    SnapshotReader,
+    WindowUse,
+    about_time,
+    moments,
+)
 
 #: What a statement says of a hold.
 HELD = "held until the session is over"
@@ -37,26 +46,26 @@ class StillRunning(Refused):
 class Limit:
     """One rule with GPU time as it stands for a person: what was taken, and of how much (milli-GPU-seconds)."""
 
-    rule: Applied
-    taken: Taken
+    rule: AppliedQuota
+    taken: WindowUse
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QuotaStatus:
     """Where a person stands: balances by account, all rules that apply, and those with GPU time as they stand."""
 
     balances: dict[str, Balance]
-    rules: tuple[Applied, ...]
+    rules: tuple[AppliedQuota, ...]
     limits: tuple[Limit, ...]
 
-    def of(self, account: str) -> Standing:
+    def of(self, account: str) -> QuotaStatus:
         """Return what of it counts for one account: its own rules and those about the person, and its balance."""
 
-        def counts(one: Applied) -> bool:
+        def counts(one: AppliedQuota) -> bool:
             return one.quota.who is not Who.ACCOUNT or one.subject == account
 
-        return Standing(
+        return QuotaStatus(
             {account: self.balances.get(account, Balance())},
             tuple(one for one in self.rules if counts(one)),
             tuple(limit for limit in self.limits if counts(limit.rule)),
@@ -73,7 +82,7 @@ class Standing:
 
 
 def admit(
-    books: Books,
+    books: LedgerContext,
     session: str,
     person: Person,
     ask: Ask,
@@ -129,7 +138,7 @@ def admit(
     return decision
 
 
-def extend(books: Books, session: str, seconds: int, person: Person | None, extension: int | None) -> Decision:
+def extend(books: LedgerContext, session: str, seconds: int, person: Person | None, extension: int | None) -> Decision:
     """Hold more for an open session, at the price it was admitted at."""
     if seconds <= 0:
         raise Refused("Ask for one second more or longer.", reason="bad-amount")
@@ -157,7 +166,7 @@ def extend(books: Books, session: str, seconds: int, person: Person | None, exte
     return decision
 
 
-def undo_extension(books: Books, session: str, reason: str) -> bool:
+def undo_extension(books: LedgerContext, session: str, reason: str) -> bool:
     """Take a session's last extension back, as when Slurm refused it; return whether there was one."""
     with books.store.transaction(books.cluster) as now_ours:
         entries = {entry.key: entry for entry in now_ours.of_session(session)}
@@ -178,7 +187,7 @@ def undo_extension(books: Books, session: str, reason: str) -> bool:
         return True
 
 
-def release(books: Books, session: str, reason: str, actor: str) -> bool:
+def release(books: LedgerContext, session: str, reason: str, actor: str) -> bool:
     """Give a session's holds back whole; return whether there were any.
 
     Raises:
@@ -211,7 +220,7 @@ def released(hold: OpenHold, at: float, reason: str, actor: str = "carme-hub") -
 
 
 def preview(
-    books: Books,
+    books: LedgerContext,
     person: Person,
     asks: Sequence[Ask],
     partition: str,
@@ -229,18 +238,18 @@ def preview(
         return [asked.decide(_priced(books, ask, partition, qos), start, start + ask.seconds) for ask in asks]
 
 
-def standing(books: Books, person: Person, accounts: Iterable[str]) -> Standing:
+def standing(books: LedgerContext, person: Person, accounts: Iterable[str]) -> QuotaStatus:
     """Return balances, and what was taken of each rule with GPU time; nothing is written."""
     names = sorted(set(accounts))
     with books.store.reading(books.cluster) as reads:
-        gathering, quotas = Gathering(books, reads, person, books.clock()), books.policy().quotas
+        gathering, quotas = SnapshotReader(books, reads, person, books.clock()), books.policy().quotas
         rules = {(one.quota.id, one.subject): one for name in names or [""] for one in applying(quotas, person, name)}
         limits = [
             Limit(one, gathering.taken(one), one.quota.gpu_time)
             for one in rules.values()
             if one.quota.gpu_time is not None
         ]
-        return Standing(gathering.balances(names), tuple(rules.values()), tuple(limits))
+        return QuotaStatus(gathering.balances(names), tuple(rules.values()), tuple(limits))
 
 
 class _Asked:
@@ -253,18 +262,18 @@ class _Asked:
 
     def __init__(
         self,
-        books: Books,
+        books: LedgerContext,
         reads: LedgerReads,
         person: Person,
         now: float,
         slot: OpenSlot | None,
         extends: str = "",
-        replaced: Replaced = NOTHING_REPLACED,
+        replaced: ReplacedSession = NOTHING_REPLACED,
     ) -> None:
         self._books, self._reads, self._person, self._now, self._slot = books, reads, person, now, slot
         self._extends, self._replaced = extends, replaced
-        self._gathered: dict[tuple[Freed, float], Gathering] = {}
-        self._facts: dict[tuple[str, Freed], Facts] = {}
+        self._gathered: dict[tuple[ReleasedHold, float], SnapshotReader] = {}
+        self._facts: dict[tuple[str, ReleasedHold], Facts] = {}
 
     def decide(self, ask: Ask, start: float, end: float) -> Decision:
         """Decide on GPUs from ``start`` to ``end``."""
@@ -291,24 +300,24 @@ class _Asked:
         freed = self._freed(ask, start, end)
         return [take_over(self._slot, session, freed.amount, self._now)] if self._slot and freed.amount else []
 
-    def _freed(self, ask: Ask, start: float, end: float) -> Freed:
+    def _freed(self, ask: Ask, start: float, end: float) -> ReleasedHold:
         """Return what the slot holds for a request: for the time within it, and no more than is there."""
         slot = self._slot
         if slot is None or slot.entry.account != ask.account:
             return NOTHING_FREED
-        return Freed(slot.id, min(slot.amount, slot.within(ask.gpus, ask.factor, start, end)))
+        return ReleasedHold(slot.id, min(slot.amount, slot.within(ask.gpus, ask.factor, start, end)))
 
-    def _promised(self, gathering: Gathering, one: Applied, slot: OpenSlot) -> Applied:
+    def _promised(self, gathering: SnapshotReader, one: AppliedQuota, slot: OpenSlot) -> AppliedQuota:
         """Return a rule without what was asked when the slot was booked: of those for whom that counts, GPU time."""
         quota = replace(one.quota, needs_grant=False)
         if not quota.soft and gathering.counts(one, slot.entry.account, slot.entry.user):
             quota = replace(quota, gpu_time=None)
         return replace(one, quota=quota)
 
-    def _gathering(self, freed: Freed, at: float) -> Gathering:
+    def _gathering(self, freed: ReleasedHold, at: float) -> SnapshotReader:
         key = (freed, at)
         if key not in self._gathered:
-            self._gathered[key] = Gathering(
+            self._gathered[key] = SnapshotReader(
                 *(self._books, self._reads, self._person, self._now),
                 at=at,
                 freed=freed,
@@ -318,7 +327,7 @@ class _Asked:
         return self._gathered[key]
 
 
-def _replaced(reads: LedgerReads, session: str, now: float) -> tuple[Replaced, list[Entry]]:
+def _replaced(reads: LedgerReads, session: str, now: float) -> tuple[ReplacedSession, list[Entry]]:
     """Return what comes back of a session that has ended and is not settled yet, and the entry that gives it back.
 
     What it may be charged stays held: all the time from when it was admitted until now. What it took over from a
@@ -332,7 +341,7 @@ def _replaced(reads: LedgerReads, session: str, now: float) -> tuple[Replaced, l
     back = max(0, hold.amount - kept) if slot_with(reads, session) is None else 0
     about = {"key": hold_key(session, hold.extensions + 1), "amount": back, "at": now, "start": end, "end": end}
     entry = first.but(**about, reason="another session goes on in its place", id=0)
-    return Replaced(session, first.account, back), [entry] if back else []
+    return ReplacedSession(session, first.account, back), [entry] if back else []
 
 
 def _return_extension(writes: LedgerWrites, session: str, now: float) -> None:
@@ -345,7 +354,7 @@ def _return_extension(writes: LedgerWrites, session: str, now: float) -> None:
         writes.append([slot.more(back, now, f"session {session} does not need it", session=session)])
 
 
-def _priced(books: Books, ask: Ask, partition: str, qos: str) -> Ask:
+def _priced(books: LedgerContext, ask: Ask, partition: str, qos: str) -> Ask:
     return replace(ask, factor=books.factor(ask.gpus.type, partition, qos)) if ask.gpus else ask
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from carme_hub.domain.ledger.entries import GPU_HOUR, RULES, Entry, Kind, charge_key
-from carme_hub.store.ledger.writes import Anomaly, Committed, Note
+from carme_hub.store.ledger.writes import Anomaly, CommittedChanges, Note
 
 from .requests import NOTE as REQUEST
 from .requests import OPEN
@@ -22,7 +22,7 @@ _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AuditRecord:
     """One thing that a person wrote. ``details``: what is known of it, as plain texts, none of them empty."""
 
     action: str
@@ -30,7 +30,7 @@ class Written:
     details: Mapping[str, str]
 
 
-def by_people(done: Committed) -> list[Written]:
+def by_people(done: CommittedChanges) -> list[AuditRecord]:
     """Return what people wrote in one transaction, as they would say it: a transfer is one thing, not two entries."""
     decided = [_decision(each, done) for each in done.decided if each.settled_by != RULES]
     noted = [_noted(each) for each in done.notes if each.actor != RULES]
@@ -39,7 +39,7 @@ def by_people(done: Committed) -> list[Written]:
     return decided or told or list(_entries([each for each in done.entries if each.actor != RULES]))
 
 
-def _decision(found: Anomaly, done: Committed) -> Written:
+def _decision(found: Anomaly, done: CommittedChanges) -> AuditRecord:
     # Its charge; or, of a changed record, what the one owes and what the other one gets back.
     keys = {charge_key(found.cluster, found.job_id, found.submitted), found.key, f"{found.key}:back"}
     amounts = [entry.amount for entry in done.entries if entry.key in keys]
@@ -52,7 +52,7 @@ def _decision(found: Anomaly, done: Committed) -> Written:
     )
 
 
-def _noted(note: Note) -> Written:
+def _noted(note: Note) -> AuditRecord:
     value = note.value if isinstance(note.value, dict) else {}
     if note.name == MIRRORED:
         return _written("mirror", note.actor, limits="; ".join(value.get("changed", ())))
@@ -72,7 +72,7 @@ def _noted(note: Note) -> Written:
     )
 
 
-def _entries(entries: list[Entry]) -> Iterator[Written]:
+def _entries(entries: list[Entry]) -> Iterator[AuditRecord]:
     given = {entry.key: entry for entry in entries}
     for entry in entries:
         out = given.get(f"{entry.key.removesuffix(':in')}:out")
@@ -88,9 +88,9 @@ def _who(entry: Entry) -> tuple[str, str, str, str]:
     return entry.actor, entry.account, entry.user, entry.reason
 
 
-def _written(action: str, actor: str, account: str = "", user: str = "", reason: str = "", **more: str) -> Written:
+def _written(action: str, actor: str, account: str = "", user: str = "", reason: str = "", **more: str) -> AuditRecord:
     details = {"account": account, "user": user, "reason": reason, **more}
-    return Written(action, actor, {name: str(said)[:_LONGEST] for name, said in details.items() if said})
+    return AuditRecord(action, actor, {name: str(said)[:_LONGEST] for name, said in details.items() if said})
 
 
 def _hours(amount: int) -> str:

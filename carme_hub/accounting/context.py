@@ -13,7 +13,7 @@ from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Person, Who
 from carme_hub.errors import Refused
-from carme_hub.store.ledger.writes import Held, LedgerStore, OpenHold
+from carme_hub.store.ledger.writes import HoldLine, LedgerStore, OpenHold
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def no_members(who: Who, name: str) -> Collection[str]:  # noqa: ARG001
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class LedgerContext:
     """One cluster's ledger and what is needed to write it.
 
     Attributes:
@@ -83,6 +83,6 @@ def named_session(usage: Usage) -> str:
     return id if not prefix and id else ""
 
 
-def covers(hold: OpenHold | Held | None, usage: Usage) -> bool:
+def covers(hold: OpenHold | HoldLine | None, usage: Usage) -> bool:
     """Return whether the hold is this job's: of its user, and of its job id as soon as that is known."""
     return hold is not None and hold.user == usage.user and hold.job_id in (None, 0, usage.job_id)

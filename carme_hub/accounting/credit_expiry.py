@@ -8,13 +8,13 @@ from carme_hub.domain.quotas.windows import FOREVER
 from carme_hub.store.ledger.slots import open_slots
 from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
-from .context import Books
+from .context import LedgerContext
 
 #: Seconds after its expiry for which a credit is looked at again: sessions that were open then may have come back.
 LOOKED_AT = 90 * 86400
 
 
-def expire_due(books: Books, writes: LedgerWrites, now: float, account: str) -> list[Entry]:
+def expire_due(books: LedgerContext, writes: LedgerWrites, now: float, account: str) -> list[Entry]:
     """Expire an account's credits whose time has come, and put right what came back since.
 
     So nobody is admitted on them a moment later, nor on what a session that was open at the expiry gives back.
@@ -22,7 +22,7 @@ def expire_due(books: Books, writes: LedgerWrites, now: float, account: str) -> 
     return _expire(books, writes, account, now)
 
 
-def expire_all(books: Books) -> list[Entry]:
+def expire_all(books: LedgerContext) -> list[Entry]:
     """Expire every account's credits, and put right what came back since; return what was written."""
     now, written = books.clock(), []
     with books.store.reading(books.cluster) as reads:
@@ -66,7 +66,7 @@ class Live:
         return sum(rest for key, rest in left.items() if key in live)
 
 
-def _expire(books: Books, writes: LedgerWrites, account: str, now: float) -> list[Entry]:
+def _expire(books: LedgerContext, writes: LedgerWrites, account: str, now: float) -> list[Entry]:
     entries = writes.grants(account)
     by_key = {entry.key: entry for entry in entries}
     due = [

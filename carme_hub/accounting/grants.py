@@ -9,9 +9,9 @@ from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
-from .context import Books, Unknown
+from .context import LedgerContext, Unknown
 from .credit_expiry import expire_due, live_credits
-from .usage_snapshot import Gathering
+from .usage_snapshot import SnapshotReader
 
 #: The most that one entry gives, in milli-GPU-seconds: a thousand million GPU-hours.
 MOST = 10**9 * GPU_HOUR
@@ -37,7 +37,7 @@ class KeyUsed(Refused):
 
 
 def grant(
-    books: Books,
+    books: LedgerContext,
     account: str,
     amount: int,
     *,
@@ -65,7 +65,7 @@ def grant(
 
 
 def transfer(
-    books: Books,
+    books: LedgerContext,
     source: str,
     target: str,
     amount: int,
@@ -96,7 +96,7 @@ def transfer(
         return written[0], written[1]
 
 
-def need_movable(books: Books, writes: LedgerWrites, account: str, amount: int, now: float) -> None:
+def need_movable(books: LedgerContext, writes: LedgerWrites, account: str, amount: int, now: float) -> None:
     """Refuse to move more away from an account than it has for ever."""
     expire_due(books, writes, now, account)
     free = movable(books, writes, account, now)
@@ -107,14 +107,14 @@ def need_movable(books: Books, writes: LedgerWrites, account: str, amount: int, 
         )
 
 
-def movable(books: Books, reads: LedgerReads, account: str, now: float) -> int:
+def movable(books: LedgerContext, reads: LedgerReads, account: str, now: float) -> int:
     """Return how much of an account's balance a transfer may take (milli-GPU-seconds): credits that expire stay."""
-    left = Gathering(books, reads, Person(""), now).facts((), [account]).left[account]
+    left = SnapshotReader(books, reads, Person(""), now).facts((), [account]).left[account]
     return max(0, left - live_credits(reads, account, now))
 
 
 def correct(
-    books: Books,
+    books: LedgerContext,
     account: str,
     amount: int,
     *,
@@ -155,7 +155,7 @@ def _sensible(account: str, amount: int, key: str, actor: str, accounts: Collect
         raise ValueError("an entry has an actor")
 
 
-def _write(books: Books, entries: Sequence[Entry]) -> list[Entry]:
+def _write(books: LedgerContext, entries: Sequence[Entry]) -> list[Entry]:
     with books.store.transaction(books.cluster) as writes:
         return _known(writes, entries) or writes.append(entries)
 

@@ -20,11 +20,11 @@ from . import admission as admit
 from . import grants
 from . import reconciliation as reconcile
 from . import settlement as settle
-from .admission import Standing
-from .context import GRACE, Books, no_members
+from .admission import QuotaStatus
+from .context import GRACE, LedgerContext, no_members
 from .credit_expiry import expire_all
 from .reconciliation import Reconciliation
-from .settlement import Settled
+from .settlement import SettlementResult
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Ledger:
         members: Callable[[Who, str], Collection[str]] = no_members,
         grace: int = GRACE,
     ) -> None:
-        self.books = Books(store, cluster, policy, factor, clock, running, members, grace)
+        self.books = LedgerContext(store, cluster, policy, factor, clock, running, members, grace)
 
     async def admit(
         self,
@@ -92,7 +92,7 @@ class Ledger:
         more = {"slot": slot, "instead_of": instead_of}
         return await in_thread(admit.preview, self.books, person, asks, partition, qos, **more)
 
-    async def standing(self, person: Person, accounts: Iterable[str]) -> Standing:
+    async def standing(self, person: Person, accounts: Iterable[str]) -> QuotaStatus:
         """Return balances, and what was used and held of every rule with GPU time; nothing is written."""
         return await in_thread(admit.standing, self.books, person, tuple(accounts))
 
@@ -126,7 +126,7 @@ class Ledger:
         sessions: Iterable[Session],
         live: Collection[int] | None = None,
         since: float = 0.0,
-    ) -> Settled:
+    ) -> SettlementResult:
         """Charge every ended incarnation, refund by the rules, release holds, flag what looks wrong, expire credits."""
         return await in_thread(settle.settle, self.books, usages, sessions, live=live, since=since)
 

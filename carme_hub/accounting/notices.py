@@ -13,17 +13,17 @@ from urllib.parse import quote
 from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.messages import MARKS, subject
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Applied, Person, Who, Window, applying
+from carme_hub.domain.quotas.rules import AppliedQuota, Person, Who, Window, applying
 from carme_hub.domain.wording import gpu_hours, hours, moment
-from carme_hub.store.ledger.idempotency import Told, digest, told_to
-from carme_hub.store.ledger.requests import Wanted
+from carme_hub.store.ledger.idempotency import SentNotice, digest, told_to
+from carme_hub.store.ledger.requests import RequestFilter
 from carme_hub.store.ledger.writes import LedgerReads
 from carme_hub.store.threads import in_store_thread
 
-from .context import Books
+from .context import LedgerContext
 from .ledger import Ledger
 from .requests import APPROVED, OPEN, Request, Requests
-from .usage_snapshot import Gathering
+from .usage_snapshot import SnapshotReader
 
 #: Seconds for which a page shows what somebody was told, and after which a decision is no news.
 WEEK = 7 * 86_400
@@ -34,7 +34,7 @@ _LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueNotice:
     """A sentence for somebody.
 
     Attributes:
@@ -42,7 +42,7 @@ class Due:
         link: where more of it stands, below the service's prefix; "" = nowhere. link_words: what the link is called.
     """
 
-    notice: Told
+    notice: SentNotice
     covered_by: tuple[str, ...] = ()
     link: str = ""
     link_words: str = ""
@@ -60,14 +60,14 @@ class Mark:
     about: str
     percent: int
     text: str
-    rule: Applied | None = None
+    rule: AppliedQuota | None = None
     account: str = ""
 
-    def due(self, user: str, now: float) -> Due:
+    def due(self, user: str, now: float) -> DueNotice:
         """Return the notice for a user; after a higher mark, as when a refund brings use down, it is no news."""
         level = "danger" if self.percent >= 100 else "warning"
         higher = tuple(f"{self.about}/{each}/{user}" for each in MARKS if each > self.percent)
-        return Due(Told(f"{self.about}/{self.percent}/{user}", user, level, self.text, now), higher)
+        return DueNotice(SentNotice(f"{self.about}/{self.percent}/{user}", user, level, self.text, now), higher)
 
     def concerns(self, person: Person, policy: Policy) -> bool:
         """Return whether it means something for somebody who shares it: a balance does where they need a grant."""
@@ -75,24 +75,24 @@ class Mark:
 
 
 def marks(
-    books: Books, reads: LedgerReads, people: Iterable[Person], accounts: Collection[str], now: float
+    books: LedgerContext, reads: LedgerReads, people: Iterable[Person], accounts: Collection[str], now: float
 ) -> list[Mark]:
     """Return the marks that budgets have reached: of these people, of the groups that they share, of these accounts."""
     quotas = [one for one in books.policy().quotas if one.gpu_time is not None and one.in_force(now)]
     ours = [one for one in quotas if one.who is Who.ACCOUNT]
     theirs = [one for one in quotas if one.who is not Who.ACCOUNT]
-    found: dict[tuple[str, str], tuple[Applied, Person]] = {}
+    found: dict[tuple[str, str], tuple[AppliedQuota, Person]] = {}
     for person in people:
         for one in applying(theirs, person, ""):
             found.setdefault((one.quota.id, one.subject), (one, person))
     for account in sorted(accounts):
         for one in applying(ours, _NOBODY, account):
             found[one.quota.id, one.subject] = (one, _NOBODY)
-    everybody = Gathering(books, reads, _NOBODY, now)
+    everybody = SnapshotReader(books, reads, _NOBODY, now)
     reached = []
     for one, person in found.values():
         # Where the members of a group are not known, who asks stands in for them.
-        gathering = Gathering(books, reads, person, now) if shared_by(one) else everybody
+        gathering = SnapshotReader(books, reads, person, now) if shared_by(one) else everybody
         if mark := _of_rule(one, gathering, now):
             reached.append(mark)
     return [*reached, *_of_balances(reads, accounts)]
@@ -101,13 +101,13 @@ def marks(
 _NOBODY = Person("")
 
 
-def shared_by(one: Applied) -> tuple[Who, str] | None:
+def shared_by(one: AppliedQuota) -> tuple[Who, str] | None:
     """Return the group or role whose members share a rule's limit, None where it is nobody's or one's own."""
     quota = one.quota
     return (quota.who, one.subject) if quota.together and quota.who in (Who.GROUP, Who.ROLE) else None
 
 
-def _of_rule(one: Applied, gathering: Gathering, now: float) -> Mark | None:
+def _of_rule(one: AppliedQuota, gathering: SnapshotReader, now: float) -> Mark | None:
     taken, limit = gathering.taken(one), one.quota.gpu_time or 0
     percent = _percent(taken.used + taken.held, limit)
     if not percent:
@@ -132,11 +132,11 @@ def _percent(taken: int, limit: int) -> int:
     return next((mark for mark in MARKS if limit > 0 and taken * 100 >= limit * mark), 0)
 
 
-def of_credit(credit: Entry, user: str, zone: str, now: float) -> Due:
+def of_credit(credit: Entry, user: str, zone: str, now: float) -> DueNotice:
     """Return what a user is told of a credit that expires soon."""
     text = f"A credit of {gpu_hours(credit.amount)} of {credit.account} expires "
     text += f"{moment(credit.expires, now, zone)}. What is not used by then is lost."
-    return Due(Told(f"credit/{credit.key}/{user}", user, "warning", text, now))
+    return DueNotice(SentNotice(f"credit/{credit.key}/{user}", user, "warning", text, now))
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -150,7 +150,9 @@ def who_answers(request: Request, owners: Collection[str], administrators: Colle
     return []
 
 
-def of_requests(requests: Iterable[Request], answer: Callable[[Request], Collection[str]], now: float) -> list[Due]:
+def of_requests(
+    requests: Iterable[Request], answer: Callable[[Request], Collection[str]], now: float
+) -> list[DueNotice]:
     """Return what is to be told about requests: who answers is told that one waits, who asked what became of it.
 
     Args:
@@ -165,20 +167,20 @@ def of_requests(requests: Iterable[Request], answer: Callable[[Request], Collect
     return found
 
 
-def _asked(request: Request, user: str, now: float) -> Due:
+def _asked(request: Request, user: str, now: float) -> DueNotice:
     text = f"{request.user} asks for {gpu_hours(request.amount)} for account {request.account}: {_own(request.reason)}"
     link = f"accounts/{quote(request.account, safe='')}#requests"
-    return Due(Told(f"request/{request.id}/{user}", user, "info", text, now), (), link, "Answer it")
+    return DueNotice(SentNotice(f"request/{request.id}/{user}", user, "info", text, now), (), link, "Answer it")
 
 
-def _answered(request: Request, now: float) -> Due:
+def _answered(request: Request, now: float) -> DueNotice:
     text = f"{request.decided_by} {request.state} your request for {gpu_hours(request.amount)} for account "
     text += request.account
     if request.state == APPROVED and request.granted != request.amount:
         text += f", and gave {gpu_hours(request.granted)}"
     text += f": {_own(request.answer)}" if request.answer.strip() else "."
     level = "success" if request.state == APPROVED else "warning"
-    return Due(Told(f"answer/{request.id}", request.user, level, text, now))
+    return DueNotice(SentNotice(f"answer/{request.id}", request.user, level, text, now))
 
 
 def _own(words: str) -> str:
@@ -196,7 +198,7 @@ async def open_notices(
     accounts: Collection[str],
     owned: Collection[str] | None,
     answer: Callable[[Request], Collection[str]],
-) -> list[Due]:
+) -> list[DueNotice]:
     """Return what a page shows a user, the gravest first.
 
     Args:
@@ -211,7 +213,7 @@ async def open_notices(
     if not told:
         return []
     seen_by = None if owned is None else (user, tuple(owned))
-    asked = await Requests(ledger).all(Wanted(since=now - WEEK, seen_by=seen_by))
+    asked = await Requests(ledger).all(RequestFilter(since=now - WEEK, seen_by=seen_by))
     found += [each for each in of_requests(asked, answer, now) if each.notice.user == user]
     still = (
         each for each in found if not told.isdisjoint(digest(about) for about in (each.notice.about, *each.covered_by))
@@ -219,7 +221,9 @@ async def open_notices(
     return sorted(still, key=lambda each: (each.notice.level != "danger", each.notice.level != "warning"))
 
 
-def _told_and_due(books: Books, person: Person, accounts: Collection[str], now: float) -> tuple[set[str], list[Due]]:
+def _told_and_due(
+    books: LedgerContext, person: Person, accounts: Collection[str], now: float
+) -> tuple[set[str], list[DueNotice]]:
     """Return the digests of what a user was told about, and what of the user's budgets is due; requests are not."""
     user, policy = person.user, books.policy()
     with books.store.reading(books.cluster) as reads:

@@ -11,10 +11,10 @@ from carme_hub.domain.quotas.replay import Replay, replay
 from carme_hub.domain.quotas.rules import DAY, Person, Quota, Window
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.ledger.report import used_between
-from carme_hub.store.ledger.writes import Filter, Whose
+from carme_hub.store.ledger.writes import Filter, Subject
 from carme_hub.store.threads import in_store_thread
 
-from .context import Books
+from .context import LedgerContext
 
 _DAYS = {Window.DAY: 1, Window.WEEK: 7, Window.MONTH: 31}
 
@@ -38,7 +38,7 @@ class Trial:
 
 
 async def try_policy(
-    books: Books,
+    books: LedgerContext,
     reader: UsageReader,
     policy: Policy,
     people: Mapping[str, Person],
@@ -78,13 +78,13 @@ async def try_policy(
     return await in_store_thread(walk)
 
 
-def _begins(books: Books, policy: Policy, since: float) -> float:
+def _begins(books: LedgerContext, policy: Policy, since: float) -> float:
     """Return from when on use counts; for windows without a beginning that is the ledger's first use, if it has any."""
     reaches = reaches_back(policy, since)
     if reaches:
         return reaches
     with books.store.reading(books.cluster) as reads:
-        first = reads.oldest_uses(Whose(), 0, 1)
+        first = reads.oldest_uses(Subject(), 0, 1)
     return min(since, float(first[0][0])) if first else 0.0
 
 
@@ -93,7 +93,7 @@ def reaches_back(policy: Policy, since: float) -> float:
     return min((_reach(quota, since) for quota in policy.quotas if quota.gpu_time is not None), default=since)
 
 
-def balances_at(books: Books, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
+def balances_at(books: LedgerContext, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
     """Return what each account had left at a moment, nothing held, and what changed balances since, oldest first."""
     left: dict[str, int] = {}
     later: list[Entry] = []
@@ -101,12 +101,12 @@ def balances_at(books: Books, accounts: Iterable[str], at: float) -> tuple[dict[
         for account in sorted(set(accounts)):
             entries = reads.grants(account)
             given = sum(entry.amount for entry in entries if entry.at < at)
-            left[account] = given - reads.used(Whose(account), 0, at).amount
+            left[account] = given - reads.used(Subject(account), 0, at).amount
             later += [entry for entry in entries if entry.at >= at]
     return left, sorted(later, key=lambda entry: entry.at)
 
 
-def spent_at_most(books: Books, accounts: Iterable[str]) -> dict[str, int]:
+def spent_at_most(books: LedgerContext, accounts: Iterable[str]) -> dict[str, int]:
     """Return what each account may have used in all, ever: what was granted and refunded (milli-GPU-seconds)."""
     found: dict[str, int] = {}
     with books.store.reading(books.cluster) as reads:

@@ -12,7 +12,7 @@ from carme_hub.domain.ledger.entries import Entry, charge_key
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.store.ledger.writes import LedgerReads, Note
 
-from .context import Books, named_session
+from .context import LedgerContext, named_session
 from .settlement import charge_of
 
 #: The note of the last full look: written when it began, with the time at which it was done, 0 before.
@@ -51,7 +51,7 @@ class Reconciliation:
         return self.slurm - self.ledger
 
 
-def reconcile(books: Books, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
+def reconcile(books: LedgerContext, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
     """Compare; nothing is written.
 
     Args:
@@ -80,7 +80,7 @@ def reconcile(books: Books, usages: Iterable[Usage], start: float, end: float) -
     )
 
 
-def rebuild(books: Books, usages: Iterable[Usage]) -> list[Entry]:
+def rebuild(books: LedgerContext, usages: Iterable[Usage]) -> list[Entry]:
     """Return the charge for every ended incarnation as accounting has it, made anew; nothing is written or looked up.
 
     Prices are today's, and a job's name is taken at its word about its session.
@@ -106,7 +106,7 @@ def last_due(now: float, hour: int, zone: str) -> float:
     return found
 
 
-def begin_night(books: Books, hour: int) -> float:
+def begin_night(books: LedgerContext, hour: int) -> float:
     """Claim the full look that is due, and return when it began; 0 where it is not due, or somebody else does it.
 
     The claim is a note, so neither a restart nor a second service looks again; one that is not ended within
@@ -124,7 +124,7 @@ def begin_night(books: Books, hour: int) -> float:
     return now
 
 
-def end_night(books: Books, began: float) -> None:
+def end_night(books: LedgerContext, began: float) -> None:
     """Keep that the full look which began then is done, unless another was begun since."""
     with books.store.transaction(books.cluster) as writes:
         last = writes.note(NIGHTLY)
@@ -158,7 +158,7 @@ def _asked(reads: LedgerReads, charges: Iterable[str], records: Iterable[str]) -
     return {keys[name] for name, each in found.items() if not each.settled} - decided, decided
 
 
-def _key(books: Books, usage: Usage) -> str:
+def _key(books: LedgerContext, usage: Usage) -> str:
     return charge_key(books.cluster, usage.job_id, usage.submitted)
 
 

@@ -18,17 +18,17 @@ from carme_hub.domain.quotas.policy import owners_approve
 from carme_hub.domain.quotas.rules import Window
 from carme_hub.domain.quotas.windows import calendar
 from carme_hub.errors import Refused
-from carme_hub.store.ledger.requests import REQUEST, Wanted, approved_since, requests_in
+from carme_hub.store.ledger.requests import REQUEST, RequestFilter, approved_since, requests_in
 from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
-from .context import Books, Unknown
+from .context import LedgerContext, Unknown
 from .grants import MOST, KeyUsed, NotGranted, need_movable
 from .ledger import Ledger, in_thread
 
 #: The note whose versions are what happened to requests.
 NOTE = REQUEST
 #: All of them.
-_EVERY = Wanted()
+_EVERY = RequestFilter()
 #: How many requests of one user may wait at once.
 WAITING = 5
 #: A hundredth of a GPU-hour, the least that is told in hours.
@@ -41,7 +41,7 @@ NEEDS_SOURCE = (
 OPEN, APPROVED, DENIED = "open", "approved", "denied"
 
 
-class Decided(Refused):
+class AlreadyDecided(Refused):
     """Somebody has answered already."""
 
     reason = "decided"
@@ -98,11 +98,13 @@ class Requests:
     def __init__(self, ledger: Ledger) -> None:
         self._books = ledger.books
 
-    async def all(self, which: Wanted = _EVERY) -> list[Request]:
+    async def all(self, which: RequestFilter = _EVERY) -> list[Request]:
         """Return the requests that are wanted, newest first."""
         return [request for _, request in await in_thread(_read, self._books, which)]
 
-    async def page(self, which: Wanted = _EVERY, *, before: int = 0, most: int = 50) -> tuple[list[Request], int]:
+    async def page(
+        self, which: RequestFilter = _EVERY, *, before: int = 0, most: int = 50
+    ) -> tuple[list[Request], int]:
         """Return a page of them, and with which ``before`` the next one is asked for; 0 at the end."""
         found = await in_thread(_read, self._books, which, before, most + 1)
         return [request for _, request in found[:most]], found[most - 1][0] if len(found) > most else 0
@@ -114,7 +116,7 @@ class Requests:
     async def allowances(self, accounts: Collection[str]) -> dict[str, Allowance]:
         """Return what the owners of each of these accounts may still approve in this month."""
 
-        def read(books: Books) -> dict[str, Allowance]:
+        def read(books: LedgerContext) -> dict[str, Allowance]:
             with books.store.reading(books.cluster) as reads:
                 return allowances(books, reads, accounts, books.clock())
 
@@ -161,7 +163,7 @@ class _Answer:
     may_grant: bool
 
 
-def _ask(books: Books, account: str, user: str, amount: int, reason: str, key: str) -> Request:
+def _ask(books: LedgerContext, account: str, user: str, amount: int, reason: str, key: str) -> Request:
     if not 0 < amount <= MOST:
         raise NotGranted("Ask for more than 0 GPU-hours, and not for a number that is out of all reason.")
     if not reason.strip():
@@ -169,7 +171,7 @@ def _ask(books: Books, account: str, user: str, amount: int, reason: str, key: s
     id = hashlib.sha256(f"{books.cluster}\0{user}\0{key}".encode()).hexdigest()[:16]
     request = Request(id, account, user, amount, reason.strip(), books.clock())
     with books.store.transaction(books.cluster) as writes:
-        known = [each for _, each in _known(writes, Wanted(user=user))]
+        known = [each for _, each in _known(writes, RequestFilter(user=user))]
         before = next((each for each in known if each.id == id), None)
         if before is not None:
             if (before.account, before.amount, before.reason) != (account, amount, request.reason):
@@ -181,7 +183,7 @@ def _ask(books: Books, account: str, user: str, amount: int, reason: str, key: s
     return request
 
 
-def _decide(books: Books, id: str, said: _Answer) -> Request:
+def _decide(books: LedgerContext, id: str, said: _Answer) -> Request:
     with books.store.transaction(books.cluster) as writes:
         asked = _one([each for _, each in _known(writes, _named(id))], id)
         granted = (asked.amount if said.amount is None else said.amount) if said.approve else 0
@@ -194,7 +196,7 @@ def _decide(books: Books, id: str, said: _Answer) -> Request:
                 said.source,
             ):
                 return asked
-            raise Decided(f"{asked.decided_by} has answered this request already: {asked.state}.")
+            raise AlreadyDecided(f"{asked.decided_by} has answered this request already: {asked.state}.")
         if said.approve and not 0 < granted <= MOST:
             raise NotGranted("Grant more than 0 GPU-hours, or deny the request.")
         now = books.clock()
@@ -214,7 +216,9 @@ def _decide(books: Books, id: str, said: _Answer) -> Request:
     return done
 
 
-def _given(books: Books, writes: LedgerWrites, asked: Request, said: _Answer, amount: int, now: float) -> list[Entry]:
+def _given(
+    books: LedgerContext, writes: LedgerWrites, asked: Request, said: _Answer, amount: int, now: float
+) -> list[Entry]:
     """Return the entries that give it."""
     why = f"asked for by {asked.user}: {asked.reason}" + (f" ({said.answer})" if said.answer else "")
     key = f"request:{asked.id}"
@@ -250,7 +254,7 @@ def need_allowance(allowance: Allowance, asked: Request, actor: str, amount: int
         )
 
 
-def allowances(books: Books, reads: LedgerReads, accounts: Collection[str], now: float) -> dict[str, Allowance]:
+def allowances(books: LedgerContext, reads: LedgerReads, accounts: Collection[str], now: float) -> dict[str, Allowance]:
     """Return what the owners of each of these accounts may approve in the month of ``now``."""
     policy = books.policy()
     limits = {account: owners_approve(policy.quotas, account, now) for account in accounts}
@@ -262,20 +266,24 @@ def allowances(books: Books, reads: LedgerReads, accounts: Collection[str], now:
     return {account: Allowance(limit, max(0, limit - used[account])) for account, limit in limits.items()}
 
 
-def _read(books: Books, which: Wanted, before: int = 0, most: int | None = None) -> list[tuple[int, Request]]:
+def _read(
+    books: LedgerContext, which: RequestFilter, before: int = 0, most: int | None = None
+) -> list[tuple[int, Request]]:
     with books.store.reading(books.cluster) as reads:
         return _known(reads, which, before, most)
 
 
-def _known(reads: LedgerReads, which: Wanted, before: int = 0, most: int | None = None) -> list[tuple[int, Request]]:
+def _known(
+    reads: LedgerReads, which: RequestFilter, before: int = 0, most: int | None = None
+) -> list[tuple[int, Request]]:
     """Return requests with their numbers, the newest first."""
     return [(number, Request(**value)) for number, value in requests_in(reads, which, before, most)]
 
 
-def _named(id: str) -> Wanted:
+def _named(id: str) -> RequestFilter:
     if not id.strip():  # to the store an empty id is every request, and the newest would be answered
         raise Unknown("No request was named. Give the id of one.")
-    return Wanted(id=id)
+    return RequestFilter(id=id)
 
 
 def _one(found: list[Request], id: str) -> Request:

@@ -12,7 +12,7 @@ from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicod
 from traitlets.config import LoggingConfigurable
 
 from carme_hub.domain.quotas.policy import REFUNDS, Policy, dump_policy, parse_policy
-from carme_hub.domain.quotas.slurm_limits import Budgets, Fence
+from carme_hub.domain.quotas.slurm_limits import Budgets, LimitSettings
 from carme_hub.errors import ConfigError
 
 
@@ -220,9 +220,9 @@ class CarmeMirror(LoggingConfigurable):
     ).tag(config=True)
     every_job = Bool(False, help="Limits of sessions hold for every job, also from outside the hub.").tag(config=True)
 
-    def fence(self, least_factor: int) -> Fence:
+    def fence(self, least_factor: int) -> LimitSettings:
         """Return how the site wants its fence; the factor is the lowest price in thousandths."""
-        return Fence(
+        return LimitSettings(
             session_qos=self.session_qos,
             every_job=self.every_job,
             budgets=Budgets(self.budgets),

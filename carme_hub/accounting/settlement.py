@@ -17,7 +17,7 @@ from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
 from carme_hub.store.ledger.writes import Anomaly, LedgerReads, LedgerWrites, OpenHold
 
 from .admission import released
-from .context import SETTLING, UNWRITTEN, Books, covers, named_session
+from .context import SETTLING, UNWRITTEN, LedgerContext, covers, named_session
 from .credit_expiry import expire_all
 
 #: The note of when everything was last settled.
@@ -37,7 +37,7 @@ _COME_BACK = {"REQUEUED", "RESIZING", *_REFUNDED_STATES}
 
 
 @dataclass(slots=True)
-class Settled:
+class SettlementResult:
     """What one run of settling wrote.
 
     Attributes:
@@ -58,13 +58,13 @@ class Settled:
 
 
 def settle(
-    books: Books,
+    books: LedgerContext,
     usages: Iterable[Usage],
     sessions: Iterable[Session],
     *,
     live: Collection[int] | None = None,
     since: float = 0.0,
-) -> Settled:
+) -> SettlementResult:
     """Settle what accounting says.
 
     Args:
@@ -77,7 +77,7 @@ def settle(
     for usage in usages:
         by_group.setdefault(usage.job_id, []).append(usage)
     named = {id for group in by_group.values() for usage in group if (id := _session_of(usage, rows))}
-    done = Settled()
+    done = SettlementResult()
     for part in _parts(by_group.values()):
         with books.store.transaction(books.cluster) as writes:
             _Settling(books, writes, rows, live, done).jobs(part)
@@ -94,11 +94,11 @@ class _Settling:
 
     def __init__(
         self,
-        books: Books,
+        books: LedgerContext,
         writes: LedgerWrites,
         rows: Mapping[str, Session],
         live: Collection[int] | None,
-        done: Settled,
+        done: SettlementResult,
     ) -> None:
         self._books, self._writes, self._rows, self._live, self._done = books, writes, rows, live, done
         self._now = books.clock()
@@ -287,7 +287,7 @@ def _made_way(usage: Usage, session: Session) -> bool:
     return session.cancel_reason.startswith(MADE_WAY) and usage.start - SKEW <= at <= usage.end + SKEW
 
 
-def charge_of(books: Books, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
+def charge_of(books: LedgerContext, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
     """Return the charge for one ended incarnation: (end − start) × GPUs × factor, at the price it was admitted at."""
     rate, factor = _rate_of(books, usage, hold)
     start, end = int(usage.start), int(usage.end)
@@ -313,7 +313,7 @@ def charge_of(books: Books, usage: Usage, session: str, hold: OpenHold | None, a
     )
 
 
-def _rate_of(books: Books, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
+def _rate_of(books: LedgerContext, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
     admitted = hold.entry if hold is not None and covers(hold, usage) else None
     return books.admitted_rate(admitted, usage.gpus, usage.partition, usage.qos)
 

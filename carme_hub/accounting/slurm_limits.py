@@ -21,7 +21,7 @@ MIRRORED = "mirrored"
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class LimitComparison:
     """What Slurm has, what is to be done, and what was last written by us (as ``Plan.written`` has it)."""
 
     state: State
@@ -42,7 +42,7 @@ async def compare(
     people: Mapping[str, Person],
     *,
     force: bool = False,
-) -> Compared:
+) -> LimitComparison:
     """Compare Slurm's limits with the policy in force; nothing is written, neither here nor there.
 
     Args:
@@ -68,7 +68,7 @@ async def compare(
         last=last,
         force=force,
     )
-    return Compared(state, found, last)
+    return LimitComparison(state, found, last)
 
 
 def asks_who_is_who(ledger: Ledger) -> bool:

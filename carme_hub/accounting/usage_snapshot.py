@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, charge_key
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import DAY, Applied, Facts, Person, Use, Who, Window
+from carme_hub.domain.quotas.rules import DAY, AppliedQuota, Facts, Person, Use, Who, Window
 from carme_hub.domain.quotas.windows import overlap, span
-from carme_hub.store.ledger.writes import Held, LedgerReads, Whose
+from carme_hub.store.ledger.writes import HoldLine, LedgerReads, Subject
 
-from .context import Books, covers, named_session
+from .context import LedgerContext, covers, named_session
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class WindowUse:
     """What one subject has taken in one rule's window, in milli-GPU-seconds: used (with what runs) and held."""
 
     used: int
@@ -31,18 +31,18 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class ReleasedHold:
     """So much of what a reservation holds counts as nobody's: who asks would take it over."""
 
     slot: str
     amount: int
 
 
-NOTHING_FREED = Freed("", 0)
+NOTHING_FREED = ReleasedHold("", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedSession:
     """A session that is over when who asks begins: its GPUs are nobody's, and so much of its hold comes back."""
 
     session: str = ""
@@ -50,10 +50,10 @@ class Replaced:
     amount: int = 0
 
 
-NOTHING_REPLACED = Replaced()
+NOTHING_REPLACED = ReplacedSession()
 
 
-class Gathering:
+class SnapshotReader:
     """Reads facts within one transaction; what several rules need is read once.
 
     Args:
@@ -65,15 +65,15 @@ class Gathering:
 
     def __init__(
         self,
-        books: Books,
+        books: LedgerContext,
         reads: LedgerReads,
         person: Person,
         now: float,
         *,
         at: float | None = None,
-        freed: Freed = NOTHING_FREED,
+        freed: ReleasedHold = NOTHING_FREED,
         extends: str = "",
-        replaced: Replaced = NOTHING_REPLACED,
+        replaced: ReplacedSession = NOTHING_REPLACED,
     ) -> None:
         self._extends = extends
         self._books = books
@@ -91,19 +91,19 @@ class Gathering:
         ]
         self._freed = {hold.account: freed.amount for hold in held if hold.is_slot and hold.session == freed.slot}
         self._freed[replaced.account] = self._freed.get(replaced.account, 0) + replaced.amount
-        self._outside: dict[Whose, list[tuple[Usage, int]]] = {}
-        self._taken: dict[tuple[Whose, float, float], Taken] = {}
-        self._used: dict[tuple[Whose, float, float | None], int] = {}
-        self._last_use: dict[Whose, int] = {}
+        self._outside: dict[Subject, list[tuple[Usage, int]]] = {}
+        self._taken: dict[tuple[Subject, float, float], WindowUse] = {}
+        self._used: dict[tuple[Subject, float, float | None], int] = {}
+        self._last_use: dict[Subject, int] = {}
         self._balances: dict[str, Balance] = {}
-        self._by_whose: dict[tuple[Whose, bool], list[Held]] = {}
+        self._by_whose: dict[tuple[Subject, bool], list[HoldLine]] = {}
 
     def go_to(self, at: float) -> None:
         """Look at the windows of another moment from here on."""
         self._at = at
         self._taken.clear()
 
-    def count(self, slot: Held) -> None:
+    def count(self, slot: HoldLine) -> None:
         """Count what is held for one more reservation."""
         self._slots.append(slot)
         self._taken.clear()
@@ -113,21 +113,21 @@ class Gathering:
         if (balance := self._balances.get(slot.account)) is not None:
             self._balances[slot.account] = replace(balance, held=balance.held + slot.amount)
 
-    def facts(self, applied: Sequence[Applied], accounts: Iterable[str]) -> Facts:
+    def facts(self, applied: Sequence[AppliedQuota], accounts: Iterable[str]) -> Facts:
         """Return the facts for these rules and accounts."""
         use = {(one.quota.id, one.subject): self._use(one) for one in applied}
         left = {
-            name: balance.left - self._running(Whose(name)) + self._freed.get(name, 0)
+            name: balance.left - self._running(Subject(name)) + self._freed.get(name, 0)
             for name, balance in self.balances(accounts).items()
         }
         return Facts(self._at, use, left)
 
-    def fills_later(self, applied: Iterable[Applied]) -> bool:
+    def fills_later(self, applied: Iterable[AppliedQuota]) -> bool:
         """Return whether a reservation counts for these rules, so that their windows to come may not be empty."""
         timed = (one for one in applied if one.quota.gpu_time is not None) if self._slots else ()
         return any(self._booked(self.whose(one)) for one in timed)
 
-    def counts(self, one: Applied, account: str, user: str) -> bool:
+    def counts(self, one: AppliedQuota, account: str, user: str) -> bool:
         """Return whether what this user holds for this account counts for a rule."""
         return _is_of(self.whose(one), account, user)
 
@@ -138,16 +138,16 @@ class Gathering:
             self._balances |= self._reads.balances(new)
         return {name: self._balances[name] for name in names}
 
-    def whose(self, one: Applied) -> Whose:
+    def whose(self, one: AppliedQuota) -> Subject:
         """Return whose entries count for a rule."""
         quota = one.quota
         if quota.who is Who.ACCOUNT:
-            return Whose(account=one.subject)
+            return Subject(account=one.subject)
         if quota.together and quota.who in (Who.GROUP, Who.ROLE):
-            return Whose(users=self._books.group(quota.who, one.subject, self._person))
-        return Whose(users=frozenset({one.subject}))
+            return Subject(users=self._books.group(quota.who, one.subject, self._person))
+        return Subject(users=frozenset({one.subject}))
 
-    def taken(self, one: Applied) -> Taken:
+    def taken(self, one: AppliedQuota) -> WindowUse:
         """Return what was taken of a rule's GPU time."""
         whose, (start, end) = self.whose(one), span(one.quota, self._at, self._zone)
         key = (whose, start, end)
@@ -157,18 +157,18 @@ class Gathering:
             open_now = [hold for hold in self._held(whose) if self._lasts(hold, start)] if end >= self._now else []
             reach = end + one.quota.days * DAY if one.quota.window is Window.ROLLING else end
             booked = [slot for slot in self._booked(whose) if slot.start < reach and slot.end > start]
-            self._taken[key] = Taken(used, sum(hold.amount for hold in (*open_now, *booked)), start, end)
+            self._taken[key] = WindowUse(used, sum(hold.amount for hold in (*open_now, *booked)), start, end)
         return self._taken[key]
 
-    def _use_of(self, whose: Whose, since: float, until: float | None) -> int:
-        if whose.account is not None and whose == Whose(whose.account) and since <= 0 and until is None:
+    def _use_of(self, whose: Subject, since: float, until: float | None) -> int:
+        if whose.account is not None and whose == Subject(whose.account) and since <= 0 and until is None:
             return self.balances([whose.account])[whose.account].used  # a sum that is kept
         key = (whose, since, until)
         if key not in self._used:
             self._used[key] = 0 if self._unused_since(whose, since) else self._reads.used(whose, since, until).amount
         return self._used[key]
 
-    def _unused_since(self, whose: Whose, since: float) -> bool:
+    def _unused_since(self, whose: Subject, since: float) -> bool:
         """Return whether it is sure that nothing was used since: most of what is booked lies after all use."""
         if self._at <= self._now:
             return False
@@ -176,11 +176,11 @@ class Gathering:
             self._last_use[whose] = self._reads.last_use(whose)
         return int(since) >= self._last_use[whose]
 
-    def _lasts(self, hold: Held, start: float) -> bool:
+    def _lasts(self, hold: HoldLine, start: float) -> bool:
         """Return whether a hold counts in a window that is open now, or begins then."""
         return self._at <= self._now or hold.end > start or (bool(hold.session) and hold.session == self._extends)
 
-    def _use(self, one: Applied) -> Use:
+    def _use(self, one: AppliedQuota) -> Use:
         quota, whose = one.quota, self.whose(one)
         gpu_time, frees_at = 0, 0.0
         frees: tuple[tuple[float, int], ...] = ()
@@ -204,7 +204,9 @@ class Gathering:
             frees=frees,
         )
 
-    def _frees(self, one: Applied, whose: Whose, taken: Taken) -> tuple[float, tuple[tuple[float, int], ...]]:
+    def _frees(
+        self, one: AppliedQuota, whose: Subject, taken: WindowUse
+    ) -> tuple[float, tuple[tuple[float, int], ...]]:
         if one.quota.window is Window.TOTAL:
             return 0.0, ()
         if one.quota.window is not Window.ROLLING:
@@ -218,24 +220,24 @@ class Gathering:
             frees.append((float(end + days), part))
         return (frees[0][0] if frees else 0.0), tuple(frees)
 
-    def _held(self, whose: Whose) -> list[Held]:
+    def _held(self, whose: Subject) -> list[HoldLine]:
         return self._of(whose, of_slots=False)
 
-    def _booked(self, whose: Whose) -> list[Held]:
+    def _booked(self, whose: Subject) -> list[HoldLine]:
         return self._of(whose, of_slots=True)
 
-    def _of(self, whose: Whose, *, of_slots: bool) -> list[Held]:
+    def _of(self, whose: Subject, *, of_slots: bool) -> list[HoldLine]:
         if (whose, of_slots) not in self._by_whose:
             holds = self._slots if of_slots else self._holds
             self._by_whose[whose, of_slots] = [hold for hold in holds if _is_of(whose, hold.account, hold.user)]
         return self._by_whose[whose, of_slots]
 
-    def _running(self, whose: Whose, within: tuple[float, float] | None = None) -> int:
+    def _running(self, whose: Subject, within: tuple[float, float] | None = None) -> int:
         """Return what open jobs without a hold have used by now, in a window."""
         window = within or (0.0, self._now)
         return sum(rate * int(overlap(usage.start, self._now, window)) for usage, rate in self._open(whose))
 
-    def _open(self, whose: Whose) -> list[tuple[Usage, int]]:
+    def _open(self, whose: Subject) -> list[tuple[Usage, int]]:
         """Return open jobs that no hold covers, and what each costs a second."""
         if whose not in self._outside:
             holds = {hold.session: hold for hold in self._holds}
@@ -257,7 +259,7 @@ class Gathering:
         return self._outside[whose]
 
 
-def _without(hold: Held, replaced: Replaced) -> Held:
+def _without(hold: HoldLine, replaced: ReplacedSession) -> HoldLine:
     """Return a hold as it will be once what is replaced has made room; its first line has the number of its GPUs."""
     if hold.session != replaced.session or not replaced.session:
         return hold
@@ -265,7 +267,7 @@ def _without(hold: Held, replaced: Replaced) -> Held:
     return replace(hold, amount=hold.amount - back, gpus=0, is_first=False)
 
 
-def about_time(applied: Iterable[Applied]) -> list[Applied]:
+def about_time(applied: Iterable[AppliedQuota]) -> list[AppliedQuota]:
     """Return the rules with what they say of GPU time, balance and GPU types alone: nothing of sessions and numbers."""
     return [
         replace(
@@ -284,7 +286,7 @@ def about_time(applied: Iterable[Applied]) -> list[Applied]:
     ]
 
 
-def moments(applied: Iterable[Applied], start: float, end: float, zone: str) -> list[float]:
+def moments(applied: Iterable[AppliedQuota], start: float, end: float, zone: str) -> list[float]:
     """Return moments in whose windows all GPU time from ``start`` to ``end`` lies: its start, and where windows begin.
 
     A rolling window has no beginning: it is looked at once in its length, and at the end.
@@ -302,7 +304,7 @@ def moments(applied: Iterable[Applied], start: float, end: float, zone: str) -> 
     return sorted(found)
 
 
-def _is_of(whose: Whose, account: str, user: str) -> bool:
+def _is_of(whose: Subject, account: str, user: str) -> bool:
     return (whose.account is None or whose.account == account) and (whose.users is None or user in whose.users)
 
 

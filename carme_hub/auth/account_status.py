@@ -28,7 +28,7 @@ class AccountsUnknown(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AccountStatus:
     """What a look at a user found. ``why`` and ``proof`` say more when it is not good."""
 
     good: bool = False
@@ -37,6 +37,6 @@ class Standing:
     proof: bool = False
 
     @classmethod
-    def closed(cls, why: str) -> Standing:
+    def closed(cls, why: str) -> AccountStatus:
         """Return the standing of a user whom a setting or a closed account shuts out for certain."""
         return cls(why=why, proof=True)

@@ -26,7 +26,7 @@ from carme_hub.errors import Refused
 from carme_hub.sessions.associations import AssociationBook
 
 from . import system_users
-from .account_status import AccountsUnknown, NotAllowed, Standing
+from .account_status import AccountStatus, AccountsUnknown, NotAllowed
 from .authenticator_class import over
 from .login_limiter import LoginLimiter, TooManyTries
 from .revocation import Revoker
@@ -150,28 +150,28 @@ class CarmeAuthenticator(AuthenticatorSettings):
         # Nothing new needs no write: with a full course, JupyterHub would wait for its database many times a second.
         return True if same and not model else known
 
-    async def standing(self, user: Any, model: dict[str, Any] | None = None) -> Standing:
+    async def standing(self, user: Any, model: dict[str, Any] | None = None) -> AccountStatus:
         """Return whether a user of the hub may still be one, and the groups it has now."""
         model = model or {}
         had = [group.name for group in user.groups]
         if not self.check_blocked_users(user.name, model):
-            return Standing.closed(f"{user.name} is blocked on this hub.")
+            return AccountStatus.closed(f"{user.name} is blocked on this hub.")
         try:
             person = await self.person(SystemName(user.name))
         except NotAllowed as error:
-            return Standing(why=error.message, proof=error.proof)
+            return AccountStatus(why=error.message, proof=error.proof)
         groups = await self._groups_of(person, model, had)
         try:
             self._check_ours(user.name, groups)
         except AccountsUnknown:
-            return Standing(good=True, groups=tuple(groups))
+            return AccountStatus(good=True, groups=tuple(groups))
         except NotAllowed as error:
             model = {"name": user.name, "admin": user.admin, "auth_state": None, **model, "groups": groups}
             if model["auth_state"] is None and self.enable_auth_state:
                 model["auth_state"] = await user.get_auth_state()
             if not await self._inner_still_allows(user.name, model):
-                return Standing.closed(error.message)
-        return Standing(good=True, groups=tuple(groups))
+                return AccountStatus.closed(error.message)
+        return AccountStatus(good=True, groups=tuple(groups))
 
     async def _inner_still_allows(self, name: str, model: dict[str, Any]) -> bool:
         try:

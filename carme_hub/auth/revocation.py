@@ -12,7 +12,7 @@ from typing import Any
 from jupyterhub.orm import new_token
 from tornado.ioloop import PeriodicCallback
 
-from .account_status import Standing
+from .account_status import AccountStatus
 
 #: So many looks in a row must miss a name before its absence counts.
 LOOKS = 3
@@ -25,7 +25,7 @@ class Revoker:
         standing: says where a user stands. interval: seconds between two looks, 0 = never.
     """
 
-    def __init__(self, standing: Callable[[Any], Awaitable[Standing]], interval: int, log: Any) -> None:
+    def __init__(self, standing: Callable[[Any], Awaitable[AccountStatus]], interval: int, log: Any) -> None:
         self.log = log
         self._standing, self._interval = standing, interval
         self._missing: dict[str, int] = {}

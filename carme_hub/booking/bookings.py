@@ -19,9 +19,9 @@ from carme_hub.domain.quotas.rules import Person
 from carme_hub.store.threads import in_store_thread
 
 from . import cancellation, changes, creation, maintenance, visibility, waitlist
-from .calendar import Calendar, Wish
-from .context import Booker, FreeOfCharge, Money, NotAllowed, NotYours, Office, OverBudget, TooFar, Unknown
-from .creation import Checked, CheckedTime
+from .calendar import BookingRequest, Calendar
+from .context import Booker, BookingContext, FreeOfCharge, Money, NotAllowed, NotYours, OverBudget, TooFar, Unknown
+from .creation import BookingPreview, PreviewedTime
 from .occurrences import Which
 from .rules import Rules
 from .visibility import SHOWN, Facts, NodeFacts, TypeFacts, View
@@ -29,9 +29,8 @@ from .visibility import SHOWN, Facts, NodeFacts, TypeFacts, View
 __all__ = [
     "SHOWN",
     "Booker",
-    "Checked",
-    "CheckedTime",
-    "Desk",
+    "BookingPreview",
+    "Bookings",
     "Facts",
     "FreeOfCharge",
     "Money",
@@ -39,6 +38,7 @@ __all__ = [
     "NotAllowed",
     "NotYours",
     "OverBudget",
+    "PreviewedTime",
     "TooFar",
     "TypeFacts",
     "Unknown",
@@ -58,7 +58,7 @@ def _nobody_knows(user: str) -> None:
     """Know no accounts of anybody."""
 
 
-class Desk:
+class Bookings:
     """Where GPUs of one cluster are booked. Every method may raise ``StoreError``; then nothing was written.
 
     Args:
@@ -79,13 +79,19 @@ class Desk:
         accounts: Callable[[str], Collection[str] | None] = _nobody_knows,
         on_change: Callable[[], None] = _nobody_told,
     ) -> None:
-        self._office = Office(calendar, rules, money, people, accounts)
+        self._office = BookingContext(calendar, rules, money, people, accounts)
         self._on_change = on_change
 
     # -- booking ----------------------------------------------------------------------------------------------------
 
     async def book(
-        self, who: Booker, wish: Wish, recurrence: Recurrence | None = None, *, key: str = "", wait: bool = False
+        self,
+        who: Booker,
+        wish: BookingRequest,
+        recurrence: Recurrence | None = None,
+        *,
+        key: str = "",
+        wait: bool = False,
     ) -> tuple[Reservation, ...]:
         """Book all times of a wish, or none: confirmed, or pending where somebody has to approve it.
 
@@ -98,8 +104,8 @@ class Desk:
         return await self._write(creation.book, who, wish, recurrence, key, wait)
 
     async def check(
-        self, who: Booker, wish: Wish, recurrence: Recurrence | None = None, *, instead_of: str = ""
-    ) -> Checked:
+        self, who: Booker, wish: BookingRequest, recurrence: Recurrence | None = None, *, instead_of: str = ""
+    ) -> BookingPreview:
         """Say what would come of booking it; nothing is written, and what is refused is said, not raised.
 
         Args:

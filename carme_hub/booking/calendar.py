@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
-from carme_hub.domain.calendar.capacity import Capacity, Need, Place, Spot, Taken
+from carme_hub.domain.calendar.capacity import Capacity, Need, OccupiedGpus, Place, Spot
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.profile_placement import misfit, places_for
 from carme_hub.domain.calendar.reservations import Reservation, State
@@ -40,7 +40,7 @@ class Supply:
     """
 
     spots: Sequence[Spot]
-    taken: Sequence[Taken] = ()
+    taken: Sequence[OccupiedGpus] = ()
     by_node: bool = False
     share: int = 100
     by_license: bool = False
@@ -76,7 +76,7 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BookingRequest:
     """A booking as it is asked for; see ``Reservation``."""
 
     owner: str
@@ -166,7 +166,7 @@ class Calendar:
     clock: Callable[[], float]
     new_id: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
 
-    async def book(self, wish: Wish, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
+    async def book(self, wish: BookingRequest, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
         """Book all times of a wish, by no rule and for no money: ``Desk`` is the door for people.
 
         Raises:
@@ -175,11 +175,11 @@ class Calendar:
         """
         return await in_store_thread(self._book, wish, state)
 
-    async def conflicts(self, wish: Wish) -> tuple[Conflict, ...]:
+    async def conflicts(self, wish: BookingRequest) -> tuple[Conflict, ...]:
         """Return the times that could not be had now; nothing is written."""
         return await in_store_thread(self._conflicts, wish)
 
-    def _book(self, wish: Wish, state: State) -> tuple[Reservation, ...]:
+    def _book(self, wish: BookingRequest, state: State) -> tuple[Reservation, ...]:
         supply = self.supply_for(wish.need, profile=wish.profile, account=wish.account)
         with self.store.transaction(self.cluster) as writes:
             fit = self.fit(writes, supply, asked(wish))
@@ -189,7 +189,7 @@ class Calendar:
             writes.add(found)
         return found
 
-    def _conflicts(self, wish: Wish) -> tuple[Conflict, ...]:
+    def _conflicts(self, wish: BookingRequest) -> tuple[Conflict, ...]:
         supply = self.supply_for(wish.need, profile=wish.profile, account=wish.account)
         with self.store.reading(self.cluster) as reads:
             return self.fit(reads, supply, asked(wish)).conflicts
@@ -236,7 +236,7 @@ class Calendar:
         """
         found: dict[int, tuple[Place, ...]] = {}
         missed: list[int] = []
-        more: list[Taken] = []
+        more: list[OccupiedGpus] = []
         # What cannot be anywhere else comes first: others must not take its places.
         order = sorted(
             range(len(wanted)), key=lambda at: (not wanted[at].sure, not wanted[at].fixed, wanted[at].time.period)
@@ -259,14 +259,20 @@ class Calendar:
         ]
         return Fit(found, tuple(conflicts))
 
-    def made(self, wish: Wish, fit: Fit, state: State, *, actor: str = "") -> tuple[Reservation, ...]:
+    def made(self, wish: BookingRequest, fit: Fit, state: State, *, actor: str = "") -> tuple[Reservation, ...]:
         """Return the reservations of a wish all of whose times have places."""
         series = self.new_id() if len(wish.times) > 1 else ""
         times = sorted(enumerate(wish.times), key=lambda each: each[1].period)
         return tuple(self.reservation(wish, time, fit.places[at], state, series, actor) for at, time in times)
 
     def reservation(
-        self, wish: Wish, time: Time, places: tuple[Place, ...], state: State, series: str = "", actor: str = ""
+        self,
+        wish: BookingRequest,
+        time: Time,
+        places: tuple[Place, ...],
+        state: State,
+        series: str = "",
+        actor: str = "",
     ) -> Reservation:
         """Return a new reservation, which nobody has written yet."""
         now = self.clock()
@@ -297,7 +303,7 @@ class Calendar:
         self,
         reads: ReservationReads,
         supply: Supply,
-        more: Sequence[Taken],
+        more: Sequence[OccupiedGpus],
         one: Asked,
         without: Collection[str],
         allowed: Callable[[Period], bool],
@@ -318,7 +324,7 @@ class Calendar:
         return Conflict(time, times, fewer.seats if fewer else 0, types)
 
 
-def asked(wish: Wish) -> tuple[Asked, ...]:
+def asked(wish: BookingRequest) -> tuple[Asked, ...]:
     """Return a wish as its times."""
     return tuple(Asked(time, wish.need, profile=wish.profile) for time in wish.times)
 
@@ -346,13 +352,17 @@ def _need_start(supply: Supply, need: Need, slug: str, account: str) -> None:
         raise NoSuchGpus(f"{what} can never be booked here for “{name}”, whose sessions start on {on}.")
 
 
-def _capacity(supply: Supply, within: Period, taken: Sequence[Taken], more: Sequence[Taken] = ()) -> Capacity:
+def _capacity(
+    supply: Supply, within: Period, taken: Sequence[OccupiedGpus], more: Sequence[OccupiedGpus] = ()
+) -> Capacity:
     """Return what is free within a period, of which ``taken`` is all that is booked then."""
     others = (each for each in (*supply.taken, *more) if each.period.overlaps(within))
     return supply.empty.but((*taken, *others))
 
 
-def _place(supply: Supply, taken: Sequence[Taken], more: Sequence[Taken], one: Asked) -> tuple[Place, ...] | None:
+def _place(
+    supply: Supply, taken: Sequence[OccupiedGpus], more: Sequence[OccupiedGpus], one: Asked
+) -> tuple[Place, ...] | None:
     period = one.time.period
     capacity = _capacity(supply, period, taken, more)
     where = supply.open_to(one.profile, one.need)

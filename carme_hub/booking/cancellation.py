@@ -6,12 +6,12 @@ from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, R
 from carme_hub.store.reservations import ReservationWrites
 
 from . import maintenance
-from .context import Booker, NotAllowed, Office, has_begun
+from .context import Booker, BookingContext, NotAllowed, has_begun
 from .occurrences import Which, chosen
 from .validation import line
 
 
-def cancel(office: Office, who: Booker, id: str, reason: str, which: Which) -> tuple[Reservation, ...]:
+def cancel(office: BookingContext, who: Booker, id: str, reason: str, which: Which) -> tuple[Reservation, ...]:
     """Cancel what has not begun and give back what has; see ``Desk.cancel``."""
     now, reason = office.now(), line(reason, "reason")
     with office.writing() as writes:
@@ -23,7 +23,7 @@ def cancel(office: Office, who: Booker, id: str, reason: str, which: Which) -> t
         )
 
 
-def release(office: Office, who: Booker, id: str, reason: str) -> Reservation:
+def release(office: BookingContext, who: Booker, id: str, reason: str) -> Reservation:
     """Give back an active one; see ``Desk.release``."""
     now, reason = office.now(), line(reason, "reason")
     with office.writing() as writes:
@@ -33,7 +33,7 @@ def release(office: Office, who: Booker, id: str, reason: str) -> Reservation:
         return _released(office, writes, one, now, reason, who.name)
 
 
-def decide(office: Office, who: Booker, id: str, approve: bool, reason: str) -> tuple[Reservation, ...]:
+def decide(office: BookingContext, who: Booker, id: str, approve: bool, reason: str) -> tuple[Reservation, ...]:
     """Approve or deny what waits for it; see ``Desk.decide``."""
     if not who.admin:
         raise NotAllowed("Bookings are approved by administrators.")
@@ -57,7 +57,7 @@ def decide(office: Office, who: Booker, id: str, approve: bool, reason: str) -> 
 
 
 def _cancelled(
-    office: Office, writes: ReservationWrites, each: Reservation, now: int, reason: str, actor: str
+    office: BookingContext, writes: ReservationWrites, each: Reservation, now: int, reason: str, actor: str
 ) -> Reservation:
     done = each.to(State.CANCELLED, now, actor=actor, reason=reason).but(waits=False)
     writes.save(done)
@@ -69,7 +69,7 @@ def _cancelled(
 
 
 def _released(
-    office: Office, writes: ReservationWrites, each: Reservation, now: int, reason: str, actor: str
+    office: BookingContext, writes: ReservationWrites, each: Reservation, now: int, reason: str, actor: str
 ) -> Reservation:
     if _over(each, now):
         raise NotPossible(f"“{each.title}” is over, and cannot be given back any more.")

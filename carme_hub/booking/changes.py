@@ -14,11 +14,11 @@ from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
 from carme_hub.domain.quotas.booking_rules import needs_approval
-from carme_hub.store.reservations import Changed, ReservationWrites
+from carme_hub.store.reservations import ConcurrentChange, ReservationWrites
 
 from . import maintenance
 from .calendar import Asked, Time, taken
-from .context import Booker, NotAllowed, Office, OverBudget, booking_of, has_begun, share_of
+from .context import Booker, BookingContext, NotAllowed, OverBudget, booking_of, has_begun, share_of
 from .occurrences import FINAL, Which, chosen, step, stepped
 from .rules import Rules
 from .validation import need_account, period_asked, title_of
@@ -67,13 +67,15 @@ def asked_again(old: Reservation, period: Period, need: Need, now: int) -> Asked
     return Asked(time, need, places, fixed=fixed, sure=sure, profile=old.profile)
 
 
-def move(office: Office, who: Booker, id: str, version: int, change: Change, which: Which) -> tuple[Reservation, ...]:
+def move(
+    office: BookingContext, who: Booker, id: str, version: int, change: Change, which: Which
+) -> tuple[Reservation, ...]:
     """Change a reservation, or several of its booking; see ``Desk.move``."""
     now = office.now()
     with office.writing() as writes:
         one = office.to_change(writes, who, id)
         if one.version != version:
-            raise Changed("The reservation was changed meanwhile. Look at it again.")
+            raise ConcurrentChange("The reservation was changed meanwhile. Look at it again.")
         moves = [each for each in _moves(writes, one, change, which, now) if each.new != each.old]
         if one.kind is Kind.MAINTENANCE:
             return (maintenance.moved(office, writes, one, moves[0].new, now, who.name),) if moves else (one,)
@@ -129,7 +131,7 @@ def _moves(writes: ReservationWrites, one: Reservation, change: Change, which: W
 
 
 def _placed(
-    office: Office, writes: ReservationWrites, one: Reservation, moves: Sequence[_Move], rules: Rules, now: int
+    office: BookingContext, writes: ReservationWrites, one: Reservation, moves: Sequence[_Move], rules: Rules, now: int
 ) -> list[_Move]:
     """Give all that holds GPUs places for its new time, or refuse the whole."""
     some = [each for each in moves if each.placed and each.old.state in HOLDING]
@@ -146,7 +148,7 @@ def _placed(
 
 
 def _approved(
-    office: Office,
+    office: BookingContext,
     writes: ReservationWrites,
     who: Booker,
     one: Reservation,
@@ -169,7 +171,7 @@ def _approved(
     return found
 
 
-def _written(office: Office, writes: ReservationWrites, who: Booker, each: _Move, now: int) -> Reservation:
+def _written(office: BookingContext, writes: ReservationWrites, who: Booker, each: _Move, now: int) -> Reservation:
     """Write one, and hold for it as it is now."""
     old, new = each.old, each.new
     new = new.but(version=old.version + 1, changed=office.calendar.clock(), actor=who.name)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
-from carme_hub.domain.quotas.booking_rules import Booked, needs_approval
+from carme_hub.domain.quotas.booking_rules import ExistingBooking, needs_approval
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import LedgerWrites
@@ -69,7 +69,7 @@ class OverBudget(Refused):
     reason = "over-budget"
 
 
-class Closing(Protocol):
+class SlotClosing(Protocol):
     """What ends the money of a booking, in the transaction that writes the booking."""
 
     def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
@@ -81,7 +81,7 @@ class Closing(Protocol):
         ...
 
 
-class Money(Closing, Protocol):
+class Money(SlotClosing, Protocol):
     """Who keeps GPU time; all is written in the transaction that writes the booking. A refusal has written nothing."""
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
@@ -148,7 +148,7 @@ class Booker:
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class BookingContext:
     """What use cases work with; see ``Desk``."""
 
     calendar: Calendar
@@ -195,7 +195,7 @@ class Office:
         """Return whether the rules let an owner book a period, for what is offered to them."""
 
         @cache
-        def mine() -> list[Booked]:  # most bookings have no conflict, and are offered nothing
+        def mine() -> list[ExistingBooking]:  # most bookings have no conflict, and are offered nothing
             return _booked_by(reads, owner, now - (rules.rule.cooldown or 0))
 
         return lambda period: not refused(rules, period, booking=booking, mine=mine(), now=now)
@@ -294,13 +294,13 @@ def time_taken(reservation: Reservation) -> Period | None:
     return Period(start, end) if start < end else None
 
 
-def _booked_by(reads: ReservationReads, owner: str, since: float) -> list[Booked]:
+def _booked_by(reads: ReservationReads, owner: str, since: float) -> list[ExistingBooking]:
     """Return what counts in the rules on an owner: what holds GPUs, has held them, or waits for them."""
     found = []
     for each in reads.of_owner(owner, since):
         counts = each.state in _COUNTING or each.waits
         if counts and each.kind is Kind.BOOKING and (period := time_taken(each)):
-            found.append(Booked(booking_of(each), period))
+            found.append(ExistingBooking(booking_of(each), period))
     return found
 
 

@@ -16,15 +16,15 @@ from carme_hub.domain.quotas.booking_rules import needs_approval
 from carme_hub.errors import Refused
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import Asked, Conflict, Wish, asked, taken
+from .calendar import Asked, BookingRequest, Conflict, asked, taken
 from .changes import asked_again, grows, moved_to
-from .context import Booker, Office, booking_of, has_begun, share_of
+from .context import Booker, BookingContext, booking_of, has_begun, share_of
 from .idempotency import once
 from .validation import need_account, spelled_out, understood
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedTime:
+class PreviewedTime:
     """One time of a booking. ``note``: what clocks do to it, as a sentence, "" where nothing."""
 
     period: Period
@@ -33,7 +33,7 @@ class CheckedTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class BookingPreview:
     """What would come of a booking.
 
     Attributes:
@@ -43,7 +43,7 @@ class Checked:
         notes: what this Slurm cannot keep exactly.
     """
 
-    times: tuple[CheckedTime, ...] = ()
+    times: tuple[PreviewedTime, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     refusal: str = ""
     reason: str = ""
@@ -59,7 +59,7 @@ class Checked:
 
 
 def book(
-    office: Office, who: Booker, wish: Wish, recurrence: Recurrence | None, key: str, wait: bool
+    office: BookingContext, who: Booker, wish: BookingRequest, recurrence: Recurrence | None, key: str, wait: bool
 ) -> tuple[Reservation, ...]:
     """Book all times of a wish; see ``Desk.book``."""
     spelled = spelled_out(wish, recurrence).wish
@@ -68,7 +68,9 @@ def book(
         return once(office, writes, who, key, asked_for, lambda: _booked(office, writes, who, spelled, wait))
 
 
-def _booked(office: Office, writes: ReservationWrites, who: Booker, wish: Wish, wait: bool) -> tuple[Reservation, ...]:
+def _booked(
+    office: BookingContext, writes: ReservationWrites, who: Booker, wish: BookingRequest, wait: bool
+) -> tuple[Reservation, ...]:
     now = office.now()
     wish = understood(who, wish, now)
     if wait and len(wish.times) > 1:
@@ -92,9 +94,11 @@ def _booked(office: Office, writes: ReservationWrites, who: Booker, wish: Wish, 
     return found
 
 
-def check(office: Office, who: Booker, wish: Wish, recurrence: Recurrence | None, instead_of: str) -> Checked:
+def check(
+    office: BookingContext, who: Booker, wish: BookingRequest, recurrence: Recurrence | None, instead_of: str
+) -> BookingPreview:
     """Say what would come of a booking; see ``Desk.check``."""
-    now, checked = office.now(), Checked()
+    now, checked = office.now(), BookingPreview()
     try:
         spelled = spelled_out(wish, recurrence)
         with office.reading() as reads:
@@ -102,21 +106,21 @@ def check(office: Office, who: Booker, wish: Wish, recurrence: Recurrence | None
             begun = old.period.start if old is not None and has_begun(old, now) else 0
             wish = understood(who, spelled.wish, now, titled=False, pays=old is None, begun=begun)
             times = zip(wish.times, spelled.notes, strict=True)
-            checked = Checked(tuple(CheckedTime(time.period, time.occurrence, note) for time, note in times))
+            checked = BookingPreview(tuple(PreviewedTime(time.period, time.occurrence, note) for time, note in times))
             return _looked_at(office, reads, who, wish, old, checked, now)
     except Refused as error:
         return replace(checked, refusal=error.message, reason=error.reason)
 
 
 def _looked_at(
-    office: Office,
+    office: BookingContext,
     reads: ReservationReads,
     who: Booker,
-    wish: Wish,
+    wish: BookingRequest,
     old: Reservation | None,
-    checked: Checked,
+    checked: BookingPreview,
     now: int,
-) -> Checked:
+) -> BookingPreview:
     rules = office.rules(office.person(who, wish.owner), wish.account)
     wanted: Sequence[Asked] = asked(wish)
     if old is not None:
@@ -156,5 +160,5 @@ def _others(reads: ReservationReads, old: Reservation | None) -> list[Reservatio
     return [each for each in known if old is not None and each.id != old.id and each.state in HOLDING]
 
 
-def _periods(wish: Wish) -> list[Period]:
+def _periods(wish: BookingRequest) -> list[Period]:
     return [time.period for time in wish.times]

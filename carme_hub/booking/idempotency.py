@@ -10,7 +10,7 @@ from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.store.ledger.idempotency import Claim, digest
 from carme_hub.store.reservations import ReservationWrites
 
-from .context import Booker, KeyUsed, Office
+from .context import Booker, BookingContext, KeyUsed
 
 #: Seconds for which a key is known, as that of every other door.
 KEPT = 30 * 86_400.0
@@ -19,7 +19,7 @@ _LEASE = 60.0
 
 
 def once(
-    office: Office,
+    office: BookingContext,
     writes: ReservationWrites,
     who: Booker,
     key: str,

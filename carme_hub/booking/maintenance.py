@@ -13,8 +13,8 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import NoSuchGpus, Time, Wish
-from .context import BadBooking, Booker, NotAllowed, Office, has_begun
+from .calendar import BookingRequest, NoSuchGpus, Time
+from .context import BadBooking, Booker, BookingContext, NotAllowed, has_begun
 from .idempotency import once
 from .validation import period_asked, title_of
 
@@ -23,7 +23,7 @@ NOTICE = 7 * 86_400
 
 
 def maintain(
-    office: Office, who: Booker, nodes: Collection[str], period: Period, title: str, key: str
+    office: BookingContext, who: Booker, nodes: Collection[str], period: Period, title: str, key: str
 ) -> tuple[Reservation, tuple[Reservation, ...]]:
     """Reserve whole nodes; see ``Desk.maintain``."""
     if not who.admin:
@@ -36,12 +36,12 @@ def maintain(
 
 
 def _planned(
-    office: Office, writes: ReservationWrites, who: Booker, nodes: Collection[str], period: Period, title: str
+    office: BookingContext, writes: ReservationWrites, who: Booker, nodes: Collection[str], period: Period, title: str
 ) -> list[Reservation]:
     """Return it, and what it changed."""
     now = office.now()
     time, places = Time(period_asked(period, now)), _whole(office, nodes)
-    wish = Wish(who.user, "", title, Need(places[0].type, 0, len(places)), (time,))
+    wish = BookingRequest(who.user, "", title, Need(places[0].type, 0, len(places)), (time,))
     it = office.calendar.reservation(wish, time, places, State.CONFIRMED, actor=who.name)
     it = it.but(kind=Kind.MAINTENANCE)
     writes.add([it])
@@ -49,7 +49,7 @@ def _planned(
 
 
 def moved(
-    office: Office, writes: ReservationWrites, old: Reservation, new: Reservation, now: int, actor: str
+    office: BookingContext, writes: ReservationWrites, old: Reservation, new: Reservation, now: int, actor: str
 ) -> Reservation:
     """Give maintenance another time or title."""
     if new.need != old.need:
@@ -61,7 +61,7 @@ def moved(
     return new
 
 
-def clear(office: Office, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
+def clear(office: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
     """Take back the problems that a maintenance made, which is written as cancelled, released or moved by now."""
     for each in _in_its_way(writes, it):
         if each.problem.startswith(reasons.MAINTENANCE):
@@ -81,7 +81,7 @@ def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, no
     return ""
 
 
-def _whole(office: Office, nodes: Collection[str]) -> tuple[Place, ...]:
+def _whole(office: BookingContext, nodes: Collection[str]) -> tuple[Place, ...]:
     """Return nodes as places, or refuse those that are not known."""
     spots = {
         spot.node: spot for spot in sorted(office.calendar.supply().spots, key=lambda spot: spot.type, reverse=True)
@@ -97,7 +97,9 @@ def _whole(office: Office, nodes: Collection[str]) -> tuple[Place, ...]:
     return tuple(Place(spot.node, spot.type, spot.count, 1, True, spot.count * spot.cpus) for spot in found)
 
 
-def _make_way(office: Office, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> list[Reservation]:
+def _make_way(
+    office: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str
+) -> list[Reservation]:
     """Find other places for what is booked there, and note the problem of what has none."""
     return [
         _save(office, writes, _elsewhere(office, writes, each, now, actor) or _told(it, each, now), actor)
@@ -116,7 +118,7 @@ def _told(it: Reservation, booking: Reservation, now: int) -> Reservation:
 
 
 def _elsewhere(
-    office: Office, writes: ReservationWrites, booking: Reservation, now: int, actor: str
+    office: BookingContext, writes: ReservationWrites, booking: Reservation, now: int, actor: str
 ) -> Reservation | None:
     """Return a booking at other places; None where there are none, or running jobs would have to move."""
     if has_begun(booking, now):
@@ -136,7 +138,7 @@ def _elsewhere(
     return None if refused else found
 
 
-def _save(office: Office, writes: ReservationWrites, changed: Reservation, actor: str) -> Reservation:
+def _save(office: BookingContext, writes: ReservationWrites, changed: Reservation, actor: str) -> Reservation:
     changed = changed.but(version=changed.version + 1, changed=office.calendar.clock(), actor=actor)
     writes.save(changed)
     return changed

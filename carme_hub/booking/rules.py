@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.quotas.booking_rules import Blackout, Booked, BookingRule, refusal, strictest
+from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule, ExistingBooking, refusal, strictest
 from carme_hub.domain.quotas.policy import Policy, permissions
 from carme_hub.domain.quotas.rules import Person, Who, applying
 
@@ -35,7 +35,7 @@ def rules_for(policy: Policy, person: Person, account: str, now: float, usual: B
     return Rules(permissions(applied, now).may_book, strictest(said, usual), policy.blackouts, policy.zone)
 
 
-def refused(rules: Rules, period: Period, *, booking: str, mine: Sequence[Booked], now: float) -> str:
+def refused(rules: Rules, period: Period, *, booking: str, mine: Sequence[ExistingBooking], now: float) -> str:
     """Return why this period cannot be booked, as a sentence, "" where it can; see ``booking_rules.refusal``."""
     if not rules.may_book:
         return "You may book no GPUs with this account."

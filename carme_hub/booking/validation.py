@@ -15,7 +15,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import MOST, Recurrence, occurrences
 from carme_hub.domain.quotas.group_names import ACCOUNT_GROUP, ROLE_GROUP
 
-from .calendar import Time, Wish
+from .calendar import BookingRequest, Time
 from .context import BadBooking, Booker, NotAllowed, TooFar
 
 #: The least seconds of one reservation: Slurm starts no job, and nobody a session, in less.
@@ -38,29 +38,31 @@ _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class ExpandedRequest:
     """A wish with all its times in the place of a rule. ``notes``: what clocks do to each of them, "" = nothing."""
 
-    wish: Wish
+    wish: BookingRequest
     notes: tuple[str, ...]
 
 
-def spelled_out(wish: Wish, recurrence: Recurrence | None) -> Spelled:
+def spelled_out(wish: BookingRequest, recurrence: Recurrence | None) -> ExpandedRequest:
     """Return a wish with all its times, or refuse their rule; for before a transaction, in which others wait."""
     if recurrence is None:
         _need_zone(wish.zone)
         if not 1 <= len(wish.times) <= MOST:
             raise BadBooking(f"A booking has from 1 to {MOST} times.")
-        return Spelled(wish, ("",) * len(wish.times))
+        return ExpandedRequest(wish, ("",) * len(wish.times))
     found = occurrences(recurrence)
     if not found:
         raise BadBooking("All its times are left out. Leave one of them.")
     once = len(found) == 1
     times = tuple(Time(each.period, "" if once else each.id) for each in found)
-    return Spelled(replace(wish, times=times, zone=recurrence.zone), tuple(each.note for each in found))
+    return ExpandedRequest(replace(wish, times=times, zone=recurrence.zone), tuple(each.note for each in found))
 
 
-def understood(who: Booker, wish: Wish, now: int, *, titled: bool = True, pays: bool = True, begun: int = 0) -> Wish:
+def understood(
+    who: Booker, wish: BookingRequest, now: int, *, titled: bool = True, pays: bool = True, begun: int = 0
+) -> BookingRequest:
     """Return a wish that makes sense now, or refuse what is wrong with it.
 
     Args:
@@ -134,7 +136,7 @@ def _need_zone(zone: str) -> None:
         raise BadBooking(f"{zone[:60]!r} is no time zone. Zones are named like Europe/Berlin.") from error
 
 
-def _need_people(who: Booker, wish: Wish) -> None:
+def _need_people(who: Booker, wish: BookingRequest) -> None:
     for user in sorted(wish.users):
         if not _NAME.fullmatch(user):
             raise BadBooking(f"{user[:60]!r} is no user name.")

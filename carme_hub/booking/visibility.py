@@ -16,7 +16,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State
 
 from .calendar import NoSuchGpus
-from .context import BadBooking, Booker, Office, may_change, may_see, time_taken
+from .context import BadBooking, Booker, BookingContext, may_change, may_see, time_taken
 
 #: States that a calendar shows.
 SHOWN = HOLDING | {State.ENDED, State.RELEASED}
@@ -80,20 +80,20 @@ class Facts:
     by_license: bool = False
 
 
-def get(office: Office, who: Booker, id: str) -> Reservation:
+def get(office: BookingContext, who: Booker, id: str) -> Reservation:
     """Return one whole."""
     with office.reading() as reads:
         return office.to_see(reads, who, id)
 
 
-def mine(office: Office, who: Booker, since: float) -> tuple[Reservation, ...]:
+def mine(office: BookingContext, who: Booker, since: float) -> tuple[Reservation, ...]:
     """Return what is theirs, or for them. What is not certain yet is its owner's alone."""
     with office.reading() as reads:
         found = reads.concerning(who.user, who.accounts, who.person.groups, since)
     return tuple(each for each in found if may_see(who, each))
 
 
-def between(office: Office, who: Booker, period: Period, states: Collection[State]) -> tuple[View, ...]:
+def between(office: BookingContext, who: Booker, period: Period, states: Collection[State]) -> tuple[View, ...]:
     """Return views of what is booked within a period; what takes nothing from others concerns no others."""
     need_sensible(period)
     with office.reading() as reads:
@@ -101,14 +101,14 @@ def between(office: Office, who: Booker, period: Period, states: Collection[Stat
     return tuple(_view(who, each, there) for each in found if (there := time_taken(each)) and there.overlaps(period))
 
 
-def pending(office: Office, who: Booker) -> tuple[Reservation, ...]:
+def pending(office: BookingContext, who: Booker) -> tuple[Reservation, ...]:
     """Return what waits for an approval."""
     with office.reading() as reads:
         found = reads.in_states({State.PENDING})
     return tuple(each for each in found if who.admin or each.owner == who.user)
 
 
-def free(office: Office, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
+def free(office: BookingContext, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
     """Return how many GPUs are free, by type."""
     need_sensible(period)
     supply = office.calendar.supply()
@@ -119,7 +119,7 @@ def free(office: Office, period: Period, types: Sequence[str]) -> dict[str, tupl
     return {type: capacity.band(type, period) for type in types or capacity.types}
 
 
-def supply(office: Office) -> Facts:
+def supply(office: BookingContext) -> Facts:
     """Return what can be booked at all."""
     known = office.calendar.supply()
     capacity, nodes = Capacity(known.spots, ()), defaultdict[str, dict[str, int]](dict)

@@ -11,14 +11,14 @@ from carme_hub.errors import Refused
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
 from .calendar import taken
-from .context import ACTOR, NotAllowed, Office, share_of
+from .context import ACTOR, BookingContext, NotAllowed, share_of
 from .validation import LATE
 
 #: What an owner is told whose GPUs did not become free.
 TOO_LATE = "Its GPUs did not become free before its start."
 
 
-def promote(office: Office, now: float | None) -> tuple[Reservation, ...]:
+def promote(office: BookingContext, now: float | None) -> tuple[Reservation, ...]:
     """Book what fits and drop what waited too long; see ``Desk.promote``."""
     at = office.now() if now is None else int(now)
     with office.reading() as reads:
@@ -41,7 +41,7 @@ def _too_late(waiting: Reservation, now: int) -> bool:
     return waiting.period.start < now - LATE
 
 
-def _may_fit(office: Office, reads: ReservationReads, waiting: Reservation) -> bool:
+def _may_fit(office: BookingContext, reads: ReservationReads, waiting: Reservation) -> bool:
     try:
         _placed(office, reads, waiting)
     except Refused:
@@ -49,7 +49,7 @@ def _may_fit(office: Office, reads: ReservationReads, waiting: Reservation) -> b
     return True
 
 
-def _placed(office: Office, reads: ReservationReads, waiting: Reservation) -> Reservation:
+def _placed(office: BookingContext, reads: ReservationReads, waiting: Reservation) -> Reservation:
     """Return it with places, or refuse it; what else could be had is nobody's question here."""
     if waiting.account not in (office.accounts(waiting.owner) or ()):
         raise NotAllowed("Its owner is not in the account any more, or nobody knows.")
@@ -63,7 +63,7 @@ def _placed(office: Office, reads: ReservationReads, waiting: Reservation) -> Re
     return waiting.but(places=places)
 
 
-def _booked(office: Office, writes: ReservationWrites, waiting: Reservation, now: int) -> Reservation:
+def _booked(office: BookingContext, writes: ReservationWrites, waiting: Reservation, now: int) -> Reservation:
     person = office.people(waiting.owner)
     rules = office.rules(person, waiting.account)
     office.need_allowed(writes, rules, waiting.owner, (waiting.period,), waiting.id, now)

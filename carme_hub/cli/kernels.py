@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .train import Delegated
+from .train import DelegatedCommand
 
 
-class KernelsApp(Delegated):
+class KernelsApp(DelegatedCommand):
     """Install Jupyter's kernels."""
 
     name, word = "carme-hub kernels", "kernels"

@@ -10,7 +10,7 @@ from traitlets.config import Application
 from carme_hub.training import command
 
 
-class Delegated(Application):
+class DelegatedCommand(Application):
     """Hands all words on as they are written."""
 
     word = ""
@@ -24,7 +24,7 @@ class Delegated(Application):
         self.exit(command.main([self.word, *self.words]))
 
 
-class TrainApp(Delegated):
+class TrainApp(DelegatedCommand):
     """Run a script as many ranks."""
 
     name, word = "carme-hub train", "train"
@@ -33,7 +33,7 @@ class TrainApp(Delegated):
     them."""
 
 
-class RunsApp(Delegated):
+class RunsApp(DelegatedCommand):
     """List runs, read their logs, end them."""
 
     name, word = "carme-hub runs", "runs"
@@ -41,7 +41,7 @@ class RunsApp(Delegated):
     `runs stop RUN`, `runs resize RUN +2`. [What each of them takes](distributed.md#commands-in-a-session)."""
 
 
-class ScalingApp(Delegated):
+class ScalingApp(DelegatedCommand):
     """Measure how a training scales."""
 
     name, word = "carme-hub scaling", "scaling"

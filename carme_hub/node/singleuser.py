@@ -249,7 +249,7 @@ def found(name: str, folders: str) -> str:
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
-class Later(ModuleType):
+class LazyModule(ModuleType):
     """Stands in for a module until somebody asks for what is in it, which imports the real one."""
 
     def __getattr__(self, name: str) -> "Any":
@@ -267,7 +267,7 @@ def import_server() -> None:
     imported stays: no garbage is looked for in it, meanwhile or later.
     """
     gc.disable()
-    places = {name: Later(name) for name in OF_THE_HUB if name not in sys.modules}
+    places = {name: LazyModule(name) for name in OF_THE_HUB if name not in sys.modules}
     before = set(sys.modules)
     sys.modules.update(places)
     try:

@@ -75,7 +75,7 @@ def begun(folder: str) -> bool:
     return all(os.path.exists(os.path.join(folder, name)) for name in needed)
 
 
-def answer(line: socket.socket, serving: "Serving", wakes: int) -> None:
+def answer(line: socket.socket, serving: "StepServer", wakes: int) -> None:
     """Do what is asked on one line."""
     srun = serving.srun
     try:
@@ -115,7 +115,7 @@ def wake_up() -> int:
     return reading
 
 
-class Serving:
+class StepServer:
     """Answers until TERM; then it ends all steps, and goes."""
 
     def __init__(self, folder: str, listening: socket.socket) -> None:
@@ -185,7 +185,7 @@ def main() -> int:
     """Serve one session."""
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    Serving(sys.argv[1], socket.socket(fileno=int(sys.argv[2]))).run()
+    StepServer(sys.argv[1], socket.socket(fileno=int(sys.argv[2]))).run()
     return 0
 
 

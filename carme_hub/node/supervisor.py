@@ -144,7 +144,7 @@ def spawn(argv: "Sequence[str]", environ: "Dict[str, str]", prepare: "Callable[[
     return pid
 
 
-class Beside:
+class SocketActivated:
     """A program beside the payload, which is started when somebody first connects to its socket: most never are.
 
     The program gets the listening socket as a descriptor whose number is its last argument; here it is closed then.
@@ -190,7 +190,7 @@ class Supervisor:
         plan: "Dict[str, Any]",
         look: "Callable[[], None]",
         every: float = LOOK_EVERY,
-        beside: "Optional[Beside]" = None,
+        beside: "Optional[SocketActivated]" = None,
     ) -> None:
         self.plan, self.way, self.look = plan, plan.get("supervise", "child"), look
         self.every, self.beside = every, beside

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Patience, Standing, Verdict
+from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, Patience, Verdict
 from carme_hub.domain.sessions.session import Session
 
 #: Sessions in one step.
@@ -19,7 +19,7 @@ STEP = 100
 
 
 @dataclass(slots=True)
-class Watch:
+class SessionObservation:
     """What the keeper remembers of one session; lost with the process, and learned again."""
 
     since: int = 0  # looks before that say nothing of it
@@ -32,7 +32,7 @@ class Watch:
     cancelled: float = float("-inf")
     submitted_here: bool = False  # by this process: it has watched since before there was a job
     saved: bool = False  # the controller showed the job late enough to have it in its saved state
-    verdict: Verdict = field(default_factory=lambda: Verdict(Standing.UNKNOWN, "Slurm has not been asked yet."))
+    verdict: Verdict = field(default_factory=lambda: Verdict(Liveness.UNKNOWN, "Slurm has not been asked yet."))
     judged: tuple[Session, Accounting | None] | None = None  # what the verdict was made of, besides the history
     rests: Session | None = None  # the session as it was when nothing was owed to it while its job lives
 
@@ -68,7 +68,7 @@ class Watch:
         """Return whether the newest look shows just what the last verdict was made of: the job lives."""
         last, verdict = self.history.last, self.verdict
         return (
-            verdict.standing is Standing.ALIVE
+            verdict.standing is Liveness.ALIVE
             and not verdict.others
             and last is not None
             and len(last.jobs) == 1
@@ -89,7 +89,7 @@ class _Look:
     about: list[str]
 
 
-class Looks:
+class Observations:
     """The looks that were not folded in yet."""
 
     def __init__(self) -> None:
@@ -101,7 +101,9 @@ class Looks:
         self.count += 1
         self._waiting.append(_Look(self.count, snapshot, error, at, about))
 
-    def folding(self, current: Callable[[str], Session | None], watches: MutableMapping[str, Watch]) -> Iterator[None]:
+    def folding(
+        self, current: Callable[[str], Session | None], watches: MutableMapping[str, SessionObservation]
+    ) -> Iterator[None]:
         """Fold in what was noted, oldest first."""
         while self._waiting:
             look = self._waiting.pop(0)
@@ -117,11 +119,11 @@ class Looks:
                     yield
 
 
-def watch_of(watches: MutableMapping[str, Watch], id: str) -> Watch:
+def watch_of(watches: MutableMapping[str, SessionObservation], id: str) -> SessionObservation:
     """Return what is remembered of a session."""
     watch = watches.get(id)
     if watch is None:
-        watch = watches[id] = Watch()
+        watch = watches[id] = SessionObservation()
     return watch
 
 

@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.cluster.reasons import end_sentence, mark_sentence
-from carme_hub.domain.sessions.liveness import Accounting, Patience, Standing, Verdict, judge
+from carme_hub.domain.sessions.liveness import Accounting, Liveness, Patience, Verdict, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
-from .observations import STEP, Looks, Watch, watch_of
-from .registry import SessionBook
+from .observations import STEP, Observations, SessionObservation, watch_of
+from .registry import SessionRegistry
 
 #: Seconds between two cancels of one job, and between two questions to accounting about one session.
 AGAIN = 5.0
@@ -37,7 +37,7 @@ REQUEUED = "Slurm ran the job anew (it was requeued); what ran in it has ended."
 WITH_ITS_SESSION = "Given back: the session that it belonged to has ended."
 
 
-class SessionKeeper:
+class SessionReconciler:
     """Judges sessions and does what is owed.
 
     Args:
@@ -47,7 +47,7 @@ class SessionKeeper:
 
     def __init__(
         self,
-        book: SessionBook,
+        book: SessionRegistry,
         client: SlurmClient,
         watcher: SlurmWatcher,
         *,
@@ -63,8 +63,8 @@ class SessionKeeper:
         self._log = log or logging.getLogger(__name__)
         self._clock = clock
         self._patience = patience or Patience()
-        self._watches: dict[str, Watch] = {}
-        self._looks = Looks()
+        self._watches: dict[str, SessionObservation] = {}
+        self._looks = Observations()
         self._held: set[str] = set()
         self._foreign: set[tuple[str, str]] = set()
         self._doing: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -103,7 +103,7 @@ class SessionKeeper:
             yield
         finally:
             self._held.discard(id)
-            self._watches[id] = Watch(since=self._looks.count, submitted_here=True)
+            self._watches[id] = SessionObservation(since=self._looks.count, submitted_here=True)
             if self._book.current(id) is not None:
                 self._watcher.want_fast(id)
             self._due.set()  # closed meanwhile, it may still be looked at more often: the pass takes that back
@@ -111,7 +111,7 @@ class SessionKeeper:
     def verdict(self, id: str) -> Verdict:
         """Return what is believed of a session now."""
         watch = self._watches.get(id)
-        return watch.verdict if watch else Verdict(Standing.UNKNOWN, "Slurm has not been asked yet.")
+        return watch.verdict if watch else Verdict(Liveness.UNKNOWN, "Slurm has not been asked yet.")
 
     def seen_terminal(self, id: str) -> bool:
         """Return whether Slurm's newest answer shows the session's job as ended, accounting heard or not."""
@@ -178,7 +178,7 @@ class SessionKeeper:
 
         self._doing[key] = asyncio.get_running_loop().create_task(run(), name=f"carme-{what}-{id}")
 
-    def _judge(self, session: Session, watch: Watch) -> Verdict:
+    def _judge(self, session: Session, watch: SessionObservation) -> Verdict:
         proved = self._cannot_be_forgotten(session, watch)
         if watch.still_alive(session, self._clock(), self._patience):
             return watch.verdict
@@ -196,7 +196,7 @@ class SessionKeeper:
         )
         return watch.verdict
 
-    def _ran_unseen(self, session: Session, watch: Watch) -> bool:
+    def _ran_unseen(self, session: Session, watch: SessionObservation) -> bool:
         """Return whether the job may have been in the controller's saved state before this process first looked.
 
         A controller that dies with its answer to our own sbatch is no such case, though no look ever showed the job.
@@ -204,7 +204,7 @@ class SessionKeeper:
         never = watch.history.first_seen is None
         return session.state is SessionState.RUNNING and never and not watch.submitted_here
 
-    def _cannot_be_forgotten(self, session: Session, watch: Watch) -> bool:
+    def _cannot_be_forgotten(self, session: Session, watch: SessionObservation) -> bool:
         """Return whether the job outlives a crash of the controller.
 
         That its server has proved itself is not enough where we watched: a server is up a second after the submit, and
@@ -218,13 +218,13 @@ class SessionKeeper:
             watch.saved = watch.saved or seen - session.started > self._patience.save_delay
         return watch.saved or session.saved > 0
 
-    async def _settle(self, session: Session, watch: Watch) -> None:
+    async def _settle(self, session: Session, watch: SessionObservation) -> None:
         """Do what one session is owed."""
         watch.rests = None
         verdict = self._judge(session, watch)
         if verdict.wants_records:
             self._ask_records(session, watch)
-        if verdict.standing is Standing.GONE:
+        if verdict.standing is Liveness.GONE:
             await self._close(session, verdict, watch)
             return
         if watch.saved and not session.saved:
@@ -246,7 +246,7 @@ class SessionKeeper:
             await self.cancel(session.id, LINGERED)
         if session.cancel_wanted:
             self._cancel_again(watch)
-        if session.leaving or watch.history.ends or verdict.standing is not Standing.ALIVE:
+        if session.leaving or watch.history.ends or verdict.standing is not Liveness.ALIVE:
             self._watcher.want_fast(session.id)
         elif session.state is SessionState.RUNNING:
             self._watcher.done_fast(session.id)
@@ -268,7 +268,7 @@ class SessionKeeper:
             return await self._book.began(session.id, job.nodes[0])
         return session
 
-    def _ask_records(self, session: Session, watch: Watch) -> None:
+    def _ask_records(self, session: Session, watch: SessionObservation) -> None:
         now = self._clock()
         if now - watch.asked_records < AGAIN:
             return
@@ -292,7 +292,7 @@ class SessionKeeper:
 
         self._do("Asking accounting for session", session.id, ask)
 
-    async def _close(self, session: Session, verdict: Verdict, watch: Watch) -> None:
+    async def _close(self, session: Session, verdict: Verdict, watch: SessionObservation) -> None:
         reason = session.cancel_reason or ending(session, verdict, watch.mark, no_end=watch.no_end)
         if not await self._forget(session):
             return  # a token that is still good belongs to a session that is still open
@@ -312,7 +312,7 @@ class SessionKeeper:
         await self._forget(session)
         self.look_now(id)
 
-    def _cancel_again(self, watch: Watch) -> None:
+    def _cancel_again(self, watch: SessionObservation) -> None:
         """Cancel what Slurm's newest answer shows of a session; an older answer may show somebody else's id."""
         now, last = self._clock(), watch.history.last
         live = [job for job in last.jobs if job.phase is not Phase.TERMINAL] if last is not None else []

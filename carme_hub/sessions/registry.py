@@ -46,7 +46,7 @@ def hash_nonce(nonce: str) -> str:
     return hashlib.sha256(nonce.encode()).hexdigest()
 
 
-class SessionBook:
+class SessionRegistry:
     """Open sessions of one cluster, in memory and on disk.
 
     Args:

@@ -13,8 +13,8 @@ from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import ConfigError, SlurmRejected, SlurmUnreachable
 from carme_hub.slurm.client import SlurmClient
 
-from .reconciler import SessionKeeper
-from .registry import SessionBook
+from .reconciler import SessionReconciler
+from .registry import SessionRegistry
 
 #: Seconds between two looks for a job whose submission got no clear answer. The second look comes after whatever
 #: the controller had accepted, but not yet shown, at the first.
@@ -22,8 +22,8 @@ BETWEEN_LOOKS = 5.0
 
 
 async def submit_once(
-    book: SessionBook,
-    keeper: SessionKeeper,
+    book: SessionRegistry,
+    keeper: SessionReconciler,
     client: SlurmClient,
     session: Session,
     spec: JobSpec,

@@ -23,7 +23,7 @@ from typing import Any
 
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
-from .process import Process, Spawned, can_start, start
+from .process import Process, StartedProcess, can_start, start
 
 #: Stands for a byte that is not UTF-8. Whoever looks for a name that holds it finds nothing.
 BAD = "\N{REPLACEMENT CHARACTER}"
@@ -199,7 +199,7 @@ def _widen(process: Process) -> None:
 
 def _pipes(process: Process) -> Any:
     """Return what has our ends of a process's pipes."""
-    return process if isinstance(process, Spawned) else getattr(process, "_transport", None)
+    return process if isinstance(process, StartedProcess) else getattr(process, "_transport", None)
 
 
 async def _write(process: Process, data: bytes) -> None:

@@ -50,7 +50,7 @@ class Process(Protocol):
         ...
 
 
-class Spawned:
+class StartedProcess:
     """A process that ``start`` has started."""
 
     def __init__(self, pid: int) -> None:
@@ -126,7 +126,7 @@ def can_start() -> bool:
         return False
 
 
-async def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, *, stdin: bool) -> Spawned:
+async def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, *, stdin: bool) -> StartedProcess:
     """Start a program as the leader of a session of its own, with pipes to it.
 
     Args:
@@ -151,7 +151,7 @@ async def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, *, st
         raise
     _close(theirs)
     try:
-        process = Spawned(pid)
+        process = StartedProcess(pid)
     except OSError:
         _close(ours)
         _THREADS.submit(_kill, pid)

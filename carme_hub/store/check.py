@@ -36,7 +36,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CheckResult:
     """One thing that was looked at: its name, whether it is as it should be, and what was seen, in words."""
 
     name: str
@@ -55,10 +55,10 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckReport:
     """What came out. ``sums`` is empty where the schema is another than this release's."""
 
-    looked: tuple[Looked, ...]
+    looked: tuple[CheckResult, ...]
     sums: tuple[Sum, ...] = ()
 
     @property
@@ -67,7 +67,7 @@ class Checked:
         return all(each.good for each in self.looked)
 
 
-def check(url: str) -> Checked:
+def check(url: str) -> CheckReport:
     """Look at a database; nothing is written, whatever its state.
 
     Raises:
@@ -77,14 +77,14 @@ def check(url: str) -> Checked:
     try:
         have, want = current_revision(engine), head_revision()
         says = f"schema {have}" if have == want else f"schema {have}, this release needs {want}: carme-hub db upgrade"
-        looked = [Looked("schema", have == want, says)]
+        looked = [CheckResult("schema", have == want, says)]
         with engine.connect() as connection:
             if engine.dialect.name == "sqlite":
                 looked.append(_integrity(connection))
             if have != want:
-                return Checked(tuple(looked))
+                return CheckReport(tuple(looked))
             looked += _ledger(connection)
-            return Checked(tuple(looked), tuple(_sums(connection)))
+            return CheckReport(tuple(looked), tuple(_sums(connection)))
     except SQLAlchemyError as error:
         raise StoreError(f"The database {make_url(url)!r} cannot be read: {error}") from error
     finally:
@@ -120,9 +120,9 @@ def _read_only(url: str) -> Engine:
     return create_engine("sqlite://", creator=lambda: sqlite3.connect(where, uri=True, timeout=30), poolclass=NullPool)
 
 
-def _integrity(connection: Connection) -> Looked:
+def _integrity(connection: Connection) -> CheckResult:
     rows = [str(row[0]) for row in connection.execute(text("PRAGMA integrity_check(10)"))]
-    return Looked("integrity", rows == ["ok"], "; ".join(rows))
+    return CheckResult("integrity", rows == ["ok"], "; ".join(rows))
 
 
 def _sums(connection: Connection) -> Iterator[Sum]:
@@ -132,7 +132,7 @@ def _sums(connection: Connection) -> Iterator[Sum]:
         yield Sum(cluster, kind, entries, int(amount))
 
 
-def _ledger(connection: Connection) -> Iterator[Looked]:
+def _ledger(connection: Connection) -> Iterator[CheckResult]:
     held, given = _holds(Kind.HOLD), _holds(Kind.RELEASE)
     odd = (
         select(given.c.session)
@@ -173,10 +173,10 @@ def _ledger(connection: Connection) -> Iterator[Looked]:
     wrong = differences(connection)
     bad = "sums that are not what their entries come to, in milli-GPU-seconds (carme-hub db sum makes them anew)"
     says = f"{bad}: {', '.join(map(str, wrong))}" if wrong else "every sum that is kept is what its entries come to"
-    yield Looked("sums", not wrong, says)
+    yield CheckResult("sums", not wrong, says)
     missing = sorted(_triggers(connection))
     says = f"missing or switched off: {', '.join(missing)}" if missing else "the ledger can only be added to"
-    yield Looked("triggers", not missing, says)
+    yield CheckResult("triggers", not missing, says)
 
 
 def _holds(kind: Kind) -> Any:
@@ -186,10 +186,10 @@ def _holds(kind: Kind) -> Any:
     return query.group_by(*columns).subquery()
 
 
-def _none(connection: Connection, name: str, query: Any, good: str, bad: str) -> Looked:
+def _none(connection: Connection, name: str, query: Any, good: str, bad: str) -> CheckResult:
     found = sorted(connection.execute(query).scalars())
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return Looked(name, not found, f"{bad}: {', '.join(found[:_NAMED])}{more}" if found else good)
+    return CheckResult(name, not found, f"{bad}: {', '.join(found[:_NAMED])}{more}" if found else good)
 
 
 def _triggers(connection: Connection) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Text, and_, cast, insert, or_, select, update
 
-from carme_hub.domain.calendar.capacity import Need, Place, Taken
+from carme_hub.domain.calendar.capacity import Need, OccupiedGpus, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State, stem_of_id
 from carme_hub.errors import Refused, StoreError
@@ -27,7 +27,7 @@ from carme_hub.store.ledger.writes import LedgerStore, LedgerWrites
 from .tables import reservation as table
 
 
-class Changed(Refused):
+class ConcurrentChange(Refused):
     """Somebody else has changed the reservation meanwhile."""
 
     reason = "changed-meanwhile"
@@ -49,7 +49,7 @@ class ReservationReads:
         """Return the reservations in these states that share a second with a period, by start."""
         return self._of(_in(states), *_during(period))
 
-    def taken(self, period: Period, without: Collection[str] = ()) -> list[Taken]:
+    def taken(self, period: Period, without: Collection[str] = ()) -> list[OccupiedGpus]:
         """Return what reservations that hold GPUs take within a period, without all else that is known of them.
 
         Args:
@@ -57,7 +57,7 @@ class ReservationReads:
         """
         return self.taken_in([period], without)[0]
 
-    def taken_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[Taken]]:
+    def taken_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[OccupiedGpus]]:
         """Return what they take within each period, by one question to the database: a series has hundreds.
 
         Args:
@@ -149,7 +149,7 @@ class ReservationWrites(ReservationReads):
         values = _to_row(changed)
         where = (table.c.id == values.pop("id"), table.c.version == changed.version - 1)
         if self.ledger.run(update(table).where(*where).values(**values)).rowcount != 1:
-            raise Changed("The reservation was changed meanwhile. Look at it again.")
+            raise ConcurrentChange("The reservation was changed meanwhile. Look at it again.")
         self.written.append(changed)
 
 
@@ -249,7 +249,7 @@ def _overlap(row: Any, period: Period) -> bool:
     return bool(start < period.end and end > period.start)
 
 
-def _taken(start: int, end: int, places: str, kind: str) -> list[Taken]:
+def _taken(start: int, end: int, places: str, kind: str) -> list[OccupiedGpus]:
     period = Period(start, end)
     found = [place.taken(period) for place in _places(places)]
     # Maintenance is nobody's booking: it leaves the share that may be booked as it is.

@@ -18,7 +18,7 @@ from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import EVERY_LINE, LOOK, Tail, Terminal
 from carme_hub.training.run import control, description, results, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
-from carme_hub.training.run.run_options import Asked, BadAsk, asked_with_program
+from carme_hub.training.run.run_options import BadAsk, RunOptions, asked_with_program
 from carme_hub.training.session.batch_job import DirectBroker, broker_here
 from carme_hub.training.session.step_broker import NoBroker
 
@@ -104,7 +104,7 @@ def _requeue() -> None:
             raise CannotRun(f"{error} Submit the script again, and it goes on from its checkpoint.") from None
 
 
-def _what(asked: Asked, own: argparse.Namespace, program: list[str]) -> dict[str, Any]:
+def _what(asked: RunOptions, own: argparse.Namespace, program: list[str]) -> dict[str, Any]:
     if own.cell:
         push = base64.decodebytes(Path(own.push_file).read_bytes()) if own.push_file else b""
         return {"cell": Path(own.cell).read_text(), "push": results.pulled(push) if push else None}

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from carme_hub.training.conductor.conductor import Conducting
+from carme_hub.training.conductor.conductor import Conductor
 from carme_hub.training.run.control import Control, path_of
 from carme_hub.training.run.run_folder import Run
 
@@ -23,20 +23,20 @@ from carme_hub.training.run.run_folder import Run
 FAREWELL = 2.0
 
 
-def conducting(run: Run) -> Conducting:
+def conducting(run: Run) -> Conductor:
     """Return what conducts a run."""
     from carme_hub.training.session.batch_job import broker_here
 
     if run.asked()["asked"]["elastic"]:
-        from carme_hub.training.elastic.elastic_run import Elastic
+        from carme_hub.training.elastic.elastic_run import ElasticRun
 
-        return Elastic(run, broker_here())
-    from carme_hub.training.conductor.fixed_size import Static
+        return ElasticRun(run, broker_here())
+    from carme_hub.training.conductor.fixed_size import FixedSizeRun
 
-    return Static(run, broker_here())
+    return FixedSizeRun(run, broker_here())
 
 
-def conduct(run: Run, answered: Callable[[], None], make: Callable[[Run], Conducting] = conducting) -> None:
+def conduct(run: Run, answered: Callable[[], None], make: Callable[[Run], Conductor] = conducting) -> None:
     """Conduct a run to its end.
 
     Args:

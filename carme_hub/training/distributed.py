@@ -22,7 +22,7 @@ from carme_hub.training.run import control, description, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed
 from carme_hub.training.run.run_folder import NoRun, Run
-from carme_hub.training.run.run_options import Asked, BadAsk, asked_by
+from carme_hub.training.run.run_options import BadAsk, RunOptions, asked_by
 
 __all__ = [
     "CannotRun",
@@ -97,7 +97,7 @@ def watch(run: Run | str = "") -> dict[str, Any]:
         Interrupted: this was, and the run goes on, for it was started detached. Another ends with its cell.
     """
     found = _one(run)
-    return Stands(Follower(found, shown_in(found)).follow())
+    return RunStatus(Follower(found, shown_in(found)).follow())
 
 
 def log(run: Run | str = "", rank: int = 0) -> str:
@@ -112,7 +112,7 @@ def stop(run: Run | str = "") -> dict[str, Any]:
         CannotRun: what it had beside the session could not be given back yet.
     """
     try:
-        return Stands(_one(run, live=True).stop())
+        return RunStatus(_one(run, live=True).stop())
     except (NoRun, control.NotDone) as error:
         raise CannotRun(str(error)) from None
 
@@ -134,7 +134,7 @@ def resize(change: int, run: Run | str = "") -> dict[str, Any]:
         if said["state"] in _runs.ENDED:
             word = description.WORDS[said["state"]].lower()
             raise CannotRun(f"{found.id} has ended ({word}), so its ranks stay as they were. Start it anew.")
-        return Stands(found.resize(change))
+        return RunStatus(found.resize(change))
     except control.NoConductor as error:
         raise CannotRun(f"{error} Where it goes on in another session of yours, change it there.") from None
     except (NoRun, control.NotDone) as error:
@@ -148,7 +148,7 @@ def benchmark(*args: Any, **kwargs: Any) -> Any:
     return scaling.benchmark(*args, **kwargs)
 
 
-def _asked(n: int, options: Mapping[str, Any]) -> Asked:
+def _asked(n: int, options: Mapping[str, Any]) -> RunOptions:
     """Return what options say, read as ``%%distributed`` reads them."""
     backend = os.environ.get("CARME_BACKEND", "")
     words = [*(["--backend", backend] if backend else []), "-n", str(n)]
@@ -206,7 +206,7 @@ def _live(run: Run) -> bool:
         return False
 
 
-class Stands(dict[str, Any]):
+class RunStatus(dict[str, Any]):
     """How a run stands, or what its conductor answered; a notebook shows it in words."""
 
     def __repr__(self) -> str:

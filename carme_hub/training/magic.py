@@ -10,7 +10,7 @@ from typing import Any
 
 from carme_hub.training.launch import batch_script, start
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.run_options import Asked, BadAsk, asked_by
+from carme_hub.training.run.run_options import BadAsk, RunOptions, asked_by
 
 from . import distributed
 
@@ -74,7 +74,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
         shell.push(run.result(0))
 
 
-def asked_in(line: str, environ: Mapping[str, str] = os.environ) -> Asked:
+def asked_in(line: str, environ: Mapping[str, str] = os.environ) -> RunOptions:
     """Return what the line asks for; the kernel may have a backend of its own."""
     try:
         words = shlex.split(line)
@@ -96,7 +96,7 @@ def with_backend(words: list[str], environ: Mapping[str, str] = os.environ) -> l
     return ["--backend", backend, *words] if backend else words
 
 
-def variables(asked: Asked, names: Mapping[str, Any]) -> dict[str, Any]:
+def variables(asked: RunOptions, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables to push.
 
     Raises:

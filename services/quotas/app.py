@@ -12,18 +12,18 @@ from traitlets.config import Application
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
-from carme_hub.accounting.settlement import Settled
+from carme_hub.accounting.settlement import SettlementResult
 from carme_hub.errors import CarmeError
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
 from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.policy_trials import Trials
-from carme_hub.services.quotas.application.settlement import Settling
+from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.settings import CarmeSlurm
@@ -49,8 +49,8 @@ class QuotasService(CarmeService):
     prices: PriceList
     ledger: Ledger
     book: AssociationBook
-    settling: Settling
-    roster: Roster
+    settling: SettlementLoop
+    roster: HubUsers
     notices: Notices
     sessions: SessionStore
     disk: DiskReader
@@ -89,14 +89,14 @@ class QuotasService(CarmeService):
         )
         self.disk = DiskReader(self.settings, self.log)
         commands = self.slurm.commands()
-        self.roster = Roster(self.log)
+        self.roster = HubUsers(self.log)
         self.notices = Notices(self.settings, self.ledger, self.book, self.roster, self.log)
         slurm = SlurmByHub(client, jobs_age=LOOK_AGE, nodes_age=lambda: LOOK_AGE, log=self.log)
-        self.settling = Settling(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
+        self.settling = SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
         self.settling.after = self._tell
         self._loop = asyncio.create_task(self.settling.run(), name="carme-settling")
 
-    async def _tell(self, done: Settled) -> None:
+    async def _tell(self, done: SettlementResult) -> None:
         """Tell people what a run of settling means for them."""
         await self.roster.refresh()
         await self.book.refresh()

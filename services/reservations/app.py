@@ -13,7 +13,7 @@ from traitlets.config import Application
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
-from carme_hub.booking.bookings import Desk, FreeOfCharge
+from carme_hub.booking.bookings import Bookings, FreeOfCharge
 from carme_hub.booking.calendar import Calendar
 from carme_hub.booking.reconcile.reconciler import REMEMBERED, Pass
 from carme_hub.booking.rules import Rules, rules_for, share_of
@@ -27,15 +27,15 @@ from carme_hub.errors import CarmeError, ConfigError, SlurmUnreachable
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
-from carme_hub.services.hub_users import SILENT, Roster
+from carme_hub.services.hub_users import SILENT, HubUsers
 from carme_hub.services.reservations.application.audit import Audit
 from carme_hub.services.reservations.application.feed import Feeds
-from carme_hub.services.reservations.application.health import Standing
+from carme_hub.services.reservations.application.health import ReconcilerHealth
 from carme_hub.services.reservations.application.ledger import SlotMoney
-from carme_hub.services.reservations.application.license_counts import Counting
+from carme_hub.services.reservations.application.license_counts import LicenseCounts
 from carme_hub.services.reservations.application.notices import Notices
-from carme_hub.services.reservations.application.reconcile import Keeper
-from carme_hub.services.reservations.application.slurm_view import FRESH, Offer, Sight
+from carme_hub.services.reservations.application.reconcile import ReconcilerLoop
+from carme_hub.services.reservations.application.slurm_view import FRESH, Offer, SlurmView
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.command import Commands
@@ -57,7 +57,7 @@ _ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ServiceStores:
     """Where keys of writes, notices and secrets are kept."""
 
     store: LedgerStore
@@ -78,15 +78,15 @@ class ReservationsService(CarmeService):
     prices: PriceList
     ledger: Ledger
     calendar: Calendar
-    desk: Desk
-    keeper: Keeper
-    kept: Kept
+    desk: Bookings
+    keeper: ReconcilerLoop
+    kept: ServiceStores
     feeds: Feeds
-    sight: Sight
-    licenses: Counting
-    standing: Standing
+    sight: SlurmView
+    licenses: LicenseCounts
+    standing: ReconcilerHealth
     book: AssociationBook
-    roster: Roster
+    roster: HubUsers
     notices: Notices
     money: SlotMoney | None = None
     virtual = False
@@ -95,7 +95,7 @@ class ReservationsService(CarmeService):
     _who = _WHO
     _engine: Any = None
     _booked = True
-    _keeper: Keeper | None = None
+    _keeper: ReconcilerLoop | None = None
 
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
@@ -157,10 +157,10 @@ class ReservationsService(CarmeService):
         self.settings, quotas = settings, CarmeQuotas(parent=self)
         self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
         self.policy, self.prices = PolicyInForce(quotas), PriceList(quotas)
-        self.standing = Standing(patience=max(180.0, 3 * settings.interval))
-        self.roster, self.book = Roster(self.log), AssociationBook(client, log=self.log)
+        self.standing = ReconcilerHealth(patience=max(180.0, 3 * settings.interval))
+        self.roster, self.book = HubUsers(self.log), AssociationBook(client, log=self.log)
         ledger = LedgerStore(engine)
-        self.kept = Kept(ledger, cluster, self.clock)
+        self.kept = ServiceStores(ledger, cluster, self.clock)
         self.feeds = Feeds(self.kept)
         self.ledger = Ledger(
             ledger,
@@ -173,11 +173,11 @@ class ReservationsService(CarmeService):
         self.money = SlotMoney(self.ledger.books, settings.charge == "booked") if quotas.enabled else None
         self._usage = usage
         counted = settings.counted_by()
-        self.licenses = Counting(counted, licenses_in_slurm, clock=self.clock, log=self.log)
+        self.licenses = LicenseCounts(counted, licenses_in_slurm, clock=self.clock, log=self.log)
         store = ReservationStore(ledger, Audit(self.config, quotas.audit_file, self.log), licenses=counted)
         partitions, profiles = tuple(settings.partitions), self._profiles()
         offer = Offer(partitions, by_node, settings.shards_kept_off, settings.back_in, counted, profiles)
-        self.sight = Sight(
+        self.sight = SlurmView(
             slurm if slurm is not None else client,
             offer,
             clock=self.clock,
@@ -191,7 +191,7 @@ class ReservationsService(CarmeService):
         )
         self._ours: Collection[str] = ()
         self.calendar = Calendar(store, cluster, self.sight.supply, self.clock)
-        self.desk = Desk(
+        self.desk = Bookings(
             self.calendar,
             rules=self.rules,
             money=self.money or FreeOfCharge(),
@@ -199,7 +199,7 @@ class ReservationsService(CarmeService):
             accounts=lambda user: self.book.accounts_of(user) if self.book.known else None,
             on_change=lambda: self.keeper.look_now(),
         )
-        self.keeper = Keeper(
+        self.keeper = ReconcilerLoop(
             store,
             reservations,
             cluster,

@@ -23,7 +23,7 @@ from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
 from carme_hub.sessions.submission import submit_once
 from carme_hub.spawners.companions.script import render_companion
-from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.hub.shared import Shared
@@ -102,7 +102,7 @@ async def quote(part: Shared, spawner: Any, session: Session, wish: Wish) -> Quo
         cost, lefts = await part.cost(spawner.user, request)
     except Refused as error:
         return Quote(allowed=False, message=error.message, left_to_open=more, most=most)
-    left = lefts.get(request.account, Left("")).said
+    left = lefts.get(request.account, RemainingBudget("")).said
     if cost is None:
         free = "GPU time is not counted here."
         return Quote(allowed=True, message=free, request=request, start=start, left_to_open=more, most=most)

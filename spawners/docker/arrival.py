@@ -10,7 +10,7 @@ from jupyterhub.utils import url_path_join
 
 from carme_hub.errors import CarmeError, EngineUnreachable, Refused
 from carme_hub.spawners.docker.engine import Details
-from carme_hub.spawners.docker.reconciler import BoxKeeper
+from carme_hub.spawners.docker.reconciler import BoxReconciler
 from carme_hub.spawners.form.offers import ended_early
 from carme_hub.spawners.hub.probe import answers
 from carme_hub.spawners.progress import Progress
@@ -22,7 +22,7 @@ LOOK, RETRY = 0.3, 2.0
 class BoxArrival:
     """Waits for one server. An engine that is silent is waited for, and said to be; the start's time limit ends it."""
 
-    def __init__(self, spawner: Any, keeper: BoxKeeper, told: Progress) -> None:
+    def __init__(self, spawner: Any, keeper: BoxReconciler, told: Progress) -> None:
         self._spawner = spawner
         self._keeper = keeper
         self._told = told

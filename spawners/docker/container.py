@@ -28,7 +28,7 @@ RESERVED_CREATE = frozenset({"labels", "host_config", "name", "environment", "us
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class ContainerOwner:
     """Which server of which hub a container is."""
 
     prefix: str
@@ -39,7 +39,7 @@ class Whose:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ContainerDefaults:
     """What is the same in every container of a site.
 
     Attributes:
@@ -59,7 +59,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ContainerSpec:
     """One container to be.
 
     Attributes:
@@ -68,8 +68,8 @@ class Wanted:
         gpus: ids of the host's GPUs. ends: UTC epoch seconds. port: where the server listens inside.
     """
 
-    whose: Whose
-    look: Look
+    whose: ContainerOwner
+    look: ContainerDefaults
     request: Request
     name: str
     image: str
@@ -85,7 +85,7 @@ class Wanted:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-def render(wanted: Wanted) -> Arguments:
+def render(wanted: ContainerSpec) -> Arguments:
     """Return the arguments of docker-py's ``create_container`` and of its ``create_host_config``."""
     look, request = wanted.look, wanted.request
     create: dict[str, Any] = {
@@ -128,7 +128,7 @@ def render(wanted: Wanted) -> Arguments:
     return create, host
 
 
-def labels(wanted: Wanted) -> dict[str, str]:
+def labels(wanted: ContainerSpec) -> dict[str, str]:
     """Return the labels: the only book of who has what until when."""
     whose, request = wanted.whose, wanted.request
     return {
@@ -147,7 +147,7 @@ def labels(wanted: Wanted) -> dict[str, str]:
     }
 
 
-def environment(wanted: Wanted) -> dict[str, str]:
+def environment(wanted: ContainerSpec) -> dict[str, str]:
     """Return what the inside sees; which GPUs there are is said even where there are none.
 
     An image may say ``NVIDIA_VISIBLE_DEVICES=all``, and an engine whose default runtime is NVIDIA's would obey.
@@ -160,7 +160,7 @@ def environment(wanted: Wanted) -> dict[str, str]:
     return {**wanted.environ, **own, "CARME_SESSION": wanted.whose.session}
 
 
-def _home(wanted: Wanted) -> Mount:
+def _home(wanted: ContainerSpec) -> Mount:
     source, target = wanted.home
     return Mount(target, source, type="bind" if source.startswith("/") else "volume")
 

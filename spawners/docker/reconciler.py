@@ -34,7 +34,7 @@ KEPT = 600.0
 TIME_LIMIT = "The time limit was reached."
 
 
-class BoxKeeper:
+class BoxReconciler:
     """One for a hub.
 
     Args:

@@ -13,12 +13,14 @@ from typing import Any
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.spawners.docker.engine import Engine, connection
 from carme_hub.spawners.docker.gpu_allocation import check_types
-from carme_hub.spawners.docker.reconciler import BoxKeeper
+from carme_hub.spawners.docker.reconciler import BoxReconciler
 
-_keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[BoxKeeper]] = weakref.WeakKeyDictionary()
+_keepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[BoxReconciler]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-async def box_keeper(spawner: Any, hub_db: Callable[[], Any]) -> BoxKeeper:
+async def box_keeper(spawner: Any, hub_db: Callable[[], Any]) -> BoxReconciler:
     """Return this process's keeper, started; the first caller starts it for everybody, by its own settings.
 
     A failure is not kept: the next caller tries again.
@@ -30,13 +32,13 @@ async def box_keeper(spawner: Any, hub_db: Callable[[], Any]) -> BoxKeeper:
     return await asyncio.shield(task)
 
 
-async def _start(spawner: Any, hub_db: Callable[[], Any]) -> BoxKeeper:
+async def _start(spawner: Any, hub_db: Callable[[], Any]) -> BoxReconciler:
     gpus = await asyncio.to_thread(spawner.box_gpus)
     if not callable(spawner.profile_list):
         profiles = parse_profiles(spawner.profile_list)
         check_types(gpus, {p.slug: set(p.gpus.types) for p in profiles if p.gpus is not None})
     spawner.log.info("GPUs to give out: %s", ", ".join(f"{gpu.id} ({gpu.type})" for gpu in gpus) or "none")
-    keeper = BoxKeeper(
+    keeper = BoxReconciler(
         Engine(connection(spawner.client_kwargs, spawner.tls_config)),
         gpus,
         hub_db,
@@ -57,7 +59,7 @@ def hub_identity(db: Any) -> str:
     return sha256(f"{url.render_as_string(hide_password=True)} {where}".encode()).hexdigest()[:16]
 
 
-def ready_keeper() -> BoxKeeper | None:
+def ready_keeper() -> BoxReconciler | None:
     """Return the keeper where it has been started, without waiting."""
     with contextlib.suppress(RuntimeError):
         task = _keepers.get(asyncio.get_running_loop())

@@ -26,8 +26,8 @@ from carme_hub.domain.sessions.profile_choice import offered
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, EngineRejected, EngineUnreachable, Refused
 from carme_hub.spawners.docker.arrival import BoxArrival
-from carme_hub.spawners.docker.container import Arguments, Look, Wanted, Whose, render
-from carme_hub.spawners.docker.reconciler import BoxKeeper
+from carme_hub.spawners.docker.container import Arguments, ContainerDefaults, ContainerOwner, ContainerSpec, render
+from carme_hub.spawners.docker.reconciler import BoxReconciler
 from carme_hub.spawners.docker.settings import BoxSettings, check_profile, with_site
 from carme_hub.spawners.docker.shared import box_keeper, ready_keeper
 from carme_hub.spawners.form.durations import duration
@@ -81,7 +81,7 @@ class CarmeDockerSpawner(BoxSettings, StartInPieces, OfferSettings, DockerSpawne
         if self.user is not None:  # there is none when the settings are checked
             self.object_name = self._object_name_default()
 
-    async def keeper(self) -> BoxKeeper:
+    async def keeper(self) -> BoxReconciler:
         """Return what all spawners of this hub share."""
         return await box_keeper(self, self._hub_db)
 
@@ -225,7 +225,7 @@ class CarmeDockerSpawner(BoxSettings, StartInPieces, OfferSettings, DockerSpawne
         if self.network_name == "host":
             self.ip, self.port = "127.0.0.1", random_port()
 
-    async def _have_image(self, keeper: BoxKeeper, image: str, told: Progress) -> None:
+    async def _have_image(self, keeper: BoxReconciler, image: str, told: Progress) -> None:
         policy = self.pull_policy.lower()
         there = await keeper.engine.has_image(image)
         if policy == "always" or (policy == "ifnotpresent" and not there):
@@ -236,16 +236,16 @@ class CarmeDockerSpawner(BoxSettings, StartInPieces, OfferSettings, DockerSpawne
             message = f"The image {image} is not on this machine. An administrator can fetch it: docker pull {image}"
             raise Refused(message, reason="image-missing")
 
-    async def _arguments(self, keeper: BoxKeeper, request: Request, gpus: tuple[str, ...]) -> Arguments:
+    async def _arguments(self, keeper: BoxReconciler, request: Request, gpus: tuple[str, ...]) -> Arguments:
         """Return what the engine is asked for."""
         owner = self.owner()
         folder = working_folder(owner, request)
         environ = {**self.container_environment, "JUPYTERHUB_ROOT_DIR": folder, **self.get_env()}
         environ |= {"HOME": owner.home, "USER": owner.name, "LOGNAME": owner.name, "SHELL": owner.shell}
         host_home = owner.home if self.system_users else self.format_volume_name(self.home_volume, self)
-        wanted = Wanted(
-            whose=Whose(*keeper.whose, self.user.name, self.name, self._session_id),
-            look=Look(
+        wanted = ContainerSpec(
+            whose=ContainerOwner(*keeper.whose, self.user.name, self.name, self._session_id),
+            look=ContainerDefaults(
                 network=self.network_name,
                 publish=not self.use_internal_ip and self.network_name != "host",
                 host_ip=self.host_ip,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from carme_hub.accounting.admission import Standing
+from carme_hub.accounting.admission import QuotaStatus
 from carme_hub.domain.quotas.decision import Decision
 from carme_hub.domain.quotas.rules import Ask
 from carme_hub.domain.wording import duration, gpu_hours, hours
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingBudget:
     """What a person may still use of one account, by the tightest rule.
 
     Attributes:
@@ -28,20 +28,20 @@ class Left:
 
 
 #: Said of every account while the ledger does not answer.
-NOT_KNOWN = Left("what is left is not known now")
+NOT_KNOWN = RemainingBudget("what is left is not known now")
 
 
-def left_of(standing: Standing, accounts: Iterable[str], now: float) -> dict[str, Left]:
+def left_of(standing: QuotaStatus, accounts: Iterable[str], now: float) -> dict[str, RemainingBudget]:
     """Return what is left of each account, all from one look at how things stand."""
     return {account: _left(standing.left(account, now)) for account in accounts}
 
 
-def _left(amount: int | None) -> Left:
+def _left(amount: int | None) -> RemainingBudget:
     if amount is None:
-        return Left("no limit")
+        return RemainingBudget("no limit")
     some = max(0, amount)
     little = some and hours(some) == "0"
-    return Left(f"{some // 1000} s left" if little else f"{hours(some)} h left", some)
+    return RemainingBudget(f"{some // 1000} s left" if little else f"{hours(some)} h left", some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def said(sentence: str, user: str, *, virtual: bool) -> str:
     return sentence.replace(" × ", " × virtual ") if virtual else sentence
 
 
-def cost_of(ask: Ask, decision: Decision, standing: Standing, user: str, *, virtual: bool = False) -> Cost:
+def cost_of(ask: Ask, decision: Decision, standing: QuotaStatus, user: str, *, virtual: bool = False) -> Cost:
     """Return the cost of what is asked, from the decision on it and from how things stand with any accounts."""
     standing = standing.of(ask.account)
     needs_grant = any(one.quota.needs_grant for one in standing.rules)

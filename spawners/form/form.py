@@ -22,7 +22,7 @@ from carme_hub.domain.sessions.profile import MISSING_FOLDER, UNLISTED, Limit, P
 from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, granted
 from carme_hub.domain.sessions.session import Request
 from carme_hub.paths import share_folder
-from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
@@ -60,7 +60,7 @@ class Offer:
     virtual: bool = False
     why_empty: str = ""
     source: str = "Slurm"
-    left: Mapping[str, Left] = field(default_factory=dict)
+    left: Mapping[str, RemainingBudget] = field(default_factory=dict)
     bookings: Bookings | None = None
     curves: tuple[Measured, ...] = ()
     makes_folders: bool = True

@@ -17,7 +17,7 @@ from carme_hub.errors import CarmeError
 _MAGNETIC = "MAGNETIC"
 
 
-class ByHand:
+class OtherReservations:
     """The hub's look at them.
 
     Args:

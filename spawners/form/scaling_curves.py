@@ -33,7 +33,7 @@ class _Point(BaseModel):
     quiet: _Number | None = None
 
 
-class Sent(BaseModel):
+class CurveUpload(BaseModel):
     """A curve as a session sends it. The image is the session's, and not for it to say."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -57,7 +57,7 @@ class Sent(BaseModel):
     points: Annotated[list[_Point], Field(min_length=1, max_length=40)]
 
     @model_validator(mode="after")
-    def _fits(self) -> Sent:
+    def _fits(self) -> CurveUpload:
         if self.limit not in LIMITS:
             raise ValueError(f"limit is one of {', '.join(filter(None, LIMITS))}, or empty")
         if self.ranks > self.most:

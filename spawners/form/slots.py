@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from carme_hub.domain.calendar import slots
-from carme_hub.domain.calendar.conflicts import Crossing, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation
 from carme_hub.domain.calendar.slurm_reservations import PREFIX, SlurmReservation
@@ -29,7 +29,7 @@ from carme_hub.domain.sessions.profile_choice import Problem
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import Refused, StoreError
 from carme_hub.spawners.form.durations import clock, clock_there, duration
-from carme_hub.spawners.form.other_reservations import ByHand
+from carme_hub.spawners.form.other_reservations import OtherReservations
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationReads, ReservationStore
 from carme_hub.store.threads import in_store_thread
@@ -50,7 +50,7 @@ class SlotOver(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CalendarView:
     """What is known of the calendar.
 
     Attributes:
@@ -91,14 +91,16 @@ class Slots:
         self._fresh = fresh
         self._patience = patience
         self._log = log or logging.getLogger(__name__)
-        self._by_hand = in_slurm and ByHand(in_slurm, self._stems, clock=clock, patience=patience, log=self._log)
+        self._by_hand = in_slurm and OtherReservations(
+            in_slurm, self._stems, clock=clock, patience=patience, log=self._log
+        )
         self._asked = float("-inf")
         self._reading: asyncio.Task[None] | None = None
-        self._made: tuple[float, tuple[Look, Cluster], Timetable] | None = None
+        self._made: tuple[float, tuple[CalendarView, Cluster], Timetable] | None = None
         #: What is known, without asking.
-        self.latest = Look()
+        self.latest = CalendarView()
 
-    async def look(self) -> Look:
+    async def look(self) -> CalendarView:
         """Return the calendar as it was a few seconds ago, or longer ago and marked silent."""
         if self._reading is None and not 0 <= self._clock() - self._asked < self._fresh:
             self._asked = self._clock()
@@ -126,7 +128,7 @@ class Slots:
         timetable = self._timetable(look, cluster)
         return Bookings(user, frozenset(groups), accounts, look, cluster, self._clock(), timetable)
 
-    def _timetable(self, look: Look, cluster: Cluster) -> Timetable:
+    def _timetable(self, look: CalendarView, cluster: Cluster) -> Timetable:
         """Return what all pages of a few seconds share."""
         now, of = self._clock(), (look, cluster)
         if (
@@ -181,7 +183,7 @@ class Slots:
     async def _read(self) -> None:
         try:
             known = tuple(await in_store_thread(self._overlapping))
-            self.latest = Look(known, ever=True, by_hand=self.latest.by_hand)
+            self.latest = CalendarView(known, ever=True, by_hand=self.latest.by_hand)
         except StoreError as error:
             if not self.latest.silent_since:
                 self.latest = replace(self.latest, silent_since=self._asked)
@@ -220,7 +222,7 @@ class Bookings:
     user: str
     groups: frozenset[str] = frozenset()
     accounts: Sequence[str] | None = None
-    look: Look = field(default_factory=Look)
+    look: CalendarView = field(default_factory=CalendarView)
     cluster: Cluster = field(default_factory=Cluster)
     now: float = 0.0
     timetable: Timetable | None = None
@@ -305,7 +307,7 @@ class Bookings:
                 return f"Outside your booking “{each.title}”, which {why}"
         return ""
 
-    def in_the_way(self, request: Request) -> Crossing | None:
+    def in_the_way(self, request: Request) -> ReservationConflict | None:
         """Return what a session that starts now would run into; None for nothing, and in a reservation."""
         if request.reservation or not self.cluster.known:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from carme_hub.domain.calendar.conflicts import Crossing
+from carme_hub.domain.calendar.conflicts import ReservationConflict
 from carme_hub.domain.calendar.reservations import Kind, Reservation
 from carme_hub.domain.sessions.availability import Cluster, Suggestion, outlook, sentence, sooner
 from carme_hub.domain.sessions.profile import Limit, Profile
@@ -80,7 +80,9 @@ def _inside(bookings: Bookings, reservation: Reservation, request: Request, sile
     return _answer(f"{where}: {starts}, {limit}", "now", begin)
 
 
-def _warned(bookings: Bookings, found: Crossing, request: Request, said: str, minutes: int, virtual: bool) -> str:
+def _warned(
+    bookings: Bookings, found: ReservationConflict, request: Request, said: str, minutes: int, virtual: bool
+) -> str:
     """Say what is in the way, and what is not."""
     cause = found.causes[0] if found.causes else None
     title = bookings.title(cause) if cause is not None else ""

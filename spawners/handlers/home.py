@@ -19,8 +19,8 @@ from carme_hub.booking import messages
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
-from carme_hub.spawners.handlers.notices import Board, Shown, notices_for, service_href, shown
-from carme_hub.spawners.maintenance.affected_sessions import WaysOut, all_in_the_way
+from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
+from carme_hub.spawners.maintenance.affected_sessions import Alternatives, all_in_the_way
 from carme_hub.spawners.maintenance.alternatives import ways_out
 
 #: The name under which ``configure`` adds the service of the calendar.
@@ -33,11 +33,11 @@ NEWS = 86_400
 class OfCalendar:
     """What the calendar means to one user now."""
 
-    notices: Sequence[Shown] = ()
-    ways_out: Sequence[WaysOut] = ()
+    notices: Sequence[Notice] = ()
+    ways_out: Sequence[Alternatives] = ()
 
 
-class CalendarOfHub(Board[OfCalendar]):
+class CalendarOfHub(NoticeLookup[OfCalendar]):
     """Reads what one user should see of the calendar."""
 
     def __init__(self) -> None:
@@ -65,14 +65,14 @@ class CalendarOfHub(Board[OfCalendar]):
         return ask
 
 
-def of_problems(known: Sequence[Reservation], user: str, now: float) -> Iterator[Shown]:
+def of_problems(known: Sequence[Reservation], user: str, now: float) -> Iterator[Notice]:
     """Yield which bookings of a user cannot be kept, and why."""
     for each in known:
         if each.problem and each.owner == user and each.kind is Kind.BOOKING and each.state in PROMISED:
             yield _shown("danger", each, messages.problem(each, now))
 
 
-def of_released(past: Sequence[Reservation], now: float) -> Iterator[Shown]:
+def of_released(past: Sequence[Reservation], now: float) -> Iterator[Notice]:
     """Yield which bookings were given back because nobody used them."""
     for each in past:
         if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS:
@@ -81,7 +81,7 @@ def of_released(past: Sequence[Reservation], now: float) -> Iterator[Shown]:
 
 def of_times(
     known: Sequence[Reservation], user: str, groups: Sequence[str], accounts: Sequence[str], now: float
-) -> Iterator[Shown]:
+) -> Iterator[Notice]:
     """Yield which bookings are now, and which begin within a day. Of those with a problem that is said."""
     for each in slots.mine(known, user, groups, accounts, now):
         if not each.problem:
@@ -92,8 +92,8 @@ def of_times(
             yield _shown("info", each, messages.soon(each, now))
 
 
-def _shown(level: str, one: Reservation, text: str) -> Shown:
-    return Shown(level, text, f"bookings/{one.id}", "The booking")
+def _shown(level: str, one: Reservation, text: str) -> Notice:
+    return Notice(level, text, f"bookings/{one.id}", "The booking")
 
 
 class CarmeHomeHandler(HomeHandler):
@@ -101,7 +101,7 @@ class CarmeHomeHandler(HomeHandler):
 
     _gpu_time: dict[str, Any] | None = None
     _calendar: dict[str, Any] | None = None
-    _ways_out: Sequence[WaysOut] = ()
+    _ways_out: Sequence[Alternatives] = ()
     #: Why what was asked for on this page was not done.
     _refused = ""
 

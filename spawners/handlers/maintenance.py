@@ -14,7 +14,7 @@ from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
 from carme_hub.spawners.hub.shared import Shared, ready
-from carme_hub.spawners.maintenance.alternatives import Doing, make_way, move
+from carme_hub.spawners.maintenance.alternatives import PendingActions, make_way, move
 
 _WHICH = r"/carme/sessions/([0-9a-f-]{36})/(move|make-way)"
 API, FORM = rf"/api{_WHICH}", _WHICH
@@ -24,7 +24,7 @@ _NOT_KNOWN = "Slurm or the calendar does not answer, so nothing was changed. Try
 
 async def _do(handler: Any, part: Shared, user: Any, session: Session, what: str) -> bool:
     """Do one of both; return whether it is done by now."""
-    doing: Doing = handler.settings.setdefault("carme_doing", Doing())
+    doing: PendingActions = handler.settings.setdefault("carme_doing", PendingActions())
     work = move if what == "move" else make_way
     return await doing.once(session.id, what, lambda: work(handler, part, user, session))
 

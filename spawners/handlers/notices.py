@@ -31,7 +31,7 @@ MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Notice:
     """One notice: Bootstrap's word for its colour, a sentence, and where it leads below the service."""
 
     level: str
@@ -40,7 +40,7 @@ class Shown:
     link_words: str
 
 
-class Board(Generic[T]):
+class NoticeLookup(Generic[T]):
     """Looks something up for one user, beside the loop.
 
     Args:
@@ -107,13 +107,13 @@ class Board(Generic[T]):
         raise NotImplementedError
 
 
-class NoticesOfHub(Board[Sequence[Shown]]):
+class NoticesOfHub(NoticeLookup[Sequence[Notice]]):
     """Reads what one user should see of GPU time."""
 
     def __init__(self) -> None:
         super().__init__((), "Notices")
 
-    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[Sequence[Shown]]] | None:
+    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[Sequence[Notice]]] | None:
         admission = getattr(part, "admission", None)
         if admission is None:
             return None
@@ -126,9 +126,9 @@ class NoticesOfHub(Board[Sequence[Shown]]):
 
         accounts, owned = book.accounts_of(user.name), None if user.admin else book.coordinates(user.name)
 
-        async def ask() -> list[Shown]:
+        async def ask() -> list[Notice]:
             found = await open_notices(admission.ledger, person, accounts, owned, answer)
-            return [Shown(each.notice.level, each.notice.text, each.link, each.link_words) for each in found]
+            return [Notice(each.notice.level, each.notice.text, each.link, each.link_words) for each in found]
 
         return ask
 
@@ -141,7 +141,7 @@ async def notices_for(handler: Any) -> dict[str, Any]:
     return shown(notices, service_href(handler, SERVICE))
 
 
-def shown(notices: Sequence[Shown], href: str) -> dict[str, Any]:
+def shown(notices: Sequence[Notice], href: str) -> dict[str, Any]:
     """Return some notices for the template, how many more there are, and where."""
     return {"notices": notices[:MOST], "more": len(notices[MOST:]), "href": href}
 

@@ -35,7 +35,7 @@ from carme_hub.domain.sessions.profile_choice import Problem
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.paths import share_folder
-from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, Left
+from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer, live_answer, render_form, request_shown, takeable
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html
@@ -47,7 +47,7 @@ from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
 from carme_hub.spawners.hub.start_queue import HANDLERS as SERVERS
-from carme_hub.spawners.hub.start_queue import Queued, answer_requests_first, failing_start, queue_starts
+from carme_hub.spawners.hub.start_queue import QueuedHandler, answer_requests_first, failing_start, queue_starts
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def templates_path() -> str:
     return str(share_folder() / "templates")
 
 
-class CarmeSpawnHandler(Queued, SpawnHandler):
+class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
     """The form: GET shows it, POST starts what it says."""
 
     def queued(self) -> bool:
@@ -352,9 +352,9 @@ def _offers(spawner: Any) -> bool:
 
 async def cost_of(
     spawner: Any, offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
-) -> tuple[Cost | None, Mapping[str, Left]]:
+) -> tuple[Cost | None, Mapping[str, RemainingBudget]]:
     """Return what the form's choice would cost and what is left by account; None and {} where GPU time is not kept."""
-    ask: Callable[[Request | None], Awaitable[tuple[Cost | None, Mapping[str, Left]]]] | None
+    ask: Callable[[Request | None], Awaitable[tuple[Cost | None, Mapping[str, RemainingBudget]]]] | None
     ask = getattr(spawner, "cost", None)
     if ask is None:
         return None, {}

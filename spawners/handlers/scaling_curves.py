@@ -15,7 +15,7 @@ from tornado import web
 from carme_hub.domain.scaling_curve import Measured
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import StoreError
-from carme_hub.spawners.form.scaling_curves import Sent
+from carme_hub.spawners.form.scaling_curves import CurveUpload
 from carme_hub.spawners.handlers.companions import OfSession
 from carme_hub.spawners.hub.shared import Shared, ready
 from carme_hub.store.threads import in_store_thread
@@ -52,11 +52,11 @@ async def curves_of(user: str) -> tuple[Measured, ...]:
     return tuple(Measured.from_value(image, script, value) for image, script, value in found)
 
 
-def _sent(body: bytes) -> Sent:
+def _sent(body: bytes) -> CurveUpload:
     if len(body) > _LARGEST_BODY:
         raise web.HTTPError(413, f"A curve has at most {_LARGEST_BODY} bytes.")
     try:
-        return Sent.model_validate_json(body)
+        return CurveUpload.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"

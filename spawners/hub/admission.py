@@ -28,7 +28,7 @@ from carme_hub.errors import CarmeError, NoAccount, QuotaExceeded, Refused
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
-from carme_hub.spawners.form.cost import Cost, Left, cost_of, in_booking, left_of, said
+from carme_hub.spawners.form.cost import Cost, RemainingBudget, cost_of, in_booking, left_of, said
 from carme_hub.spawners.hub import refusal_metrics
 from carme_hub.store.ledger.writes import LedgerStore
 
@@ -184,7 +184,7 @@ class Admission:
 
     async def cost(
         self, user: Any, request: Request | None, *, slot: str = "", instead_of: str = ""
-    ) -> tuple[Cost | None, dict[str, Left]]:
+    ) -> tuple[Cost | None, dict[str, RemainingBudget]]:
         """Return what a choice would cost its account, and whether the policy allows it now; nothing is written.
 
         Beside it what is left of each account of the user's, by one look at the ledger; that alone where no choice is.

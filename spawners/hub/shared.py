@@ -24,12 +24,12 @@ from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import StoreError
 from carme_hub.sessions.associations import AssociationBook, book_of
-from carme_hub.sessions.reconciler import SessionKeeper
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.reconciler import SessionReconciler
+from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.watcher import SlurmWatcher
-from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.slots import Slots
 from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterLook
@@ -67,14 +67,14 @@ class Shared:
         self._hub_db = hub_db
         self._spawners: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.book: SessionBook
-        self.keeper: SessionKeeper
+        self.book: SessionRegistry
+        self.keeper: SessionReconciler
         self.curves: CurveStore
 
     async def start(self) -> None:
         """Open the database, read the open sessions, and begin to look at Slurm."""
         engine = await in_store_thread(self._store.open)
-        self.book = SessionBook(SessionStore(engine), self.settings.cluster)
+        self.book = SessionRegistry(SessionStore(engine), self.settings.cluster)
         await self.book.load()
         self.curves = CurveStore(engine, self.settings.cluster)
         if self._quotas.enabled:
@@ -87,7 +87,7 @@ class Shared:
             counted = self._counted_by
             self.slots = Slots(engine, self.settings.cluster, licenses=counted, in_slurm=in_slurm, log=self.log)
         self._revoke_unborn()
-        self.keeper = SessionKeeper(self.book, self.client, self.watcher, forget=self.revoke, log=self.log)
+        self.keeper = SessionReconciler(self.book, self.client, self.watcher, forget=self.revoke, log=self.log)
         self.book.on_change(self._tell_spawner)
         self.watcher.start()
         self.keeper.start()
@@ -119,7 +119,7 @@ class Shared:
 
     async def cost(
         self, user: Any, request: Request | None, instead_of: str = ""
-    ) -> tuple[Cost | None, Mapping[str, Left]]:
+    ) -> tuple[Cost | None, Mapping[str, RemainingBudget]]:
         """Return what a choice would cost, and what is left by account; None and {} where GPU time is not kept."""
         if self.admission is None:
             return None, {}

@@ -192,7 +192,7 @@ def answer_requests_first(handler: type[Any]) -> None:
 
     @functools.wraps(prepare)
     async def counted(self: Any) -> None:
-        if not (isinstance(self, Queued) and self.queued()):
+        if not (isinstance(self, QueuedHandler) and self.queued()):
             start_queue(self.settings).request_begins()
         await prepare(self)
 
@@ -200,7 +200,7 @@ def answer_requests_first(handler: type[Any]) -> None:
     setattr(handler, "prepare", counted)  # noqa: B010
 
 
-class Queued:
+class QueuedHandler:
     """Goes before the class of a handler that starts or stops servers, which waits for its turn and other requests."""
 
     if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class StartInPieces(Base):
         return super().run_pre_spawn_hook()
 
 
-class QueuedServerHandler(Queued, UserServerAPIHandler):
+class QueuedServerHandler(QueuedHandler, UserServerAPIHandler):
     """``/hub/api/users/NAME/server…``: starts and stops go in one after the other."""
 
     def post(self, *args: Any, **more: Any) -> Awaitable[None]:
@@ -257,7 +257,7 @@ class QueuedServerHandler(Queued, UserServerAPIHandler):
         return start_queue(self.settings).paced(super().delete(*args, **more))
 
 
-class QueuedProgressHandler(Queued, SpawnProgressAPIHandler):
+class QueuedProgressHandler(QueuedHandler, SpawnProgressAPIHandler):
     """``…/progress``: the page of each start that is going on asks for this once."""
 
     @needs_scope("read:servers")

@@ -24,7 +24,7 @@ from carme_hub.spawners.form.start_estimate import prospect
 
 
 @dataclass(frozen=True, slots=True)
-class InTheWay:
+class AffectedSession:
     """A running session and the first maintenance that it is in the way of."""
 
     session: Session
@@ -44,7 +44,7 @@ def lookout(now: float) -> Period:
 
 def found_in_the_way(
     session: Session, jobs: Iterable[Job], known: Iterable[Reservation], now: float
-) -> InTheWay | None:
+) -> AffectedSession | None:
     """Return what a session is in the way of; None for nothing, and where it does not run or is being stopped.
 
     Args:
@@ -55,12 +55,12 @@ def found_in_the_way(
     soon = (each for each in known if each.kind is Kind.MAINTENANCE and each.state in PROMISED)
     windows = sorted((each for each in soon if each.period.overlaps(lookout(now))), key=lambda each: each.period)
     there = ((job, window) for job in jobs for window in windows if in_the_way(window, [job]))
-    return next((InTheWay(session, job, window) for job, window in there), None)
+    return next((AffectedSession(session, job, window) for job, window in there), None)
 
 
 def all_in_the_way(
     sessions: Iterable[Session], snapshot: Snapshot | None, known: Iterable[Reservation], now: float
-) -> Iterator[InTheWay]:
+) -> Iterator[AffectedSession]:
     """Yield those of some sessions that are in the way, by the newest look at the queue."""
     there = [*known]
     for session in sessions if snapshot is not None else ():
@@ -73,7 +73,7 @@ def all_in_the_way(
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RestartOptions:
     """How a session starts again: with which user options, what they come to, or why it cannot."""
 
     options: Mapping[str, object]
@@ -81,7 +81,7 @@ class Again:
     problem: str = ""
 
 
-def again(offer: Offer, options: Mapping[str, object], found: InTheWay, now: float) -> Again:
+def again(offer: Offer, options: Mapping[str, object], found: AffectedSession, now: float) -> RestartOptions:
     """Return how a session starts again elsewhere: with the same choice, for what is left of its time.
 
     Where the profile does not give just that, it is the next longer time that it does, or what was asked at first. Out
@@ -99,12 +99,12 @@ def again(offer: Offer, options: Mapping[str, object], found: InTheWay, now: flo
     for chosen in (*({**asked, "time_minutes": minutes} for minutes in times), asked):
         request, problems = offer.examine(chosen)
         if request is not None:
-            return Again(chosen, request)
+            return RestartOptions(chosen, request)
         problem = " ".join(each.message for each in problems)
-    return Again(asked, None, problem)
+    return RestartOptions(asked, None, problem)
 
 
-def minutes_left(found: InTheWay, now: float) -> int:
+def minutes_left(found: AffectedSession, now: float) -> int:
     """Return what is left of a session's time, in minutes; of one without a limit what it asked for."""
     if not found.job.end:
         return found.session.request.time_limit
@@ -152,7 +152,7 @@ def _at(said: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class WaysOut:
+class Alternatives:
     """What a user is offered for a session that is in the way.
 
     Attributes:
@@ -174,13 +174,13 @@ class WaysOut:
     refunded: bool
 
 
-def begins(found: InTheWay, now: float) -> str:
+def begins(found: AffectedSession, now: float) -> str:
     """Say which maintenance it is and when it begins."""
     one = found.maintenance
     when = "has begun" if one.period.start <= now else f"begins {_at(clock(one.period.start, now))}"
     return f"Maintenance of {found.nodes} {when}: {one.title}."
 
 
-def time_said(again: Again) -> str:
+def time_said(again: RestartOptions) -> str:
     """Return for how long it starts again."""
     return duration(again.request.time_limit) if again.request is not None else ""

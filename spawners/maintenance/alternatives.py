@@ -21,8 +21,8 @@ from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.hub.shared import Shared
 from carme_hub.spawners.maintenance.affected_sessions import (
-    InTheWay,
-    WaysOut,
+    AffectedSession,
+    Alternatives,
     again,
     begins,
     found_in_the_way,
@@ -52,7 +52,7 @@ class NotMoved(Refused):
     reason = "not-moved"
 
 
-async def ways_out(part: Shared, user: Any, found: InTheWay, now: float) -> WaysOut:
+async def ways_out(part: Shared, user: Any, found: AffectedSession, now: float) -> Alternatives:
     """Return what is offered for a session that is in the way."""
     session, job = found.session, found.job
     offer = await user.spawner.offer()
@@ -60,7 +60,7 @@ async def ways_out(part: Shared, user: Any, found: InTheWay, now: float) -> Ways
     next_one = again(offer, options or {}, found, now)
     patience = float(user.spawner.start_timeout)
     refunded, refund = refund_of(part, found, now)
-    return WaysOut(
+    return Alternatives(
         session=session.id,
         server=session.server_name,
         begins=begins(found, now),
@@ -74,7 +74,7 @@ async def ways_out(part: Shared, user: Any, found: InTheWay, now: float) -> Ways
     )
 
 
-def refund_of(part: Shared, found: InTheWay, now: float) -> tuple[bool, str]:
+def refund_of(part: Shared, found: AffectedSession, now: float) -> tuple[bool, str]:
     """Return whether GPU time comes back for a session that makes way, and what is said of it."""
     job, request = found.job, found.session.request
     if part.admission is None or not job.gpus:
@@ -90,7 +90,7 @@ def refund_of(part: Shared, found: InTheWay, now: float) -> tuple[bool, str]:
 # -- doing it ---------------------------------------------------------------------------------------------------------
 
 
-class Doing:
+class PendingActions:
     """What is being done with sessions that are in the way: for each session one thing, once."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Doing:
             task.exception()  # whoever waited has it; asyncio complains where nobody did
 
 
-async def look_now(part: Shared, session: Session) -> InTheWay:
+async def look_now(part: Shared, session: Session) -> AffectedSession:
     """Return what a session is in the way of, by the calendar and Slurm as they are now.
 
     Raises:

@@ -27,7 +27,7 @@ from carme_hub.domain.sessions.profile_choice import offered
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import CarmeError, ConfigError, ContainerError, Refused, SlurmRejected, StoreError
 from carme_hub.sessions.submission import submit_once
-from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.offers import failure, refusal
 from carme_hub.spawners.handlers.callback import HANDLERS
@@ -39,7 +39,7 @@ from carme_hub.spawners.hub.startup import start_with_hub
 from carme_hub.spawners.hub.tls import certificate_of, issue_certificate
 from carme_hub.spawners.job_script import Server, render, session_folder, tls_paths, working_folder
 from carme_hub.spawners.progress import Progress, started_sentence, waiting_event
-from carme_hub.spawners.session_state import SessionTruth
+from carme_hub.spawners.session_state import SessionStatus
 from carme_hub.spawners.slurm.arrival import Arrival
 from carme_hub.spawners.slurm.settings import SessionSettings
 
@@ -61,7 +61,7 @@ class Abandoned:
         return self
 
 
-class SlurmContainerSpawner(SessionTruth, StartInPieces, SessionSettings):
+class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
     """Starts single-user servers as Slurm jobs in containers."""
 
     _session_id = ""
@@ -118,7 +118,7 @@ class SlurmContainerSpawner(SessionTruth, StartInPieces, SessionSettings):
             bookings=await part.slots.of(self.user.name, groups, accounts, cluster) if part.slots is not None else None,
         )
 
-    async def cost(self, request: Request | None) -> tuple[Cost | None, Mapping[str, Left]]:
+    async def cost(self, request: Request | None) -> tuple[Cost | None, Mapping[str, RemainingBudget]]:
         """Return what a choice would cost, and what is left by account; None and {} where GPU time is not kept."""
         return await (await self.shared()).cost(self.user, request)
 

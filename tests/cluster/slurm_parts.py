@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from carme_hub.domain.cluster.jobs import Job, JobSpec
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Standing, Verdict, judge
+from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, Verdict, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.cli.client import SlurmCli
@@ -138,7 +138,7 @@ async def settled(client: SlurmCli, job: JobSpec, number: int, within: float = 2
         asked = time.monotonic()
         accounting = Accounting(asked, await client.records(job.name, job.user, time.time() - 600))
         verdict = judge(history, now=time.monotonic(), job_id=number, accounting=accounting)
-        if verdict.standing is Standing.GONE:
+        if verdict.standing is Liveness.GONE:
             return verdict
         assert time.monotonic() < end, verdict
         await asyncio.sleep(0.2)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from slurm_parts import CommandsOfTheHub, hub_client, spec, submitter
 
-from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import spots_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.licenses import faults, named_by
@@ -41,7 +41,7 @@ class Site:
         self.slurm = ReservationsCli(self.commands)
         engine = CarmeStore(url=f"sqlite:///{folder}/carme.sqlite").open()
         self.store = ReservationStore(LedgerStore(engine), licenses=LICENSES)
-        self.keeper = ReservationKeeper(
+        self.keeper = ReservationReconciler(
             *(self.store, self.slurm, "lab"), clock=time.time, members=lambda _: [], jobs=lambda: Snapshot(0, 0, {})
         )
 
@@ -52,7 +52,7 @@ class Site:
         begin = int(time.time() + start * 3600)
         period = Period(begin, begin + int(hours * 3600))
         calendar = Calendar(self.store, "lab", lambda: supply, time.time)
-        (made,) = await calendar.book(Wish(owner, "physics", "Work", Need("a100", 2, 2), [Time(period)]))
+        (made,) = await calendar.book(BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [Time(period)]))
         return made
 
     async def booked(self, owner: str) -> Reservation:

@@ -12,7 +12,7 @@ from slurm_parts import CommandsOfTheHub
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.rules import Quota, Who
-from carme_hub.domain.quotas.slurm_limits import Entity, Fence, Needs, Plan, plan
+from carme_hub.domain.quotas.slurm_limits import Entity, LimitSettings, Needs, Plan, plan
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.billing import BillingReader
@@ -91,7 +91,7 @@ async def test_slurm_holds_jobs_back_without_any_check_of_ours(books: Cluster) -
 
 
 async def test_every_job_may_be_limited_as_sessions_are(books: Cluster) -> None:
-    await run(books, {}, fence=Fence(every_job=True))
+    await run(books, {}, fence=LimitSettings(every_job=True))
     jobs = [books.sbatch("--mem=50", "--gres=gpu:a100:1", user="alice", script=WAIT) for _ in range(3)]
     long = books.sbatch("--mem=50", "--gres=gpu:a100:1", "-t", "130", user="ada", script=WAIT)
     books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(jobs[2]) and "MaxJobs" in r["reason"]])
@@ -132,7 +132,7 @@ async def test_what_sacctmgr_says_it_did_but_did_not_is_seen(books: Cluster) -> 
 
 
 async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(books: Cluster) -> None:
-    fence = Fence(session_qos="sessions")
+    fence = LimitSettings(session_qos="sessions")
     _, last = await run(books, {}, fence=fence, as_administrator=True)
     again, _ = await run(books, last, fence=fence)
     assert (again.changes, again.drift, again.left_out) == ((), (), ())

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from slurm_parts import hub_client, hub_reservations
 
-from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import spots_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
@@ -159,10 +159,12 @@ async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, t
     await client.close()
     store = ReservationStore(LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()))
     calendar = Calendar(store, "lab", lambda: Supply(spots_of(nodes), by_node=True), time.time)
-    keeper = ReservationKeeper(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
+    keeper = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
     start = int(time.time()) + HOUR
     times = [Time(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
-    booked = await calendar.book(Wish("alice", "physics", "A class", Need("a100", 1, 6), times, group="course"))
+    booked = await calendar.book(
+        BookingRequest("alice", "physics", "A class", Need("a100", 1, 6), times, group="course")
+    )
     names = {name for each in booked for name in each.names()}
 
     async def kept() -> set[str]:

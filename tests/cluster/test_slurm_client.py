@@ -21,7 +21,7 @@ from slurm_parts import SECRET, WAYS, CommandsOfTheHub, hub_client, look, record
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.reasons import end_sentence, refusal_sentence
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.liveness import History, Standing, judge
+from carme_hub.domain.sessions.liveness import History, Liveness, judge
 from carme_hub.errors import SlurmRejected
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.cli.client import SlurmCli
@@ -189,12 +189,12 @@ async def test_a_requeued_job_is_noticed_and_both_incarnations_are_known(quiet: 
     assert again.submitted > first.submitted
     observed = History.of([await look(client, job)])
     verdict = judge(observed, now=time.monotonic(), job_id=number, submitted=first.submitted)
-    assert (verdict.standing, verdict.requeued) == (Standing.ALIVE, True)
+    assert (verdict.standing, verdict.requeued) == (Liveness.ALIVE, True)
     async with asyncio.timeout(30):
         while "REQUEUED" not in [r.state for r in await client.records(job.name, "alice", time.time())]:
             await asyncio.sleep(0.2)
     await client.cancel(again)
-    assert (await settled(client, job, number)).standing is Standing.GONE
+    assert (await settled(client, job, number)).standing is Liveness.GONE
 
 
 async def test_hostile_names_arrays_and_het_jobs_break_nothing(quiet: Cluster, client: SlurmCli) -> None:

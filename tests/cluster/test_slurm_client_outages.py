@@ -12,7 +12,7 @@ from rig.hub import wait_saved
 from slurm_parts import WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
 
 from carme_hub.domain.cluster.jobs import Job, Phase
-from carme_hub.domain.sessions.liveness import History, Standing, judge
+from carme_hub.domain.sessions.liveness import History, Liveness, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.sandbox import Sandbox
@@ -56,7 +56,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
         for _ in range(2):
             history = history.add(await look(client, job))
         assert history.error
-        assert judge(history, now=time.monotonic(), job_id=number).standing is not Standing.GONE
+        assert judge(history, now=time.monotonic(), job_id=number).standing is not Liveness.GONE
         await _all_fail(client, within=7)
         if fault != "munge":
             assert not await client.ping()
@@ -74,7 +74,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
         assert time.monotonic() < end
         await asyncio.sleep(0.3)
     verdict = judge(history, now=time.monotonic(), job_id=number)
-    assert verdict.standing is Standing.ALIVE
+    assert verdict.standing is Liveness.ALIVE
     assert verdict.job is not None
     assert verdict.job.state == "RUNNING"
 
@@ -95,7 +95,7 @@ async def test_with_accounting_down_the_queue_is_known_and_an_end_is_not(quiet: 
         await until(client, job, "CANCELLED")
         history = History.of([await look(client, job), await look(client, job)])
         verdict = judge(history, now=time.monotonic(), job_id=number)
-        assert (verdict.standing, verdict.wants_records) == (Standing.UNKNOWN, True)
+        assert (verdict.standing, verdict.wants_records) == (Liveness.UNKNOWN, True)
     finally:
         Sandbox(quiet.state).up()
     await settled(client, job, number, within=60)

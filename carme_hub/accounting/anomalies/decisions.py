@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from carme_hub.accounting.anomalies import detection
-from carme_hub.accounting.context import Books, Unknown
+from carme_hub.accounting.context import LedgerContext, Unknown
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Entry, Kind, charge_key, refund_key
 from carme_hub.errors import Refused
@@ -11,7 +11,7 @@ from carme_hub.store.ledger.rows import gpus_of
 from carme_hub.store.ledger.writes import Anomaly, LedgerWrites
 
 
-def decide_anomaly(books: Books, id: int, actor: str, decision: str, seconds: int | None) -> Entry | None:
+def decide_anomaly(books: LedgerContext, id: int, actor: str, decision: str, seconds: int | None) -> Entry | None:
     """Settle an anomaly and return what was charged or corrected for it.
 
     Args:
@@ -43,7 +43,7 @@ def decide_anomaly(books: Books, id: int, actor: str, decision: str, seconds: in
 
 
 def _entry(
-    books: Books, writes: LedgerWrites, found: Anomaly, actor: str, decision: str, seconds: int, now: float
+    books: LedgerContext, writes: LedgerWrites, found: Anomaly, actor: str, decision: str, seconds: int, now: float
 ) -> Entry:
     if not found.submitted:
         raise Refused(
@@ -75,7 +75,7 @@ def _entry(
     )
 
 
-def _price(books: Books, writes: LedgerWrites, found: Anomaly, gpus: tuple[Gpus, ...]) -> tuple[int, int]:
+def _price(books: LedgerContext, writes: LedgerWrites, found: Anomaly, gpus: tuple[Gpus, ...]) -> tuple[int, int]:
     """Return rate and factor: of the charge that was written, or those that counted when it was recorded."""
     seen = found.seen
     if found.kind == detection.CHANGED:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from carme_hub.accounting.context import Books
+from carme_hub.accounting.context import LedgerContext
 from carme_hub.accounting.credit_expiry import Live, expire_due, live_credits
-from carme_hub.accounting.usage_snapshot import NOTHING_FREED, Freed, Gathering, about_time, moments
+from carme_hub.accounting.usage_snapshot import NOTHING_FREED, ReleasedHold, SnapshotReader, about_time, moments
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Entry, Kind, price, release_key, slot_key
@@ -34,7 +34,7 @@ SMALL = 60
 PARTS = 8
 
 
-class Over(Refused):
+class SlotClosed(Refused):
     """The reservation's GPU time has been given back already."""
 
     reason = "over"
@@ -69,7 +69,7 @@ def slot_of(reservation: Reservation) -> Slot:
     return Slot(*whose, own, period.start, period.end, reservation.title, also)
 
 
-def price_of(books: Books, slot: Slot) -> int:
+def price_of(books: LedgerContext, slot: Slot) -> int:
     """Return what the whole slot costs now, in milli-GPU-seconds."""
     return rate_of(slot.parts(_usual(books))) * (slot.end - slot.start)
 
@@ -82,12 +82,12 @@ def holding(reads: LedgerReads) -> dict[str, int]:
 # -- booking ----------------------------------------------------------------------------------------------------------
 
 
-def hold(books: Books, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
+def hold(books: LedgerContext, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
     """Decide by the rules on GPU time in the windows of the slot's time, and hold its whole price; see ``hold_all``."""
     return hold_all(books, writes, [slot], person, actor)
 
 
-def hold_all(books: Books, writes: LedgerWrites, slots: Sequence[Slot], person: Person, actor: str) -> Decision:
+def hold_all(books: LedgerContext, writes: LedgerWrites, slots: Sequence[Slot], person: Person, actor: str) -> Decision:
     """Hold for all times of a booking, each decided beside those before it; what refuses one of them refuses all.
 
     A slot that holds already is granted as it is; where one is refused nothing is written.
@@ -110,7 +110,7 @@ def hold_all(books: Books, writes: LedgerWrites, slots: Sequence[Slot], person: 
         if not slot.gpus or slot.id in there:
             continue
         if release_key(slot.id) in over:
-            raise Over("This reservation is over. Book a new one.")
+            raise SlotClosed("This reservation is over. Book a new one.")
         rules = rules or _Deciding(books, writes, person, slot.account, now)
         decision = rules.decide(ask, slot)
         if not decision.granted:
@@ -139,7 +139,7 @@ def hold_all(books: Books, writes: LedgerWrites, slots: Sequence[Slot], person: 
     return decision
 
 
-def change(books: Books, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
+def change(books: LedgerContext, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
     """Hold for the slot at its new time or size, at the price at which it was booked; where refused, all stays.
 
     What lies within its old time and needs no more is granted whatever the rules say by now.
@@ -159,7 +159,7 @@ def change(books: Books, writes: LedgerWrites, slot: Slot, person: Person, actor
     if wanted > held.amount or slot.start < before.start or slot.end > before.end:
         if rate := rate_of(parts):
             ask = replace(ask, seconds=-(-wanted // rate))
-        freed = Freed(slot.id, held.amount)
+        freed = ReleasedHold(slot.id, held.amount)
         decision = _Deciding(books, writes, person, slot.account, now, freed).decide(ask, slot)
     if decision.granted:
         writes.append(_changed(held, slot, parts, wanted - held.amount, now, actor))
@@ -194,12 +194,12 @@ def _ask(slot: Slot, parts: Sequence[tuple[Gpus, int]]) -> Ask:
     return Ask(slot.account, slot.gpus, slot.end - slot.start, parts[0][1], also=rate_of(parts[1:]))
 
 
-def _usual(books: Books) -> Callable[[str], int]:
+def _usual(books: LedgerContext) -> Callable[[str], int]:
     """Return what a GPU of a type costs now; nobody knows in which partition a slot is used."""
     return lambda type: books.factor(type, "", "")
 
 
-def give_back(books: Books, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
+def give_back(books: LedgerContext, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
     """Give back all that a slot holds: it will not be. Return whether it held anything."""
     held = open_slots(writes, [slot.id]).get(slot.id)
     if held is None:
@@ -213,19 +213,19 @@ class _Deciding:
 
     def __init__(
         self,
-        books: Books,
+        books: LedgerContext,
         writes: LedgerWrites,
         person: Person,
         account: str,
         now: float,
-        freed: Freed = NOTHING_FREED,
+        freed: ReleasedHold = NOTHING_FREED,
     ) -> None:
         expire_due(books, writes, now, account)
         policy = books.policy()
         self._applied = about_time(applying(policy.quotas, person, account))
         self._zone, self._now = policy.zone, now
         self._live = Live(writes, account, now, without=freed.slot)
-        self._gathering = Gathering(books, writes, person, now, freed=freed)
+        self._gathering = SnapshotReader(books, writes, person, now, freed=freed)
 
     def decide(self, ask: Ask, slot: Slot) -> Decision:
         """Decide in each window that the slot's time lies in; the first that refuses says why."""
@@ -260,7 +260,7 @@ def slot_with(reads: LedgerReads, session: str) -> OpenSlot | None:
     return next((held for held in open_slots(reads).values() if session in held.taken), None)
 
 
-def return_unused(books: Books, writes: LedgerWrites, sessions: Collection[str], now: float) -> None:
+def return_unused(books: LedgerContext, writes: LedgerWrites, sessions: Collection[str], now: float) -> None:
     """Give slots that are still open what these sessions took over and did not use; their holds were just released."""
     for slot in open_slots(writes).values():
         held = slot
@@ -279,7 +279,7 @@ def return_unused(books: Books, writes: LedgerWrites, sessions: Collection[str],
 
 
 def level(
-    books: Books,  # noqa: ARG001
+    books: LedgerContext,  # noqa: ARG001
     writes: LedgerWrites,
     slot: Slot,
     now: float,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from carme_hub.accounting.context import Books
+from carme_hub.accounting.context import LedgerContext
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import ONE, RULES, Entry, Kind, slot_charge_key
@@ -45,7 +45,14 @@ def lapse(writes: LedgerWrites, slot: Slot, now: float, gpu_seconds: int, least:
 
 
 def settle_slot(
-    books: Books, writes: LedgerWrites, slot: Slot, now: float, *, ended: int, booked: bool, used: Mapping[str, int]
+    books: LedgerContext,
+    writes: LedgerWrites,
+    slot: Slot,
+    now: float,
+    *,
+    ended: int,
+    booked: bool,
+    used: Mapping[str, int],
 ) -> bool:
     """Charge what was booked and not used, and give the rest back; return whether that is done. Again, it is nothing.
 

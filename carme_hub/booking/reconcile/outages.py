@@ -22,7 +22,7 @@ AT_START = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class OutageCredit:
     """What is to be written of one booking: GPU-seconds more than before, and how many were to be by then at least."""
 
     more: int = 0
@@ -32,7 +32,7 @@ class Owed:
         return bool(self.more or self.least)
 
 
-class Lapses:
+class Outages:
     """Counts for the bookings of one cluster."""
 
     def __init__(self) -> None:
@@ -79,13 +79,13 @@ class Lapses:
             self._lapsed(reservation, end, in_use)
             self._seen[reservation.id] = (end, False)
 
-    def owed(self, id: str, now: float, *, all: bool) -> Owed:
+    def owed(self, id: str, now: float, *, all: bool) -> OutageCredit:
         """Return what is to be written of a booking now. ``all``: however little, since its time is over."""
         if not all and now - self._written.setdefault(id, now) < WRITE:
-            return Owed()
-        return Owed(int(self._more.get(id, 0)), int(self._least.get(id, 0)))
+            return OutageCredit()
+        return OutageCredit(int(self._more.get(id, 0)), int(self._least.get(id, 0)))
 
-    def written(self, id: str, owed: Owed, now: float) -> None:
+    def written(self, id: str, owed: OutageCredit, now: float) -> None:
         """Note that it was written."""
         self._written[id] = now
         self._more[id] = self._more.get(id, 0.0) - owed.more

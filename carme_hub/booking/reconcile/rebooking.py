@@ -14,16 +14,16 @@ from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar.capacity import Place
 from carme_hub.domain.calendar.reservations import PROMISED, Reservation
 from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.store.reservations import Changed, ReservationReads, ReservationStore
+from carme_hub.store.reservations import ConcurrentChange, ReservationReads, ReservationStore
 
 from .transitions import jobs_by_reservation, jobs_inside
-from .violations import Promises, Seen, Why, moved, problem
+from .violations import ObservedSlurm, ViolationCheck, ViolationReason, moved, problem
 
 #: Seconds for which nodes on which a reservation could not be kept are not tried again for it.
 IN_VAIN = 3600.0
 
 
-class Mending:
+class Rebooking:
     """Mends the promises of one cluster.
 
     Args:
@@ -42,9 +42,9 @@ class Mending:
         self._well: dict[str, float] = {}
         self._in_vain: dict[tuple[str, str], float] = {}
 
-    def mend(self, known: Sequence[Reservation], seen: Seen, now: float) -> list[Reservation]:
+    def mend(self, known: Sequence[Reservation], seen: ObservedSlurm, now: float) -> list[Reservation]:
         """Look at all promises; return all reservations as they are now."""
-        promises = Promises(known, seen)
+        promises = ViolationCheck(known, seen)
         broken = promises.broken()
         self._note(known, broken, now)
         named = jobs_by_reservation(seen.jobs)
@@ -60,18 +60,23 @@ class Mending:
                 found.append(each)
         return found
 
-    def _note(self, known: Sequence[Reservation], broken: Mapping[str, Why], now: float) -> None:
+    def _note(self, known: Sequence[Reservation], broken: Mapping[str, ViolationReason], now: float) -> None:
         reasons = [(id, node) for id, why in broken.items() for node in (why.nodes or ("",))]
         self._broken = {reason: self._broken.get(reason, now) for reason in reasons}
         well = (each.id for each in known if each.problem and each.state in PROMISED and each.id not in broken)
         self._well = {id: self._well.get(id, now) for id in well}
         self._in_vain = {key: at for key, at in self._in_vain.items() if now - at < IN_VAIN}
 
-    def _lasts(self, reservation: Reservation, why: Why, now: float) -> bool:
+    def _lasts(self, reservation: Reservation, why: ViolationReason, now: float) -> bool:
         return any(now - self._broken[reservation.id, node] >= self._lasting for node in why.nodes or ("",))
 
     def _mended(
-        self, reservation: Reservation, why: Why, promises: Promises, inside: Collection[Phase], now: float
+        self,
+        reservation: Reservation,
+        why: ViolationReason,
+        promises: ViolationCheck,
+        inside: Collection[Phase],
+        now: float,
     ) -> Reservation:
         self._in_vain |= {(reservation.id, node): now for node in why.nodes}
         in_use = not why.places and not {Phase.ACTIVE, Phase.ENDING, Phase.UNKNOWN}.isdisjoint(inside)
@@ -97,7 +102,7 @@ class Mending:
                 changed = reservation.but(places=new, problem="", reason=reason, actor=ACTOR)
                 changed = changed.but(changed=now, version=reservation.version + 1)
                 writes.save(changed)
-        except Changed:
+        except ConcurrentChange:
             return reservation
         return changed
 
@@ -108,10 +113,10 @@ class Mending:
         try:
             with self._store.transaction(self._cluster) as writes:
                 writes.save(new)
-        except Changed:
+        except ConcurrentChange:
             return old
         return new
 
 
-def _told(reservation: Reservation, why: Why, now: float, *, in_use: bool) -> Reservation:
+def _told(reservation: Reservation, why: ViolationReason, now: float, *, in_use: bool) -> Reservation:
     return reservation.but(problem=problem(reservation, why, int(now), in_use=in_use))

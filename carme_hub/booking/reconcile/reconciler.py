@@ -30,11 +30,11 @@ from carme_hub.slurm.cooperative import all_steps
 from carme_hub.store.reservations import ReservationStore
 from carme_hub.store.threads import in_store_thread
 
-from .rebooking import IN_VAIN, Mending
-from .transitions import Till, Turning
-from .violations import Seen
+from .rebooking import IN_VAIN, Rebooking
+from .transitions import SlotLedger, Transitions
+from .violations import ObservedSlurm
 
-__all__ = ["ACTOR", "Pass", "ReservationKeeper", "SlurmReservations", "Till"]
+__all__ = ["ACTOR", "Pass", "ReservationReconciler", "SlotLedger", "SlurmReservations"]
 
 #: Seconds for which what is over is still looked for in Slurm, to delete it there.
 REMEMBERED = 14 * 86_400
@@ -78,7 +78,7 @@ class Pass:
         return not self.unreachable and not self.steps
 
 
-class ReservationKeeper:
+class ReservationReconciler:
     """Makes Slurm's reservations those of the calendar.
 
     Args:
@@ -106,7 +106,7 @@ class ReservationKeeper:
         charging: Callable[[str], Collection[str]] = lambda _: (),
         ahead: float = 30 * 86_400,
         every: float = 30.0,
-        money: Till | None = None,
+        money: SlotLedger | None = None,
         jobs: Callable[[], Snapshot | None] | None = None,
         nodes: Callable[[], Sequence[Node] | None] | None = None,
         supply: Callable[[], Supply] | None = None,
@@ -128,8 +128,8 @@ class ReservationKeeper:
         self._promote = promote
         self._on_turn = on_turn or _nobody_told
         self._log = log or logging.getLogger(__name__)
-        self._turning = Turning(store, cluster, money=money, no_show=no_show, log=self._log)
-        self._mending = Mending(store, cluster, supply=supply, lasting=every)
+        self._turning = Transitions(store, cluster, money=money, no_show=no_show, log=self._log)
+        self._mending = Rebooking(store, cluster, supply=supply, lasting=every)
         self._due = asyncio.Event()
         #: Done at the end of the pass that begins next.
         self._coming: asyncio.Future[None] | None = None
@@ -218,7 +218,7 @@ class ReservationKeeper:
         """
         now = self._clock()
         known = await in_store_thread(self._known, now)
-        turns = Turns(known)
+        turns = ReservationChanges(known)
         await self._turn(turns, lambda known: self._turning.by_time(known, now))
         try:
             self.last = await self._with_slurm(turns, now)
@@ -230,7 +230,7 @@ class ReservationKeeper:
             await self._promote(now)
         return self.last
 
-    async def _with_slurm(self, turns: Turns, now: float) -> Pass:
+    async def _with_slurm(self, turns: ReservationChanges, now: float) -> Pass:
         """Do what needs to know Slurm; ``SlurmUnreachable`` where it is not known any more."""
         there = self.seen = await self._slurm.show()
         jobs = self._jobs() if self._jobs is not None else None
@@ -254,7 +254,7 @@ class ReservationKeeper:
         nodes = self._nodes() if self._nodes is not None else None
         if nodes and jobs is not None:
             by_name = {node.name: node for node in nodes}
-            seen = Seen(int(now), by_name, tuple(jobs.jobs.values()), there, refused)
+            seen = ObservedSlurm(int(now), by_name, tuple(jobs.jobs.values()), there, refused)
             before = turns.known
             await self._turn(turns, lambda known: self._mending.mend(known, seen, now))
             if any(old.places != new.places for old, new in zip(before, turns.known, strict=True)):
@@ -274,7 +274,9 @@ class ReservationKeeper:
             self._way_made |= {_name(step): now for step in new}
             self.look_now()
 
-    async def _turn(self, turns: Turns, turn: Callable[[Sequence[Reservation]], list[Reservation]]) -> None:
+    async def _turn(
+        self, turns: ReservationChanges, turn: Callable[[Sequence[Reservation]], list[Reservation]]
+    ) -> None:
         """Have reservations turned, and tell of those that were."""
         for each in turns.now(await in_store_thread(turn, turns.known)):
             try:
@@ -307,7 +309,7 @@ class ReservationKeeper:
         return replace(part, users=users) if users else part
 
 
-class Turns:
+class ReservationChanges:
     """The reservations as they are now, and which of them a pass has changed."""
 
     def __init__(self, known: Sequence[Reservation]) -> None:

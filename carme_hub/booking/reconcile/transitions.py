@@ -14,15 +14,15 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from carme_hub.booking.context import ACTOR, Closing
+from carme_hub.booking.context import ACTOR, SlotClosing
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.quotas.windows import overlap
 from carme_hub.errors import StoreError
 from carme_hub.store.ledger.writes import LedgerWrites
-from carme_hub.store.reservations import Changed, ReservationStore, ReservationWrites
+from carme_hub.store.reservations import ConcurrentChange, ReservationStore, ReservationWrites
 
-from .outages import Lapses, Owed
+from .outages import OutageCredit, Outages
 
 #: Why what nobody has approved is cancelled when its time comes.
 NOT_APPROVED = "not approved in time"
@@ -34,10 +34,10 @@ LEVEL = 300.0
 BLIND = 120.0
 
 
-class Till(Closing, Protocol):
+class SlotLedger(SlotClosing, Protocol):
     """What the keeper asks of the money of reservations, in the transaction of their state."""
 
-    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: Owed, now: float) -> None:
+    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         """Do not charge the time in which it was not to be had."""
         ...
 
@@ -53,10 +53,10 @@ class Till(Closing, Protocol):
 
 
 #: What is done to the money of a turn, in its transaction.
-Paying = Callable[[Till, ReservationWrites], None]
+Paying = Callable[[SlotLedger, ReservationWrites], None]
 
 
-class Turning:
+class Transitions:
     """Turns the reservations of one cluster.
 
     Args:
@@ -68,7 +68,7 @@ class Turning:
         store: ReservationStore,
         cluster: str,
         *,
-        money: Till | None,
+        money: SlotLedger | None,
         no_show: int,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
@@ -84,7 +84,7 @@ class Turning:
         #: The GPU-seconds of jobs in each that are of no session, by job and start; also of what squeue has forgotten.
         #: A start of the service forgets it, and what they used is held until the end as well.
         self._by_hand: dict[str, dict[tuple[int, float], int]] = {}
-        self._lapses = Lapses()
+        self._lapses = Outages()
         #: How many GPUs the jobs in each have.
         self._in_use: dict[str, int] = {}
         self._asked = float("-inf")
@@ -175,10 +175,10 @@ class Turning:
         if inside == before and not (active and now - at >= LEVEL):
             return
 
-        def level(till: Till, writes: ReservationWrites) -> None:
+        def level(till: SlotLedger, writes: ReservationWrites) -> None:
             there = writes.get(reservation.id)
             if there is None or there.version != reservation.version:
-                raise Changed("The reservation was changed meanwhile.")
+                raise ConcurrentChange("The reservation was changed meanwhile.")
             till.level(writes.ledger, reservation, now, inside, by_hand)
 
         if self._written(reservation, None, level):
@@ -224,7 +224,7 @@ class Turning:
                     writes.save(new)
                 if money is not None and self._money is not None and old.kind is Kind.BOOKING:
                     money(self._money, writes)
-        except Changed:
+        except ConcurrentChange:
             return False  # somebody was faster; the next pass sees what came of it
         except StoreError:
             raise

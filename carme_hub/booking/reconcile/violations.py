@@ -19,7 +19,7 @@ from itertools import takewhile
 
 from carme_hub.booking.calendar import Supply
 from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, is_out
-from carme_hub.domain.calendar.capacity import Capacity, Place, Taken
+from carme_hub.domain.calendar.capacity import Capacity, OccupiedGpus, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, by_type
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, stem_of
@@ -37,7 +37,7 @@ _SILENT = frozenset({"not_responding", "no_respond"})
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedSlurm:
     """What is known of Slurm at one moment.
 
     Attributes:
@@ -52,7 +52,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class ViolationReason:
     """Why a promise cannot be kept.
 
     Attributes:
@@ -72,10 +72,10 @@ class Why:
         return words.listed([*self.nodes.values()]) if self.nodes else self.other
 
 
-class Promises:
+class ViolationCheck:
     """What is promised, against what is known of Slurm."""
 
-    def __init__(self, known: Iterable[Reservation], seen: Seen) -> None:
+    def __init__(self, known: Iterable[Reservation], seen: ObservedSlurm) -> None:
         self._seen = seen
         promised = [each for each in known if each.state in PROMISED]
         self._refused_stems = {stem_of(name) for name in seen.refused}
@@ -92,7 +92,7 @@ class Promises:
             for node in nodes:
                 self._windows.setdefault(node, []).append((period, it))
         #: What each running job has of a node, and the booking that it runs in.
-        self._held: dict[str, list[tuple[Taken, Reservation | None]]] = {}
+        self._held: dict[str, list[tuple[OccupiedGpus, Reservation | None]]] = {}
         stems = {each.stem: each for each in promised}
         for job in seen.jobs:
             asked = (stems[stem] for stem in map(stem_of, job.reservations) if stem in stems)
@@ -100,13 +100,13 @@ class Promises:
             for held in held_by_jobs((job,), seen.nodes, seen.now):
                 self._held.setdefault(held.node, []).append((held, of))
 
-    def broken(self) -> dict[str, Why]:
+    def broken(self) -> dict[str, ViolationReason]:
         """Return why promises cannot be kept, by the id of the reservation."""
         found = {each.id: self._why(each) for each in self._promised}
         return {id: why for id, why in found.items() if why is not None}
 
     def elsewhere(
-        self, reservation: Reservation, supply: Supply, booked: Iterable[Taken], without: Collection[str]
+        self, reservation: Reservation, supply: Supply, booked: Iterable[OccupiedGpus], without: Collection[str]
     ) -> tuple[Place, ...] | None:
         """Return where else the same can be for the same period, None where nowhere.
 
@@ -129,11 +129,11 @@ class Promises:
         places = capacity.only(supply.open_to(reservation.profile, need)).place(need, period)
         return places if places and by_type(places) == reservation.by_type else None
 
-    def _why(self, reservation: Reservation) -> Why | None:
+    def _why(self, reservation: Reservation) -> ViolationReason | None:
         refused = self._refused(reservation)
         nodes, planned = self._maintained(reservation)
         if reservation.kind is Kind.MAINTENANCE or not all(_about_nodes(said) for _, said in refused):
-            return Why({}, f"Slurm refuses it ({refused[0][1]})") if refused else None
+            return ViolationReason({}, f"Slurm refuses it ({refused[0][1]})") if refused else None
         soon = reservation.period.start - self._seen.now <= SOON
         for place in reservation.places if soon else ():
             jobs = "" if reservation.license else self._short(reservation, place)
@@ -141,12 +141,12 @@ class Promises:
                 nodes.setdefault(place.node, reason)
         if reservation.license:
             if reason := self._too_few(reservation, soon=soon):
-                return Why({}, reason)
-            return Why(nodes, places=True) if nodes else None
+                return ViolationReason({}, reason)
+            return ViolationReason(nodes, places=True) if nodes else None
         for part, _ in refused:
             for node in sorted(part.nodes):
                 nodes.setdefault(node, f"Slurm does not reserve {node}")
-        return Why(nodes, maintenance=planned) if nodes else None
+        return ViolationReason(nodes, maintenance=planned) if nodes else None
 
     def _refused(self, reservation: Reservation) -> list[tuple[SlurmReservation, str]]:
         refused = self._seen.refused
@@ -226,7 +226,7 @@ class Promises:
     def _at(self, reservation: Reservation) -> int:
         return max(reservation.period.start, self._seen.now)
 
-    def _running(self, node: str, reservation: Reservation) -> list[Taken]:
+    def _running(self, node: str, reservation: Reservation) -> list[OccupiedGpus]:
         """Return what jobs that are in no booking then may still have of a node when a reservation begins."""
         at = self._at(reservation)
         return [
@@ -236,7 +236,7 @@ class Promises:
         ]
 
 
-def problem(reservation: Reservation, why: Why, now: int, *, in_use: bool) -> str:
+def problem(reservation: Reservation, why: ViolationReason, now: int, *, in_use: bool) -> str:
     """Return the sentence for the owner of what cannot be kept, and has no other place."""
     if why.maintenance is not None:
         # Its days are told from today, so it is written once.
@@ -250,7 +250,7 @@ def problem(reservation: Reservation, why: Why, now: int, *, in_use: bool) -> st
     return f"{begin}, and no other {reservation.need.type} are free for all of its time. They are still looked for."
 
 
-def moved(old: Reservation, new: Sequence[Place], why: Why, *, waited: bool) -> str:
+def moved(old: Reservation, new: Sequence[Place], why: ViolationReason, *, waited: bool) -> str:
     """Return why a reservation has other places, in the words of its reason."""
     after = frozenset(place.node for place in new)
     left, come = sorted(old.nodes - after), sorted(after - old.nodes)

@@ -13,7 +13,7 @@ from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.windows import moment_in
 from carme_hub.errors import SlurmError
 
-from .ledger_access import Desk, hours, opened, read_amount, read_time
+from .ledger_access import LedgerAccess, hours, opened, read_amount, read_time
 
 
 class _GivingApp(ConfiguredApp):
@@ -44,7 +44,7 @@ class _GivingApp(ConfiguredApp):
             raise UsageError("say why with --reason")
         return self.reason.strip()
 
-    async def accounts(self, desk: Desk) -> set[str] | None:
+    async def accounts(self, desk: LedgerAccess) -> set[str] | None:
         """Return the accounts that exist."""
         if self.no_check:
             return None
@@ -55,7 +55,7 @@ class _GivingApp(ConfiguredApp):
                 f"Slurm does not say which accounts there are; --no-check does without. {error}"
             ) from error
 
-    async def told(self, desk: Desk, entries: list[Entry], did: str) -> int:
+    async def told(self, desk: LedgerAccess, entries: list[Entry], did: str) -> int:
         """Say what stands in the ledger now, and what each account has left."""
         balances = await desk.ledger.balances([entry.account for entry in entries])
         if self.as_json:
@@ -174,7 +174,7 @@ class CorrectApp(_GivingApp):
             )
             return await self.told(desk, [entry], f"{did} {account}")
 
-    def _moment(self, desk: Desk) -> float:
+    def _moment(self, desk: LedgerAccess) -> float:
         """Return when the use took place; a day is a moment within it."""
         if not self.used_at:
             return 0.0

@@ -28,7 +28,7 @@ from carme_hub.domain.quotas.rules import Person
 from carme_hub.domain.quotas.windows import midnight
 from carme_hub.errors import SlurmError, StoreError
 from carme_hub.services.quotas.application.audit import Audit
-from carme_hub.services.quotas.application.settlement import Settling
+from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.slurm.client import Association, SlurmClient
 from carme_hub.slurm.settings import CarmeSlurm
@@ -42,7 +42,7 @@ _QUIET = logging.Logger("carme-hub quotas", logging.CRITICAL)
 
 
 @dataclass
-class Desk:
+class LedgerAccess:
     """One site's ledger, opened. ``jobs`` are the open jobs with GPUs, once ``look`` has asked for them."""
 
     config: Config
@@ -75,10 +75,10 @@ class Desk:
         """Return all associations of the cluster; ``SlurmError`` while Slurm is silent."""
         return await app.waiting("asking Slurm for accounts", self.client.associations())
 
-    def settling(self) -> Settling:
+    def settling(self) -> SettlementLoop:
         """Return what settles this ledger; what it has to say is in its answers."""
         commands, slurm = self.slurm.commands(), SlurmByHub(self.client, ask=None, log=_QUIET)
-        return Settling(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _QUIET)
+        return SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _QUIET)
 
     async def people(self) -> dict[str, Person]:
         """Return groups and roles of everybody whom the hub knows."""
@@ -86,7 +86,7 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def opened(app: ConfiguredApp) -> AsyncIterator[Desk]:
+async def opened(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
     """Open the ledger that the configuration names. The schema is never changed from here."""
     config = app.configuration()
     store = CarmeStore(config=config)
@@ -110,7 +110,7 @@ async def opened(app: ConfiguredApp) -> AsyncIterator[Desk]:
     )
     try:
         await prices.load(ledger)
-        yield Desk(config, settings, slurm, slurm.client(), policy, prices, ledger, SessionStore(engine), jobs)
+        yield LedgerAccess(config, settings, slurm, slurm.client(), policy, prices, ledger, SessionStore(engine), jobs)
     finally:
         engine.dispose()
 

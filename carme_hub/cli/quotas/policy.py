@@ -19,7 +19,7 @@ from carme_hub.domain.quotas.slurm_limits import Change, Plan
 from carme_hub.slurm.limits import LimitsWriter, script
 from carme_hub.slurm.usage import UsageReader
 
-from .ledger_access import Desk, hours, opened, read_time
+from .ledger_access import LedgerAccess, hours, opened, read_time
 
 
 class ReplayApp(ConfiguredApp):
@@ -57,7 +57,7 @@ class ReplayApp(ConfiguredApp):
             trying = try_policy(books, reader, policy, await desk.people(), since, until)
             return self._print(desk, await self.waiting("replaying what Slurm's accounting has", trying))
 
-    def _policy(self, desk: Desk) -> Policy:
+    def _policy(self, desk: LedgerAccess) -> Policy:
         if not self.policy:
             return desk.policy()
         try:
@@ -65,7 +65,7 @@ class ReplayApp(ConfiguredApp):
         except UnicodeDecodeError as error:
             raise UsageError(f"{self.policy} is no text: {error}") from error
 
-    def _print(self, desk: Desk, tried: Trial) -> int:
+    def _print(self, desk: LedgerAccess, tried: Trial) -> int:
         found = tried.replay
         total = found.total
         if self.as_json:
@@ -148,7 +148,7 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
                     await desk.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
             return self._print(desk, found, applied)
 
-    def _print(self, desk: Desk, found: Plan, applied: Sequence[Change]) -> int:
+    def _print(self, desk: LedgerAccess, found: Plan, applied: Sequence[Change]) -> int:
         left = [change for change in found.changes if change not in applied]
         commands = script(found.changes, desk.slurm.cluster)
         code = 1 if left or found.drift else 0

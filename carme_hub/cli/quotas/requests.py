@@ -11,9 +11,9 @@ from traitlets import Bool, Unicode
 from carme_hub.accounting.requests import OPEN, Request, Requests
 from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, new_key, table, words
 from carme_hub.errors import SlurmError
-from carme_hub.store.ledger.requests import Wanted
+from carme_hub.store.ledger.requests import RequestFilter
 
-from .ledger_access import Desk, hours, opened, read_amount
+from .ledger_access import LedgerAccess, hours, opened, read_amount
 
 
 class RequestApp(ConfiguredApp):
@@ -38,7 +38,7 @@ class RequestApp(ConfiguredApp):
         async with opened(self) as desk:
             requests = Requests(desk.ledger)
             if not self.extra_args:
-                found = await requests.all(Wanted(state="" if self.everything else OPEN))
+                found = await requests.all(RequestFilter(state="" if self.everything else OPEN))
                 return self._list(desk, found)
             account, amount = words(self, "ACCOUNT", "AMOUNT")
             if not self.reason.strip():
@@ -49,7 +49,7 @@ class RequestApp(ConfiguredApp):
             self.give(_plain(asked)) if self.as_json else print(f"request {asked.id} waits for an answer")
         return 0
 
-    async def _known(self, desk: Desk, who: str, account: str) -> None:
+    async def _known(self, desk: LedgerAccess, who: str, account: str) -> None:
         """Refuse an account that there is not: nobody would answer."""
         try:
             known = {each.account for each in await desk.associations(self)}
@@ -58,7 +58,7 @@ class RequestApp(ConfiguredApp):
         if account not in known:
             raise UsageError(f"there is no Slurm account {account!r} that {who} could ask for")
 
-    def _list(self, desk: Desk, found: Sequence[Request]) -> int:
+    def _list(self, desk: LedgerAccess, found: Sequence[Request]) -> int:
         if self.as_json:
             self.give({"requests": [_plain(each) for each in found]})
         elif not found:

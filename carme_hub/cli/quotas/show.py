@@ -9,7 +9,7 @@ from typing import Any
 
 from traitlets import Bool, Enum, Integer, Unicode
 
-from carme_hub.accounting.admission import Limit, Standing
+from carme_hub.accounting.admission import Limit, QuotaStatus
 from carme_hub.cli.base import ConfiguredApp, UsageError, table, words
 from carme_hub.domain.ledger.entries import Balance, Entry
 from carme_hub.domain.quotas.rules import Person
@@ -19,7 +19,7 @@ from carme_hub.store.ledger.report import Sum, used_between
 from carme_hub.store.ledger.writes import Filter
 from carme_hub.store.threads import in_store_thread
 
-from .ledger_access import Desk, hours, opened
+from .ledger_access import LedgerAccess, hours, opened
 
 
 class ShowApp(ConfiguredApp):
@@ -57,7 +57,7 @@ class ShowApp(ConfiguredApp):
             lines = await desk.ledger.statement(which, most=self.lines) if self.lines else []
             return self._one(desk, standing, lines)
 
-    async def _accounts(self, desk: Desk) -> Sequence[str]:
+    async def _accounts(self, desk: LedgerAccess) -> Sequence[str]:
         if self.account:
             return [self.account]
         try:
@@ -65,14 +65,14 @@ class ShowApp(ConfiguredApp):
         except SlurmError as error:
             raise UsageError(f"Slurm does not say which accounts {self.user} has; name one. {error}") from error
 
-    def _all(self, desk: Desk, balances: dict[str, Balance]) -> int:
+    def _all(self, desk: LedgerAccess, balances: dict[str, Balance]) -> int:
         if self.as_json:
             self.give({"cluster": desk.ledger.books.cluster, "accounts": _balances(balances)})
         else:
             print(_table(balances) if balances else "The ledger is empty. Begin with: carme-hub quotas grant --help")
         return 0
 
-    def _one(self, desk: Desk, standing: Standing, lines: Sequence[Entry]) -> int:
+    def _one(self, desk: LedgerAccess, standing: QuotaStatus, lines: Sequence[Entry]) -> int:
         if self.as_json:
             rules = [
                 {
@@ -147,7 +147,7 @@ class ReportApp(ConfiguredApp):
         return 0
 
     @staticmethod
-    async def _people(desk: Desk) -> dict[str, Person]:
+    async def _people(desk: LedgerAccess) -> dict[str, Person]:
         """Return who is in which group; ``UsageError`` where JupyterHub's database does not say it."""
         people = await desk.people()
         if not people:
@@ -158,7 +158,7 @@ class ReportApp(ConfiguredApp):
         return people
 
     @staticmethod
-    def _sums(desk: Desk, start: float, end: float) -> list[Sum]:
+    def _sums(desk: LedgerAccess, start: float, end: float) -> list[Sum]:
         books = desk.ledger.books
         with books.store.reading(books.cluster) as reads:
             return used_between(reads, start, end)
@@ -191,7 +191,7 @@ def _limits(limits: Sequence[Limit]) -> str:
     return table(heads, rows, "used held limit left")
 
 
-def _statement(desk: Desk, lines: Sequence[Entry]) -> str:
+def _statement(desk: LedgerAccess, lines: Sequence[Entry]) -> str:
     heads = ("id", "written", "kind", "account", "user", "GPU-hours", "why", "by")
     rows = [(e.id, desk.when(e.at), e.kind.value, e.account, e.user, hours(e.amount), e.reason, e.actor) for e in lines]
     return table(heads, rows, "id GPU-hours")

@@ -13,7 +13,7 @@ from carme_hub.domain.quotas.durations import read_seconds
 from carme_hub.services.quotas.application.settlement import as_note
 from carme_hub.store.ledger.writes import Anomaly
 
-from .ledger_access import Desk, hours, opened
+from .ledger_access import LedgerAccess, hours, opened
 
 _DAY = 86_400
 _LISTS = ("missing", "extra", "changed", "waiting", "decided")
@@ -145,7 +145,7 @@ class AnomaliesApp(ConfiguredApp):
                 print("Nobody has decided on any yet." if self.decided else "Nothing waits for a person.")
             return 1 if found and not self.decided else 0
 
-    async def _decide(self, desk: Desk) -> int:
+    async def _decide(self, desk: LedgerAccess) -> int:
         seconds = self._seconds()
         if not self.reason.strip():
             raise UsageError("say why with --reason")
@@ -173,7 +173,7 @@ class AnomaliesApp(ConfiguredApp):
         return int(seconds)
 
 
-def _table(desk: Desk, found: Sequence[Anomaly]) -> str:
+def _table(desk: LedgerAccess, found: Sequence[Anomaly]) -> str:
     rows = []
     for each in found:
         seen = each.seen

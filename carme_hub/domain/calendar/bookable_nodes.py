@@ -13,7 +13,7 @@ from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.resources import SHARD, Node
 from carme_hub.domain.cluster.tres import ANY_TYPE
 
-from .capacity import Spot, Taken
+from .capacity import OccupiedGpus, Spot
 from .periods import Period
 from .slurm_reservations import SlurmReservation
 
@@ -58,7 +58,7 @@ def taken_by_others(
     ours: Collection[str],
     now: int,
     back_in: int,
-) -> tuple[Taken, ...]:
+) -> tuple[OccupiedGpus, ...]:
     """Return what cannot be booked though there are GPUs.
 
     Args:
@@ -67,33 +67,33 @@ def taken_by_others(
             what is offered from then on can still be taken a moment later.
     """
     known, back = {node.name: node for node in nodes}, -(-(now + back_in) // _QUARTER) * _QUARTER
-    found = [Taken(Period(now, back), node.name) for node in known.values() if is_out(node)]
+    found = [OccupiedGpus(Period(now, back), node.name) for node in known.values() if is_out(node)]
     for each in reservations:
         if each.name not in ours:
             found += taken_by(each, known)
     return tuple(found)
 
 
-def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[Taken]:
+def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[OccupiedGpus]:
     """Yield what a reservation by hand has of each node: where it does not say how many GPUs, as many as it may."""
     there = [nodes[name] for name in sorted(reservation.nodes) if name in nodes]
     if reservation.gpus:
         for node in there:
             for type, count in sorted(reservation.gpus.items()):
                 if mine := min(count, node.gpus.get(type, 0)):
-                    yield Taken(reservation.period, node.name, type, mine)
+                    yield OccupiedGpus(reservation.period, node.name, type, mine)
     elif reservation.maintenance or reservation.cpus >= sum(node.cpus for node in there):
-        yield from (Taken(reservation.period, node.name) for node in there)
+        yield from (OccupiedGpus(reservation.period, node.name) for node in there)
 
 
-def held_by_jobs(jobs: Iterable[Job], nodes: Mapping[str, Node], now: int) -> tuple[Taken, ...]:
+def held_by_jobs(jobs: Iterable[Job], nodes: Mapping[str, Node], now: int) -> tuple[OccupiedGpus, ...]:
     """Return what running jobs have of each node until their time limits end them.
 
     A job of several nodes is taken to have as many GPUs on each, rounded up, and a shard to have its part of one. GPUs
     of a type that nobody has said count where the node has one type only.
     """
     return tuple(
-        Taken(Period(now, _end(job, now)), node.name, *_held(job, node))
+        OccupiedGpus(Period(now, _end(job, now)), node.name, *_held(job, node))
         for job in jobs
         if job.phase is Phase.ACTIVE
         for node in (nodes[name] for name in job.nodes if name in nodes)

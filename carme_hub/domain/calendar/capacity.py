@@ -32,7 +32,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class OccupiedGpus:
     """GPUs of a node that somebody has for a period. ``count`` 0 is the whole node, with all types.
 
     ``booked``: by a booking of ours, which counts in the share of the cluster that may be booked.
@@ -86,11 +86,11 @@ class Place:
         """Return how many GPUs it takes, of all types."""
         return self.count + sum(count for _, count in self.also)
 
-    def taken(self, period: Period) -> Taken:
+    def taken(self, period: Period) -> OccupiedGpus:
         """Return what it takes from others."""
         if self.whole:
-            return Taken(period, self.node, "", 0, True)
-        return Taken(period, self.node, self.type, self.count, True)
+            return OccupiedGpus(period, self.node, "", 0, True)
+        return OccupiedGpus(period, self.node, self.type, self.count, True)
 
 
 class Capacity:
@@ -104,7 +104,7 @@ class Capacity:
     """
 
     def __init__(
-        self, spots: Iterable[Spot], taken: Iterable[Taken], *, by_node: bool = False, share: int = 100
+        self, spots: Iterable[Spot], taken: Iterable[OccupiedGpus], *, by_node: bool = False, share: int = 100
     ) -> None:
         self._spots: dict[str, dict[str, int]] = defaultdict(dict)
         self._nodes: dict[str, dict[str, int]] = defaultdict(dict)
@@ -126,16 +126,16 @@ class Capacity:
         self._where: Collection[tuple[str, str]] | None = None
         self._take(taken)
 
-    def _take(self, taken: Iterable[Taken]) -> None:
+    def _take(self, taken: Iterable[OccupiedGpus]) -> None:
         self._taken = [*taken]
-        self._on: dict[str, list[Taken]] = defaultdict(list)
+        self._on: dict[str, list[OccupiedGpus]] = defaultdict(list)
         for each in self._taken:
             self._on[each.node].append(each)
         # What is made of it is kept: one conflict asks for several things, and for many times.
         self._lines: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
         self._bookable: dict[str, Steps] = {}
 
-    def but(self, taken: Iterable[Taken]) -> Capacity:
+    def but(self, taken: Iterable[OccupiedGpus]) -> Capacity:
         """Return the same GPUs, of which others have these."""
         other = copy(self)
         other._take(taken)
@@ -288,7 +288,7 @@ class Capacity:
             self._bookable[type] = Steps.of(self._limit[type], changes)
         return self._bookable[type].least(period.start, period.end)
 
-    def _gpus_of(self, taken: Taken) -> Collection[tuple[str, int]]:
+    def _gpus_of(self, taken: OccupiedGpus) -> Collection[tuple[str, int]]:
         """Return what it takes, by type: of a node that is taken whole, all."""
         return ((taken.type, taken.count),) if taken.count else self._nodes.get(taken.node, {}).items()
 

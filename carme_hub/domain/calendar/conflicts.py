@@ -17,7 +17,7 @@ from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Request
 
 from .bookable_nodes import taken_by
-from .capacity import Capacity, Need, Place, Spot, Taken
+from .capacity import Capacity, Need, OccupiedGpus, Place, Spot
 from .license_availability import Count
 from .periods import Period
 from .reservations import PROMISED, Kind, Reservation, State
@@ -29,7 +29,7 @@ _ENDLESS = 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class ReservationConflict:
     """What is in the way of a session.
 
     Attributes:
@@ -70,9 +70,9 @@ class Timetable:
         #: What is kept by licences is on no nodes; nor are its jobs anywhere but where they run.
         self._counted = [each for each in promised if each.license]
         self._names = {name for each in self._promised for name in each.names()} | {each.name for each in others}
-        self._answers: dict[tuple[object, ...], Crossing | None] = {}
+        self._answers: dict[tuple[object, ...], ReservationConflict | None] = {}
 
-    def crossing(self, request: Request) -> Crossing | None:
+    def crossing(self, request: Request) -> ReservationConflict | None:
         """Return what is in the way of a session that would start now; None where nothing is."""
         asked = (request.partition, request.gpus, request.cpus, request.memory_mib, request.time_limit)
         if asked not in self._answers:
@@ -100,7 +100,7 @@ class Timetable:
                 return min(mine, key=lambda each: each.period.start)
         return None
 
-    def _crossing(self, request: Request) -> Crossing | None:
+    def _crossing(self, request: Request) -> ReservationConflict | None:
         nodes, now = self._cluster.part(request.partition).nodes, self._now
         type, count, length = request.gpus.type, request.gpus.count or 1, 60 * request.time_limit
         free = [node.name for node in nodes if node.fits(request.gpus, request.cpus, request.memory_mib)]
@@ -114,7 +114,7 @@ class Timetable:
         names = {node.name for node in nodes}
         there = [each for each in self._promised if any(place.node in names for place in each.places)]
         usable = [node.name for node in nodes if node.usable]
-        return Crossing(
+        return ReservationConflict(
             longest=max(0, (at - now - GRACE) // 60),
             at=at,
             everything=bool(type) and not any(self._ours.free_on(name, type, Period(at, at + 1)) for name in usable),
@@ -122,7 +122,7 @@ class Timetable:
             expected=expected,
         )
 
-    def _counted_crossing(self, request: Request) -> Crossing | None:
+    def _counted_crossing(self, request: Request) -> ReservationConflict | None:
         """Return what is in the way by the count of licences; None where nothing is."""
         type, wanted, now, length = request.gpus.type, request.gpus.count, self._now, 60 * request.time_limit
         mine = [each for each in self._counted if each.need.type == type]
@@ -132,7 +132,7 @@ class Timetable:
         expected = count.first(wanted, now, length)
         if at == now and expected == count.without_bookings().first(wanted, now, length):
             return None  # others who run are in the way, and no booking makes that longer
-        return Crossing(
+        return ReservationConflict(
             longest=max(0, (at - now - GRACE) // 60),
             at=at,
             everything=count.booked_at(at) >= count.total,
@@ -185,11 +185,11 @@ class Timetable:
             yield Spot(node.name, "", 1)
             yield from (Spot(node.name, type, count) for type, count in node.gpus.items())
 
-    def _jobs(self, jobs: Iterable[Job]) -> list[Taken]:
+    def _jobs(self, jobs: Iterable[Job]) -> list[OccupiedGpus]:
         """Return what jobs outside of all bookings have, until their time limits."""
         now, names = self._now, self._names
         return [
-            Taken(Period(now, max(int(job.end) or now + _ENDLESS, now + 1)), node, job.gpus.type, count)
+            OccupiedGpus(Period(now, max(int(job.end) or now + _ENDLESS, now + 1)), node, job.gpus.type, count)
             for job in jobs
             if job.nodes and (count := job.gpus.count // len(job.nodes))
             if job.phase in (Phase.ACTIVE, Phase.ENDING) and not runs_inside(job, names)
@@ -197,11 +197,11 @@ class Timetable:
         ]
 
     @cached_property
-    def _running(self) -> list[Taken]:
+    def _running(self) -> list[OccupiedGpus]:
         return self._jobs(self._cluster.jobs)
 
     @cached_property
-    def _booked(self) -> list[Taken]:
+    def _booked(self) -> list[OccupiedGpus]:
         return [taken for each in self._promised for taken in each.taken()]
 
     @cached_property
@@ -250,7 +250,7 @@ def as_reservations(by_hand: Iterable[SlurmReservation], nodes: Iterable[Node]) 
     return tuple(found)
 
 
-def _place(taken: Taken, node: Node) -> Place:
+def _place(taken: OccupiedGpus, node: Node) -> Place:
     if taken.count:
         return Place(taken.node, taken.type, taken.count, 1)
     return Place(taken.node, next(iter(node.gpus)), sum(node.gpus.values()), 1, whole=True)

@@ -10,7 +10,7 @@ from typing import Any
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase
 from carme_hub.errors import Refused
 
-from .capacity import Need, Place, Taken
+from .capacity import Need, OccupiedGpus, Place
 from .periods import Period
 from .slurm_reservations import LICENSES_ALONE, MAINTAIN, PREFIX, SlurmReservation
 
@@ -143,7 +143,7 @@ class Reservation:
         listed = user == self.owner or user in self.users or bool(self.group and self.group in groups)
         return listed or (self.everybody and self.account in accounts)
 
-    def taken(self) -> tuple[Taken, ...]:
+    def taken(self) -> tuple[OccupiedGpus, ...]:
         """Return what it takes from others: nothing in states in which it holds nothing."""
         return tuple(place.taken(self.period) for place in self.places) if self.state in HOLDING else ()
 

@@ -42,7 +42,7 @@ class Blackout:
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class ExistingBooking:
     """A reservation of the same user. ``booking``: the same for all times of one that comes again."""
 
     booking: str
@@ -79,7 +79,7 @@ def refusal(
     period: Period,
     *,
     booking: str,
-    mine: Sequence[Booked],
+    mine: Sequence[ExistingBooking],
     blackouts: Iterable[Blackout],
     now: float,
     zone: str,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from . import messages as sentences
-from .rules import DAY, UNUSED, Applied, Ask, Check, Facts, allowed, checks, lately
+from .rules import DAY, UNUSED, AppliedQuota, Ask, Check, Facts, allowed, checks, lately
 
 #: The step and the least in which a smaller request is looked for, in seconds.
 STEP = 900
@@ -53,7 +53,7 @@ class Decision:
         return self.refusals[0].message if self.refusals else ""
 
 
-def decide(applied: Sequence[Applied], ask: Ask, facts: Facts, *, zone: str) -> Decision:
+def decide(applied: Sequence[AppliedQuota], ask: Ask, facts: Facts, *, zone: str) -> Decision:
     """Decide on a request.
 
     Args:
@@ -78,7 +78,7 @@ def decide(applied: Sequence[Applied], ask: Ask, facts: Facts, *, zone: str) -> 
     return Decision(refusals, warnings, qos, largest)
 
 
-def _soft(applied: Sequence[Applied], ask: Ask, facts: Facts, zone: str) -> tuple[tuple[str, ...], str]:
+def _soft(applied: Sequence[AppliedQuota], ask: Ask, facts: Facts, zone: str) -> tuple[tuple[str, ...], str]:
     """Return the warnings about GPU time, and the QOS of the first soft limit that this goes over."""
     warnings, qos = [], ""
     for one in applied:
@@ -119,7 +119,7 @@ def _possible_at(check: Check, facts: Facts) -> float:
     return 0.0
 
 
-def _largest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
+def _largest(applied: Sequence[AppliedQuota], ask: Ask, facts: Facts) -> Ask | None:
     """Search GPU counts from the most down, until fewer cannot come to more GPUs × time."""
     best: Ask | None = None
     least = ask.gpus.count if ask.held else min(1, ask.gpus.count)  # a running session keeps its GPUs
@@ -133,7 +133,7 @@ def _largest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
     return best
 
 
-def _longest(applied: Sequence[Applied], ask: Ask, facts: Facts) -> Ask | None:
+def _longest(applied: Sequence[AppliedQuota], ask: Ask, facts: Facts) -> Ask | None:
     """Return the request with the longest time that is granted, by halving: whatever is granted is so for less time."""
     found, low, high = None, 1, max(1, -(-ask.seconds // STEP))
     while low <= high:

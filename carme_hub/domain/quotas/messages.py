@@ -7,14 +7,14 @@ from zoneinfo import ZoneInfo
 
 from carme_hub.domain.wording import day, duration, gpu_hours, hours, moment
 
-from .rules import Applied, Ask, Check, Quota
+from .rules import AppliedQuota, Ask, Check, Quota
 
 _EACH = {"day": "a day", "week": "a week", "month": "a calendar month", "total": "in total"}
 #: Parts of a limit, in percent, from which people are told.
 MARKS = (100, 90, 75)
 
 
-def subject(rule: Applied) -> str:
+def subject(rule: AppliedQuota) -> str:
     """Return whom a rule is about, at the beginning of a sentence."""
     quota, who = rule.quota, rule.quota.who.value
     if who in ("user", "account") or quota.together:
@@ -90,7 +90,7 @@ def mark(total: int, limit: int) -> int:
     return next((m for m in MARKS if limit > 0 and 100 * total >= m * limit), 0)
 
 
-def near(rule: Applied, share: int, zone: str) -> str:
+def near(rule: AppliedQuota, share: int, zone: str) -> str:
     """Return the warning about a limit that is nearly reached."""
     limit = rule.quota.gpu_time or 0
     least = "at least " if share < MARKS[0] else ""
@@ -99,7 +99,7 @@ def near(rule: Applied, share: int, zone: str) -> str:
     )
 
 
-def over(rule: Applied, used: int, ask: Ask, zone: str, qos: str) -> str:
+def over(rule: AppliedQuota, used: int, ask: Ask, zone: str, qos: str) -> str:
     """Return the warning about a soft limit that this goes over; ``qos`` is what the rule brings, "" for nothing."""
     limit = rule.quota.gpu_time or 0
     slower = f" It runs with QOS {qos}." if qos else ""

@@ -18,7 +18,7 @@ from . import policy_booking as booking
 from . import policy_values as values
 from .booking_rules import Blackout
 from .policy_values import wrong
-from .rules import Applied, Quota, Who, Window
+from .rules import AppliedQuota, Quota, Who, Window
 
 #: Why GPU time is given back without anybody asking.
 REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
@@ -71,7 +71,7 @@ class Permissions:
     priority: int = 0
 
 
-def permissions(applied: Iterable[Applied], now: float) -> Permissions:
+def permissions(applied: Iterable[AppliedQuota], now: float) -> Permissions:
     """Return what the rules in force come to: one False wins over every True, and the highest priority counts."""
     rules = [one.quota for one in applied if one.quota.in_force(now)]
     none = Permissions()

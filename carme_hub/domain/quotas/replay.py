@@ -18,7 +18,7 @@ from carme_hub.domain.ledger.usage import Usage
 
 from .decision import decide
 from .policy import Policy
-from .rules import Applied, Ask, Check, Facts, Person, Use, applying, checks
+from .rules import AppliedQuota, Ask, Check, Facts, Person, Use, applying, checks
 from .running_totals import Meter
 
 #: Slurm's states for which GPU time is refunded, by the rule that does it.
@@ -140,7 +140,7 @@ class _Walk:
         self._policy, self._people, self._now, self._since, self._factor = policy, people, now, since, factor
         self._left = dict(left)
         self._grants = sorted((e for e in grants if not e.end and not e.job_id), key=lambda e: e.at, reverse=True)
-        self._applied: dict[tuple[str, str], tuple[tuple[Applied, ...], list[Meter]]] = {}
+        self._applied: dict[tuple[str, str], tuple[tuple[AppliedQuota, ...], list[Meter]]] = {}
         self._meters: dict[tuple[str, str], Meter] = {}
         self._open: list[tuple[float, int, _Job]] = []
         self._fates: dict[tuple[int, str], bool] = {}
@@ -188,7 +188,7 @@ class _Walk:
     def _admit(
         self,
         usage: Usage,
-        applied: tuple[Applied, ...],
+        applied: tuple[AppliedQuota, ...],
         meters: list[Meter],
         count: int,
         rate: int,
@@ -236,7 +236,7 @@ class _Walk:
             entry = self._grants.pop()
             self._left[entry.account] = self._left.get(entry.account, 0) + entry.amount
 
-    def _rules_for(self, usage: Usage) -> tuple[tuple[Applied, ...], list[Meter]]:
+    def _rules_for(self, usage: Usage) -> tuple[tuple[AppliedQuota, ...], list[Meter]]:
         key = (usage.user, usage.account)
         if key not in self._applied:
             person = self._people.get(usage.user) or Person(usage.user)

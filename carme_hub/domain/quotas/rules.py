@@ -146,7 +146,7 @@ class Facts:
     """What is known at one moment.
 
     Attributes:
-        use: by quota id and subject (``Applied``). left: balance left by account, in milli-GPU-seconds.
+        use: by quota id and subject (``AppliedQuota``). left: balance left by account, in milli-GPU-seconds.
     """
 
     now: float
@@ -155,16 +155,16 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedQuota:
     """A quota and whose use counts for it: a user, a whole group or role, or an account."""
 
     quota: Quota
     subject: str
 
 
-def applying(quotas: Sequence[Quota], person: Person, account: str) -> tuple[Applied, ...]:
+def applying(quotas: Sequence[Quota], person: Person, account: str) -> tuple[AppliedQuota, ...]:
     """Return the quotas that are about this person or this account, in the policy's order."""
-    found: list[Applied] = []
+    found: list[AppliedQuota] = []
     for quota in quotas:
         names = {
             Who.USER: frozenset({person.user}),
@@ -175,7 +175,7 @@ def applying(quotas: Sequence[Quota], person: Person, account: str) -> tuple[App
         ours = sorted(names) if quota.name == "*" else [quota.name] if quota.name in names else []
         if ours and quota.who in (Who.GROUP, Who.ROLE) and not quota.together:
             ours = [person.user]  # membership brings the limits; each member has them alone
-        found += [Applied(quota, subject) for subject in ours]
+        found += [AppliedQuota(quota, subject) for subject in ours]
     return tuple(found)
 
 
@@ -187,7 +187,7 @@ class Check(NamedTuple):
             needs-grant, may-extend. limit, used, asked: in the unit of the reason; yes or no is a limit of 0.
     """
 
-    rule: Applied
+    rule: AppliedQuota
     reason: str
     limit: int
     used: int
@@ -207,7 +207,7 @@ class Check(NamedTuple):
 UNUSED = Use()
 
 
-def checks(applied: Iterable[Applied], ask: Ask, facts: Facts) -> Iterator[Check]:
+def checks(applied: Iterable[AppliedQuota], ask: Ask, facts: Facts) -> Iterator[Check]:
     """Yield every hard limit of the rules in force. A request without GPUs is nothing to limits on GPUs."""
     count, amount, new = ask.gpus.whole, ask.amount, 0 if ask.held else 1
     for one in applied:
@@ -235,7 +235,7 @@ def checks(applied: Iterable[Applied], ask: Ask, facts: Facts) -> Iterator[Check
             yield Check(one, "may-extend", 0, 0, 1 - new)
 
 
-def allowed(applied: Iterable[Applied], ask: Ask, facts: Facts) -> bool:
+def allowed(applied: Iterable[AppliedQuota], ask: Ask, facts: Facts) -> bool:
     """Return whether ``decide`` would grant it, without its sentences."""
     return all(check.asked <= 0 or check.used + check.asked <= check.limit for check in checks(applied, ask, facts))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush, nsmallest
 
-from .rules import DAY, Applied, Quota, Use, Window
+from .rules import DAY, AppliedQuota, Quota, Use, Window
 from .windows import overlap, span
 
 #: How much of what leaves a rolling window is looked at to say when a request is possible again.
@@ -18,7 +18,7 @@ _AHEAD = 100
 class Meter:
     """Use of one rule by one subject. Times never go back from call to call."""
 
-    def __init__(self, rule: Applied, zone: str) -> None:
+    def __init__(self, rule: AppliedQuota, zone: str) -> None:
         self.key = (rule.quota.id, rule.subject)
         self._quota = rule.quota
         self._zone = zone

@@ -44,7 +44,7 @@ class Budgets(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class LimitSettings:
     """How the site wants its fence.
 
     Attributes:
@@ -114,7 +114,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnenforcedRule:
     """A rule, or a part of one, that Slurm cannot keep: the quota's id and a sentence that says why."""
 
     quota: str
@@ -133,7 +133,7 @@ class Plan:
 
     changes: tuple[Change, ...] = ()
     drift: tuple[Change, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnenforcedRule, ...] = ()
     wanted: Mapping[str, str] = field(default_factory=dict)
     stays: Mapping[str, str] = field(default_factory=dict)
 
@@ -154,7 +154,7 @@ def plan(
     now: float,
     people: Mapping[str, Person] | None = None,
     budgets: Mapping[str, int] | None = None,
-    fence: Fence | None = None,
+    fence: LimitSettings | None = None,
     last: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Plan:
@@ -164,7 +164,7 @@ def plan(
         people: groups and roles by user name. budgets: by account, all that was ever granted to it (with refunds), in
             milli-GPU-seconds. last: what an earlier plan has written. force: overwrite what others have set.
     """
-    wish = _Wish(quotas, state, fence or Fence(), now)
+    wish = _Wish(quotas, state, fence or LimitSettings(), now)
     wish.collect(people or {}, budgets or {})
     known, changes, drift = dict(last or {}), [], []
     by_hand = set() if force else wish.lists_by_hand(known)
@@ -195,18 +195,20 @@ def plan(
 class _Wish:
     """Collects the limits that a policy wants, the tightest where several are about the same thing."""
 
-    def __init__(self, quotas: Sequence[Quota], state: State, fence: Fence, now: float) -> None:
+    def __init__(self, quotas: Sequence[Quota], state: State, fence: LimitSettings, now: float) -> None:
         self.quotas = [quota for quota in quotas if quota.in_force(now)]
         self.soft = [q for q in quotas if q.soft_qos and (q.window is not Window.TERM or now < q.end)]
         self.soft_of: dict[str, set[str]] = {}
         self.state, self.fence = state, fence
         self.limits: dict[Target, dict[str, int | str]] = {}
-        self.left_out: list[LeftOut] = []
+        self.left_out: list[UnenforcedRule] = []
 
     def collect(self, people: Mapping[str, Person], budgets: Mapping[str, int]) -> None:
         """Go through all associations that there are."""
         if GPU not in self.state.tres:
-            self.left_out.append(LeftOut("", "Slurm counts no GPUs: AccountingStorageTRES does not name gres/gpu."))
+            self.left_out.append(
+                UnenforcedRule("", "Slurm counts no GPUs: AccountingStorageTRES does not name gres/gpu.")
+            )
         self._find_soft(people)
         accounts = [name for entity, name in self.state.limits if entity is Entity.ACCOUNT and name != ROOT]
         for account in accounts:
@@ -348,7 +350,7 @@ class _Wish:
         self._put((Entity.ACCOUNT, account), "DefaultQOS", name)
         for qos in sorted(self.soft_of.get(account, ())):
             why = f"Slurm does not count jobs with QOS {qos} in {account}'s budget."
-            self.left_out.append(LeftOut("", why))
+            self.left_out.append(UnenforcedRule("", why))
         for (entity, user), limits in self.state.limits.items():
             own = {*limits.get("QOS", "").split(","), limits.get("DefaultQOS", "")} - {"", name, *self.fence.keep_qos}
             if entity is Entity.USER and user.startswith(f"{account}/") and own:
@@ -356,7 +358,7 @@ class _Wish:
                     f"{user} has QOS of its own ({', '.join(sorted(own))}), which {account}'s budget does not count. "
                     "While one of them is the default, Slurm does not change the account's."
                 )
-                self.left_out.append(LeftOut("", why))
+                self.left_out.append(UnenforcedRule("", why))
 
     def _user_time(self, target: Target, quota: Quota) -> None:
         if quota.gpu_time is None or quota.soft:
@@ -388,7 +390,7 @@ class _Wish:
         limits[key] = min(known, value) if isinstance(known, int) and isinstance(value, int) else value
 
     def _leave(self, quota: Quota, why: str) -> None:
-        self.left_out.append(LeftOut(quota.id, why))
+        self.left_out.append(UnenforcedRule(quota.id, why))
 
 
 def commands(changes: Iterable[Change], cluster: str) -> tuple[tuple[str, ...], ...]:

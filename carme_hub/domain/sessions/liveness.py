@@ -35,7 +35,7 @@ from carme_hub.domain.cluster.jobs import Job, JobRecord, Phase, Snapshot
 _LIVE = frozenset({Phase.WAITING, Phase.ACTIVE, Phase.ENDING})
 
 
-class Standing(Enum):
+class Liveness(Enum):
     """The three answers."""
 
     ALIVE = "alive"
@@ -157,7 +157,7 @@ class Verdict:
         wants_records: accounting's word would help now.
     """
 
-    standing: Standing
+    standing: Liveness
     reason: str
     job: Job | None = None
     record: JobRecord | None = None
@@ -191,18 +191,18 @@ def judge(
     """
     last = history.last
     if last is None:
-        return Verdict(Standing.UNKNOWN, history.error or "Slurm has not been asked yet.")
+        return Verdict(Liveness.UNKNOWN, history.error or "Slurm has not been asked yet.")
     record = _newest_record(accounting, submitted)
     live = tuple(j for j in last.jobs if j.phase is not Phase.TERMINAL)
     if live:
         return _with_live(history, live, now, job_id, submitted, record, patience)
     if history.ends < 2:
         word = "terminal" if last.jobs else "absent"
-        return Verdict(Standing.UNKNOWN, f"The job is {word} in one answer; another is awaited.", history.job, record)
+        return Verdict(Liveness.UNKNOWN, f"The job is {word} in one answer; another is awaited.", history.job, record)
     proof = _proof(history, proved, unseen, accounting, record, end_mark, patience)
     if proof:
-        return Verdict(Standing.GONE, proof, history.job, record)
-    return Verdict(Standing.UNKNOWN, _missing(history, accounting, record), history.job, record, wants_records=True)
+        return Verdict(Liveness.GONE, proof, history.job, record)
+    return Verdict(Liveness.UNKNOWN, _missing(history, accounting, record), history.job, record, wants_records=True)
 
 
 def _with_live(
@@ -220,12 +220,12 @@ def _with_live(
     others = tuple(j for j in live if j is not job)
     requeued = job.restarts > 0 or bool(submitted and job.id == job_id and job.submitted > submitted + 1)
     if job.phase not in _LIVE:
-        return Verdict(Standing.UNKNOWN, f"Slurm says {job.state!r}, which is not understood.", job, record, others)
+        return Verdict(Liveness.UNKNOWN, f"Slurm says {job.state!r}, which is not understood.", job, record, others)
     if history.last is not None and now - history.last.answered > patience.stale_after:
         why = f"Slurm has not answered for {now - history.last.answered:.0f} s"
         why = f"{why}: {history.error}" if history.error else f"{why}."
-        return Verdict(Standing.UNKNOWN, why, job, record, others, requeued)
-    return Verdict(Standing.ALIVE, f"Slurm says {job.state}.", job, record, others, requeued)
+        return Verdict(Liveness.UNKNOWN, why, job, record, others, requeued)
+    return Verdict(Liveness.ALIVE, f"Slurm says {job.state}.", job, record, others, requeued)
 
 
 def _proof(

@@ -16,7 +16,7 @@ from carme_hub.slurm.cooperative import in_steps
 from carme_hub.slurm.submit.ways import Submitter
 
 from . import parse
-from .queue_rows import Cuts, QueueRows, queue_format, reading_queue
+from .queue_rows import QueueRows, Separators, queue_format, reading_queue
 
 _T = TypeVar("_T")
 #: Answers longer than this are read in a thread, so that the loop does not wait.
@@ -175,7 +175,7 @@ class SlurmCli:
         await self._submitter.close()
 
     async def _queue(self, *filters: str, before: QueueRows | None = None) -> QueueRows:
-        cuts = Cuts.of(parse.separator())
+        cuts = Separators.of(parse.separator())
         answer = await self._ask("squeue", "--states=all", *filters, f"--Format={queue_format(cuts)}", raw=True)
         return await in_steps(reading_queue(answer.raw, cuts, before))
 

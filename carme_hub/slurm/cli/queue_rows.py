@@ -56,7 +56,7 @@ _OURS = JOB_NAME_PREFIX.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class Separators:
     """The two words of one question: one after each field, and another after a row's last.
 
     Both hold the same random letters, so nobody can have put either into a name before the question.
@@ -66,12 +66,12 @@ class Cuts:
     row: str
 
     @classmethod
-    def of(cls, word: str) -> Cuts:
+    def of(cls, word: str) -> Separators:
         """Return them for a random word (``parse.separator``)."""
         return cls(word, word.replace("@", "#"))
 
 
-def queue_format(cuts: Cuts) -> str:
+def queue_format(cuts: Separators) -> str:
     """Return the value of squeue's ``-O`` for these words."""
     *fields, last = QUEUE_FIELDS
     return ",".join([*(f"{field}:{cuts.field}" for field in fields), f"{last}:{cuts.row}"])
@@ -84,7 +84,7 @@ class QueueRows(JobsOnDemand):
         before: an earlier answer; what was read of that is not read again where a row says the same.
     """
 
-    def __init__(self, cuts: Cuts, before: QueueRows | None = None) -> None:
+    def __init__(self, cuts: Separators, before: QueueRows | None = None) -> None:
         self._cut = cuts.field.encode()
         self._rows: dict[int, bytes] = {}
         self._by_state: dict[bytes, list[int]] = {}
@@ -175,7 +175,7 @@ class QueueRows(JobsOnDemand):
             self._whole, self._known, self._said = True, {}, {}
 
 
-def reading_queue(answer: bytes, cuts: Cuts, before: QueueRows | None = None) -> Generator[None, None, QueueRows]:
+def reading_queue(answer: bytes, cuts: Separators, before: QueueRows | None = None) -> Generator[None, None, QueueRows]:
     """Read the answer of ``squeue -O`` with ``queue_format(cuts)``, in steps.
 
     Raises:

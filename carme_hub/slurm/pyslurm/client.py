@@ -32,7 +32,7 @@ from carme_hub.slurm.cli.parse import node_state
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.submit.ways import Submitter
 
-from .process import Beyond, NativeProcess, check
+from .process import NativeProcess, NotAvailable, check
 
 __all__ = ["ReservationsNative", "SlurmNative", "check"]
 
@@ -91,7 +91,7 @@ class SlurmNative(SlurmCli):
         """Return all nodes; through scontrol where pyslurm does not show which GPUs are in use."""
         try:
             rows = await self._controller.ask("nodes")
-        except Beyond as why:
+        except NotAvailable as why:
             if str(why) not in self._told:
                 self._told.add(str(why))
                 log.info("Nodes are asked for through scontrol, since pyslurm does not show their GPUs: %s", why)
@@ -123,7 +123,7 @@ class ReservationsNative(by_command.ReservationsCli):
         """Return all reservations; through scontrol where pyslurm cannot read a flag of one."""
         try:
             rows = await self._controller.ask("reservations")
-        except Beyond:
+        except NotAvailable:
             return await super().show()
         return await _read(_reservation, rows)
 

@@ -31,7 +31,7 @@ _QUESTIONS = 1000
 _TAIL = 2000
 
 
-class Beyond(Exception):
+class NotAvailable(Exception):
     """pyslurm does not show what was asked for; the commands may."""
 
 
@@ -128,7 +128,7 @@ class NativeProcess:
                 await self.close()
             self._one.release()
         if "beyond" in said:
-            raise Beyond(said["beyond"])
+            raise NotAvailable(said["beyond"])
         if "answer" not in said:
             raise SlurmUnreachable(f"pyslurm: {said.get('error', 'an answer without a word')}")
         return said["answer"]

@@ -33,7 +33,7 @@ _DAY = 86400
 _MOST = 1000
 
 
-class Beyond(Exception):
+class NotAvailable(Exception):
     """pyslurm does not show what was asked for."""
 
 
@@ -115,9 +115,9 @@ def _node(node: Any, tracked: frozenset[str]) -> list[Any]:
     there, used = value(node, "configured_gres"), value(node, "allocated_tres")
     types = {f"gres/{kind}" for kind in there if kind == "gpu" or kind.startswith("gpu:")}
     if types and ("gres/gpu" not in tracked or (len(types) > 1 and not types <= tracked)):
-        raise Beyond(f"{', '.join(sorted(types))} of {name} are not all in AccountingStorageTRES")
+        raise NotAvailable(f"{', '.join(sorted(types))} of {name} are not all in AccountingStorageTRES")
     if any(kind.startswith("gres/shard") for kind in used):
-        raise Beyond(f"shards of {name} are in use")
+        raise NotAvailable(f"shards of {name} are in use")
     return [
         name,
         value(node, "state"),
@@ -142,7 +142,7 @@ def _reservation(each: Any) -> list[Any]:
     try:
         flags = each.flags
     except ValueError as error:  # what enum does with a bit that has no name depends on Python's release
-        raise Beyond(f"flags of the reservation {name}: {error}") from error
+        raise NotAvailable(f"flags of the reservation {name}: {error}") from error
     return [
         name,
         value(each, "start_time"),
@@ -247,7 +247,7 @@ def answer(pyslurm: Any, line: bytes) -> dict[str, Any]:
     try:
         question = json.loads(line)
         return {"answer": ASK[question["ask"]](pyslurm, **question["with"])}
-    except Beyond as error:
+    except NotAvailable as error:
         return {"beyond": str(error)}
     except Exception as error:  # noqa: BLE001 - the library raises whatever it likes, and each means: no answer
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())}

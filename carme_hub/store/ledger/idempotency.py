@@ -37,7 +37,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentNotice:
     """One sentence that a user was told. ``about``: what it is about; the same is told once."""
 
     about: str
@@ -47,11 +47,11 @@ class Told:
     at: float
 
 
-def told_to(reads: LedgerReads, user: str, since: float) -> list[Told]:
+def told_to(reads: LedgerReads, user: str, since: float) -> list[SentNotice]:
     """Return what a user was told since a time, oldest first; ``about`` is a digest."""
     columns = (notices.c.about, notices.c.user, notices.c.level, notices.c.text, notices.c.at)
     where = (notices.c.cluster == reads.cluster, notices.c.at >= since, notices.c.user == user)
-    return [Told(*row) for row in reads.run(select(*columns).where(*where).order_by(notices.c.id))]
+    return [SentNotice(*row) for row in reads.run(select(*columns).where(*where).order_by(notices.c.id))]
 
 
 def were_told(reads: LedgerReads, abouts: Iterable[str]) -> set[str]:
@@ -93,7 +93,7 @@ class OnceWrites(LedgerReads):
         """Free a key whose work came to nothing."""
         self._connection.execute(delete(claims).where(claims.c.key == ours.key, claims.c.token == ours.token))
 
-    def tell(self, found: Sequence[tuple[Told, Sequence[str]]]) -> list[Told]:
+    def tell(self, found: Sequence[tuple[SentNotice, Sequence[str]]]) -> list[SentNotice]:
         """Note what is to be told, and return what was not told before.
 
         Args:
@@ -106,7 +106,7 @@ class OnceWrites(LedgerReads):
         for some in chunks(digests.values()):
             where = (notices.c.cluster == self.cluster, notices.c.about.in_(some))
             known.update(self._connection.execute(select(notices.c.about).where(*where)).scalars())
-        new: dict[str, Told] = {}
+        new: dict[str, SentNotice] = {}
         for each, more in found:
             if known.isdisjoint(digests[about] for about in (each.about, *more)):
                 known.add(digests[each.about])

@@ -25,7 +25,7 @@ _USED = ledger.c.kind.in_((Kind.CHARGE.value, Kind.CORRECTION.value))
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class Subject:
     """Whose entries: an account's, a user's, or those of a set of users; with both, those that are of both."""
 
     account: str | None = None
@@ -68,7 +68,7 @@ class OpenHold:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HoldLine:
     """What the rules need to know of an open hold or of one of its extensions, which is a line of its own here.
 
     What is held for a reservation is one line, and ``session`` then the reservation's id.
@@ -140,7 +140,7 @@ class LedgerReads:
         """Return one account's balance."""
         return self.balances((account,))[account]
 
-    def used(self, whose: Whose, since: float = 0, until: float | None = None) -> Used:
+    def used(self, whose: Subject, since: float = 0, until: float | None = None) -> Used:
         """Return what was used from ``since`` to ``until`` (epoch seconds; the default has no end).
 
         What crosses an edge counts by its part. An amount is seconds × a whole rate, so parts are whole as well.
@@ -162,7 +162,7 @@ class LedgerReads:
         total, oldest = self.run(query.with_only_columns(func.sum(part), func.min(end))).one()
         return Used(-int(total or 0), int(oldest or 0))
 
-    def last_use(self, whose: Whose) -> int:
+    def last_use(self, whose: Subject) -> int:
         """Return the end of the newest use, 0 = there is none: no window from then on has any."""
         ends = (
             self._of(whose).where(ledger.c.kind == kind.value).with_only_columns(func.max(ledger.c.end))
@@ -171,7 +171,7 @@ class LedgerReads:
         # Asked of each kind alone, the index has the answer at its end.
         return max(int(end or 0) for end in self.run(select(*(each.scalar_subquery() for each in ends))).one())
 
-    def oldest_uses(self, whose: Whose, since: float, most: int = 100) -> list[tuple[int, int, int]]:
+    def oldest_uses(self, whose: Subject, since: float, most: int = 100) -> list[tuple[int, int, int]]:
         """Return (start, end, amount) of what was used since a time, the oldest end first, as positive amounts."""
         query = self._of(whose).where(_USED, ledger.c.end > int(since)).order_by(ledger.c.end).limit(most)
         columns = (ledger.c.start, ledger.c.end, -ledger.c.amount)
@@ -188,7 +188,7 @@ class LedgerReads:
         )
         return [(time, -int(amount)) for time, amount in self.run(query.group_by(when))]
 
-    def started(self, whose: Whose, since: float) -> tuple[float, ...]:
+    def started(self, whose: Subject, since: float) -> tuple[float, ...]:
         """Return when each session was admitted since a time, open or not."""
         # A hold ends after it begins, so the index on the end narrows this down.
         query = self._of(whose).where(
@@ -225,7 +225,7 @@ class LedgerReads:
                 found[values["session"]] = replace(held, amount=amount, end=end, extensions=held.extensions + 1)
         return found
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HoldLine]:
         """Return all open holds of the cluster in brief, reservations' too: this is read at each admission."""
         columns = (ledger.c.account, ledger.c.user, ledger.c.session, ledger.c.amount, ledger.c.end, ledger.c.gpus)
         query = (
@@ -235,16 +235,16 @@ class LedgerReads:
             .where(open_hold.c.cluster == self.cluster)
             .order_by(open_hold.c.entry)
         )
-        found: list[Held] = []
-        slots: dict[str, Held] = {}
+        found: list[HoldLine] = []
+        slots: dict[str, HoldLine] = {}
         for account, user, session, amount, end, gpus, job, key, start in self.run(query):
             if key.startswith(SLOT):  # the newest entry tells its time
                 before = slots[session].amount if session in slots else 0
-                slots[session] = Held(account, user, session, before - amount, end, 0, None, False, start, True)
+                slots[session] = HoldLine(account, user, session, before - amount, end, 0, None, False, start, True)
                 continue
             first = key == hold_key(session)
             count = sum(each.count for each in gpus_of(gpus)) if first else 0
-            found.append(Held(account, user, session, -amount, end, count, job, first, start))
+            found.append(HoldLine(account, user, session, -amount, end, count, job, first, start))
         return [*found, *slots.values()]
 
     def charges(self, jobs: Collection[int]) -> list[Entry]:
@@ -343,7 +343,7 @@ class LedgerReads:
     def _all(self) -> Select[Any]:
         return select(ledger).where(ledger.c.cluster == self.cluster)
 
-    def _of(self, whose: Whose) -> Select[Any]:
+    def _of(self, whose: Subject) -> Select[Any]:
         query = self._all()
         if whose.account is not None:
             query = query.where(ledger.c.account == whose.account)

@@ -20,7 +20,7 @@ REQUEST = "request"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestFilter:
     """Which requests; "" and 0 = all.
 
     Attributes:
@@ -48,7 +48,7 @@ def approved_since(reads: LedgerReads, accounts: Collection[str], since: float) 
 
 
 def requests_in(
-    reads: LedgerReads, which: Wanted, before: int = 0, most: int | None = None
+    reads: LedgerReads, which: RequestFilter, before: int = 0, most: int | None = None
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return requests with their number, newest first: those with a number below ``before`` (0 = from the newest).
 

@@ -12,7 +12,7 @@ from carme_hub.domain.ledger.entries import RULES, SLOT, Entry, Kind, price, rel
 from carme_hub.domain.quotas.windows import overlap
 from carme_hub.store.tables import ledger, open_hold
 
-from .reads import Held, LedgerReads
+from .reads import HoldLine, LedgerReads
 from .rows import entry_of
 
 #: Stands for a session in the key of what is held for GPUs of another type, which go with a whole node.
@@ -119,9 +119,9 @@ def rate_of(parts: Iterable[tuple[Gpus, int]]) -> int:
     return sum(price(gpus, 1, factor) for gpus, factor in parts)
 
 
-def new_slot(account: str, user: str, id: str, amount: int, start: int, end: int) -> Held:
+def new_slot(account: str, user: str, id: str, amount: int, start: int, end: int) -> HoldLine:
     """Return the line of ``LedgerReads.held`` for a reservation that is held for, and not written yet."""
-    return Held(account, user, id, amount, end, gpus=0, job_id=None, is_first=False, start=start, is_slot=True)
+    return HoldLine(account, user, id, amount, end, gpus=0, job_id=None, is_first=False, start=start, is_slot=True)
 
 
 def open_slots(reads: LedgerReads, only: Collection[str] | None = None) -> dict[str, OpenSlot]:

@@ -24,26 +24,26 @@ from carme_hub.store.tables import ledger
 from carme_hub.store.tables import note as notes
 
 from .idempotency import OnceWrites, upsert
-from .reads import Filter, Held, LedgerReads, OpenHold, Used, Whose
+from .reads import Filter, HoldLine, LedgerReads, OpenHold, Subject, Used
 from .rows import Anomaly, Note, anomaly_row, entry_row
 
 __all__ = [
     "Anomaly",
-    "Committed",
+    "CommittedChanges",
     "Filter",
-    "Held",
+    "HoldLine",
     "LedgerReads",
     "LedgerStore",
     "LedgerWrites",
     "Note",
     "OpenHold",
+    "Subject",
     "Used",
-    "Whose",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedChanges:
     """What one transaction has written: new entries, notes, and anomalies that were decided on."""
 
     entries: Sequence[Entry] = ()
@@ -60,10 +60,10 @@ class LedgerWrites(OnceWrites):
         self._notes: list[Note] = []
         self._decided: list[int] = []
 
-    def committed(self) -> Committed:
+    def committed(self) -> CommittedChanges:
         """Return what was written so far."""
         decided = [each for each in map(self.anomaly, self._decided) if each is not None]
-        return Committed(tuple(self._entries), tuple(self._notes), tuple(decided))
+        return CommittedChanges(tuple(self._entries), tuple(self._notes), tuple(decided))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -135,7 +135,7 @@ class LedgerStore:
             nothing. All that people write passes here, whichever door they came through.
     """
 
-    def __init__(self, engine: Engine, after: Callable[[Committed], None] | None = None) -> None:
+    def __init__(self, engine: Engine, after: Callable[[CommittedChanges], None] | None = None) -> None:
         self._engine = engine
         self._after = after
         # Threads of one process queue here: SQLite's own waiting is by naps, up to a tenth of a second long.

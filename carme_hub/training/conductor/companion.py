@@ -13,7 +13,7 @@ from carme_hub.training.session.step_broker import Allocation, NoBroker, NotRead
 if TYPE_CHECKING:
     from carme_hub.training.run.placement import Place
 
-    from .conductor import Conducting
+    from .conductor import Conductor
 
 #: Seconds between two questions whether it runs, between two tries to give it back, until one gives up on that, and for
 #: one to be seen that was asked for and not answered for: the hub may be about to open it.
@@ -29,7 +29,7 @@ class CompanionJob:
         id: its session id, "" before ``open``.
     """
 
-    def __init__(self, conductor: Conducting) -> None:
+    def __init__(self, conductor: Conductor) -> None:
         self.id = ""
         self._conductor = conductor
         self._hub = Hub.from_environ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from carme_hub.training.run.description import counted, kind_of_gpu
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.placement import Place, Room
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.batch_job import broker_here
 from carme_hub.training.session.companions import Quote
 from carme_hub.training.session.step_broker import NoBroker
@@ -21,7 +21,7 @@ def needs(where: Place, *, virtual: bool = False) -> str:
     return f"{counted(where.nodes, 'node')}{gpus}"
 
 
-def minutes(asked: Asked) -> int:
+def minutes(asked: RunOptions) -> int:
     """Return for how long a companion is asked for; 0 = as long as the session."""
     return -(-asked.seconds // 60) + STARTING if asked.seconds else 0
 

@@ -24,10 +24,10 @@ from carme_hub.training.run.output import Output
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import Run, State, keep
 from carme_hub.training.run.run_options import of_json
-from carme_hub.training.run.run_state import Standing
+from carme_hub.training.run.run_state import RunState
 from carme_hub.training.session.step_broker import NoBroker, NotReady
 
-from .step import Handle
+from .step import StartedStep
 
 if TYPE_CHECKING:
     from carme_hub.training.session.step_broker import Allocation, Broker, Step
@@ -53,7 +53,7 @@ class Failed(Exception):
         self.error = error
 
 
-class Conducting:
+class Conductor:
     """What every run needs, whether its number of ranks changes or not; ``play`` is what differs.
 
     Attributes:
@@ -73,7 +73,7 @@ class Conducting:
         self.told = run.asked()
         self.asked = of_json(self.told["asked"])
         self.output = Output(run.folder)
-        self.standing = Standing(run, conductor={"node": os.uname().nodename, "pid": os.getpid()})
+        self.standing = RunState(run, conductor={"node": os.uname().nodename, "pid": os.getpid()})
         self.stopping, self.how, self.why = threading.Event(), "", ""
         self.ops: dict[str, Callable[[State], State]] = {
             "state": lambda _: self.standing.get(),
@@ -83,7 +83,7 @@ class Conducting:
             "newest": lambda said: {"lines": self.output.newest(int(said.get("rank", 0)))},
         }
         self.started = 0.0  # when the ranks were, by the monotonic clock
-        self._handles: list[Handle] = []
+        self._handles: list[StartedStep] = []
         self._begun, self._looked, self._followers = time.monotonic(), 0.0, -1
 
     # -- from beginning to end ----------------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ class Conducting:
         """Return the command of a rank. ``step`` names the step: ranks of the same name are of one world."""
         return (sys.executable, "-P", "-m", self.program, str(self.run.folder), step)
 
-    def start_step(self, step: Step, *, rank_of_task: Callable[[int], int]) -> Handle:
+    def start_step(self, step: Step, *, rank_of_task: Callable[[int], int]) -> StartedStep:
         """Start a step of this run; it ends with the run at the latest."""
-        handle = Handle(self.broker, step, self.output, rank_of_task)
+        handle = StartedStep(self.broker, step, self.output, rank_of_task)
         self._handles.append(handle)
         self.started = self.started or time.monotonic()
         return handle
@@ -227,7 +227,7 @@ class Conducting:
 
     def _check_rendezvous(self) -> None:
         """Ask the rendezvous as a rank does: one that does not answer makes Horovod abort without a word."""
-        there = messages.Telling(self.rendezvous.address, self.rendezvous.port)
+        there = messages.RendezvousClient(self.rendezvous.address, self.rendezvous.port)
         there.put(messages.TOLD, "ends", {"at": self.ends_at(self.allocation)})
 
     def ends_at(self, allocation: Allocation) -> float:

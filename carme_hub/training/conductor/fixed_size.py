@@ -17,8 +17,8 @@ from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.sharing import who_shares
 from carme_hub.training.session.step_broker import Allocation, Broker, Step
 
-from .conductor import Conducting, Failed, error_of
-from .step import Handle
+from .conductor import Conductor, Failed, error_of
+from .step import StartedStep
 
 if TYPE_CHECKING:
     from .companion import CompanionJob
@@ -40,13 +40,13 @@ NO_PMIX = (
 )
 
 
-class Static(Conducting):
+class FixedSizeRun(Conductor):
     """Conducts such a run."""
 
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
         self._job: CompanionJob | None = None
-        self._handle: Handle | None = None
+        self._handle: StartedStep | None = None
 
     def play(self) -> None:
         """Start all ranks and wait for all of them."""
@@ -105,7 +105,7 @@ class Static(Conducting):
             return ""
         return who_shares(self.run, there.gpus_per_node, self.allocation.gpus)
 
-    def _watch(self, handle: Handle, there: Place, nodes: Sequence[str]) -> None:
+    def _watch(self, handle: StartedStep, there: Place, nodes: Sequence[str]) -> None:
         """Return when all ranks have ended well."""
         limit, all_here = time.monotonic() + self.told["start_limit"], False
         beats = 0.0
@@ -142,7 +142,7 @@ class Static(Conducting):
 
     # -- whose fault it is --------------------------------------------------------------------------------------------
 
-    def _look_for_error(self, handle: Handle) -> None:
+    def _look_for_error(self, handle: StartedStep) -> None:
         """Raise the error of the rank that failed first, where one did."""
         errors = self._errors()
         if not errors and not handle.bad:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INTERRUPTED, TOLD, OFTEN = 2.0, 2.5, 0.1
 
 
-class Handle:
+class StartedStep:
     """One step that was started.
 
     Attributes:
@@ -94,13 +94,13 @@ class Handle:
             reader.join(1.0)  # its pipe is closed with the step; longer only where something else holds it open
 
 
-def beside(begin: Callable[[], Handle], check: Callable[[], None]) -> Handle:
+def beside(begin: Callable[[], StartedStep], check: Callable[[], None]) -> StartedStep:
     """Start a step beside, so that the run can be stopped while Slurm takes its time.
 
     Args:
         check: is called meanwhile, and ends the step where it raises something.
     """
-    begun: list[Handle | Exception] = []
+    begun: list[StartedStep | Exception] = []
     away = threading.Event()
 
     def start() -> None:
@@ -108,7 +108,7 @@ def beside(begin: Callable[[], Handle], check: Callable[[], None]) -> Handle:
             begun.append(begin())
         except Exception as error:  # noqa: BLE001  raised below
             begun.append(error)
-        if away.is_set() and isinstance(begun[0], Handle):
+        if away.is_set() and isinstance(begun[0], StartedStep):
             begun[0].stop()
 
     thread = threading.Thread(target=start, name="carme-start", daemon=True)

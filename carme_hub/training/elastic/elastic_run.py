@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from carme_hub.training.conductor.conductor import Conducting, Failed, error_of
+from carme_hub.training.conductor.conductor import Conductor, Failed, error_of
 from carme_hub.training.conductor.fixed_size import follows
 from carme_hub.training.conductor.step import beside
 from carme_hub.training.run import messages
@@ -26,9 +26,9 @@ from carme_hub.training.run.sharing import who_shares
 from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
 from .rendezvous import ElasticRendezvous
-from .resize import Resizing
+from .resize import Resize
 from .worker import beside_of, name_of
-from .workers import Crew, Member, Seat, cpus_each, nodes_of, seats_of
+from .workers import Member, Seat, Workers, cpus_each, nodes_of, seats_of
 
 #: Seconds between two looks at workers, and at what they say of themselves.
 OFTEN, BEATS = 0.1, 0.4
@@ -40,14 +40,14 @@ LEAVE, BEFORE, AGAIN, LATER, SILENT = 15.0, 30.0, 3.0, 10.0, 60.0
 LIVES, ECHOES = 4, 3
 
 
-class Elastic(Conducting):
+class ElasticRun(Conductor):
     """Conducts such a run."""
 
     program = "carme_hub.training.elastic.worker"
 
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
-        self._crew, self._lock = Crew(), threading.RLock()
+        self._crew, self._lock = Workers(), threading.RLock()
         self._begun_all, self._adding = False, threading.Lock()  # whether all were asked for; held while more are
         self._done = False  # whether a worker has come to the end of the training
         self._ranks: dict[int, int] = {}  # of those that have, by their numbers
@@ -59,7 +59,7 @@ class Elastic(Conducting):
         self._unexplained: dict[str, str] = {}  # news of lost companions, until the hub says how they ended
         self._beat = 0.0
         self._limits, self._minutes = self.asked.elastic or (1, MOST_ELASTIC), -(-self.asked.seconds // 60)
-        self._resizing = Resizing(self._crew, self._lock, broker, run.id, self.told["key"])
+        self._resizing = Resize(self._crew, self._lock, broker, run.id, self.told["key"])
         self.ops["resize"] = self._resize
 
     def play(self) -> None:

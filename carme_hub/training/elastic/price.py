@@ -10,7 +10,7 @@ from carme_hub.training.run.description import counted, kind_of_gpu
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.placement import Room
 from carme_hub.training.run.run_folder import virtual
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import TIME_LIMIT, Hub, NoHub, Quote, Refused
 
 from .workers import cpus_each, seats_of
@@ -19,7 +19,7 @@ from .workers import cpus_each, seats_of
 PATIENCE = 5.0
 
 
-def of_run(asked: Asked, room: Room, environ: Mapping[str, str]) -> str:
+def of_run(asked: RunOptions, room: Room, environ: Mapping[str, str]) -> str:
     """Return what a run that is to begin asks the hub for, its price and when that would start; "" = for nothing.
 
     Raises:

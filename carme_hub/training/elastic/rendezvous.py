@@ -10,7 +10,7 @@ import json
 import time
 from dataclasses import asdict
 
-from carme_hub.training.run.messages import Telling, Unheard
+from carme_hub.training.run.messages import ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.rendezvous import Rendezvous
 
 from .membership import Place, Places
@@ -69,7 +69,7 @@ class Worker:
     def __init__(self, address: str, port: int, name: str) -> None:
         self.address, self.port, self.name = address, port, name
         self.place = Place(0, -1, 0)
-        self._telling = Telling(address, port, timeout=PATIENCE * 3)
+        self._telling = RendezvousClient(address, port, timeout=PATIENCE * 3)
 
     def wait(self) -> Place:
         """Return the next place of this worker, which has none while it waits.
@@ -82,7 +82,7 @@ class Worker:
             try:
                 said = self._telling.get(PLACE, f"{self.name}:{self.place.generation}")
                 heard = time.monotonic()
-            except Unheard:
+            except ConductorUnreachable:
                 if time.monotonic() > heard + ALONE:
                     raise
                 time.sleep(1)
@@ -95,6 +95,6 @@ class Worker:
         """Return the generation that this worker is to come back for, 0 = none, or nobody answers."""
         try:
             said = self._telling.get(NEWS, self.name)
-        except Unheard:
+        except ConductorUnreachable:
             return 0
         return int(said["generation"]) if said is not None else 0

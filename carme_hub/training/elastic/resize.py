@@ -20,7 +20,7 @@ from carme_hub.training.session.step_broker import NoBroker
 
 from .price import PATIENCE as QUICK
 from .price import quoted, too_many, what
-from .workers import Crew, Share
+from .workers import Share, Workers
 
 if TYPE_CHECKING:
     from carme_hub.training.session.step_broker import Broker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOOK, AGAIN, PATIENCE, UNSEEN, SEEN = 2.0, 2.0, 60.0, 60.0, 5.0
 
 
-class Resizing:
+class Resize:
     """The companions of one run.
 
     Args:
@@ -44,7 +44,7 @@ class Resizing:
 
     def __init__(
         self,
-        crew: Crew,
+        crew: Workers,
         lock: threading.RLock,
         broker: Broker,
         name: str,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from carme_hub.training.rank import network, torch_store
-from carme_hub.training.rank.program import Process, Told, common, play, share_processors, started, take_gpus
+from carme_hub.training.rank.program import Process, RankConfig, common, play, share_processors, started, take_gpus
 from carme_hub.training.run.messages import TOLD
 
 from . import horovod, torch
@@ -54,7 +54,7 @@ def beside_of(number: int) -> str:
 RANK = (sys.executable, "-P", "-m", "carme_hub.training.elastic.worker")
 
 
-def store(told: Told) -> Path:
+def store(told: RankConfig) -> Path:
     """Return the folder of what workers share by files."""
     return told.folder / "generations"
 
@@ -85,7 +85,7 @@ def main(words: list[str]) -> int:
     return Process(told, number, node).run(begin)
 
 
-def run(told: Told, number: int) -> None:
+def run(told: RankConfig, number: int) -> None:
     """Run the code. Each worker that comes to its end writes the variables of ``--pull``: nobody knows who will."""
     play(told, number if told.kind == "call" else 0)
 
@@ -97,7 +97,7 @@ def die_with_agent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # it was killed before
 
 
-def prepare(told: Told, node: str, number: int, local: int) -> str:
+def prepare(told: RankConfig, node: str, number: int, local: int) -> str:
     """Say in the environment what is true of this worker as long as it lives; return the interface to the others."""
     os.environ.update(common(told))
     os.environ.update({"CARME_NODE": node, "CARME_LOCAL_RANK": "0", "CARME_LOCAL_SIZE": "1", "LOCAL_RANK": "0"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from carme_hub.training.conductor.step import Handle
+    from carme_hub.training.conductor.step import StartedStep
     from carme_hub.training.session.step_broker import Allocation
 
 
@@ -32,7 +32,7 @@ class Member:
     name: str
     number: int
     seat: Seat
-    handle: Handle
+    handle: StartedStep
     started: float
     leaving: float = 0.0
     out_of_time: bool = False
@@ -54,7 +54,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Crew:
+class Workers:
     """Who is there and who is to come.
 
     Args:

@@ -20,7 +20,7 @@ from carme_hub.training.run import results
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.placement import Place, Room, place
 from carme_hub.training.run.run_folder import virtual
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.batch_job import broker_here
 from carme_hub.training.session.step_broker import Allocation, NoBroker
 
@@ -37,7 +37,7 @@ NO_REQUEUE = (
 
 
 def batch_script(
-    asked: Asked,
+    asked: RunOptions,
     *,
     cell: str | None = None,
     program: Sequence[str] = (),
@@ -82,7 +82,7 @@ def batch_script(
     return "\n".join(lines) + "\n"
 
 
-def _job(asked: Asked, where: Place, have: Allocation, environ: Mapping[str, str]) -> list[str]:
+def _job(asked: RunOptions, where: Place, have: Allocation, environ: Mapping[str, str]) -> list[str]:
     """Return what sbatch is told."""
     words = [f"job-name={asked.name or 'train'}", f"nodes={where.nodes}", f"ntasks={where.ranks}"]
     words.append(f"cpus-per-task={max(1, have.cpus // where.per_node)}")
@@ -120,7 +120,7 @@ def _needs(environ: Mapping[str, str], where: Place) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(text, 100)]
 
 
-def _words(asked: Asked, where: Place) -> list[str]:
+def _words(asked: RunOptions, where: Place) -> list[str]:
     """Return the options of ``carme-hub train``; where it runs is for the job to say."""
     words = [f"-n {asked.ranks}", f"--nodes {where.nodes}", f"--gpus-per-task {where.gpus_per_task}"]
     words.append(f"--backend {asked.backend}")

@@ -11,11 +11,11 @@ from carme_hub.training.run.description import counted
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.placement import place
 from carme_hub.training.run.run_folder import virtual
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Hub, NoHub, Refused
 
 
-def price_of(asked: Asked, environ: Mapping[str, str] = os.environ) -> str:
+def price_of(asked: RunOptions, environ: Mapping[str, str] = os.environ) -> str:
     """Return what a run asks the hub for, its price and when it would start; "" where the session's own job will do.
 
     Raises:

@@ -13,7 +13,7 @@ from carme_hub.training.run import control, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, raise_for
 from carme_hub.training.run.run_folder import NoRun, Run
-from carme_hub.training.run.run_options import Asked, BadAsk
+from carme_hub.training.run.run_options import BadAsk, RunOptions
 from carme_hub.training.templates import kernels
 
 from .price import price_of
@@ -25,7 +25,7 @@ def tell(text: str) -> None:
     sys.stdout.flush()
 
 
-def begin(asked: Asked, say: Callable[[str], None] = tell, **what: Any) -> Run:
+def begin(asked: RunOptions, say: Callable[[str], None] = tell, **what: Any) -> Run:
     """Start a run of ``runs.create(asked, **what)``; what it costs beyond this session is said before.
 
     Args:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from carme_hub.training.run.messages import BEAT, TOLD, Telling, Unheard
+from carme_hub.training.run.messages import BEAT, TOLD, ConductorUnreachable, RendezvousClient
 
 from . import deadline
 from .progress import PROGRESS
@@ -19,14 +19,14 @@ INTERVAL, MOST = 1.0, 100
 ENDS = 10
 
 
-class Heart:
+class Heartbeat:
     """Beats from ``start`` to ``stop``.
 
     Args:
         number: of the rank, or an elastic worker's own. size: of the run.
     """
 
-    def __init__(self, telling: Telling, number: int, size: int) -> None:
+    def __init__(self, telling: RendezvousClient, number: int, size: int) -> None:
         self._telling, self._number = telling, number
         self._interval = max(INTERVAL, size / MOST)
         self._use = Use()
@@ -55,7 +55,7 @@ class Heart:
                 if not last and count % ENDS == 0 and (said := self._telling.get(TOLD, "ends")):
                     deadline.DEADLINE.set(float(said["at"]))
                 self._telling.put(BEAT, self._number, {**PROGRESS.said(), **self._use.now(), "at": time.time()})
-            except Unheard:
+            except ConductorUnreachable:
                 pass  # the conductor ends its ranks when it ends, and is asked again if it goes on
             self._flush()
             if last:

@@ -7,7 +7,7 @@ import socket
 import struct
 import time
 
-from carme_hub.training.run.messages import HELLO, Telling
+from carme_hub.training.run.messages import HELLO, RendezvousClient
 
 _SIOCGIFADDR = 0x8915
 
@@ -16,14 +16,14 @@ class Alone(TimeoutError):
     """Rank 0 has not come."""
 
 
-def local(there: Telling) -> str:
+def local(there: RendezvousClient) -> str:
     """Return the address of this node by which it reaches the conductor, and the others reach it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect((there.host, there.port))  # nothing is sent
         return str(asking.getsockname()[0])
 
 
-def interface(there: Telling) -> str:
+def interface(there: RendezvousClient) -> str:
     """Return the name of the interface with that address, "" where it is none's first one: libraries then choose."""
     address = socket.inet_aton(local(there))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -44,7 +44,7 @@ def free_port() -> int:
         return int(asking.getsockname()[1])
 
 
-def of_rank_0(there: Telling, patience: float) -> tuple[str, int]:
+def of_rank_0(there: RendezvousClient, patience: float) -> tuple[str, int]:
     """Return address and port for ``MASTER_ADDR`` and ``MASTER_PORT``, when rank 0 is there.
 
     Args:

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.run import results
-from carme_hub.training.run.messages import END, HELLO, Telling, Unheard
+from carme_hub.training.run.messages import END, HELLO, ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.private_files import keep, write
 from carme_hub.training.templates import kernels
 
 from . import garbage, horovod, mpi, network, thread_exit, torch_store
-from .heartbeat import Heart
+from .heartbeat import Heartbeat
 from .numbering import Rank, rank_of
 
 #: Seconds for the last words of a rank: of one that ended well, whose last steps and scalars are to be kept, and of one
@@ -41,7 +41,7 @@ class NoGPU(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankConfig:
     """What a rank is told by ``Conducting.tell``: fields that it does not know are left out.
 
     Attributes:
@@ -69,7 +69,7 @@ class Told:
     script: str = ""
 
     @classmethod
-    def read(cls, folder: Path) -> Told:
+    def read(cls, folder: Path) -> RankConfig:
         """Return what stands in a run's folder."""
         said = json.loads((folder / "run.json").read_text())
         lists = {name: tuple(said[name]) for name in ("args", "path", "pull")}
@@ -77,9 +77,9 @@ class Told:
         return cls(**{**known, **lists, "folder": folder})
 
     @property
-    def telling(self) -> Telling:
+    def telling(self) -> RendezvousClient:
         """Return a way to speak with the conductor."""
-        return Telling(self.address, self.port)
+        return RendezvousClient(self.address, self.port)
 
 
 class Process:
@@ -90,10 +90,10 @@ class Process:
         node: its name.
     """
 
-    def __init__(self, told: Told, number: int, node: str) -> None:
+    def __init__(self, told: RankConfig, number: int, node: str) -> None:
         self.told, self.number, self.node = told, number, node
         self._telling = told.telling
-        self._heart = Heart(self._telling, number, told.ranks)
+        self._heart = Heartbeat(self._telling, number, told.ranks)
 
     def run(self, begin: Callable[[], None]) -> int:
         """Run the code, and return the exit status. One that failed ends this process here, at once.
@@ -138,7 +138,7 @@ class Process:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the conductor ends all when it hears this, and we are about to
         try:
             self._telling.put(END, self.number, {"ok": False, "error": said})
-        except Unheard as trouble:
+        except ConductorUnreachable as trouble:
             print(f"[carme] {trouble}", file=sys.stderr)  # noqa: T201
         self._heart.stop(FAILED_WORDS)
         sys.stdout.flush()
@@ -169,7 +169,7 @@ def _ours(file: str) -> bool:
 # -- the code ---------------------------------------------------------------------------------------------------------
 
 
-def play(told: Told, number: int) -> None:
+def play(told: RankConfig, number: int) -> None:
     """Run the code of a run in this process, and keep what it returns.
 
     Args:
@@ -208,7 +208,7 @@ def _execute(path: Path, names: Mapping[str, Any]) -> dict[str, Any]:
     return main.__dict__
 
 
-def _pulled(names: Mapping[str, Any], told: Told) -> bytes:
+def _pulled(names: Mapping[str, Any], told: RankConfig) -> bytes:
     missing = [name for name in told.pull if name not in names]
     if missing:
         raise NameError(f"--pull {','.join(missing)}: the code has made no such variable.")
@@ -218,7 +218,7 @@ def _pulled(names: Mapping[str, Any], told: Told) -> bytes:
 # -- its place --------------------------------------------------------------------------------------------------------
 
 
-def set_environ(told: Told, place: Rank) -> None:
+def set_environ(told: RankConfig, place: Rank) -> None:
     """Say in the environment what the code, Horovod and torch look for there, and keep to this rank's own GPUs."""
     os.environ.update(common(told))
     os.environ.update(
@@ -246,7 +246,7 @@ def share_processors(among: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // among)))
 
 
-def common(told: Told) -> dict[str, str]:
+def common(told: RankConfig) -> dict[str, str]:
     """Return what is the same for all ranks of a run."""
     return {"CARME_RUN": told.run, "CARME_RUN_FOLDER": str(told.folder), "CARME_LOGDIR": told.logdir}
 
@@ -269,11 +269,11 @@ def take_gpus(local: int, count: int, environ: os._Environ[str] | dict[str, str]
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
 
 
-def started(words: list[str]) -> tuple[Told, str]:
+def started(words: list[str]) -> tuple[RankConfig, str]:
     """Return what a rank is told, and the name of its step, as the words of its command say; install what all have."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where whoever started this ignores it
-    told = Told.read(Path(words[0]))
+    told = RankConfig.read(Path(words[0]))
     garbage.install()
     thread_exit.install()
     return told, words[1]

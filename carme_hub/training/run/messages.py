@@ -22,11 +22,11 @@ LONGEST = 1 << 20
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d+)")
 
 
-class Unheard(ConnectionError):
+class ConductorUnreachable(ConnectionError):
     """The conductor cannot be reached."""
 
 
-class Telling:
+class RendezvousClient:
     """A client of the rendezvous, for one rank.
 
     Args:
@@ -40,20 +40,22 @@ class Telling:
         self._base = f"/{secret}:{port}"
 
     def put(self, scope: str, key: object, said: dict[str, Any]) -> None:
-        """Say something; ``Unheard`` where nobody listens."""
+        """Say something; ``ConductorUnreachable`` where nobody listens."""
         status, _ = self._ask("PUT", scope, key, json.dumps(said).encode())
         if status != 200:
-            raise Unheard(f"The conductor did not take {scope}/{key}: {status}.")
+            raise ConductorUnreachable(f"The conductor did not take {scope}/{key}: {status}.")
 
     def get(self, scope: str, key: object) -> dict[str, Any] | None:
-        """Return what was said, None where nothing was; ``Unheard`` as ``put``."""
+        """Return what was said, None where nothing was; ``ConductorUnreachable`` as ``put``."""
         status, text = self._ask("GET", scope, key)
         if status != 200:
             return None
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:  # a run's port is anybody's once its conductor is gone
-            raise Unheard(f"Somebody else answers in the place of the conductor at {self.host}.") from error
+            raise ConductorUnreachable(
+                f"Somebody else answers in the place of the conductor at {self.host}."
+            ) from error
 
     def _ask(self, method: str, scope: str, key: object, text: bytes = b"") -> tuple[int, bytes]:
         """Ask once. By hand, since importing ``http.client`` takes a tenth of the time that a rank needs to begin."""
@@ -65,12 +67,12 @@ class Telling:
                 while len(answer) <= LONGEST and (piece := link.recv(65536)):
                     answer += piece
         except OSError as error:
-            raise Unheard(f"The conductor at {self.host} does not answer: {error}.") from error
+            raise ConductorUnreachable(f"The conductor at {self.host} does not answer: {error}.") from error
         said, _, value = answer.partition(b"\r\n\r\n")
         words = said.split(None, 2)
         length = _LENGTH.search(said)
         if len(words) < 2 or not words[1].isdigit() or length is None or int(length[1]) != len(value):
-            raise Unheard(f"The conductor at {self.host} broke off.")
+            raise ConductorUnreachable(f"The conductor at {self.host} broke off.")
         return int(words[1]), value
 
 

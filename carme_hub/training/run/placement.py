@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .run_options import Asked
+from .run_options import RunOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Place:
         return rank // (few + 1) if rank < within else more + (rank - within) // few
 
 
-def place(asked: Asked, room: Room) -> Place:
+def place(asked: RunOptions, room: Room) -> Place:
     """Return where a run goes, of a session whose job has this room.
 
     Ranks without GPUs share processors, so there is room for any number of them; ranks of one run never

@@ -23,7 +23,7 @@ from typing import Any
 from . import control, results
 from .private_files import keep as keep
 from .private_files import write
-from .run_options import Asked
+from .run_options import RunOptions
 
 #: States of a run that goes on, and of one that has ended.
 LIVE = ("starting", "waiting", "running", "stopping")
@@ -253,7 +253,7 @@ def _newest_named(name: str) -> Path | None:
 
 
 def create(
-    asked: Asked,
+    asked: RunOptions,
     *,
     cell: str | None = None,
     script: str | None = None,

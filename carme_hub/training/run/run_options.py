@@ -30,7 +30,7 @@ class BadAsk(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOptions:
     """One run.
 
     Attributes:
@@ -89,13 +89,13 @@ class Asked:
             raise BadAsk(f"--elastic {fewest}:{most}: -n {self.ranks} has to be between the two.")
 
 
-def of_json(said: Mapping[str, Any]) -> Asked:
-    """Return what ``dataclasses.asdict`` and JSON made of an ``Asked``."""
+def of_json(said: Mapping[str, Any]) -> RunOptions:
+    """Return what ``dataclasses.asdict`` and JSON made of an ``RunOptions``."""
     lists = {name: tuple(said[name]) for name in ("push", "pull", "elastic") if said.get(name) is not None}
-    return Asked(**{**said, **lists})
+    return RunOptions(**{**said, **lists})
 
 
-def asked(line: str) -> Asked:
+def asked(line: str) -> RunOptions:
     """Return what the line after ``%%distributed`` asks for.
 
     Raises:
@@ -108,14 +108,14 @@ def asked(line: str) -> Asked:
     return asked_by(words)
 
 
-def asked_by(words: Sequence[str]) -> Asked:
+def asked_by(words: Sequence[str]) -> RunOptions:
     """Return what words of a command line ask for; ``BadAsk`` as ``asked``."""
     return _of(_parser().parse_args(words))
 
 
 def asked_with_program(
     words: Sequence[str], own: Mapping[str, Mapping[str, Any]]
-) -> tuple[Asked, list[str], argparse.Namespace]:
+) -> tuple[RunOptions, list[str], argparse.Namespace]:
     """Return what ``-n 4 --nodes 2 script.py --its own`` asks for, and the program with its words; errors as ``asked``.
 
     Args:
@@ -129,8 +129,8 @@ def asked_with_program(
     return _of(said), list(said.program), said
 
 
-def _of(said: argparse.Namespace) -> Asked:
-    return Asked(
+def _of(said: argparse.Namespace) -> RunOptions:
+    return RunOptions(
         ranks=said.n,
         nodes=said.nodes,
         gpus_per_task=said.gpus_per_task,

@@ -35,7 +35,7 @@ NOT_YET: State = {
 }
 
 
-class Standing:
+class RunState:
     """The state of one run, from ``start`` to ``close``."""
 
     def __init__(self, run: Run, **first: Any) -> None:

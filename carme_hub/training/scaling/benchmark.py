@@ -25,7 +25,7 @@ from carme_hub.training.launch import start
 from carme_hub.training.run import run_folder
 from carme_hub.training.run.description import View
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
-from carme_hub.training.run.run_options import Asked, BadAsk, seconds_of
+from carme_hub.training.run.run_options import BadAsk, RunOptions, seconds_of
 
 from . import hub, plot, trial
 from . import report as scaling_report
@@ -130,10 +130,10 @@ def benchmark(
     if repeats < 1:
         raise CannotRun("repeats: one run at least, three for error bars.")
     try:
-        asked = Asked(
+        asked = RunOptions(
             ranks=1,
             gpus_per_task=gpus_per_task,
-            backend=backend or os.environ.get("CARME_BACKEND") or Asked(ranks=1).backend,
+            backend=backend or os.environ.get("CARME_BACKEND") or RunOptions(ranks=1).backend,
             seconds=seconds_of(time) if time else 0,
         )
     except BadAsk as error:
@@ -165,7 +165,7 @@ class _Measuring:
         function: str,
         args: Sequence[str],
         plan: Plan,
-        asked: Asked,
+        asked: RunOptions,
         per_node: int,
         epoch: int,
         name: str,
@@ -307,7 +307,7 @@ def _ranks(ranks: Sequence[int], plan: Plan) -> list[int]:
     found = sorted(set(ranks))
     try:
         for number in found:
-            Asked(ranks=number)
+            RunOptions(ranks=number)
     except BadAsk as error:
         raise CannotRun(str(error)) from None
     if not found:

@@ -10,10 +10,10 @@ from typing import Any
 
 from traitlets.config import Config
 
-from carme_hub.accounting.audit import Written, by_people
+from carme_hub.accounting.audit import AuditRecord, by_people
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.services.audit import LONGEST, Events
-from carme_hub.store.ledger.writes import Committed
+from carme_hub.store.ledger.writes import CommittedChanges
 
 #: The event's name in its schema.
 WRITTEN = "urn:carme-hub:gpu-time-written"
@@ -30,7 +30,7 @@ class Audit:
         self._log, self._door = log, door
         self._events = Events(config, settings.audit_file, "gpu-time-written.yaml")
 
-    def __call__(self, done: Committed) -> None:
+    def __call__(self, done: CommittedChanges) -> None:
         """Tell what was committed. It stands in the ledger, so an event that cannot be written is logged, no more."""
         try:
             told = by_people(done)
@@ -45,5 +45,5 @@ class Audit:
             except Exception as error:  # noqa: BLE001 - a handler of the site can fail in any way
                 self._log.exception("No audit event for %s by %s: %s %s", each.action, each.actor, error, said)
 
-    def _emit(self, each: Written) -> None:
+    def _emit(self, each: AuditRecord) -> None:
         self._events.emit(WRITTEN, {"action": each.action, "actor": each.actor, "door": self._door, **each.details})

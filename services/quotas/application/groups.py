@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from carme_hub.accounting.context import Books
-from carme_hub.accounting.usage_snapshot import Gathering
+from carme_hub.accounting.context import LedgerContext
+from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Applied, Person, Quota, Who, Window
+from carme_hub.domain.quotas.rules import AppliedQuota, Person, Quota, Who, Window
 from carme_hub.services.quotas.application import view
 from carme_hub.store.ledger.writes import LedgerReads
 
@@ -62,19 +62,21 @@ def rules_of(policy: Policy, group: str, now: float) -> list[Quota]:
     ]
 
 
-def sections(books: Books, reads: LedgerReads, group: str, users: Sequence[str], now: float) -> list[Section]:
+def sections(books: LedgerContext, reads: LedgerReads, group: str, users: Sequence[str], now: float) -> list[Section]:
     """Return the members' use for each of the group's rules; without any, over the last ``SHARE_DAYS``."""
     policy = books.policy()
     # Nobody asks here, so a member stands in for who would: a shared limit counts members alone.
-    gathering = Gathering(books, reads, Person(users[0] if users else ""), now)
+    gathering = SnapshotReader(books, reads, Person(users[0] if users else ""), now)
     rules = rules_of(policy, group, now)
     plain = Quota("", Who.GROUP, group, window=Window.ROLLING, days=SHARE_DAYS)
     return [_section(gathering, quota, group, users, now, policy.zone) for quota in rules or [plain]]
 
 
-def _section(gathering: Gathering, quota: Quota, group: str, users: Sequence[str], now: float, zone: str) -> Section:
+def _section(
+    gathering: SnapshotReader, quota: Quota, group: str, users: Sequence[str], now: float, zone: str
+) -> Section:
     alone = replace(quota, together=False)
-    taken = {user: gathering.taken(Applied(alone, user)) for user in users}
+    taken = {user: gathering.taken(AppliedQuota(alone, user)) for user in users}
     start, end = next(((each.start, each.end) for each in taken.values()), (now, now))
     limit = quota.gpu_time
     each_has = None if quota.together else limit
@@ -82,7 +84,7 @@ def _section(gathering: Gathering, quota: Quota, group: str, users: Sequence[str
     soft = "Over it sessions still start, with a warning." if quota.soft else ""
     bar, words = None, resets
     if limit is not None and quota.together and users:
-        whole = gathering.taken(Applied(quota, group))
+        whole = gathering.taken(AppliedQuota(quota, group))
         bar = view.bar(
             view.window_title(quota, start, zone),
             view.whose(quota, group, ""),

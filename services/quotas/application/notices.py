@@ -16,29 +16,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from carme_hub.accounting import notices as found_by
 from carme_hub.accounting.ledger import Ledger
-from carme_hub.accounting.notices import Due, Mark, open_notices
+from carme_hub.accounting.notices import DueNotice, Mark, open_notices
 from carme_hub.accounting.requests import Request, Requests
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Who
-from carme_hub.services.hub_users import Roster
-from carme_hub.services.notifications import Teller
+from carme_hub.services.hub_users import HubUsers
+from carme_hub.services.notifications import Notifier
 from carme_hub.sessions.associations import AssociationBook
-from carme_hub.store.ledger.idempotency import Told
+from carme_hub.store.ledger.idempotency import SentNotice
 from carme_hub.store.ledger.news import News, newest, written_after
-from carme_hub.store.ledger.requests import Wanted
+from carme_hub.store.ledger.requests import RequestFilter
 from carme_hub.store.threads import in_store_thread
 
 #: The role of the hub's administrators.
 _ADMIN = "admin"
 
 
-class Notices(Teller):
+class Notices(Notifier):
     """Finds what people should be told, and tells it."""
 
     def __init__(
-        self, settings: CarmeQuotas, ledger: Ledger, book: AssociationBook, roster: Roster, log: logging.Logger
+        self, settings: CarmeQuotas, ledger: Ledger, book: AssociationBook, roster: HubUsers, log: logging.Logger
     ) -> None:
         super().__init__(settings, ledger.books, "Your GPU time", log)
         self._ledger = ledger
@@ -61,7 +61,7 @@ class Notices(Teller):
 
     # -- whom something may concern -----------------------------------------------------------------------------------
 
-    async def round(self, changed: Iterable[str]) -> list[Told]:
+    async def round(self, changed: Iterable[str]) -> list[SentNotice]:
         """Look at all that may have changed since the last round; return what was new.
 
         That is: these users, whoever holds or runs something, and all that entries were written about. The first
@@ -108,13 +108,13 @@ class Notices(Teller):
         }
         return set(found.values())
 
-    async def look(self, users: Iterable[str], accounts: Collection[str] = ()) -> list[Told]:
+    async def look(self, users: Iterable[str], accounts: Collection[str] = ()) -> list[SentNotice]:
         """Tell everybody whom the budgets of these users and accounts, credits or requests concern; return the new."""
         books, now = self._ledger.books, self._ledger.books.clock()
         people = [self._roster.person(user) for user in sorted(set(users))]
         wanted = {*accounts}.union(*(self._book.accounts_of(person.user) for person in people))
 
-        def find() -> list[Due]:
+        def find() -> list[DueNotice]:
             with books.store.reading(books.cluster) as reads:
                 reached = found_by.marks(books, reads, people, wanted, now)
                 credits = reads.expired(now, now + found_by.SOON)
@@ -123,7 +123,7 @@ class Notices(Teller):
             return found + [found_by.of_credit(one, user, zone, now) for one in credits for user in self._may_use(one)]
 
         due = await in_store_thread(find)
-        asked = await Requests(self._ledger).all(Wanted(since=now - found_by.WEEK))
+        asked = await Requests(self._ledger).all(RequestFilter(since=now - found_by.WEEK))
         due += found_by.of_requests(asked, self._who_answers(), now)
         return await self.tell(due)
 

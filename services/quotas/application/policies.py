@@ -40,7 +40,7 @@ class NotEditable(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
+class CurrentPolicy:
     """The policy as it is.
 
     Attributes:
@@ -59,7 +59,7 @@ def dumped(policy: Policy) -> str:
     return str(yaml.safe_dump(dump_policy(policy), sort_keys=False, allow_unicode=True))
 
 
-def current(service: Any) -> Current:
+def current(service: Any) -> CurrentPolicy:
     """Return the policy in force as text, and whether it can be edited; synchronous."""
     policy, name = service.policy(), service.settings.policy_file
     text, fixed = dumped(policy), ""
@@ -67,7 +67,7 @@ def current(service: Any) -> Current:
         fixed = "The policy is in the hub's configuration. To edit it here, name a file in CarmeQuotas.policy_file."
     elif not os.access(Path(name).parent, os.W_OK):
         fixed = f"The service may not write the folder {Path(name).parent}, so the policy is edited there by hand."
-    return Current(text, hashlib.sha256(text.encode()).hexdigest(), service.policy.problem, fixed)
+    return CurrentPolicy(text, hashlib.sha256(text.encode()).hexdigest(), service.policy.problem, fixed)
 
 
 def difference(before: str, after: str) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ _FIRST = "Another trial is at work; this one begins after it."
 
 
 @dataclass(eq=False)
-class Tried:
+class PolicyTrial:
     """One trial of a policy.
 
     Attributes:
@@ -63,10 +63,10 @@ class Trials:
 
     def __init__(self, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
         self._log = log
-        self._kept: dict[str, Tried] = {}
+        self._kept: dict[str, PolicyTrial] = {}
         self._turn = asyncio.Lock()
 
-    def get(self, id: str) -> Tried | None:
+    def get(self, id: str) -> PolicyTrial | None:
         """Return a trial that is still kept."""
         return self._kept.get(id)
 
@@ -80,7 +80,7 @@ class Trials:
         lacks_members: bool,
         now: float,
         work: Callable[[Callable[[str], None]], Awaitable[Trial]],
-    ) -> Tried:
+    ) -> PolicyTrial:
         """Begin a trial; one of the same text that is still at work is the same one.
 
         Args:
@@ -89,7 +89,7 @@ class Trials:
         for known in self._kept.values():
             if not known.is_done and (known.text, known.reason, known.stamp) == (text, reason, stamp):
                 return known
-        tried = Tried(secrets.token_hex(8), text, reason, stamp, changes, lacks_members, now)
+        tried = PolicyTrial(secrets.token_hex(8), text, reason, stamp, changes, lacks_members, now)
         tried.task = asyncio.create_task(self._run(tried, work), name=f"trial-{tried.id}")
         self._kept[tried.id] = tried
         over = [id for id, each in self._kept.items() if each.is_done]
@@ -104,7 +104,7 @@ class Trials:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, tried: Tried, work: Callable[[Callable[[str], None]], Awaitable[Trial]]) -> None:
+    async def _run(self, tried: PolicyTrial, work: Callable[[Callable[[str], None]], Awaitable[Trial]]) -> None:
         try:
             async with self._turn:
                 tried.outcome = await work(tried.tell)

@@ -16,7 +16,7 @@ from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.reconciliation import Reconciliation
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.accounting.settlement import Settled
+from carme_hub.accounting.settlement import SettlementResult
 from carme_hub.domain.cluster.resources import SHARD, Node
 from carme_hub.domain.ledger.entries import RULES
 from carme_hub.domain.ledger.prices import shard_parts
@@ -45,7 +45,7 @@ class Slurm(Protocol):
         ...
 
 
-class Settling:
+class SettlementLoop:
     """Settles one cluster's ledger.
 
     Attributes:
@@ -76,7 +76,7 @@ class Settling:
         self.running: Sequence[Usage] = ()
         self.problem = "Nothing has been settled yet."
         #: What is done with the outcome of each run of the loop.
-        self.after: Callable[[Settled], Awaitable[None]] | None = None
+        self.after: Callable[[SettlementResult], Awaitable[None]] | None = None
 
     async def run(self) -> None:
         """Settle for ever."""
@@ -105,7 +105,7 @@ class Settling:
         if failed is not None:
             raise failed
 
-    async def settle(self, *, days: float | None = None) -> Settled:
+    async def settle(self, *, days: float | None = None) -> SettlementResult:
         """Settle what is open, or everything of the last days; safe to call at any time, by several processes."""
         async with self._turn:
             await self._read_prices()

@@ -16,7 +16,7 @@ from traitlets.config import Config
 from carme_hub.accounting.settings import CarmeMirror
 from carme_hub.accounting.slurm_limits import asks_who_is_who, compare
 from carme_hub.domain.quotas.sacctmgr_argv import Entity
-from carme_hub.domain.quotas.slurm_limits import Change, LeftOut, Needs
+from carme_hub.domain.quotas.slurm_limits import Change, Needs, UnenforcedRule
 from carme_hub.services.hub_users import LOOKED_AT
 from carme_hub.slurm.limits import LimitsWriter, script
 
@@ -53,7 +53,7 @@ class Drift:
     by_hand: tuple[Change, ...] = ()
     ours: tuple[Change, ...] = ()
     theirs: tuple[Change, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnenforcedRule, ...] = ()
     same: tuple[Limit, ...] = ()
     script: str = ""
     config: str = ""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from tornado.web import HTTPError
 
 from carme_hub.accounting.requests import Requests
-from carme_hub.accounting.usage_snapshot import Gathering
+from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.rules import DAY, Who
 from carme_hub.services.quotas.application import view
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
-from carme_hub.services.quotas.pages.mine import MOST, Lately, as_person, cards, lately
+from carme_hub.services.quotas.pages.mine import MOST, RecentUse, as_person, cards, lately
 from carme_hub.services.quotas.pages.requests import (
     ANSWERED_DAYS,
     MOST_ANSWERED,
@@ -86,8 +86,8 @@ class AccountHandler(PageHandler):
         standing = await ledger.standing(nobody, [account])
         mine = [each for each in standing.limits if each.rule.quota.who is Who.ACCOUNT]
 
-        def ask(reads: LedgerReads) -> tuple[Lately, list[Sum], list[Entry]]:
-            gathering = Gathering(ledger.books, reads, nobody, now)
+        def ask(reads: LedgerReads) -> tuple[RecentUse, list[Sum], list[Entry]]:
+            gathering = SnapshotReader(ledger.books, reads, nobody, now)
             paces = lately(reads, gathering, mine, [account], now)
             page = reads.statement(Filter(account=account), before, MOST + 1)
             return paces, used_between(reads, now - SHARE_DAYS * DAY, now, [account]), page

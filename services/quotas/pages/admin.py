@@ -91,7 +91,7 @@ class AllAccountsHandler(AdminHandler):
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class AnomalyRow:
     """An anomaly as it is shown. ``seconds``: how long Slurm says it ran, 0 where that makes no sense."""
 
     id: int
@@ -107,13 +107,13 @@ class Odd:
     decision: str
 
 
-def shown(found: Anomaly, zone: str) -> Odd:
+def shown(found: Anomaly, zone: str) -> AnomalyRow:
     """Return what a person needs to see of an anomaly."""
     seen: Mapping[str, Any] = found.seen
     seconds = max(0, int(seen.get("end") or 0) - int(seen.get("start") or 0)) if seen.get("end") else 0
     what = f"Job {seen.get('job') or found.job_id}" if found.job_id else "A session"
     settled = f"{found.settled_by}, {view.clock(found.settled, zone)}: {found.decision}" if found.settled else ""
-    return Odd(
+    return AnomalyRow(
         found.id,
         f"{what}: {found.kind.replace('-', ' ')}",
         _KINDS.get(found.kind, ""),

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from tornado.web import HTTPError
 
-from carme_hub.accounting.admission import Limit, Standing
-from carme_hub.accounting.usage_snapshot import Gathering
+from carme_hub.accounting.admission import Limit, QuotaStatus
+from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind
 from carme_hub.domain.quotas.policy import Permissions, permissions
 from carme_hub.domain.quotas.rules import DAY, Person, Who, Window
 from carme_hub.domain.sessions.companions import shown
 from carme_hub.services.quotas.application import disk, reports, view
 from carme_hub.services.quotas.pages.base import PageHandler
-from carme_hub.services.quotas.pages.requests import Answered, Waiting, answered_requests, open_requests
+from carme_hub.services.quotas.pages.requests import AnsweredRequest, Waiting, answered_requests, open_requests
 from carme_hub.services.quotas.scopes import READ_ALL
-from carme_hub.store.ledger.writes import Filter, LedgerReads, Whose
+from carme_hub.store.ledger.writes import Filter, LedgerReads, Subject
 from carme_hub.store.threads import in_store_thread
 
 MOST = 40
@@ -35,12 +35,12 @@ class Card:
     empty: str = ""
     asks: bool = True
     asked: list[Waiting] = field(default_factory=list)
-    answered: list[Answered] = field(default_factory=list)
+    answered: list[AnsweredRequest] = field(default_factory=list)
     may: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class RecentUse:
     """What was used over the days of a forecast: by account, and by rule and subject."""
 
     accounts: dict[str, int]
@@ -48,12 +48,12 @@ class Lately:
 
 
 def lately(
-    reads: LedgerReads, gathering: Gathering, limits: Iterable[Limit], accounts: Iterable[str], now: float
-) -> Lately:
+    reads: LedgerReads, gathering: SnapshotReader, limits: Iterable[Limit], accounts: Iterable[str], now: float
+) -> RecentUse:
     """Return the use that paces are made of."""
     since = now - view.PACE_DAYS * DAY
-    return Lately(
-        {name: reads.used(Whose(account=name), since).amount for name in accounts},
+    return RecentUse(
+        {name: reads.used(Subject(account=name), since).amount for name in accounts},
         {
             (each.rule.quota.id, each.rule.subject): reads.used(gathering.whose(each.rule), since).amount
             for each in limits
@@ -61,7 +61,9 @@ def lately(
     )
 
 
-def cards(standing: Standing, accounts: Sequence[str], paces: Lately, me: str, now: float, zone: str) -> list[Card]:
+def cards(
+    standing: QuotaStatus, accounts: Sequence[str], paces: RecentUse, me: str, now: float, zone: str
+) -> list[Card]:
     """Return a card for each account; what counts in all of them has its own where there are several."""
     limits = [each for each in standing.limits if each.rule.quota.in_force(now)]
     shared = [each for each in limits if each.rule.quota.who is not Who.ACCOUNT]
@@ -94,13 +96,13 @@ def may(found: Permissions) -> str:
     return f"Where this site offers it, {'; '.join(part for part in said if part)}."
 
 
-def _needs_grant(standing: Standing, account: str) -> Iterable[bool]:
+def _needs_grant(standing: QuotaStatus, account: str) -> Iterable[bool]:
     for rule in standing.rules:
         if rule.quota.needs_grant and (rule.quota.who is not Who.ACCOUNT or rule.subject == account):
             yield True
 
 
-def _window(each: Limit, paces: Lately, me: str, now: float, zone: str) -> view.Bar:
+def _window(each: Limit, paces: RecentUse, me: str, now: float, zone: str) -> view.Bar:
     quota, taken = each.rule.quota, each.taken
     moving = quota.window in (Window.TOTAL, Window.ROLLING)
     left = each.limit - taken.used - taken.held
@@ -130,10 +132,10 @@ class MineHandler(PageHandler):
         spans = view.days(now, DAYS, zone)
         before = self.number("before")
 
-        def ask(reads: LedgerReads) -> tuple[Lately, list[int], tuple[list[Entry], int]]:
-            gathering = Gathering(self.service.ledger.books, reads, person, now)
+        def ask(reads: LedgerReads) -> tuple[RecentUse, list[int], tuple[list[Entry], int]]:
+            gathering = SnapshotReader(self.service.ledger.books, reads, person, now)
             paces = lately(reads, gathering, standing.limits, accounts, now)
-            mine = Whose(users=frozenset({me}))
+            mine = Subject(users=frozenset({me}))
             use = [reads.used(mine, start, end).amount for start, end in spans]
             return paces, use, own_entries(reads, me, accounts, before)
 

@@ -15,7 +15,7 @@ from carme_hub.domain.quotas.rules import DAY
 from carme_hub.errors import ConfigError
 from carme_hub.services.hub_users import LOOKED_AT
 from carme_hub.services.quotas.application import policies, view
-from carme_hub.services.quotas.application.policy_trials import Tried
+from carme_hub.services.quotas.application.policy_trials import PolicyTrial
 from carme_hub.services.quotas.pages.admin import AdminHandler
 from carme_hub.services.quotas.pages.base import BadForm
 from carme_hub.services.quotas.scopes import POLICY, READ_ALL
@@ -62,7 +62,7 @@ class PolicyHandler(AdminHandler):
             **more,
         )
 
-    def preview(self, tried: Tried) -> None:
+    def preview(self, tried: PolicyTrial) -> None:
         """Show what would change, and what came out."""
         self.show(
             "policy_preview.html",

@@ -13,7 +13,7 @@ from carme_hub.domain.quotas.rules import DAY
 from carme_hub.services.quotas.application import view
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
 from carme_hub.services.quotas.scopes import GRANT, POLICY, READ_ALL
-from carme_hub.store.ledger.requests import Wanted
+from carme_hub.store.ledger.requests import RequestFilter
 
 #: Days for which an answer is shown to who asked and to the account's owner, and how many the owner reads.
 ANSWERED_DAYS, MOST_ANSWERED = 30, 20
@@ -36,7 +36,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredRequest:
     """A request and what became of it. ``outcome``: a sentence."""
 
     account: str
@@ -47,27 +47,27 @@ class Answered:
     outcome: str
 
 
-async def answered_requests(service: Any, *, user: str = "", account: str = "") -> list[Answered]:
+async def answered_requests(service: Any, *, user: str = "", account: str = "") -> list[AnsweredRequest]:
     """Return the requests that were answered in the last ``ANSWERED_DAYS``, the newest answer first."""
     zone, since = service.ledger.books.policy().zone, service.ledger.books.clock() - ANSWERED_DAYS * DAY
 
-    found = await Requests(service.ledger).all(Wanted(user=user, account=account, since=since))
+    found = await Requests(service.ledger).all(RequestFilter(user=user, account=account, since=since))
     decided = sorted((each for each in found if each.state != OPEN), key=lambda each: -each.decided)
     return [_answered(each, zone) for each in decided]
 
 
-def _answered(each: Request, zone: str) -> Answered:
+def _answered(each: Request, zone: str) -> AnsweredRequest:
     given = f" with {view.hours(each.granted)}" if each.granted else ""
     outcome = f"{each.state.capitalize()}{given} by {each.decided_by} on {view.clock(each.decided, zone)}"
     outcome += f": {each.answer}" if each.answer else "."
     asked = view.clock(each.asked, zone)
-    return Answered(each.account, each.user, view.hours(each.amount), each.reason, asked, outcome)
+    return AnsweredRequest(each.account, each.user, view.hours(each.amount), each.reason, asked, outcome)
 
 
 async def open_requests(service: Any, *, user: str = "", account: str = "") -> list[Waiting]:
     """Return the requests that wait for an answer, newest first; "" = of everybody."""
     zone = service.ledger.books.policy().zone
-    found = await Requests(service.ledger).all(Wanted(user=user, account=account, state=OPEN))
+    found = await Requests(service.ledger).all(RequestFilter(user=user, account=account, state=OPEN))
     return [_waiting(each, zone) for each in found]
 
 
@@ -142,9 +142,9 @@ class AllRequestsHandler(PageHandler):
     async def get(self) -> None:
         """Show a page of them, the newest first."""
         desk, before = Requests(self.service.ledger), self.number("before")
-        found, next = await desk.page(Wanted(state=OPEN), before=before, most=MOST)
+        found, next = await desk.page(RequestFilter(state=OPEN), before=before, most=MOST)
         if before and not found:  # all of these were answered meanwhile
-            before, (found, next) = 0, await desk.page(Wanted(state=OPEN), most=MOST)
+            before, (found, next) = 0, await desk.page(RequestFilter(state=OPEN), most=MOST)
         waiting = [_waiting(each, self.zone) for each in found]
         self.show("requests.html", heading="Requests", requests=waiting, before=before, next=next)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from carme_hub.services.idempotency import Kept
+from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.services.rest import ROOT, STATUSES, NoSense, NotYours, Route, Text
 from carme_hub.services.rest import Call as AnyCall
@@ -79,6 +79,6 @@ class RestHandler(AnyHandler):
     statuses = {**STATUSES, "no-account": 403, "bad-month": 400, "no-reason": 400}
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> IdempotencyStore:
         """Where keys of writes are kept."""
         return self.service.ledger.books

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from carme_hub.services.fields import Given, Moment, Name, Reason, Seconds, Whole
+from carme_hub.services.fields import Moment, Name, Reason, RequestBody, Seconds, Whole
 from carme_hub.services.quotas.application.disk import DiskOut
 from carme_hub.services.quotas.rest.fields import Hours
 
 
-class GrantIn(Given):
+class GrantIn(RequestBody):
     """GPU time for an account, or for one of its users; with ``expires`` it is a credit."""
 
     account: Name
@@ -25,7 +25,7 @@ class GrantIn(Given):
     expires: Seconds = 0
 
 
-class TransferIn(Given):
+class TransferIn(RequestBody):
     """GPU time from one account to another."""
 
     source: Name
@@ -34,7 +34,7 @@ class TransferIn(Given):
     reason: Reason
 
 
-class CorrectionIn(Given):
+class CorrectionIn(RequestBody):
     """A mistake put right: GPU time is added to an account's balance or taken from it.
 
     With ``used_at`` it is about use at that moment, and counts in the limits of then.
@@ -48,7 +48,7 @@ class CorrectionIn(Given):
     used_at: Seconds = 0
 
 
-class RequestIn(Given):
+class RequestIn(RequestBody):
     """A user asks for more GPU time for an account."""
 
     account: Name
@@ -56,7 +56,7 @@ class RequestIn(Given):
     reason: Reason
 
 
-class DecisionIn(Given):
+class DecisionIn(RequestBody):
     """The answer to a request; ``gpu_hours`` gives another amount than was asked for.
 
     Who does not have the scope to grant names an account of theirs in ``source``, from which it is moved, or gives out
@@ -69,7 +69,7 @@ class DecisionIn(Given):
     reason: str = Field(default="", max_length=500)
 
 
-class SettleIn(Given):
+class SettleIn(RequestBody):
     """What a person decided about an anomaly: charge what Slurm says, charge so many seconds, or nothing."""
 
     decision: Literal["charge", "charge-seconds", "ignore"]
@@ -77,7 +77,7 @@ class SettleIn(Given):
     reason: Reason
 
 
-class AskIn(Given):
+class AskIn(RequestBody):
     """A choice whose price is wanted; nothing is written."""
 
     account: Name
@@ -345,7 +345,7 @@ class PolicyOut(BaseModel):
     fixed: str
 
 
-class PolicyIn(Given):
+class PolicyIn(RequestBody):
     """A policy that is switched on; ``stamp`` is that of the policy which it replaces."""
 
     policy: dict[str, object]
@@ -353,14 +353,14 @@ class PolicyIn(Given):
     reason: Reason
 
 
-class ReconcileIn(Given):
+class ReconcileIn(RequestBody):
     """The time for which ledger and accounting are compared; without it, the last days that are looked at nightly."""
 
     start: Moment | None = None
     end: Moment | None = None
 
 
-class SettleNowIn(Given):
+class SettleNowIn(RequestBody):
     """Settle what is new; with ``days`` everything of the last days."""
 
     days: Annotated[int, Field(ge=0, le=100), Whole] = 0

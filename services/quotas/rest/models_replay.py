@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from carme_hub.services.fields import Given, Moment
+from carme_hub.services.fields import Moment, RequestBody
 
 
-class ReplayIn(Given):
+class ReplayIn(RequestBody):
     """A policy (as the file has it) that is tried on what was used between two times."""
 
     policy: dict[str, object]

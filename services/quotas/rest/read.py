@@ -6,7 +6,7 @@ import asyncio
 
 from tornado.web import HTTPError
 
-from carme_hub.accounting.admission import Limit, Standing
+from carme_hub.accounting.admission import Limit, QuotaStatus
 from carme_hub.accounting.requests import Allowance, Request, Requests, allowances
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind
@@ -20,7 +20,7 @@ from carme_hub.services.quotas.rest import models, queries
 from carme_hub.services.quotas.rest.base import Call, NoSense, NotYours, Text
 from carme_hub.store.ledger.accounts import accounts_in
 from carme_hub.store.ledger.report import used_between
-from carme_hub.store.ledger.requests import Wanted
+from carme_hub.store.ledger.requests import RequestFilter
 from carme_hub.store.ledger.writes import Filter, LedgerReads
 from carme_hub.store.threads import in_store_thread
 
@@ -37,7 +37,7 @@ async def standing(call: Call) -> models.StandingOut:
     return models.StandingOut(user=me, at=_now(call), accounts=out, disk=await call.service.disk.of(me))
 
 
-def _account(call: Call, found: Standing, person: Person, name: str, owner: bool) -> models.AccountOut:
+def _account(call: Call, found: QuotaStatus, person: Person, name: str, owner: bool) -> models.AccountOut:
     mine = {(one.quota.id, one.subject) for one in applying(call.service.policy().quotas, person, name)}
     rules = [one for one in found.rules if (one.quota.id, one.subject) in mine]
     balance = found.balances.get(name, Balance())
@@ -209,7 +209,7 @@ async def requests(call: Call) -> models.RequestsOut:
     query: queries.RequestsQuery = call.query
     me = call.visitor.name if call.visitor.is_user else ""
     seen_by = None if call.sees_all else (me, await call.owned())
-    which = Wanted(account=query.account, state=query.state, seen_by=seen_by)
+    which = RequestFilter(account=query.account, state=query.state, seen_by=seen_by)
     desk = Requests(call.service.ledger)
     found, more = await desk.page(which, before=int(query.cursor or 0), most=query.limit)
     return models.RequestsOut(requests=[request(each) for each in found], next=str(more or ""))

@@ -10,7 +10,7 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-from carme_hub.services.idempotency import Kept
+from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.store.ledger.idempotency import digest
 from carme_hub.store.threads import in_store_thread
 
@@ -23,7 +23,7 @@ _NOTE = "feed:"
 class Feeds:
     """All users' feeds."""
 
-    kept: Kept
+    kept: IdempotencyStore
 
     async def make(self, user: str) -> str:
         """Return a new secret; the one before opens nothing any more."""

@@ -9,7 +9,7 @@ from carme_hub.booking.reconcile.reconciler import Pass
 
 
 @dataclass
-class Standing:
+class ReconcilerHealth:
     """What the passes of the keeper have come to.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import Any
 from carme_hub.domain.calendar.capacity import Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State
-from carme_hub.services.idempotency import Kept
+from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.store.threads import in_store_thread
 
 #: The first digits of ids, one for each note.
@@ -24,7 +24,7 @@ Known = dict[str, list[Any]]
 class LastTold:
     """What people know of the bookings that take place or are to."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: IdempotencyStore) -> None:
         self._kept = kept
         self._parts: dict[str, Known] | None = None
 

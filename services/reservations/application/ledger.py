@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from carme_hub.accounting.context import Books
+from carme_hub.accounting.context import LedgerContext
 from carme_hub.accounting.slots import holds, settlement
 from carme_hub.accounting.slots.holds import slot_of
-from carme_hub.booking.reconcile.outages import Owed
+from carme_hub.booking.reconcile.outages import OutageCredit
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import stem_of
@@ -35,7 +35,7 @@ class SlotMoney:
         booked: whether all booked time is charged, in place of what was used.
     """
 
-    books: Books
+    books: LedgerContext
     booked: bool = False
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
@@ -61,7 +61,7 @@ class SlotMoney:
         """Hold what is left of it beside what these open sessions in it hold, and other jobs in it have used."""
         holds.level(self.books, writes, slot_of(reservation), now, inside, booked=self.booked, by_hand=by_hand)
 
-    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: Owed, now: float) -> None:
+    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         """Give back the price of time in which it was not to be had; where use is charged, none is due for it."""
         if self.booked:
             settlement.lapse(writes, slot_of(reservation), now, owed.more, owed.least)

@@ -14,7 +14,7 @@ from carme_hub.errors import SlurmUnreachable
 FRESH = 60.0
 
 
-class Counting:
+class LicenseCounts:
     """Slurm's licences as of the last look; what was last seen stays while Slurm is silent.
 
     Args:

@@ -11,16 +11,16 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from carme_hub.accounting.notices import Due
+from carme_hub.accounting.notices import DueNotice
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.booking import messages
 from carme_hub.booking.maintenance import NOTICE
 from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State, in_the_way
 from carme_hub.domain.cluster.jobs import Snapshot
-from carme_hub.services.idempotency import Kept
-from carme_hub.services.notifications import HUB, Teller
+from carme_hub.services.idempotency import IdempotencyStore
+from carme_hub.services.notifications import HUB, Notifier
 from carme_hub.services.reservations.application.last_notified import LastTold
-from carme_hub.store.ledger.idempotency import Told, digest, were_told
+from carme_hub.store.ledger.idempotency import SentNotice, digest, were_told
 from carme_hub.store.reservations import ReservationReads
 from carme_hub.store.threads import in_store_thread
 
@@ -35,11 +35,11 @@ _WEEK = 7 * 86_400
 class News:
     """A sentence for somebody. ``after``: what they or others have to have been told before, "" = nothing."""
 
-    due: Due
+    due: DueNotice
     after: str = ""
 
 
-class Notices(Teller):
+class Notices(Notifier):
     """Finds what people should be told of the calendar, and tells it.
 
     Args:
@@ -51,7 +51,7 @@ class Notices(Teller):
     def __init__(
         self,
         settings: CarmeQuotas,
-        kept: Kept,
+        kept: IdempotencyStore,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         *,
         read: Callable[[Callable[[ReservationReads], list[Reservation]]], list[Reservation]],
@@ -67,7 +67,7 @@ class Notices(Teller):
         self._last: float | None = None  # the time of the last round
         self._last_told = LastTold(kept)
 
-    async def round(self) -> list[Told]:
+    async def round(self) -> list[SentNotice]:
         """Tell what is new since the last round; return it."""
         now = self._kept.clock()
         since = max(now - NEWS, self._last - OVERLAP if self._last is not None else 0.0)
@@ -182,10 +182,10 @@ class Notices(Teller):
                 for job in in_the_way(each, jobs.jobs.values()):
                     about = f"maintenance/{each.id}/{each.period.start}/{job.id}"
                     text = messages.maintenance(each, job, now, refunds=refunds)
-                    told = Told(about, job.user, "danger", text, now)
-                    yield News(Due(told, link=f"{HUB}home", link_words="Move it or stop it"))
+                    told = SentNotice(about, job.user, "danger", text, now)
+                    yield News(DueNotice(told, link=f"{HUB}home", link_words="Move it or stop it"))
 
-    async def _in_order(self, found: Sequence[News]) -> list[Due]:
+    async def _in_order(self, found: Sequence[News]) -> list[DueNotice]:
         """Leave out what follows on something that was not said before this round."""
         wanted = {each.after for each in found if each.after}
 
@@ -220,5 +220,5 @@ def _news(
     link: tuple[str, str] = ("", ""),
 ) -> News:
     where, words = link
-    told = Told(about, user, level, text, now)
-    return News(Due(told, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)
+    told = SentNotice(about, user, level, text, now)
+    return News(DueNotice(told, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from carme_hub.booking.reconcile.reconciler import Pass, ReservationKeeper
+from carme_hub.booking.reconcile.reconciler import Pass, ReservationReconciler
 
 
-class Keeper(ReservationKeeper):
+class ReconcilerLoop(ReservationReconciler):
     """Makes Slurm's reservations those of the calendar.
 
     Args:

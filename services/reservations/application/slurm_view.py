@@ -52,7 +52,7 @@ class Offer:
     profiles: Mapping[str, Profile] | None = None
 
 
-class Sight:
+class SlurmView:
     """Slurm's nodes and jobs, as of the last look; what was last seen stays while Slurm is silent.
 
     Args:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from carme_hub.booking.bookings import Checked
+from carme_hub.booking.bookings import BookingPreview
 from carme_hub.booking.calendar import SlotTaken
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.periods import Period
@@ -83,7 +83,7 @@ class BookHandler(ReservationPage):
 
     async def _look(self, form: Form, choices: Choices, *, meanwhile: str = "") -> None:
         wish, recurrence = form.wish(self.visitor.name), form.recurrence()
-        checked: Checked = await self.service.desk.check(self.booker, wish, recurrence)
+        checked: BookingPreview = await self.service.desk.check(self.booker, wish, recurrence)
         zone, now = form.zone, self.now
         taken = {each.time.period for each in checked.conflicts}
         rows = [Row(view.span(each.period, zone, now), each.note, each.period not in taken) for each in checked.times]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tornado.web import HTTPError
 
-from carme_hub.booking.bookings import Checked, Unknown, Which
-from carme_hub.booking.calendar import Time, Wish
+from carme_hub.booking.bookings import BookingPreview, Unknown, Which
+from carme_hub.booking.calendar import BookingRequest, Time
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation
@@ -110,7 +110,7 @@ class MoveHandler(OnePage):
             period = kept(one.period, form.once())
             if period == one.period:
                 raise BadForm("That is when it is already. Give another start or end.")
-            checked: Checked = await self.service.desk.check(self.booker, wish_of(one, period), instead_of=id)
+            checked: BookingPreview = await self.service.desk.check(self.booker, wish_of(one, period), instead_of=id)
             offered = offers(form, checked.conflicts, self._say)[:3] if checked.conflicts else []
             offered = [each for each in offered if each.take.startswith("time:")]
             if not checked.ok:
@@ -131,7 +131,7 @@ class MoveHandler(OnePage):
     def _say(self, period: Period) -> str:
         return view.short_span(period, self.zone, self.now)
 
-    def _ask(self, one: Reservation, form: Form, period: Period, checked: Checked) -> None:
+    def _ask(self, one: Reservation, form: Form, period: Period, checked: BookingPreview) -> None:
         points = [
             f"Now: {view.span(one.period, self.zone, self.now)}.",
             f"Then: {view.span(period, self.zone, self.now)} ({view.length(period)}).",
@@ -199,9 +199,9 @@ def kept(old: Period, new: Period) -> Period:
     return Period(*(was if was // 60 == typed // 60 else typed for was, typed in edges))
 
 
-def wish_of(one: Reservation, period: Period) -> Wish:
+def wish_of(one: Reservation, period: Period) -> BookingRequest:
     """Return the wish to have a booking at another time."""
-    return Wish(
+    return BookingRequest(
         owner=one.owner,
         account=one.account,
         title=one.title,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from carme_hub.booking.calendar import Conflict, Wish
+from carme_hub.booking.calendar import BookingRequest, Conflict
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence, occurrences
@@ -86,7 +86,7 @@ class Form:
 
     # -- what it means ----------------------------------------------------------------------------------------------
 
-    def wish(self, owner: str) -> Wish:
+    def wish(self, owner: str) -> BookingRequest:
         """Return what is wished for; its times are those of ``recurrence``.
 
         Raises:
@@ -102,7 +102,7 @@ class Form:
             raise BadForm("Name the people whom it is for, or choose “Just me”.")
         if self.whom == "group" and not self.group:
             raise BadForm("Name the group or class that it is for, or choose “Just me”.")
-        return Wish(
+        return BookingRequest(
             owner=owner,
             account=self.account,
             title=self.title,

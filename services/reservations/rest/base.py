@@ -9,7 +9,7 @@ from tornado.web import HTTPError
 from carme_hub.booking.bookings import Booker
 from carme_hub.booking.calendar import SlotTaken
 from carme_hub.errors import Refused
-from carme_hub.services.idempotency import Kept
+from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.reservations.rest.representation import conflict
 from carme_hub.services.reservations.scopes import ADMIN, READ_ALL
 from carme_hub.services.rest import STATUSES, NotYours
@@ -53,7 +53,7 @@ class RestHandler(AnyHandler):
     statuses = {**STATUSES, "no-account": 403, "silent": 503}
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> IdempotencyStore:
         """Where keys of writes are kept."""
         return self.service.kept
 

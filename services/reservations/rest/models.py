@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from carme_hub.services.fields import Error, Given, Moment, Name, Whole
+from carme_hub.services.fields import Error, Moment, Name, RequestBody, Whole
 
 _TITLE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f\x85][^\x00-\x1f\x7f]*$"
 _WALL = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?$"
@@ -32,7 +32,7 @@ Series = Literal["one", "later", "all"]
 State = Literal["draft", "pending", "confirmed", "active", "ended", "cancelled", "released"]
 
 
-class AskIn(Given):
+class AskIn(RequestBody):
     """What is asked for. ``rule`` is an RRULE of RFC 5545 with COUNT or UNTIL, "" for once.
 
     ``account``: who pays, the visitor's first where it is left out. ``owner``: for whom an administrator books it;
@@ -70,7 +70,7 @@ class CheckIn(AskIn):
     instead_of: Annotated[str, Field(pattern=rf"^$|{ID}")] = ""
 
 
-class MoveIn(Given):
+class MoveIn(RequestBody):
     """What is changed of a booking; what is left out stays. ``start`` and ``end`` are of the one that is named."""
 
     version: Version
@@ -84,27 +84,27 @@ class MoveIn(Given):
     series: Series = "one"
 
 
-class CancelIn(Given):
+class CancelIn(RequestBody):
     """A booking is taken back before it starts."""
 
     series: Series = "one"
     reason: Said = ""
 
 
-class ReleaseIn(Given):
+class ReleaseIn(RequestBody):
     """What is left of a booking that has begun is given back."""
 
     reason: Said = ""
 
 
-class DecisionIn(Given):
+class DecisionIn(RequestBody):
     """The answer to a booking that waits for approval: to all its times."""
 
     decision: Literal["approve", "deny"]
     reason: Said = ""
 
 
-class MaintenanceIn(Given):
+class MaintenanceIn(RequestBody):
     """Nodes on which nobody's jobs run for a time. What was booked there is told to its owners."""
 
     nodes: Annotated[list[NodeName], Field(min_length=1, max_length=10_000)]
@@ -114,7 +114,7 @@ class MaintenanceIn(Given):
     title: Title = "Maintenance"
 
 
-class FeedIn(Given):
+class FeedIn(RequestBody):
     """A new secret address of the visitor's own bookings; the one before stops working."""
 
 

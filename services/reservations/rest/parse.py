@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from carme_hub.booking.calendar import Time, Wish
+from carme_hub.booking.calendar import BookingRequest, Time
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence, occurrences
@@ -15,7 +15,7 @@ from carme_hub.services.rest import NoSense
 _BACKWARDS = "It ends before it starts. Give a later end."
 
 
-def wish_of(asked: AskIn, owner: str, account: str) -> tuple[Wish, Recurrence | None]:
+def wish_of(asked: AskIn, owner: str, account: str) -> tuple[BookingRequest, Recurrence | None]:
     """Return what is wished for, and when it comes again or is said on the wall.
 
     Raises:
@@ -29,7 +29,7 @@ def wish_of(asked: AskIn, owner: str, account: str) -> tuple[Wish, Recurrence | 
         start, end = wall(asked.start, asked.zone), wall(asked.end, asked.zone)
         without = frozenset(wall(each, asked.zone).isoformat() for each in asked.without)
         recurrence = Recurrence(asked.zone, start, end, asked.rule, without)
-    wish = Wish(
+    wish = BookingRequest(
         owner=owner,
         account=account,
         title=asked.title.strip(),

@@ -12,7 +12,7 @@ _TYPE = r"^[A-Za-z0-9_.-]{0,64}$"
 _MOMENT = {"ge": 978_307_200, "le": 4_102_444_800}
 
 
-class Within(Query):
+class PeriodQuery(Query):
     """A time from and to which something is looked at; without it, from now on for 31 days. At most 400 days."""
 
     # serialize_by_alias: the document names them as the address does.
@@ -21,7 +21,7 @@ class Within(Query):
     end: Annotated[int | None, Field(alias="to", **_MOMENT, description="UTC epoch seconds")] = None
 
 
-class BookingsQuery(Within):
+class BookingsQuery(PeriodQuery):
     """Which bookings. ``mine``: those that the visitor owns or is invited to, also what was cancelled.
 
     Without ``state`` there are those that take GPUs: pending, confirmed, active; with ``mine`` all.
@@ -31,7 +31,7 @@ class BookingsQuery(Within):
     state: Literal["", "draft", "pending", "confirmed", "active", "ended", "cancelled", "released"] = ""
 
 
-class FreeQuery(Within):
+class FreeQuery(PeriodQuery):
     """What is free of one type, or of all."""
 
     type: Annotated[str, Field(pattern=_TYPE)] = ""

@@ -15,7 +15,7 @@ from carme_hub.services.reservations.application.slurm_view import Offer
 from carme_hub.services.reservations.rest import models, queries
 from carme_hub.services.reservations.rest.base import Call
 from carme_hub.services.reservations.rest.parse import zone_of
-from carme_hub.services.reservations.rest.representation import Eyes
+from carme_hub.services.reservations.rest.representation import Viewer
 from carme_hub.services.reservations.scopes import WRITE
 from carme_hub.services.rest import NoSense, Text
 
@@ -26,17 +26,17 @@ USUAL, LONGEST = 31, 400
 BACK = 30
 
 
-class Silent(Refused):
+class HubSilent(Refused):
     """The hub does not say who is who now."""
 
     reason = "silent"
 
 
-async def eyes(call: Call) -> Eyes:
+async def eyes(call: Call) -> Viewer:
     """Return how the visitor sees bookings."""
     service = call.service
     price = service.desk.price if service.charged else None
-    return Eyes(await call.reader(), call.handler.may(WRITE), decides=call.admin, price=price)
+    return Viewer(await call.reader(), call.handler.may(WRITE), decides=call.admin, price=price)
 
 
 async def bookings(call: Call) -> models.BookingsOut:
@@ -143,7 +143,7 @@ async def feed(call: Call) -> Text:
         await service.book.refresh()
         if not service.roster.people:
             call.handler.set_header("Retry-After", "60")
-            raise Silent(SILENT)
+            raise HubSilent(SILENT)
     if user not in service.roster.people:  # also a user who has left: their calendar is not told on
         raise Unknown("There is no such feed. Make a new address on the page of your bookings.")
     person = service.roster.person(user)
@@ -180,7 +180,7 @@ def link(call: Call) -> str:
     return str(os.environ.get("JUPYTERHUB_PUBLIC_URL") or call.service.prefix).rstrip("/") + "/"
 
 
-def _period(query: queries.Within, now: float) -> Period:
+def _period(query: queries.PeriodQuery, now: float) -> Period:
     """Return the time that is asked for."""
     start = query.begin if query.begin is not None else int(now)
     end = query.end if query.end is not None else start + USUAL * _DAY

@@ -17,7 +17,7 @@ May = Literal["move", "cancel", "release", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
-class Eyes:
+class Viewer:
     """Who looks.
 
     Attributes:

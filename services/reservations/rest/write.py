@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carme_hub.booking.bookings import Checked
+from carme_hub.booking.bookings import BookingPreview
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.errors import NoAccount
 from carme_hub.services.reservations.rest import models
@@ -27,11 +27,13 @@ async def check(call: Call) -> models.CheckOut:
     asked: models.CheckIn = call.body
     owner, account = await _whose(call, asked)
     wish, recurrence = wish_of(asked, owner, account)
-    found: Checked = await call.service.desk.check(await call.booker(), wish, recurrence, instead_of=asked.instead_of)
+    found: BookingPreview = await call.service.desk.check(
+        await call.booker(), wish, recurrence, instead_of=asked.instead_of
+    )
     return checked(found, charged=call.service.charged)
 
 
-def checked(found: Checked, *, charged: bool) -> models.CheckOut:
+def checked(found: BookingPreview, *, charged: bool) -> models.CheckOut:
     """Return what would become of a booking."""
     return models.CheckOut(
         granted=found.ok,

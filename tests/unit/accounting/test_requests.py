@@ -10,7 +10,7 @@ from forged_site import DAY, Site
 
 from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.grants import NotEnoughLeft
-from carme_hub.accounting.requests import Allowance, Decided, NoSource, Requests
+from carme_hub.accounting.requests import Allowance, AlreadyDecided, NoSource, Requests
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.rules import Quota, Who
 from carme_hub.errors import Refused
@@ -33,7 +33,7 @@ async def test_what_an_owner_gives_is_taken_from_the_account_they_name_and_once(
         done = await desk.decide(id, actor="tina", approve=True, source="physics")
         assert (done.state, done.granted, done.source) == ("approved", 3 * GPU_HOUR, "physics")
     assert (await site.left("physics"), await site.left("teaching")) == (2 * GPU_HOUR, 3 * GPU_HOUR)
-    with pytest.raises(Decided):
+    with pytest.raises(AlreadyDecided):
         await desk.decide(id, actor="tina", approve=True, source="astronomy")
     # Who asked reads of what came to them, and nothing of an account that they have no part in.
     assert [each.amount for each in await site.ledger.statement(Filter(user="ada"))] == [3 * GPU_HOUR]

@@ -20,7 +20,7 @@ from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.rules import Quota, Who, Window
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.application.settlement import Settling
+from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.slurm.usage import read
 from carme_hub.store.sessions import SessionStore
 
@@ -113,14 +113,14 @@ class ForgedSlurm:
         raise SlurmUnreachable("the controller is silent")
 
 
-def service(site: Site, slurm: ForgedSlurm, **settings: Any) -> Settling:
+def service(site: Site, slurm: ForgedSlurm, **settings: Any) -> SettlementLoop:
     """The service's settling loop as it is after a restart."""
     asked, prices = CarmeQuotas(**settings), PriceList(CarmeQuotas(**settings))
     known = site.ledger.books
     ledger = Ledger(site.store, "lab", policy=known.policy, factor=prices.factor, clock=known.clock)
     client: Any = slurm
     sessions, log = SessionStore(site.store._engine), logging.getLogger("shards")
-    settling = Settling(asked, client, client, ledger, sessions, prices, log)
+    settling = SettlementLoop(asked, client, client, ledger, sessions, prices, log)
     settling._reader = client
     return settling
 

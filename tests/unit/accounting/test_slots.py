@@ -9,7 +9,7 @@ from forged_slots import Till, slot
 from carme_hub.accounting.admission import release, undo_extension
 from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.settlement import sessions_wanted
-from carme_hub.accounting.slots.holds import Over, Slot, hold_all
+from carme_hub.accounting.slots.holds import Slot, SlotClosed, hold_all
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
 from carme_hub.domain.quotas.rules import Quota, Who, Window
@@ -214,7 +214,7 @@ async def test_a_booking_that_is_cancelled_gives_all_back_and_holds_nothing_more
     assert await balance(site) == Balance(8 * GPU_HOUR)
     assert [each.key for each in till.entries()] == ["slot:r1", "release:r1"]
     assert (till.held(), till.level(slot())) == ({}, 0)
-    with pytest.raises(Over, match="Book a new one"):
+    with pytest.raises(SlotClosed, match="Book a new one"):
         till.hold(slot())
 
 

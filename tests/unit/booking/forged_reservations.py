@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.reconcile.outages import Owed
-from carme_hub.booking.reconcile.reconciler import Pass, ReservationKeeper
+from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.reconcile.outages import OutageCredit
+from carme_hub.booking.reconcile.reconciler import Pass, ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import spots_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
@@ -89,7 +89,7 @@ class TillThatNotes:
         self._note(writes, "level", reservation.id, tuple(sorted(inside)), int(now))
         self.by_hand.append(by_hand)
 
-    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: Owed, now: float) -> None:
+    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         self._note(writes, "lapse", reservation.id, owed.more, owed.least)
 
     def lapsed(self, reservation: Reservation) -> int:
@@ -132,8 +132,8 @@ class Kept:
         self.calendar = Calendar(reservations, "lab", self.supply, lambda: self.slurm.now)
         self.keeper = self.new_keeper()
 
-    def new_keeper(self) -> ReservationKeeper:
-        return ReservationKeeper(
+    def new_keeper(self) -> ReservationReconciler:
+        return ReservationReconciler(
             self.calendar.store,
             self.slurm,
             "lab",
@@ -171,7 +171,7 @@ class Kept:
     ) -> Reservation:
         begin = NOW + int(start * HOUR)
         times = [Time(Period(begin, begin + int(hours * HOUR)))]
-        wish = Wish("tina", "teaching", "A class", Need("a100", gpus, seats if gpus else 1), times)
+        wish = BookingRequest("tina", "teaching", "A class", Need("a100", gpus, seats if gpus else 1), times)
         (booked,) = await self.calendar.book(wish, state=state)
         return booked
 

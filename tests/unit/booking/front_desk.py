@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from carme_hub.booking.bookings import Booker, Desk
-from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
+from carme_hub.booking.bookings import Booker, Bookings
+from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
 from carme_hub.booking.rules import Rules
-from carme_hub.domain.calendar.capacity import Need, Spot, Taken
+from carme_hub.domain.calendar.capacity import Need, OccupiedGpus, Spot
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
@@ -71,7 +71,7 @@ class FrontDesk:
     store: LedgerStore
     now: float = NOW
     spots: tuple[Spot, ...] = SPOTS
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[OccupiedGpus, ...] = ()
     by_node: bool = False
     share: int = 100
     rule: BookingRule = field(default_factory=BookingRule)
@@ -88,7 +88,7 @@ class FrontDesk:
             lambda: Supply(self.spots, self.taken, self.by_node, self.share),
             lambda: self.now,
         )
-        self.desk = Desk(
+        self.desk = Bookings(
             self.calendar,
             rules=self.rules,
             money=self.purse,
@@ -199,6 +199,8 @@ def at(hour: float, hours: float = 2) -> Period:
     return Period(start, start + int(hours * HOUR))
 
 
-def wish(*periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina", **more: Any) -> Wish:
+def wish(
+    *periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina", **more: Any
+) -> BookingRequest:
     plain: dict[str, Any] = {"account": "teaching", "title": "A class", **more}
-    return Wish(owner=owner, need=Need(type, gpus, seats), times=[Time(each) for each in periods], **plain)
+    return BookingRequest(owner=owner, need=Need(type, gpus, seats), times=[Time(each) for each in periods], **plain)

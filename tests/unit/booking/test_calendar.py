@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from carme_hub.booking.calendar import Calendar, NoSuchGpus, SlotTaken, Supply, Time, Wish
-from carme_hub.domain.calendar.capacity import Need, Spot, Taken
+from carme_hub.booking.calendar import BookingRequest, Calendar, NoSuchGpus, SlotTaken, Supply, Time
+from carme_hub.domain.calendar.capacity import Need, OccupiedGpus, Spot
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.store.ledger.writes import LedgerStore
@@ -31,7 +31,9 @@ def calendar_of(store: LedgerStore) -> Calendar:
     return Calendar(ReservationStore(store), "lab", lambda: Supply(SPOTS), lambda: NOW)
 
 
-async def storm(stores: Sequence[LedgerStore], wishes: Sequence[Wish]) -> list[tuple[Reservation, ...] | BaseException]:
+async def storm(
+    stores: Sequence[LedgerStore], wishes: Sequence[BookingRequest]
+) -> list[tuple[Reservation, ...] | BaseException]:
     """Book all of it at once, by several processes."""
     calendars = [calendar_of(store) for store in stores]
     asked = (calendars[number % len(calendars)].book(each) for number, each in enumerate(wishes))
@@ -43,8 +45,8 @@ def at(hour: float, hours: float = 2) -> Period:
     return Period(start, start + int(hours * HOUR))
 
 
-def wish(*periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina") -> Wish:
-    return Wish(owner, "teaching", "A class", Need(type, gpus, seats), [Time(each) for each in periods])
+def wish(*periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina") -> BookingRequest:
+    return BookingRequest(owner, "teaching", "A class", Need(type, gpus, seats), [Time(each) for each in periods])
 
 
 async def everything(calendar: Calendar) -> list[Reservation]:
@@ -124,7 +126,7 @@ async def test_what_is_over_or_cancelled_is_free_again(calendar: Calendar) -> No
 
 
 async def test_maintenance_and_nodes_that_are_down_cannot_be_booked(store: LedgerStore) -> None:
-    gone = (Taken(at(0, 100), "n1"), Taken(at(30, 1), "n2"))
+    gone = (OccupiedGpus(at(0, 100), "n1"), OccupiedGpus(at(30, 1), "n2"))
     calendar = Calendar(ReservationStore(store), "lab", lambda: Supply(SPOTS, gone), lambda: NOW)
     (one,) = await calendar.book(wish(at(24), gpus=1))
     assert one.places[0].node == "n2"

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from front_desk import GPU_HOUR, HOUR, NOW, ROOT, SPOTS, FrontDesk, PurseOf, at, who, wish
 
-from carme_hub.booking.bookings import Booker, Desk, FreeOfCharge
-from carme_hub.booking.calendar import NoSuchGpus, SlotTaken, Time, Wish
+from carme_hub.booking.bookings import Booker, Bookings, FreeOfCharge
+from carme_hub.booking.calendar import BookingRequest, NoSuchGpus, SlotTaken, Time
 from carme_hub.booking.validation import LAST
 from carme_hub.domain.calendar.capacity import Need, Spot
 from carme_hub.domain.calendar.periods import Period
@@ -23,7 +23,7 @@ from carme_hub.store.ledger.writes import LedgerStore
 REPEATS = 20 if os.environ.get("CARME_NIGHTLY") else 2
 
 
-async def refused(front: FrontDesk, wanted: Wish, by: Booker | None = None) -> Refused:
+async def refused(front: FrontDesk, wanted: BookingRequest, by: Booker | None = None) -> Refused:
     """Return the refusal of a booking, after which there is nothing: no row, no money, and nobody was told."""
     with pytest.raises(Refused) as error:
         await front.desk.book(by or who(), wanted)
@@ -350,7 +350,7 @@ async def test_what_this_slurm_cannot_keep_exactly_is_said_before(front: FrontDe
 
 
 async def test_a_hub_without_a_ledger_books_all_the_same(front: FrontDesk) -> None:
-    desk = Desk(front.calendar, rules=front.rules, money=FreeOfCharge())
+    desk = Bookings(front.calendar, rules=front.rules, money=FreeOfCharge())
     (one,) = await desk.book(who(), wish(at(24)))
     assert desk.price(one) == 2 * GPU_HOUR
     (one,) = await desk.move(who(), one.id, 1, period=at(25))

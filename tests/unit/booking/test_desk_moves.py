@@ -8,9 +8,9 @@ import random
 import pytest
 from front_desk import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
 
-from carme_hub.booking.bookings import Booker, Desk
+from carme_hub.booking.bookings import Booker, Bookings
 from carme_hub.booking.calendar import SlotTaken
-from carme_hub.domain.calendar.capacity import Need, Taken
+from carme_hub.domain.calendar.capacity import Need, OccupiedGpus
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.quotas.booking_rules import BookingRule
@@ -30,7 +30,7 @@ async def test_it_keeps_its_places_where_they_are_free_and_takes_others_where_no
     (one,) = await front.desk.move(who("bob"), one.id, 2, period=at(36))
     with pytest.raises(SlotTaken):
         await front.desk.move(who("bob"), one.id, 3, period=at(40))
-    front.taken = (Taken(at(44), "n2"),)
+    front.taken = (OccupiedGpus(at(44), "n2"),)
     (one,) = await front.desk.move(who("bob"), one.id, 3, period=at(44))
     assert one.places[0].node == "n1"
     assert front.sound()
@@ -62,7 +62,7 @@ async def test_what_has_begun_only_ends_at_another_time_where_it_is(front: Front
     one = front.begin(await front.book(at(24, 4), gpus=4))
     await front.book(at(30), gpus=4, owner="bob")
     node = one.places[0].node
-    front.taken = (Taken(at(33), node),)
+    front.taken = (OccupiedGpus(at(33), node),)
     front.now += HOUR
     for change in ({"period": at(25, 3)}, {"need": Need("a100", 2)}):
         with pytest.raises(Refused, match="only its end can be moved") as error:
@@ -92,7 +92,7 @@ async def test_what_is_over_is_not_moved(front: FrontDesk) -> None:
 async def test_what_becomes_less_needs_neither_leave_nor_room(front: FrontDesk) -> None:
     one = await front.book(at(24, 4), gpus=2, seats=2)
     front.may_book = False
-    front.taken = (Taken(at(0, 100), "n1"), Taken(at(0, 100), "n2"))  # both nodes are down
+    front.taken = (OccupiedGpus(at(0, 100), "n1"), OccupiedGpus(at(0, 100), "n2"))  # both nodes are down
     (less,) = await front.desk.move(who(), one.id, 1, period=at(25, 2))
     assert less.places == one.places
     with pytest.raises(Refused, match="with this account"):
@@ -247,14 +247,14 @@ async def test_whatever_is_booked_moved_and_taken_back_nobody_shares_a_gpu(store
     assert sum(done.values()) > 15, (done, refused)
 
 
-async def _book(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _book(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     first = _period(front, chance)
     periods = [first.at(first.start + 24 * HOUR * day) for day in range(chance.choice([1, 1, 1, 3]))]
     need = {"gpus": chance.choice([0, 1, 2, 4]), "seats": chance.choice([1, 1, 2, 3])}
     await desk.book(who(), wish(*periods, type=chance.choice(["a100", "a100", "h100"]), **need), wait=len(periods) == 1)
 
 
-async def _move(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _move(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     one = _any(front, chance)
     period = _period(front, chance)
     if one.state is State.ACTIVE:
@@ -264,23 +264,23 @@ async def _move(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
     await desk.move(chance.choice([who(), ROOT]), one.id, one.version, period=period, need=need, series=which)  # type: ignore[arg-type]
 
 
-async def _cancel(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _cancel(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     await desk.cancel(who(), _any(front, chance).id, series=chance.choice(["one", "later", "all"]))  # type: ignore[arg-type]
 
 
-async def _release(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _release(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     await desk.release(who(), _any(front, chance).id)
 
 
-async def _decide(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _decide(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     await desk.decide(ROOT, _any(front, chance).id, chance.random() < 0.7, "so")
 
 
-async def _promote(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _promote(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     await desk.promote()
 
 
-async def _maintain(desk: Desk, front: FrontDesk, chance: random.Random) -> None:
+async def _maintain(desk: Bookings, front: FrontDesk, chance: random.Random) -> None:
     await desk.maintain(ROOT, [chance.choice(["n1", "n2", "n3"])], _period(front, chance), "Upgrade")
 
 

@@ -9,7 +9,7 @@ import pytest
 from front_desk import NOW, ROOT, SPOTS, FrontDesk, at, who, wish
 
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken, Supply
-from carme_hub.booking.reconcile.violations import Promises, Seen
+from carme_hub.booking.reconcile.violations import ObservedSlurm, ViolationCheck
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.resources import Node
@@ -131,7 +131,7 @@ async def test_maintenance_moves_it_within_the_partition(offer: FrontDesk) -> No
 async def test_what_is_broken_is_moved_within_the_partition(offer: FrontDesk) -> None:
     one = await offer.book(at(1), gpus=2, profile="torch")
     there = {name: Node(name, "idle", True, gpus={"a100": 4}) for name in ("n1", "n2")}
-    promises = Promises([one], Seen(NOW, there, ()))
+    promises = ViolationCheck([one], ObservedSlurm(NOW, there, ()))
     assert promises.elsewhere(one, offer.calendar.supply(), (), {"n2"}) is None
     found = promises.elsewhere(one.but(profile=""), offer.calendar.supply(), (), {"n2"})
     assert found is not None

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from forged_reservations import HOUR, NOW, SlurmWithReservations
 
-from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
+from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
 from carme_hub.booking.reconcile import reconciler as keeper_module
-from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.capacity import Need, Spot
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import State
@@ -38,7 +38,7 @@ class Rhythm:
         self.store = ReservationStore(store)
         self.calendar = Calendar(self.store, "lab", lambda: Supply(SPOTS), self.clock)
         self.answers = 0
-        self.keeper = ReservationKeeper(
+        self.keeper = ReservationReconciler(
             self.store,
             self.slurm,
             "lab",
@@ -60,7 +60,7 @@ class Rhythm:
 
     async def book(self, start: float, end: float = 2 * HOUR) -> str:
         times = [Time(Period(NOW + int(start), NOW + int(end)))]
-        (booked,) = await self.calendar.book(Wish("tina", "teaching", "A class", Need("a100", 1, 1), times))
+        (booked,) = await self.calendar.book(BookingRequest("tina", "teaching", "A class", Need("a100", 1, 1), times))
         return booked.id
 
     def state(self, id: str) -> State:

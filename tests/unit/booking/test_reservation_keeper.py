@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 from forged_reservations import HOUR, NOW, SlurmWithReservations
 
-from carme_hub.booking.calendar import Calendar, Supply, Time, Wish
-from carme_hub.booking.reconcile.reconciler import ReservationKeeper
+from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.capacity import Need, Spot
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
@@ -27,13 +27,13 @@ class Desk:
 
     calendar: Calendar
     slurm: SlurmWithReservations
-    keeper: ReservationKeeper
+    keeper: ReservationReconciler
     groups: dict[str, set[str]]
 
     async def book(self, start: float = 1, hours: float = 2, **more: object) -> Reservation:
         begin = NOW + int(start * HOUR)
         times = [Time(Period(begin, begin + int(hours * HOUR)))]
-        plain = Wish("tina", "teaching", "A class", Need("a100", 1, 2), times)
+        plain = BookingRequest("tina", "teaching", "A class", Need("a100", 1, 2), times)
         (booked,) = await self.calendar.book(replace(plain, **more))
         return booked
 
@@ -62,7 +62,7 @@ class Desk:
 async def desk(store: LedgerStore) -> AsyncIterator[Desk]:
     slurm, groups = SlurmWithReservations(), {"course": {"alice", "bob"}}
     reservations = ReservationStore(store)
-    keeper = ReservationKeeper(
+    keeper = ReservationReconciler(
         reservations, slurm, "lab", clock=lambda: slurm.now, members=lambda name: groups.get(name, set()), every=0.02
     )
     yield Desk(Calendar(reservations, "lab", lambda: Supply(SPOTS), lambda: slurm.now), slurm, keeper, groups)

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from carme_hub.booking.rules import Rules, refused, rules_for, share_of
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.booking_rules import Booked, BookingRule
+from carme_hub.domain.quotas.booking_rules import BookingRule, ExistingBooking
 from carme_hub.domain.quotas.policy import Policy, parse_policy
 from carme_hub.domain.quotas.rules import Person
 
@@ -28,7 +28,7 @@ def rules(policy: Policy, person: Person = STUDENT, account: str = "nlp", now: f
     return rules_for(policy, person, account, now, USUAL)
 
 
-def said(found: Rules, hours: float, length: float = 2, *mine: Booked) -> str:
+def said(found: Rules, hours: float, length: float = 2, *mine: ExistingBooking) -> str:
     start = NOW + int(hours * HOUR)
     return refused(found, Period(start, start + int(length * HOUR)), booking="new", mine=mine, now=NOW)
 
@@ -85,7 +85,7 @@ def test_the_limits_of_all_rules_are_kept() -> None:
     found = rules(policy({"user": "*", "booking": {"cooldown": "4h", "length": "8h"}}))
     assert said(found, 24, 8) == ""
     assert said(found, 24, 9) == "You may book at most 8 h at a time, and this is 9 h."
-    before = Booked("other", Period(NOW + 18 * HOUR, NOW + 21 * HOUR))
+    before = ExistingBooking("other", Period(NOW + 18 * HOUR, NOW + 21 * HOUR))
     assert said(found, 24, 2, before).startswith("Between two bookings of yours there have to be 4 h")
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.booking_rules import Blackout, Booked, BookingRule, needs_approval, refusal, strictest
+from carme_hub.domain.quotas.booking_rules import (
+    Blackout,
+    BookingRule,
+    ExistingBooking,
+    needs_approval,
+    refusal,
+    strictest,
+)
 
 BERLIN, HOUR, DAY = "Europe/Berlin", 3600, 86_400
 NOW = int(datetime(2026, 11, 21, 12, tzinfo=ZoneInfo(BERLIN)).timestamp())
@@ -20,7 +27,7 @@ def at(hours: float, length: float = 2) -> Period:
     return Period(start, start + int(length * HOUR))
 
 
-def said(rule: BookingRule, period: Period, *mine: Booked, blackouts: tuple[Blackout, ...] = ()) -> str:
+def said(rule: BookingRule, period: Period, *mine: ExistingBooking, blackouts: tuple[Blackout, ...] = ()) -> str:
     return refusal(rule, period, booking="new", mine=mine, blackouts=blackouts, now=NOW, zone=BERLIN)
 
 
@@ -61,26 +68,28 @@ def test_a_blackout_says_why_and_touching_it_is_fine() -> None:
 
 
 def test_one_that_comes_again_is_one_booking() -> None:
-    weekly = tuple(Booked("class", at(24 * 7 * week)) for week in range(1, 5))
+    weekly = tuple(ExistingBooking("class", at(24 * 7 * week)) for week in range(1, 5))
     two = BookingRule(at_once=2)
     assert said(two, at(24), *weekly) == ""
-    assert said(two, at(24), *weekly, Booked("other", at(50))) == (
+    assert said(two, at(24), *weekly, ExistingBooking("other", at(50))) == (
         "You have 2 bookings that are not over, and may have 2."
     )
-    assert said(two, at(24), *weekly, Booked("over", at(-5))) == "", "what is over does not count"
+    assert said(two, at(24), *weekly, ExistingBooking("over", at(-5))) == "", "what is over does not count"
     assert said(BookingRule(at_once=1), at(24), *weekly) == "You have 1 booking that is not over, and may have 1."
-    assert said(BookingRule(at_once=1), at(24), Booked("new", at(48))) == "", "its own other times do not count"
+    assert said(BookingRule(at_once=1), at(24), ExistingBooking("new", at(48))) == "", (
+        "its own other times do not count"
+    )
 
 
 def test_between_two_bookings_there_is_a_while() -> None:
     rest = BookingRule(cooldown=4 * HOUR)
-    before, after = Booked("a", at(18)), Booked("b", at(29))
+    before, after = ExistingBooking("a", at(18)), ExistingBooking("b", at(29))
     words = "Between two bookings of yours there have to be 4 h, and one of them "
     assert said(rest, at(23), before) == f"{words}ends on Sunday 22 November at 08:00."
     assert said(rest, at(24), before) == ""
     assert said(rest, at(24), after) == f"{words}begins on Sunday 22 November at 17:00."
     assert said(rest, at(23), after) == ""
-    assert said(rest, at(1), Booked("over", at(-4))) == f"{words}ends today at 10:00."
+    assert said(rest, at(1), ExistingBooking("over", at(-4))) == f"{words}ends today at 10:00."
 
 
 def test_of_several_rules_the_strictest_word_counts_and_the_usual_one_where_none_speaks() -> None:

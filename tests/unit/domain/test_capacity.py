@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carme_hub.domain.calendar.capacity import Capacity, Need, Place, Spot, Taken
+from carme_hub.domain.calendar.capacity import Capacity, Need, OccupiedGpus, Place, Spot
 from carme_hub.domain.calendar.periods import Period
 
 HOURS = 24
@@ -24,11 +24,11 @@ SPOTS = (
 ROOM = {(spot.node, spot.type): spot.count for spot in SPOTS}
 
 
-def taken(node: str, start: int, end: int, type: str = "", count: int = 0, *, booked: bool = True) -> Taken:
-    return Taken(Period(start, end), node, type, count, booked)
+def taken(node: str, start: int, end: int, type: str = "", count: int = 0, *, booked: bool = True) -> OccupiedGpus:
+    return OccupiedGpus(Period(start, end), node, type, count, booked)
 
 
-def in_use(known: Sequence[Taken], node: str, type: str, at: int, *, by_node: bool = False) -> int:
+def in_use(known: Sequence[OccupiedGpus], node: str, type: str, at: int, *, by_node: bool = False) -> int:
     """Count the GPUs of a type that somebody has on a node at one moment: the oracle."""
     there = [each for each in known if each.node == node and each.period.start <= at < each.period.end]
     if any(not each.count for each in there) or (there and by_node):
@@ -36,7 +36,7 @@ def in_use(known: Sequence[Taken], node: str, type: str, at: int, *, by_node: bo
     return sum(each.count for each in there if each.type == type)
 
 
-def seats_by_hand(known: Sequence[Taken], need: Need, period: Period, *, by_node: bool = False) -> int:
+def seats_by_hand(known: Sequence[OccupiedGpus], need: Need, period: Period, *, by_node: bool = False) -> int:
     """Return for how many seats there is room, moment by moment and node by node."""
     found = 0
     for (node, type), count in ROOM.items():
@@ -63,7 +63,9 @@ def needs(draw: st.DrawFn) -> Need:
 
 
 TAKEN = st.builds(
-    lambda spot, period, count: Taken(period, spot.node, spot.type if count else "", min(count, spot.count), True),
+    lambda spot, period, count: OccupiedGpus(
+        period, spot.node, spot.type if count else "", min(count, spot.count), True
+    ),
     st.sampled_from(SPOTS),
     periods(),
     st.integers(0, 4),
@@ -73,7 +75,7 @@ TAKEN = st.builds(
 @settings(max_examples=500)
 @given(st.lists(TAKEN, max_size=12), needs(), periods(), st.booleans())
 def test_a_place_is_found_exactly_where_there_is_room(
-    known: list[Taken], need: Need, period: Period, by_node: bool
+    known: list[OccupiedGpus], need: Need, period: Period, by_node: bool
 ) -> None:
     places = Capacity(SPOTS, known, by_node=by_node).place(need, period)
     assert (places is not None) == (seats_by_hand(known, need, period, by_node=by_node) >= need.seats)
@@ -87,7 +89,7 @@ def test_a_place_is_found_exactly_where_there_is_room(
 def test_no_two_bookings_ever_have_the_same_gpu_and_the_share_is_kept(
     asked: list[tuple[Need, Period]], by_node: bool, share: int
 ) -> None:
-    known: list[Taken] = []
+    known: list[OccupiedGpus] = []
     for need, period in asked:
         places = Capacity(SPOTS, known, by_node=by_node, share=share).place(need, period)
         known += [place.taken(period) for place in places or ()]
@@ -107,7 +109,9 @@ def test_no_two_bookings_ever_have_the_same_gpu_and_the_share_is_kept(
 
 @settings(max_examples=300)
 @given(st.lists(TAKEN, max_size=12), st.sampled_from(["a100", "1g.10gb"]), periods(), st.booleans())
-def test_the_band_is_what_is_free_at_each_moment(known: list[Taken], type: str, period: Period, by_node: bool) -> None:
+def test_the_band_is_what_is_free_at_each_moment(
+    known: list[OccupiedGpus], type: str, period: Period, by_node: bool
+) -> None:
     band = Capacity(SPOTS, known, by_node=by_node).band(type, period)
     assert (band[0][0].start, band[-1][0].end) == (period.start, period.end)
     for (before, level), (after, next_level) in itertools.pairwise(band):
@@ -126,7 +130,7 @@ def test_the_band_is_what_is_free_at_each_moment(known: list[Taken], type: str, 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(TAKEN, max_size=12), needs(), periods(), st.booleans())
 def test_the_nearest_time_is_found_wherever_there_is_one(
-    known: list[Taken], need: Need, period: Period, by_node: bool
+    known: list[OccupiedGpus], need: Need, period: Period, by_node: bool
 ) -> None:
     capacity, within = Capacity(SPOTS, known, by_node=by_node), Period(0, HOURS)
     found = capacity.other_times(need, period, within)
@@ -147,7 +151,7 @@ def test_the_nearest_time_is_found_wherever_there_is_one(
 @settings(max_examples=300)
 @given(st.lists(TAKEN, max_size=12), needs(), periods(), st.booleans())
 def test_fewer_seats_and_other_types_are_offered_where_they_fit(
-    known: list[Taken], need: Need, period: Period, by_node: bool
+    known: list[OccupiedGpus], need: Need, period: Period, by_node: bool
 ) -> None:
     capacity = Capacity(SPOTS, known, by_node=by_node)
     room = min(need.seats, seats_by_hand(known, need, period, by_node=by_node))

@@ -8,7 +8,17 @@ from typing import Any
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.rules import Person, Quota, Who, Window
 from carme_hub.domain.quotas.sacctmgr_argv import Target
-from carme_hub.domain.quotas.slurm_limits import Budgets, Change, Entity, Fence, Needs, Plan, State, commands, plan
+from carme_hub.domain.quotas.slurm_limits import (
+    Budgets,
+    Change,
+    Entity,
+    LimitSettings,
+    Needs,
+    Plan,
+    State,
+    commands,
+    plan,
+)
 
 ACCOUNT, USER, QOS = Entity.ACCOUNT, Entity.USER, Entity.QOS
 TRES = frozenset({"cpu", "gres/gpu", "gres/gpu:a100", "gres/gpu:h100"})
@@ -88,10 +98,10 @@ def test_limits_of_sessions_are_left_out_unless_slurm_can_tell_sessions() -> Non
     rule = Quota("s", Who.USER, sessions=2, session_gpus=1, time_limit=3601)
     assert wishes(made(rule)) == {}
     assert "cannot tell a session" in made(rule).left_out[0].why
-    everywhere = made(rule, fence=Fence(every_job=True))
+    everywhere = made(rule, fence=LimitSettings(every_job=True))
     assert wishes(everywhere)["user physics/bob MaxWall"] == "61"  # whole minutes, never less than ours
     assert {key.split()[-1] for key in wishes(everywhere)} == {"MaxJobs", "MaxTRES/gres/gpu", "MaxWall"}
-    own = made(rule, fence=Fence(session_qos="hub"))
+    own = made(rule, fence=LimitSettings(session_qos="hub"))
     assert wishes(own) == {
         "qos hub Name": "yes",
         "qos hub MaxJobsPerUser": "2",
@@ -113,13 +123,13 @@ def test_a_users_own_limit_is_never_wider_than_the_accounts() -> None:
     found = made(
         Quota("u", Who.USER, name="bob", time_limit=7200),
         Quota("a", Who.ACCOUNT, name="physics", time_limit=3600),
-        fence=Fence(every_job=True),
+        fence=LimitSettings(every_job=True),
     )
     assert wishes(found) == {"account physics MaxWall": "60", "user physics/bob MaxWall": "60"}
 
 
 def test_a_budget_goes_to_a_qos_without_decay_that_an_administrator_makes() -> None:
-    found = made(budgets={"physics": 10 * GPU_HOUR}, fence=Fence(keep_qos=("soft",)))
+    found = made(budgets={"physics": 10 * GPU_HOUR}, fence=LimitSettings(keep_qos=("soft",)))
     assert wishes(found) == {
         "qos carme-physics Name": "yes",
         "qos carme-physics Flags/NoDecay": "yes",
@@ -142,10 +152,10 @@ def test_a_budget_goes_to_a_qos_without_decay_that_an_administrator_makes() -> N
 def test_a_budget_in_money_is_the_most_gpu_minutes_that_it_can_buy() -> None:
     rule = Quota("b", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR + 1)
     for least, minutes in ((1000, "61"), (500, "121"), (2500, "25")):
-        found = made(rule, fence=Fence(budgets=Budgets.ASSOCIATION, least_factor=least))
+        found = made(rule, fence=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=least))
         assert wishes(found) == {"account physics GrpTRESMins/gres/gpu": minutes}
-    assert wishes(made(rule, fence=Fence(budgets=Budgets.ASSOCIATION, least_factor=0))) == {}
-    assert wishes(made(rule, fence=Fence(budgets=Budgets.NONE))) == {}
+    assert wishes(made(rule, fence=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=0))) == {}
+    assert wishes(made(rule, fence=LimitSettings(budgets=Budgets.NONE))) == {}
 
 
 def test_who_has_a_qos_of_their_own_is_named() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.rules import Quota, Who, Window
 from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
-from carme_hub.domain.quotas.slurm_limits import Fence, Needs, Plan, State, commands, plan
+from carme_hub.domain.quotas.slurm_limits import LimitSettings, Needs, Plan, State, commands, plan
 
 PHYSICS = (Entity.ACCOUNT, "physics")
 LOW = Quota("soft", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low")
@@ -116,7 +116,7 @@ def test_a_soft_qos_is_added_to_a_list_kept_by_hand() -> None:
 
 
 def test_names_of_qos_are_compared_as_slurm_keeps_them() -> None:
-    fence = Fence(session_qos="Sessions", prefix="Carme-", keep_qos=("Fast",))
+    fence = LimitSettings(session_qos="Sessions", prefix="Carme-", keep_qos=("Fast",))
     assert (fence.session_qos, fence.prefix, fence.keep_qos) == ("sessions", "carme-", ("fast",))
     done = slurm({"QOS": "carme-physics,fast", "DefaultQOS": "carme-physics"}, qos="carme-physics,fast,sessions")
     found = plan([], done, now=0.0, budgets=BUDGET, fence=fence)

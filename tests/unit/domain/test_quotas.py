@@ -10,7 +10,7 @@ import pytest
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.decision import Decision, decide
-from carme_hub.domain.quotas.rules import Applied, Ask, Facts, Person, Quota, Use, Who, Window, applying
+from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Facts, Person, Quota, Use, Who, Window, applying
 
 ZONE = "Europe/Berlin"
 HOUR = 3600
@@ -28,11 +28,11 @@ def a100(count: int, hours: float, **more: int) -> Ask:
     return Ask("nlp", Gpus("a100", count), int(hours * HOUR), **more)
 
 
-def group(**limits: object) -> Applied:
-    return Applied(Quota("q", Who.GROUP, "students", together=True, **limits), "students")  # type: ignore[arg-type]
+def group(**limits: object) -> AppliedQuota:
+    return AppliedQuota(Quota("q", Who.GROUP, "students", together=True, **limits), "students")  # type: ignore[arg-type]
 
 
-def ruling(*rules: Applied, ask: Ask, left: int = 0, **use: object) -> Decision:
+def ruling(*rules: AppliedQuota, ask: Ask, left: int = 0, **use: object) -> Decision:
     """Decide with the same use for each of the rules."""
     facts = Facts(NOW, {(r.quota.id, r.subject): Use(**use) for r in rules}, {"nlp": left})  # type: ignore[arg-type]
     return decide(rules, ask, facts, zone=ZONE)
@@ -143,8 +143,8 @@ def test_a_rolling_window_is_possible_when_enough_has_left_it() -> None:
 
 def test_the_tightest_rule_comes_first_and_the_time_is_when_all_rules_hold() -> None:
     rules = (
-        Applied(Quota("loose", Who.USER, "*", gpu_time=10 * GPU_HOUR, window=Window.WEEK), "ada"),
-        Applied(Quota("tight", Who.ACCOUNT, "nlp", gpu_time=9 * GPU_HOUR, window=Window.DAY), "nlp"),
+        AppliedQuota(Quota("loose", Who.USER, "*", gpu_time=10 * GPU_HOUR, window=Window.WEEK), "ada"),
+        AppliedQuota(Quota("tight", Who.ACCOUNT, "nlp", gpu_time=9 * GPU_HOUR, window=Window.DAY), "nlp"),
     )
     midnight = at("2026-11-27T00:00")
     use = {
@@ -159,7 +159,7 @@ def test_the_tightest_rule_comes_first_and_the_time_is_when_all_rules_hold() -> 
 
 def test_of_two_rules_that_allow_nothing_the_one_that_lasts_longer_comes_first() -> None:
     rules = tuple(
-        Applied(Quota(name, Who.USER, "*", gpu_time=GPU_HOUR, window=window), "ada")
+        AppliedQuota(Quota(name, Who.USER, "*", gpu_time=GPU_HOUR, window=window), "ada")
         for name, window in [("day", Window.DAY), ("ever", Window.TOTAL), ("week", Window.WEEK)]
     )
     use = {

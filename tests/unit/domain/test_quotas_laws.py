@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.decision import decide
-from carme_hub.domain.quotas.rules import Applied, Ask, Facts, Quota, Use, Who, Window, allowed
+from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Facts, Quota, Use, Who, Window, allowed
 
 NOW = 1_800_000_000.0
 SUBJECTS = ("ada", "students", "nlp")
@@ -22,9 +22,9 @@ def maybe(most: int) -> st.SearchStrategy[int | None]:
 
 
 @st.composite
-def rules(draw: st.DrawFn) -> tuple[Applied, ...]:
+def rules(draw: st.DrawFn) -> tuple[AppliedQuota, ...]:
     return tuple(
-        Applied(
+        AppliedQuota(
             Quota(
                 f"q{n}",
                 draw(st.sampled_from(Who)),
@@ -52,7 +52,7 @@ def rules(draw: st.DrawFn) -> tuple[Applied, ...]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[tuple[Applied, ...], Ask, Facts]:
+def cases(draw: st.DrawFn) -> tuple[tuple[AppliedQuota, ...], Ask, Facts]:
     applied = draw(rules())
     days = st.integers(-100_000, 0).map(lambda s: NOW + s)
     ends = st.tuples(st.integers(1, 10**6).map(lambda s: NOW + s), st.integers(0, 4))
@@ -80,7 +80,7 @@ def cases(draw: st.DrawFn) -> tuple[tuple[Applied, ...], Ask, Facts]:
     return applied, ask, Facts(NOW, use, {"nlp": left})
 
 
-def holds(applied: tuple[Applied, ...], ask: Ask, facts: Facts) -> bool:
+def holds(applied: tuple[AppliedQuota, ...], ask: Ask, facts: Facts) -> bool:
     """The oracle: every limit by itself, as an administrator would check it with pencil and paper."""
     gpus, cost = ask.gpus.count, ask.gpus.count * ask.seconds * ask.factor
     for one in applied:
@@ -119,14 +119,14 @@ def grid(ask: Ask) -> list[Ask]:
 
 
 @given(cases())
-def test_granted_means_that_every_limit_holds(case: tuple[tuple[Applied, ...], Ask, Facts]) -> None:
+def test_granted_means_that_every_limit_holds(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
     decision = decide(*case, zone="UTC")
     event(f"granted {decision.granted}")
     assert decision.granted == allowed(*case) == holds(*case)
 
 
 @given(cases())
-def test_the_largest_is_granted_and_nothing_larger_is(case: tuple[tuple[Applied, ...], Ask, Facts]) -> None:
+def test_the_largest_is_granted_and_nothing_larger_is(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
     applied, ask, facts = case
     largest = decide(applied, ask, facts, zone="UTC").largest
     granted = [one for one in grid(ask) if holds(applied, one, facts)]
@@ -141,7 +141,7 @@ def test_the_largest_is_granted_and_nothing_larger_is(case: tuple[tuple[Applied,
 
 @given(cases(), st.data())
 def test_asking_less_never_turns_granted_into_refused(
-    case: tuple[tuple[Applied, ...], Ask, Facts], data: st.DataObject
+    case: tuple[tuple[AppliedQuota, ...], Ask, Facts], data: st.DataObject
 ) -> None:
     applied, ask, facts = case
     less = replace(
@@ -155,9 +155,9 @@ def test_asking_less_never_turns_granted_into_refused(
 
 
 @given(cases())
-def test_refusals_stand_from_the_one_that_allows_least(case: tuple[tuple[Applied, ...], Ask, Facts]) -> None:
+def test_refusals_stand_from_the_one_that_allows_least(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
     applied, ask, facts = case
-    timed = [Applied(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time or 0), a.subject) for a in applied]
+    timed = [AppliedQuota(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time or 0), a.subject) for a in applied]
     refusals = decide(timed, ask, facts, zone="UTC").refusals
     room = {a.quota.id: (a.quota.gpu_time or 0) - facts.use.get((a.quota.id, a.subject), Use()).gpu_time for a in timed}
     rooms = [max(0, room[refusal.quota]) for refusal in refusals]
@@ -166,7 +166,9 @@ def test_refusals_stand_from_the_one_that_allows_least(case: tuple[tuple[Applied
 
 
 @given(cases())
-def test_a_soft_limit_alone_never_refuses(case: tuple[tuple[Applied, ...], Ask, Facts]) -> None:
+def test_a_soft_limit_alone_never_refuses(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
     applied, ask, facts = case
-    soft = [Applied(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time, soft=True), a.subject) for a in applied]
+    soft = [
+        AppliedQuota(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time, soft=True), a.subject) for a in applied
+    ]
     assert decide(soft, ask, facts, zone="UTC").granted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, spots_of, taken_by_others
-from carme_hub.domain.calendar.capacity import Capacity, Need, Spot, Taken
+from carme_hub.domain.calendar.capacity import Capacity, Need, OccupiedGpus, Spot
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Job, Phase
@@ -26,9 +26,9 @@ def by_hand(
     return SlurmReservation("root_1", LATER, frozenset(nodes), gpus or {}, cpus, flags=frozenset({flag}))
 
 
-def taken(*reservations: SlurmReservation, ours: tuple[str, ...] = ()) -> set[Taken]:
+def taken(*reservations: SlurmReservation, ours: tuple[str, ...] = ()) -> set[OccupiedGpus]:
     found = taken_by_others(NODES, reservations, ours=ours, now=100, back_in=900)
-    out = {Taken(Period(100, 1800), "n3"), Taken(Period(100, 1800), "n4")}
+    out = {OccupiedGpus(Period(100, 1800), "n3"), OccupiedGpus(Period(100, 1800), "n4")}
     assert out <= set(found), "what is drained or down is out for a while"
     return set(found) - out
 
@@ -51,12 +51,12 @@ def test_a_node_that_is_only_reserved_is_not_out_of_order() -> None:
 
 
 def test_whole_nodes_and_maintenance_take_all() -> None:
-    assert taken(by_hand("n1", "n2", cpus=62)) == {Taken(LATER, "n1"), Taken(LATER, "n2")}
-    assert taken(by_hand("n1", cpus=2, flag="MAINT")) == {Taken(LATER, "n1")}
+    assert taken(by_hand("n1", "n2", cpus=62)) == {OccupiedGpus(LATER, "n1"), OccupiedGpus(LATER, "n2")}
+    assert taken(by_hand("n1", cpus=2, flag="MAINT")) == {OccupiedGpus(LATER, "n1")}
 
 
 def test_single_gpus_take_as_many_of_each_node_as_they_may_be() -> None:
-    assert taken(by_hand("n1", "n2", cpus=6, gpus={"a100": 6})) == {Taken(LATER, "n1", "a100", 4)}
+    assert taken(by_hand("n1", "n2", cpus=6, gpus={"a100": 6})) == {OccupiedGpus(LATER, "n1", "a100", 4)}
 
 
 def test_cores_alone_take_no_gpu_and_what_is_ours_is_counted_elsewhere() -> None:
@@ -69,7 +69,7 @@ def test_a_node_with_shards_is_booked_whole_and_after_the_others() -> None:
     nodes = [Node(f"n{n}", "idle", True, cpus=8, gpus={"a100": 4}, shards={"a100": 16 * (n == 1)}) for n in (1, 2)]
     nodes[1] = Node("n2", "idle", True, cpus=8, gpus={"a100": 4})
     when = Period(0, 60)
-    taken: list[Taken] = []
+    taken: list[OccupiedGpus] = []
     for node, count, whole in (("n2", 2, False), ("n2", 2, False), ("n1", 4, True)):
         found = Capacity(spots_of(nodes), taken).place(Need("a100", 1, 2), when)
         assert found is not None

@@ -20,7 +20,7 @@ from tornado.web import create_signed_value
 from traitlets.config import Config
 
 from carme_hub.booking.bookings import Booker
-from carme_hub.booking.calendar import Time, Wish
+from carme_hub.booking.calendar import BookingRequest, Time
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
@@ -123,7 +123,9 @@ class Site(AnySite):
     ) -> tuple[Reservation, ...]:
         """Book something, as somebody would."""
         who, time = self.booker(user), Time(Period(int(start), int(start + hours * HOUR)))
-        wish = Wish(user, who.accounts[0], title, need or Need("a100", 1), (time,), zone="Europe/Berlin", **more)
+        wish = BookingRequest(
+            user, who.accounts[0], title, need or Need("a100", 1), (time,), zone="Europe/Berlin", **more
+        )
         return await self.service.desk.book(who, wish, recurrence, wait=wait)
 
 

@@ -28,11 +28,11 @@ from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.domain.ledger.entries import ONE
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.app import QuotasService
 from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
-from carme_hub.services.quotas.application.settlement import Settling
+from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
 from carme_hub.sessions.associations import AssociationBook
 from carme_hub.slurm.client import Association
@@ -212,7 +212,7 @@ async def running(
     client: Any = SlurmWithAccounts()
     service.book = AssociationBook(client)
     service.sessions = SessionStore(engine)
-    service.settling = Settling(
+    service.settling = SettlementLoop(
         service.settings,
         Any,  # type: ignore[arg-type]
         client,
@@ -222,7 +222,7 @@ async def running(
         logging.getLogger("test"),
     )
     service.disk = DiskReader(service.settings, logging.getLogger("test"))
-    service.roster = Roster(logging.getLogger("test"))
+    service.roster = HubUsers(logging.getLogger("test"))
     service.notices = Notices(service.settings, service.ledger, service.book, service.roster, logging.getLogger("test"))
     service.settling._reader = slurm  # type: ignore[assignment]
     service.not_ready = ""

@@ -19,20 +19,20 @@ from carme_hub.accounting.audit import by_people
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.reconciliation import Reconciliation
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce, write_policy
-from carme_hub.accounting.settlement import Settled
+from carme_hub.accounting.settlement import SettlementResult
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.app import QuotasService
 from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.settlement import RECONCILED, as_note
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger.writes import Committed, LedgerStore
+from carme_hub.store.ledger.writes import CommittedChanges, LedgerStore
 from carme_hub.store.sessions import SessionStore
 
 PREFIX = "/services/quotas/"
@@ -109,10 +109,10 @@ class ForgedSettling:
         self.silent = False
         self._ledger = ledger
 
-    async def settle(self, *, days: float | None = None) -> Settled:
+    async def settle(self, *, days: float | None = None) -> SettlementResult:
         if self.silent:
             raise SlurmUnreachable("sacct: error: secret words of Slurm")
-        return Settled()
+        return SettlementResult()
 
     async def reconcile(self, start: float, end: float, *, actor: str) -> Reconciliation:
         found = Reconciliation(start, end, 0, 0, 0)
@@ -159,7 +159,7 @@ class Service(QuotasService):
         self.settling: Any = ForgedSettling(self.ledger)
         self.sessions = SessionStore(self._engine)
         self.disk = DiskReader(self.settings, self.log)
-        self.roster = Roster(self.log)
+        self.roster = HubUsers(self.log)
         self.notices = Notices(self.settings, self.ledger, self.book, self.roster, self.log)
         self.not_ready = ""
         self.written: list[tuple[str, str, Mapping[str, str]]] = []
@@ -169,7 +169,7 @@ class Service(QuotasService):
         self._server = HTTPServer(self.app)
         self._server.add_sockets(sockets)
 
-    def _tell(self, done: Committed) -> None:
+    def _tell(self, done: CommittedChanges) -> None:
         self.told()(done)
         self.written += [(each.action, each.actor, each.details) for each in by_people(done)]
 

@@ -26,7 +26,7 @@ from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.errors import ConfigError
 from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
-from carme_hub.store.ledger.writes import Anomaly, Committed, Note
+from carme_hub.store.ledger.writes import Anomaly, CommittedChanges, Note
 
 POLICY = "zone: Europe/Berlin\nquotas:\n- {id: day, user: '*', gpu_time: 20, window: day}\n"
 SEEN = {"job": "7", "gpus": "a100:2", "start": int(NOW) - 7200, "end": int(NOW), "session": "", "partition": "gpu"}
@@ -181,7 +181,7 @@ async def test_a_policy_that_is_edited_by_hand_is_told_once_with_the_files_owner
 def test_limits_written_to_slurm_are_told_with_which() -> None:
     def told(changed: list[str]) -> list[str]:
         note = Note(MIRRORED, 1.0, "ada", {"written": {}, "changed": changed})
-        return [each.details["limits"] for each in by_people(Committed(notes=[note]))]
+        return [each.details["limits"] for each in by_people(CommittedChanges(notes=[note]))]
 
     assert told(["account physics MaxJobs=3", "qos low GrpTRES=gres/gpu=4"]) == [
         "account physics MaxJobs=3; qos low GrpTRES=gres/gpu=4"
@@ -226,7 +226,7 @@ def test_a_decision_is_told_with_what_was_charged_for_it_alone() -> None:
         return Entry(key, kind, "lab", "physics", -hours * GPU_HOUR, NOW)
 
     def hours(*decided: Anomaly) -> list[tuple[str, str, str]]:
-        told = by_people(Committed(entries, decided=decided))
+        told = by_people(CommittedChanges(entries, decided=decided))
         return [(each.details["id"], each.details["decision"], each.details.get("gpu_hours", "")) for each in told]
 
     back = entry("changed:lab:8:5:back", -1, Kind.CORRECTION)
@@ -273,7 +273,7 @@ async def test_an_event_that_cannot_be_written_stops_no_write_and_stands_in_the_
 async def test_what_cannot_be_put_into_words_is_no_failed_write(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def wordless(_done: Committed) -> None:
+    def wordless(_done: CommittedChanges) -> None:
         raise KeyError("a note of another release")
 
     monkeypatch.setattr("carme_hub.services.quotas.application.audit.by_people", wordless)
@@ -286,5 +286,5 @@ async def test_what_cannot_be_put_into_words_is_no_failed_write(
 def test_the_events_name_their_door(tmp_path: Path) -> None:
     kept = CarmeQuotas(audit_file=str(tmp_path / "audit.jsonl"))
     audit = Audit(Config(), kept, kept.log, "command-line")
-    audit(Committed(notes=[Note("policy", 1.0, "ada", {"reason": "x"})]))
+    audit(CommittedChanges(notes=[Note("policy", 1.0, "ada", {"reason": "x"})]))
     assert events(tmp_path) == [{"action": "policy", "actor": "ada", "door": "command-line", "reason": "x"}]

@@ -21,7 +21,7 @@ from carme_hub.booking.hub_access import MARK, mark
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.domain.quotas.group_names import person_in
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.spawners.hub.reservation_access import let_in
 
 TOKEN = "of-the-service"
@@ -160,7 +160,7 @@ async def test_a_service_that_is_away_or_hangs_holds_a_start_up_for_a_moment_onl
 async def test_a_silent_hub_is_logged_once_however_often_it_is_asked(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    roster = Roster(log)
+    roster = HubUsers(log)
 
     async def silent() -> Any:
         raise OSError("connection refused")

@@ -15,11 +15,11 @@ from little_smtp import LittleSmtp, little_smtp
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.mail import PASSWORD
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger.idempotency import Told
+from carme_hub.store.ledger.idempotency import SentNotice
 from carme_hub.store.ledger.writes import LedgerStore
 
 SECRET = "Korr3ct-horse"
@@ -62,8 +62,8 @@ async def told(tmp_path: Path, server: LittleSmtp, *users: str, **settings: Any)
     log = logging.getLogger("mail-test")
     here: dict[str, Any] = {"smtp_host": "127.0.0.1", "smtp_port": server.port, "mail_domain": "lab.org", **settings}
     book: Any = None
-    notices = Notices(CarmeQuotas(**here), ledger, book, Roster(log), log)
-    await notices.send([(Told(f"about {user}", user, "info", "Überall\nis news", NOW), "") for user in users])
+    notices = Notices(CarmeQuotas(**here), ledger, book, HubUsers(log), log)
+    await notices.send([(SentNotice(f"about {user}", user, "info", "Überall\nis news", NOW), "") for user in users])
 
 
 async def test_mail_is_encrypted_where_the_server_offers_it(tmp_path: Path, tls: ssl.SSLContext) -> None:

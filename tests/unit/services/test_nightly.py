@@ -17,7 +17,7 @@ from carme_hub.accounting.reconciliation import last_due
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.application.settlement import RECONCILED, Settling
+from carme_hub.services.quotas.application.settlement import RECONCILED, SettlementLoop
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
@@ -40,7 +40,7 @@ class Nights:
         self._engine = CarmeStore(url=f"sqlite:///{folder / 'carme.sqlite'}").open()
         self.full: list[float] = []
 
-    def service(self) -> Settling:
+    def service(self) -> SettlementLoop:
         """Start a service, as after a restart."""
         ledger = Ledger(
             LedgerStore(self._engine),
@@ -50,7 +50,7 @@ class Nights:
             clock=lambda: self.now,
         )
         nothing: Any = None
-        settling = Settling(
+        settling = SettlementLoop(
             self.settings,
             nothing,
             self,  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ class Nights:
     async def job_ids(self) -> set[int]:
         return set()
 
-    async def until(self, service: Settling, text: str, step: float = 900) -> list[str]:
+    async def until(self, service: SettlementLoop, text: str, step: float = 900) -> list[str]:
         """Let the service look every quarter of an hour until a time (UTC); return when it looked at everything."""
         before = len(self.full)
         while self.now <= utc(text):

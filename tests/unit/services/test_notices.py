@@ -19,10 +19,10 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import Policy, parse_policy
 from carme_hub.domain.quotas.rules import Ask, Person
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.ledger.idempotency import Told
+from carme_hub.store.ledger.idempotency import SentNotice
 from carme_hub.store.ledger.writes import LedgerStore
 
 NOW = 1_795_000_000.0
@@ -84,7 +84,7 @@ def ledger_of(tmp_path: Path, *quotas: dict[str, object], clock: Callable[[], fl
 def notices_of(ledger: Ledger, **settings: object) -> Notices:
     log = logging.getLogger("test")
     book: Any = BookOfTwo()
-    return Notices(CarmeQuotas(**settings), ledger, book, Roster(log), log)
+    return Notices(CarmeQuotas(**settings), ledger, book, HubUsers(log), log)
 
 
 async def hold(ledger: Ledger, session: str, hours: int) -> None:
@@ -115,7 +115,7 @@ async def test_a_notice_is_not_sent_again_however_many_came_after_it(tmp_path: P
     await hold(ledger, "s1", 80)
     assert len(await notices_of(ledger).look(["alice"])) == 1
     with ledger.books.store.transaction("lab") as writes:
-        writes.tell([(Told(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
+        writes.tell([(SentNotice(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
     assert await notices_of(ledger).look(["alice"]) == []
 
 

@@ -12,7 +12,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import Policy, parse_policy
 from carme_hub.domain.quotas.rules import Person, Who
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
@@ -51,7 +51,7 @@ class Site:
 
     def __init__(self, tmp_path: Path, *quotas: dict[str, object], known: bool = True) -> None:
         self.policy: Policy = parse_policy({"quotas": list(quotas)})
-        self.roster = Roster(LOG)
+        self.roster = HubUsers(LOG)
         self.book = BookThatCounts(known)
         self.ledger = Ledger(
             LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()),

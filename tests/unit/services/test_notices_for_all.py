@@ -13,12 +13,12 @@ from sqlalchemy import event
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.accounting.settlement import Settled
+from carme_hub.accounting.settlement import SettlementResult
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.domain.quotas.rules import Ask, Person, Who
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
@@ -31,7 +31,7 @@ GRANTS = "quotas: [{id: grants, account: '*', needs_grant: true}]"
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     """alice may charge physics and teaching, bob physics, tina teaching; the service has looked at them once."""
     async with running(tmp_path, monkeypatch, GRANTS) as found:
-        await found.service._tell(Settled())
+        await found.service._tell(SettlementResult())
         yield found
 
 
@@ -42,7 +42,7 @@ async def hold(ledger: Ledger, session: str, hours: int, account: str = "physics
 
 async def shown(site: Site, user: str) -> list[str]:
     """Return what the pages show a user, once the loop has looked."""
-    await site.service._tell(Settled())
+    await site.service._tell(SettlementResult())
     return [each["text"] for each in await site.service.notices.of(user)]
 
 
@@ -127,7 +127,7 @@ class Crowd:
 async def test_a_limit_that_a_group_shares_is_told_to_all_its_members(tmp_path: Path) -> None:
     policy = parse_policy({"quotas": [{"id": "g", "group": "ml", "together": True, "gpu_time": 10, "window": "week"}]})
     log = logging.getLogger("test")
-    roster = Roster(log)
+    roster = HubUsers(log)
     roster.people = {user: Person(user, frozenset({"ml"} if user != "eve" else ())) for user in ("ada", "bea", "eve")}
 
     def members(who: Who, name: str) -> Collection[str]:
@@ -159,7 +159,7 @@ async def test_a_round_asks_the_database_no_more_often_however_many_users_there_
         )
         book: Any = Crowd(size)
         log = logging.getLogger("test")
-        notices = Notices(CarmeQuotas(), ledger, book, Roster(log), log)
+        notices = Notices(CarmeQuotas(), ledger, book, HubUsers(log), log)
         await ledger.grant("physics", 10 * GPU_HOUR, key="g", actor="root", reason="sorry", expires=1.8e9 + DAY)
         await hold(ledger, "s1", 8, user="user1")
         assert len(await notices.round(())) == 2 * size

@@ -11,7 +11,7 @@ from forged_login import Site, left, logged_in, plain, running
 from tornado.httpclient import HTTPResponse
 
 from carme_hub.domain.ledger.entries import GPU_HOUR, Kind
-from carme_hub.store.ledger.writes import Filter, Whose
+from carme_hub.store.ledger.writes import Filter, Subject
 
 POLICY = "zone: Europe/Berlin\nquotas:\n- {id: day, user: '*', gpu_time: 20, window: day}\n"
 MOVE, CORRECT = "accounts/teaching/transfers", "accounts/teaching/corrections"
@@ -110,7 +110,7 @@ async def test_a_correction_of_use_counts_on_its_day(site: Site) -> None:
     )
     await root.post(CORRECT, **form, confirmed="yes")
     midnight = 1_794_956_400  # the 18th in Berlin
-    alice = Whose(users=frozenset({"alice"}))
+    alice = Subject(users=frozenset({"alice"}))
     with site.ledger.books.store.reading("lab") as reads:
         days = [reads.used(alice, midnight + day * 86400, midnight + (day + 1) * 86400).amount for day in (-1, 0, 1)]
     assert days == [0, 3 * GPU_HOUR, 0]

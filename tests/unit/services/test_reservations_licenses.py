@@ -14,7 +14,7 @@ from carme_hub.booking.calendar import NoSuchGpus
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.reservations.application.license_counts import FRESH, Counting
+from carme_hub.services.reservations.application.license_counts import FRESH, LicenseCounts
 
 SETTINGS = {"enabled": True, "keep": "licenses", "licenses": {"a100": "gpu_a100"}}
 
@@ -65,7 +65,7 @@ async def test_a_fault_is_logged_once_and_a_silent_slurm_changes_nothing(caplog:
             raise SlurmUnreachable("connection refused")
         return there
 
-    counting = Counting({"a100": "gpu_a100"}, ask, clock=lambda: now, log=logging.getLogger("counting"))
+    counting = LicenseCounts({"a100": "gpu_a100"}, ask, clock=lambda: now, log=logging.getLogger("counting"))
     nodes = [Node(f"n{number}", "idle", True, gpus={"a100": 4}) for number in range(2)]
     for each in ({"gpu_a100": 7}, {"gpu_a100": 7}, None, {}, {"gpu_a100": 8}):
         there = each

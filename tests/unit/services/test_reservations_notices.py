@@ -22,7 +22,7 @@ from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import StoreError
 from carme_hub.services.notifications import address
 from carme_hub.services.reservations.application.notices import Notices
-from carme_hub.store.ledger.idempotency import Told
+from carme_hub.store.ledger.idempotency import SentNotice
 
 START = int(NOW) + 24 * HOUR
 CLASS = Need("a100", 1, 4)
@@ -118,7 +118,7 @@ async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_tol
         site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
     )
 
-    async def away(_found: object) -> list[Told]:
+    async def away(_found: object) -> list[SentNotice]:
         raise StoreError("the database is away")
 
     with monkeypatch.context() as once:
@@ -286,9 +286,9 @@ async def test_who_is_in_the_way_of_maintenance_is_mailed_the_way_home(
 
 
 async def test_bookings_are_mailed_under_a_subject_of_their_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[Told, str]] = []
+    sent: list[tuple[SentNotice, str]] = []
 
-    async def send(some: list[tuple[Told, str]]) -> None:
+    async def send(some: list[tuple[SentNotice, str]]) -> None:
         sent.extend(some)
 
     monkeypatch.setattr(site.service.notices, "send", send)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from forged_rest import NOW, Service
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.store.ledger.writes import Whose
+from carme_hub.store.ledger.writes import Subject
 
 FIX = {"account": "teaching", "direction": "take", "gpu_hours": "2.5", "reason": "typed twice"}
 
@@ -23,7 +23,7 @@ async def test_a_correction_of_use_counts_at_its_moment(service: Service) -> Non
     body = {**FIX, "user": "alice", "used_at": int(NOW) - 3600}
     assert (await service.post("corrections", "ada", body)).status == 200
     with service.ledger.books.store.reading("lab") as reads:
-        assert reads.used(Whose(users=frozenset({"alice"})), NOW - 7200, NOW).amount == 2.5 * GPU_HOUR
+        assert reads.used(Subject(users=frozenset({"alice"})), NOW - 7200, NOW).amount == 2.5 * GPU_HOUR
 
 
 async def test_a_correction_is_refused_without_the_scope_or_without_sense(service: Service) -> None:

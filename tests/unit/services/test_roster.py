@@ -10,7 +10,7 @@ import pytest
 
 from carme_hub.domain.quotas.rules import Who
 from carme_hub.services import hub_users
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 
 USERS = [
     {"name": f"u{number:02}", "groups": ["even"] if number % 2 == 0 else [], "admin": False} for number in range(45)
@@ -34,7 +34,7 @@ class HubWithManyUsers:
 async def test_everybody_is_known_from_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = HubWithManyUsers()
     monkeypatch.setattr(hub_users, "ask_hub", hub)
-    found = Roster(logging.getLogger("test"))
+    found = HubUsers(logging.getLogger("test"))
     await found.refresh()
     assert sorted(found.people) == [user["name"] for user in USERS]
     assert len(found.members(Who.GROUP, "even")) == 23
@@ -43,7 +43,7 @@ async def test_everybody_is_known_from_small_parts(monkeypatch: pytest.MonkeyPat
 
 async def test_what_was_known_stays_while_the_hub_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_users, "ask_hub", HubWithManyUsers())
-    found = Roster(logging.getLogger("test"))
+    found = HubUsers(logging.getLogger("test"))
     await found.refresh()
 
     async def silent(*_words: object, **_more: object) -> dict[str, Any]:

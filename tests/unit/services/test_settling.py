@@ -21,7 +21,7 @@ from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.quotas.application.settlement import Settling
+from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
@@ -52,7 +52,7 @@ def slurm() -> ForgedSlurm:
 
 
 @pytest.fixture
-def settling(slurm: ForgedSlurm, tmp_path: Path) -> Iterator[Settling]:
+def settling(slurm: ForgedSlurm, tmp_path: Path) -> Iterator[SettlementLoop]:
     engine = CarmeStore(url=f"sqlite:///{tmp_path / 'carme.sqlite'}").open()
     quotas = (Quota("all", Who.USER, gpu_time=10 * GPU_HOUR), Quota("grants", Who.ACCOUNT, needs_grant=True))
     settings, nothing = CarmeQuotas(), Any
@@ -65,7 +65,7 @@ def settling(slurm: ForgedSlurm, tmp_path: Path) -> Iterator[Settling]:
         running=lambda: settling.running,
     )
     log, client = logging.getLogger("test"), slurm
-    settling = Settling(
+    settling = SettlementLoop(
         settings,
         nothing,  # type: ignore[arg-type]
         client,  # type: ignore[arg-type]
@@ -84,13 +84,13 @@ def running(job: int, start: float, submitted: float = 0.0) -> Usage:
     return Usage(*what, submitted or start, start, 0.0, (Gpus("a100", 1),))
 
 
-async def used(settling: Settling) -> int:
+async def used(settling: SettlementLoop) -> int:
     """Return the hours that ada has used, as the rules see it."""
     [limit] = (await settling._ledger.standing(Person("ada"), ["physics"])).limits
     return limit.taken.used // GPU_HOUR
 
 
-async def test_a_runaway_record_is_flagged_and_nobodys_use(settling: Settling, slurm: ForgedSlurm) -> None:
+async def test_a_runaway_record_is_flagged_and_nobodys_use(settling: SettlementLoop, slurm: ForgedSlurm) -> None:
     await settling._ledger.grant("physics", 5 * GPU_HOUR, key="g", actor="root")
     slurm.records, slurm.jobs = [running(7, NOW - 30 * DAY), running(8, NOW - 2 * 3600)], {8}
     assert [each.kind for each in (await settling.settle()).flagged] == ["runaway"]
@@ -100,7 +100,7 @@ async def test_a_runaway_record_is_flagged_and_nobodys_use(settling: Settling, s
 
 
 async def test_it_stays_so_while_the_controller_is_silent_and_when_a_person_has_decided(
-    settling: Settling, slurm: ForgedSlurm
+    settling: SettlementLoop, slurm: ForgedSlurm
 ) -> None:
     slurm.records = [running(7, NOW - 30 * DAY), running(8, NOW - 2 * 3600)]
     slurm.jobs = {8}
@@ -117,14 +117,14 @@ async def test_it_stays_so_while_the_controller_is_silent_and_when_a_person_has_
 
 
 async def test_a_record_without_an_end_is_no_use_when_its_id_was_given_again(
-    settling: Settling, slurm: ForgedSlurm
+    settling: SettlementLoop, slurm: ForgedSlurm
 ) -> None:
     slurm.records, slurm.jobs = [running(7, NOW - 30 * DAY), running(7, NOW - 3600)], {7}
     await settling.settle()
     assert await used(settling) == 1
 
 
-async def test_what_the_controller_knows_again_counts_again(settling: Settling, slurm: ForgedSlurm) -> None:
+async def test_what_the_controller_knows_again_counts_again(settling: SettlementLoop, slurm: ForgedSlurm) -> None:
     slurm.records = [running(7, NOW - 2 * 3600)]
     await settling.settle()
     assert await used(settling) == 0

@@ -11,8 +11,8 @@ from slurm_as_told import Clock, ForgedSlurm
 
 from carme_hub.domain.sessions.session import Session
 from carme_hub.sessions import reconciler as keeper_module
-from carme_hub.sessions.reconciler import SessionKeeper
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.reconciler import SessionReconciler
+from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
@@ -29,8 +29,8 @@ def slurm(clock: Clock) -> ForgedSlurm:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> SessionBook:
-    return SessionBook(SessionStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()), "lab")
+def book(tmp_path: Path) -> SessionRegistry:
+    return SessionRegistry(SessionStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()), "lab")
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def forgotten() -> list[str]:
 
 @pytest.fixture
 async def keeper(
-    slurm: ForgedSlurm, book: SessionBook, clock: Clock, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[SessionKeeper]:
+    slurm: ForgedSlurm, book: SessionRegistry, clock: Clock, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SessionReconciler]:
     """The keeper with the patience that it has at a site."""
     monkeypatch.setattr(keeper_module, "AGAIN", 0.05)
     monkeypatch.setattr(keeper_module, "time", SimpleNamespace(time=clock.wall, monotonic=clock))
@@ -51,7 +51,7 @@ async def keeper(
         return True
 
     watcher = SlurmWatcher(slurm, WatcherSettings(fast_interval=0.01, slow_interval=0.03), clock=clock)
-    keeper = SessionKeeper(book, slurm, watcher, forget=forget, clock=clock)
+    keeper = SessionReconciler(book, slurm, watcher, forget=forget, clock=clock)
     watcher.start()
     keeper.start()
     yield keeper

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.sessions.liveness import Patience, Standing
+from carme_hub.domain.sessions.liveness import Liveness, Patience
 from carme_hub.domain.sessions.session import Request, Session
-from carme_hub.sessions.reconciler import SessionKeeper
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.reconciler import SessionReconciler
+from carme_hub.sessions.registry import SessionRegistry
 
 REQUEST = Request(profile="cpu", image="default")
 #: How far a clock is put forward for what the keeper waits for; a slow machine takes less than any of these differ by.
@@ -19,7 +19,7 @@ SAVED, FORGOTTEN, SETTLED = (
 )
 
 
-async def running(book: SessionBook, slurm: ForgedSlurm, id: str = "s1") -> Session:
+async def running(book: SessionRegistry, slurm: ForgedSlurm, id: str = "s1") -> Session:
     _, nonce = await book.intend(id, "alice", "", REQUEST)
     slurm.run(1, f"carme-{id}")
     await book.submitted(id, 1, 1000.0)
@@ -33,19 +33,19 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_ended(book: SessionBook, id: str = "s1") -> Session:
+async def until_ended(book: SessionRegistry, id: str = "s1") -> Session:
     await until(lambda: book.current(id) is None)
     session = await book.get(id)
     assert session is not None
     return session
 
 
-async def shown(keeper: SessionKeeper, id: str = "s1") -> None:
+async def shown(keeper: SessionReconciler, id: str = "s1") -> None:
     """Wait until the keeper has seen the session's job."""
-    await until(lambda: keeper.verdict(id).standing is Standing.ALIVE)
+    await until(lambda: keeper.verdict(id).standing is Liveness.ALIVE)
 
 
-async def saved(keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm) -> None:
+async def saved(keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm) -> None:
     """Let the job be shown for so long that the controller cannot forget it, and wait until that is noted."""
     await shown(keeper)
     slurm.clock.ahead += SAVED

@@ -10,7 +10,7 @@ import pytest
 from carme_hub.accounting.context import UNWRITTEN
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import Refused, StoreError
-from carme_hub.sessions.registry import TOO_LATE, WRITTEN_WITHIN, CallbackRefused, SessionBook
+from carme_hub.sessions.registry import TOO_LATE, WRITTEN_WITHIN, CallbackRefused, SessionRegistry
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 
@@ -33,11 +33,11 @@ def store(tmp_path: Path) -> SessionStore:
 
 
 @pytest.fixture
-def book(store: SessionStore) -> SessionBook:
-    return SessionBook(store, "lab", clock=lambda: 1000.0)
+def book(store: SessionStore) -> SessionRegistry:
+    return SessionRegistry(store, "lab", clock=lambda: 1000.0)
 
 
-async def test_an_intent_is_on_disk_when_it_returns(book: SessionBook, store: SessionStore) -> None:
+async def test_an_intent_is_on_disk_when_it_returns(book: SessionRegistry, store: SessionStore) -> None:
     session, nonce = await book.intend("s1", "alice", "", REQUEST)
     assert store.get("s1") == session
     assert nonce
@@ -46,7 +46,7 @@ async def test_an_intent_is_on_disk_when_it_returns(book: SessionBook, store: Se
 
 @pytest.mark.parametrize(("seconds", "starts"), [(0, True), (WRITTEN_WITHIN, True), (WRITTEN_WITHIN + 1, False)])
 async def test_a_session_that_is_written_long_after_its_hold_is_not_started(
-    book: SessionBook, store: SessionStore, seconds: float, starts: bool
+    book: SessionRegistry, store: SessionStore, seconds: float, starts: bool
 ) -> None:
     held = 1000.0 - seconds
     if starts:
@@ -66,14 +66,14 @@ def test_a_session_is_written_before_the_ledger_gives_its_hold_back() -> None:
 
 
 async def test_nothing_is_shown_that_was_not_written() -> None:
-    book = SessionBook(StoreThatRefuses(), "lab")
+    book = SessionRegistry(StoreThatRefuses(), "lab")
     with pytest.raises(StoreError):
         await book.intend("s1", "alice", "", REQUEST)
     assert book.open_sessions() == ()
 
 
 async def test_the_end_of_a_server_is_taken_with_the_nonce_alone_and_the_session_goes_on(
-    book: SessionBook, store: SessionStore
+    book: SessionRegistry, store: SessionStore
 ) -> None:
     _, nonce = await book.intend("s1", "alice", "", REQUEST)
     await book.prove("s1", nonce, 5000, "node1")
@@ -88,14 +88,14 @@ async def test_the_end_of_a_server_is_taken_with_the_nonce_alone_and_the_session
     assert not first.cancel_wanted
 
 
-async def test_a_companion_has_no_nonce_by_which_its_end_could_be_told(book: SessionBook) -> None:
+async def test_a_companion_has_no_nonce_by_which_its_end_could_be_told(book: SessionRegistry) -> None:
     _, nonce = await book.intend("c1", "alice", "", REQUEST, parent="s1")
     for guess in (nonce, ""):
         with pytest.raises(CallbackRefused, match="nonce"):
             await book.server_ended("c1", guess, 0)
 
 
-async def test_a_port_is_taken_once_and_only_with_the_nonce(book: SessionBook) -> None:
+async def test_a_port_is_taken_once_and_only_with_the_nonce(book: SessionRegistry) -> None:
     _, nonce = await book.intend("s1", "alice", "", REQUEST)
     with pytest.raises(CallbackRefused, match="nonce"):
         await book.prove("s1", "guess", 5000, "node1")
@@ -110,13 +110,13 @@ async def test_a_port_is_taken_once_and_only_with_the_nonce(book: SessionBook) -
     assert current.port == 5000
 
 
-async def test_a_call_repeated_because_its_answer_was_lost_is_answered_again(book: SessionBook) -> None:
+async def test_a_call_repeated_because_its_answer_was_lost_is_answered_again(book: SessionRegistry) -> None:
     _, nonce = await book.intend("s1", "alice", "", REQUEST)
     first = await book.prove("s1", nonce, 5000, "node1")
     assert await book.prove("s1", nonce, 5000, "node1") == first
 
 
-async def test_two_callbacks_at_once_give_one_port(book: SessionBook) -> None:
+async def test_two_callbacks_at_once_give_one_port(book: SessionRegistry) -> None:
     _, nonce = await book.intend("s1", "alice", "", REQUEST)
     answers = await asyncio.gather(
         *(book.prove("s1", nonce, 5000 + n, "node1") for n in range(10)), return_exceptions=True
@@ -124,24 +124,24 @@ async def test_two_callbacks_at_once_give_one_port(book: SessionBook) -> None:
     assert sum(isinstance(a, Session) for a in answers) == 1
 
 
-async def test_a_session_being_ended_takes_no_port(book: SessionBook) -> None:
+async def test_a_session_being_ended_takes_no_port(book: SessionRegistry) -> None:
     _, nonce = await book.intend("s1", "alice", "", REQUEST)
     await book.want_cancel("s1", "stopped")
     with pytest.raises(CallbackRefused, match="being ended"):
         await book.prove("s1", nonce, 5000, "node1")
 
 
-async def test_a_wanted_cancel_survives_a_restart(book: SessionBook, store: SessionStore) -> None:
+async def test_a_wanted_cancel_survives_a_restart(book: SessionRegistry, store: SessionStore) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     await book.want_cancel("s1", "stopped by alice")
-    again = SessionBook(store, "lab")
+    again = SessionRegistry(store, "lab")
     await again.load()
     (session,) = again.open_sessions()
     assert session.cancel_wanted == 1000.0
     assert session.cancel_reason == "stopped by alice"
 
 
-async def test_the_first_reason_of_a_cancel_stays(book: SessionBook) -> None:
+async def test_the_first_reason_of_a_cancel_stays(book: SessionRegistry) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     await book.want_cancel("s1", "stopped by alice")
     session = await book.want_cancel("s1", "start time limit")
@@ -149,7 +149,7 @@ async def test_the_first_reason_of_a_cancel_stays(book: SessionBook) -> None:
     assert session.cancel_reason == "stopped by alice"
 
 
-async def test_waiting_for_a_change_ends_with_the_session(book: SessionBook) -> None:
+async def test_waiting_for_a_change_ends_with_the_session(book: SessionRegistry) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     waiting = asyncio.create_task(book.changed("s1", 5.0))
     await asyncio.sleep(0)
@@ -161,10 +161,10 @@ async def test_waiting_for_a_change_ends_with_the_session(book: SessionBook) -> 
     assert await book.close("s1", "again") is None
 
 
-async def test_how_the_last_session_ended_is_known_after_a_restart(book: SessionBook, store: SessionStore) -> None:
+async def test_how_the_last_session_ended_is_known_after_a_restart(book: SessionRegistry, store: SessionStore) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     await book.close("s1", "time limit reached")
-    again = SessionBook(store, "lab", clock=lambda: 2000.0)
+    again = SessionRegistry(store, "lab", clock=lambda: 2000.0)
     await again.load()
     for each in (book, again):
         last = each.last_end("alice", "")

@@ -12,13 +12,13 @@ from carme_hub.domain.cluster.jobs import JobRecord, JobSpec, Phase
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import ConfigError, SlurmRejected, StoreError
 from carme_hub.sessions import reconciler as keeper_module
-from carme_hub.sessions.reconciler import SessionKeeper
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.reconciler import SessionReconciler
+from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.sessions.submission import submit_once
 
 
 async def test_a_session_ends_when_slurm_and_accounting_say_so(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, forgotten: list[str]
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, forgotten: list[str]
 ) -> None:
     await running(book, slurm)
     await shown(keeper)
@@ -30,7 +30,9 @@ async def test_a_session_ends_when_slurm_and_accounting_say_so(
     assert set(forgotten) == {"s1"}
 
 
-async def test_a_silent_slurm_ends_nothing(keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm) -> None:
+async def test_a_silent_slurm_ends_nothing(
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
+) -> None:
     await running(book, slurm)
     await shown(keeper)
     slurm.down = True
@@ -41,7 +43,7 @@ async def test_a_silent_slurm_ends_nothing(keeper: SessionKeeper, book: SessionB
 
 
 async def test_a_cancel_is_sent_again_until_the_end_is_seen(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, forgotten: list[str]
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, forgotten: list[str]
 ) -> None:
     await running(book, slurm)
     slurm.down = True
@@ -58,7 +60,7 @@ async def test_a_cancel_is_sent_again_until_the_end_is_seen(
 
 
 async def test_a_job_whose_id_was_never_noted_is_adopted_by_its_name(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     slurm.run(42, "carme-s1", "PENDING", Phase.WAITING, submitted=1234.0)
@@ -70,7 +72,7 @@ async def test_a_job_whose_id_was_never_noted_is_adopted_by_its_name(
 
 
 async def test_an_intent_that_never_reached_slurm_ends_after_a_while(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     await looked_at(slurm, questions=1)
@@ -81,7 +83,7 @@ async def test_an_intent_that_never_reached_slurm_ends_after_a_while(
 
 
 async def test_a_reused_job_id_of_somebody_else_is_not_taken_for_ours(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     await book.submitted("s1", 40, 0.0)
@@ -94,7 +96,7 @@ async def test_a_reused_job_id_of_somebody_else_is_not_taken_for_ours(
 
 
 async def test_a_requeued_job_ends_the_session_and_is_cancelled(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     await shown(keeper)
@@ -105,7 +107,7 @@ async def test_a_requeued_job_ends_the_session_and_is_cancelled(
 
 
 async def test_of_two_jobs_of_one_session_one_is_cancelled(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     slurm.run(2, "carme-s1", submitted=1001.0)
@@ -114,7 +116,7 @@ async def test_of_two_jobs_of_one_session_one_is_cancelled(
 
 
 async def test_a_job_of_an_ended_session_is_cancelled_and_one_of_another_hub_is_not(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     await book.close("s1", "over", at=1.0)
@@ -124,7 +126,7 @@ async def test_a_job_of_an_ended_session_is_cancelled_and_one_of_another_hub_is_
 
 
 async def submit(
-    book: SessionBook, keeper: SessionKeeper, slurm: ForgedSlurm, session: Session | None = None
+    book: SessionRegistry, keeper: SessionReconciler, slurm: ForgedSlurm, session: Session | None = None
 ) -> tuple[Session, list[str]]:
     session = session or (await book.intend("s1", "alice", "", REQUEST))[0]
     said: list[str] = []
@@ -136,7 +138,7 @@ async def submit(
 
 
 async def test_a_lost_answer_of_an_accepted_job_is_looked_up_not_repeated(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     slurm.lose_answers = 1
     session, said = await submit(book, keeper, slurm)
@@ -146,7 +148,7 @@ async def test_a_lost_answer_of_an_accepted_job_is_looked_up_not_repeated(
 
 
 async def test_a_job_that_was_not_accepted_is_submitted_again_under_the_same_name(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     slurm.lose_answers = 2
     session, _ = await submit(book, keeper, slurm)
@@ -155,7 +157,7 @@ async def test_a_job_that_was_not_accepted_is_submitted_again_under_the_same_nam
 
 
 async def test_a_refusal_of_slurm_closes_the_session_with_its_words(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     slurm.refuses = "Invalid account or account/partition combination specified"
     with pytest.raises(SlurmRejected):
@@ -167,7 +169,7 @@ async def test_a_refusal_of_slurm_closes_the_session_with_its_words(
 
 
 async def test_what_the_settings_do_not_let_be_sent_closes_the_session_and_names_them(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def submit_nothing(_spec: JobSpec) -> int:
         raise ConfigError("These sbatch options cannot be sent through slurmrestd: acctg-freq.")
@@ -182,7 +184,7 @@ async def test_what_the_settings_do_not_let_be_sent_closes_the_session_and_names
 
 
 async def test_a_job_renamed_by_its_user_is_still_ours(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     await shown(keeper)
@@ -194,7 +196,7 @@ async def test_a_job_renamed_by_its_user_is_still_ours(
 
 
 async def test_a_job_of_that_id_that_was_submitted_later_is_not_ours(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     await shown(keeper)
@@ -206,7 +208,7 @@ async def test_a_job_of_that_id_that_was_submitted_later_is_not_ours(
 
 
 async def test_one_row_that_cannot_be_written_holds_up_no_other(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await running(book, slurm, "s1")
     _, nonce = await book.intend("s2", "alice", "two", REQUEST)
@@ -228,7 +230,7 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other(
 
 
 async def test_a_session_stays_open_until_its_token_is_revoked(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoked, tries = False, 0
 
@@ -249,7 +251,7 @@ async def test_a_session_stays_open_until_its_token_is_revoked(
 
 
 async def test_a_slow_accounting_holds_up_no_cancel(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asyncio.Event()
 
@@ -269,7 +271,7 @@ async def test_a_slow_accounting_holds_up_no_cancel(
 
 
 async def test_a_refused_submit_leaves_the_watcher_slow(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     session, _ = await book.intend("s1", "alice", "", REQUEST)
     await until(lambda: "s1" in keeper._watcher.wanted)  # it was judged before its job was submitted

@@ -9,27 +9,29 @@ from slurm_as_told import ForgedSlurm
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
-from carme_hub.sessions.reconciler import WITH_ITS_SESSION, SessionKeeper
-from carme_hub.sessions.registry import CallbackRefused, SessionBook
+from carme_hub.sessions.reconciler import WITH_ITS_SESSION, SessionReconciler
+from carme_hub.sessions.registry import CallbackRefused, SessionRegistry
 
 BIG = Request(profile="a100", image="default", gpus=Gpus("a100", 4), nodes=2)
 
 
-async def beside(book: SessionBook, slurm: ForgedSlurm, id: str = "c1", parent: str = "s1", job: int = 2) -> Session:
+async def beside(
+    book: SessionRegistry, slurm: ForgedSlurm, id: str = "c1", parent: str = "s1", job: int = 2
+) -> Session:
     """Open a companion whose job waits."""
     await book.intend(id, "alice", "", BIG, parent=parent)
     slurm.run(job, f"carme-{id}", "PENDING", Phase.WAITING, nodes=())
     return await book.submitted(id, job, 1000.0)
 
 
-def state(book: SessionBook, id: str = "c1") -> SessionState:
+def state(book: SessionRegistry, id: str = "c1") -> SessionState:
     found = book.current(id)
     assert found is not None
     return found.state
 
 
 async def test_it_runs_when_slurm_says_so_and_calls_nobody(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     await beside(book, slurm)
@@ -48,7 +50,9 @@ async def test_it_runs_when_slurm_says_so_and_calls_nobody(
 
 
 @pytest.mark.parametrize("how", ["cancelled", "ended", "gone"])
-async def test_it_ends_with_its_session(keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, how: str) -> None:
+async def test_it_ends_with_its_session(
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, how: str
+) -> None:
     await running(book, slurm)
     await beside(book, slurm, parent="s1" if how != "gone" else "s0")
     await shown(keeper)
@@ -62,7 +66,7 @@ async def test_it_ends_with_its_session(keeper: SessionKeeper, book: SessionBook
 
 
 async def test_its_end_touches_neither_its_session_nor_other_companions(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     await beside(book, slurm)
@@ -76,7 +80,7 @@ async def test_its_end_touches_neither_its_session_nor_other_companions(
     assert [s.id for s in await book.all_companions_of("s1")] == ["c1", "c2"]
 
 
-async def test_it_is_no_session_of_the_server(book: SessionBook, slurm: ForgedSlurm) -> None:
+async def test_it_is_no_session_of_the_server(book: SessionRegistry, slurm: ForgedSlurm) -> None:
     await running(book, slurm)
     await beside(book, slurm)
     assert [s.id for s in book.open_of("alice", "")] == ["s1"]
@@ -90,9 +94,9 @@ async def test_it_is_no_session_of_the_server(book: SessionBook, slurm: ForgedSl
 
 
 async def test_a_hub_that_starts_finds_companions_and_ends_those_whose_session_is_over(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
-    before = SessionBook(book._store, "lab")
+    before = SessionRegistry(book._store, "lab")
     await running(before, slurm)
     await beside(before, slurm)
     await before.intend("s2", "alice", "other", BIG)

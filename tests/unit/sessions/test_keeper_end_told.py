@@ -6,7 +6,7 @@ import pytest
 from session_parts import REQUEST
 
 from carme_hub.domain.cluster.jobs import JobRecord, Phase
-from carme_hub.domain.sessions.liveness import Standing, Verdict
+from carme_hub.domain.sessions.liveness import Liveness, Verdict
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.sessions.reconciler import ending
 
@@ -27,5 +27,5 @@ def test_how_a_session_ended(told: tuple[float, int], state: str, said: str) -> 
     row = ("s1", "test", "alice", "", REQUEST, SessionState.RUNNING, 1.0)
     session = Session(*row, server_ended=told[0], server_exit=told[1])
     record = JobRecord(1, session.job_name, "alice", state, Phase.TERMINAL, 1.0, exit_code=(9, 0))
-    verdict = Verdict(Standing.GONE, "It has ended.", record=record)
+    verdict = Verdict(Liveness.GONE, "It has ended.", record=record)
     assert said in ending(session, verdict)

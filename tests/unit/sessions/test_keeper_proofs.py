@@ -6,12 +6,12 @@ import pytest
 from session_parts import FORGOTTEN, REQUEST, SETTLED, looked_at, running, saved, shown, until_ended
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.sessions.reconciler import SessionKeeper
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.reconciler import SessionReconciler
+from carme_hub.sessions.registry import SessionRegistry
 
 
 async def test_an_empty_queue_ends_nothing_while_accounting_says_running(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     slurm.keep_running(1, "carme-s1")
@@ -24,7 +24,7 @@ async def test_an_empty_queue_ends_nothing_while_accounting_says_running(
 
 
 async def test_a_job_forgotten_right_after_its_server_proved_itself_ends_the_session(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     slurm.keep_running(1, "carme-s1")
@@ -38,7 +38,7 @@ async def test_a_job_forgotten_right_after_its_server_proved_itself_ends_the_ses
 
 
 async def test_a_job_forgotten_while_the_hub_was_away_ends_the_session_but_later(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     slurm.down = True  # as a hub that was killed right after the proof: the new one has never seen the job
     await running(book, slurm)
@@ -54,7 +54,7 @@ async def test_a_job_forgotten_while_the_hub_was_away_ends_the_session_but_later
 
 
 async def test_a_job_that_this_hub_submitted_and_the_controller_forgot_before_any_look_ends_the_session_as_soon(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     session, nonce = await book.intend("s1", "alice", "", REQUEST)
     with keeper.held("s1"):
@@ -72,7 +72,7 @@ async def test_a_job_that_this_hub_submitted_and_the_controller_forgot_before_an
 
 
 async def test_that_a_job_was_saved_is_known_to_the_next_hub(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     slurm.down = True
     await running(book, slurm)
@@ -87,7 +87,7 @@ async def test_that_a_job_was_saved_is_known_to_the_next_hub(
 
 
 async def test_the_keeper_notes_that_a_job_is_saved(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
     await running(book, slurm)
     assert (await book.get("s1")).saved == 0  # type: ignore[union-attr]
@@ -100,7 +100,7 @@ async def test_the_keeper_notes_that_a_job_is_saved(
     ("status", "words"), [(3, "exit code 3"), (143, "lost the session's job"), (75, "lost the session's job")]
 )
 async def test_the_jobs_own_last_word_ends_a_session_of_which_accounting_knows_no_end(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, status: int, words: str
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, status: int, words: str
 ) -> None:
     await running(book, slurm)
     slurm.keep_running(1, "carme-s1")
@@ -112,7 +112,7 @@ async def test_the_jobs_own_last_word_ends_a_session_of_which_accounting_knows_n
 
 @pytest.mark.parametrize(("status", "words"), [(0, "ended by itself"), (3, "exit code 3"), (143, "signal 15")])
 async def test_the_jobs_own_last_word_ends_a_session_while_accounting_is_silent(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, status: int, words: str
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, status: int, words: str
 ) -> None:
     await running(book, slurm)
     slurm.accounting_down = True
@@ -126,7 +126,7 @@ async def test_the_jobs_own_last_word_ends_a_session_while_accounting_is_silent(
 
 @pytest.mark.parametrize("log", ["", "[carme] ended with exit status 0 (job 2)\n", "half a li"])
 async def test_without_accounting_and_without_a_last_word_a_session_stays_open(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, log: str
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, log: str
 ) -> None:
     await running(book, slurm)
     slurm.accounting_down, slurm.log = True, log

@@ -12,13 +12,13 @@ from session_parts import REQUEST, until
 from slurm_as_told import ForgedSlurm
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions.liveness import History, Observation, Patience, Standing, judge
+from carme_hub.domain.sessions.liveness import History, Liveness, Observation, Patience, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.sessions import observations
 from carme_hub.sessions import reconciler as keeper_module
-from carme_hub.sessions.observations import Looks, Watch
-from carme_hub.sessions.reconciler import SessionKeeper
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.observations import Observations, SessionObservation
+from carme_hub.sessions.reconciler import SessionReconciler
+from carme_hub.sessions.registry import SessionRegistry
 
 SESSION = Session("s1", "lab", "alice", "", REQUEST, SessionState.RUNNING, 900.0, job_id=7, submitted=1000.0)
 ALIVE = Job(7, "carme-s1", "alice", "RUNNING", Phase.ACTIVE, nodes=("node1",), submitted=1000.0)
@@ -38,7 +38,7 @@ STORIES = st.lists(st.tuples(st.sampled_from(sorted(SHOWN)), st.integers(0, 2), 
 
 @given(STORIES)
 def test_any_story_of_looks_comes_to_the_same(story: list[tuple[str, int, bool]]) -> None:
-    plain, watch, noted, asked = History(), Watch(), Looks(), 0.0
+    plain, watch, noted, asked = History(), SessionObservation(), Observations(), 0.0
     for kind, later, folded in story:
         asked += later
         shown = SHOWN[kind]
@@ -56,15 +56,15 @@ def test_any_story_of_looks_comes_to_the_same(story: list[tuple[str, int, bool]]
     assert watch.history == plain
 
 
-def fold(noted: Looks, watches: dict[str, Watch]) -> None:
+def fold(noted: Observations, watches: dict[str, SessionObservation]) -> None:
     for _ in noted.folding({"s1": SESSION}.get, watches):
         pass
 
 
 def test_a_look_from_before_a_session_was_watched_says_nothing_of_it() -> None:
-    noted = Looks()
+    noted = Observations()
     noted.note(Snapshot(1.0, 1.5, {}), "", 1.5, ["s1"])
-    watch = Watch(since=noted.count)
+    watch = SessionObservation(since=noted.count)
     fold(noted, {"s1": watch})
     assert watch.history == History()
     noted.note(Snapshot(2.0, 2.5, {}), "", 2.5, ["s1"])
@@ -73,7 +73,7 @@ def test_a_look_from_before_a_session_was_watched_says_nothing_of_it() -> None:
 
 
 def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() -> None:
-    watch, patience = Watch(), Patience()
+    watch, patience = SessionObservation(), Patience()
     for asked in (1.0, 2.0):
         watch.add(SESSION, Snapshot(asked, asked, {7: ALIVE}))
         if asked == 1.0:
@@ -88,14 +88,14 @@ def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() ->
 
 
 async def test_others_go_on_while_many_sessions_are_judged(
-    keeper: SessionKeeper, book: SessionBook, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observations, "STEP", 5)
     monkeypatch.setattr(keeper_module, "STEP", 5)
     for number in range(30):
         session, _ = await book.intend(f"s{number}", "alice", f"n{number}", REQUEST)
         slurm.run(number + 1, session.job_name)
-    await until(lambda: all(keeper.verdict(f"s{n}").standing is Standing.ALIVE for n in range(30)))
+    await until(lambda: all(keeper.verdict(f"s{n}").standing is Liveness.ALIVE for n in range(30)))
     await keeper.stop()
     turns = 0
 
@@ -112,7 +112,7 @@ async def test_others_go_on_while_many_sessions_are_judged(
     assert turns >= 10
 
 
-async def test_a_server_finds_its_own_sessions_until_they_end(book: SessionBook) -> None:
+async def test_a_server_finds_its_own_sessions_until_they_end(book: SessionRegistry) -> None:
     await book.intend("s1", "alice", "", REQUEST)
     await book.intend("s2", "alice", "two", REQUEST)
     await book.intend("c1", "alice", "", REQUEST, parent="s1")

@@ -13,7 +13,7 @@ from forged_slurm import ForgedSlurm
 
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Standing, judge
+from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import AnswerTooLong, Commands
 from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
@@ -126,7 +126,7 @@ async def test_no_fault_of_the_library_ends_a_session(
     assert len(seen) == 2
     assert FAULTS[fault] in watcher.health.error
     verdict = judge(History.of(seen), now=0.0, accounting=Accounting(float("inf"), ()), end_mark=True)
-    assert verdict.standing is Standing.UNKNOWN
+    assert verdict.standing is Liveness.UNKNOWN
     library.say(jobs=[JOB])
     await watcher._look()
     assert watcher.health.ok

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from forged_slurm import QUEUE_HEADER, RECORD_HEADER, ForgedSlurm, queue_row, record_row
 
-from carme_hub.domain.sessions.liveness import Accounting, History, Observation, Standing, judge
+from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, judge
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Commands
@@ -70,8 +70,8 @@ async def test_no_odd_answer_ends_a_session(kind: str, forged: ForgedSlurm) -> N
     # Even if accounting lied, and whatever was known before.
     ended = Accounting(float("inf"), ())
     verdict = judge(History.of(seen), now=0.0, accounting=ended, end_mark=True)
-    assert verdict.standing is not Standing.GONE
-    assert verdict.standing is Standing.UNKNOWN
+    assert verdict.standing is not Liveness.GONE
+    assert verdict.standing is Liveness.UNKNOWN
     assert watcher.health.ok is (kind == "a state nobody knows")
 
 

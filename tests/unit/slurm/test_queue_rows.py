@@ -13,11 +13,11 @@ from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.queue_position import Line, ahead_of, lining_up
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli import queue_rows
-from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, Cuts, QueueRows, queue_format, read_job, reading_queue
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, QueueRows, Separators, queue_format, read_job, reading_queue
 from carme_hub.slurm.watcher import Listener, SlurmWatcher
 
 _T = TypeVar("_T")
-ONE, TWO = Cuts.of("@abcdefghijkl@"), Cuts.of("@mnopqrstuvwx@")
+ONE, TWO = Separators.of("@abcdefghijkl@"), Separators.of("@mnopqrstuvwx@")
 WORDS = list(QUEUE_FIELDS.values())
 
 #: What may stand in a field: usual words, odd ones, and what looks like a separator or a line of the answer.
@@ -43,7 +43,7 @@ FIELDS: dict[str, st.SearchStrategy[str]] = {
 ROWS = st.lists(st.tuples(*(FIELDS.get(word, ODD) for word in WORDS)), max_size=30)
 
 
-def answer(rows: list[tuple[str, ...]], cuts: Cuts = ONE) -> bytes:
+def answer(rows: list[tuple[str, ...]], cuts: Separators = ONE) -> bytes:
     """Return what squeue prints of these rows."""
     return "".join(f"{cuts.field.join(row)}{cuts.row}\n" for row in (tuple(WORDS), *rows)).encode()
 
@@ -66,7 +66,7 @@ def done(work: Generator[None, None, _T]) -> _T:
             return end.value  # type: ignore[no-any-return]
 
 
-def read(rows: list[tuple[str, ...]], cuts: Cuts = ONE, before: QueueRows | None = None) -> QueueRows:
+def read(rows: list[tuple[str, ...]], cuts: Separators = ONE, before: QueueRows | None = None) -> QueueRows:
     return done(reading_queue(answer(rows, cuts), cuts, before))
 
 

@@ -12,7 +12,7 @@ from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.form.slots import Bookings, Look
+from carme_hub.spawners.form.slots import Bookings, CalendarView
 
 #: Wednesday 18 November 2026, 10:00 UTC.
 NOW = 1_795_000_000 // 3600 * 3600
@@ -85,10 +85,10 @@ def offer(
     profiles: tuple[dict[str, Any], ...] = (GPU,),
     there: Cluster | None = None,
     now: float = NOW,
-    look: Look | None = None,
+    look: CalendarView | None = None,
     **more: Any,
 ) -> Offer:
     """Return what a student of the class may choose from while these reservations are known."""
     there = there or cluster()
-    bookings = Bookings(user, frozenset(groups), accounts, look or Look(known, ever=True), there, now)
+    bookings = Bookings(user, frozenset(groups), accounts, look or CalendarView(known, ever=True), there, now)
     return Offer(parse_profiles(profiles), accounts, {"base": ""}, cluster=there, bookings=bookings, **more)

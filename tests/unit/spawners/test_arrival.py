@@ -14,7 +14,7 @@ from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
-from carme_hub.sessions.registry import CallbackRefused, SessionBook
+from carme_hub.sessions.registry import CallbackRefused, SessionRegistry
 from carme_hub.spawners.form.offers import ended_early
 from carme_hub.spawners.handlers.callback import allocated_node
 from carme_hub.spawners.hub.probe import SomethingElseAnswers
@@ -29,7 +29,7 @@ class ForgedPart:
     """A cluster of one node whose address has changed since Slurm was last asked; one job runs there."""
 
     def __init__(self) -> None:
-        self.book = SessionBook(SessionStore(CarmeStore(url="sqlite://").open()), "lab")
+        self.book = SessionRegistry(SessionStore(CarmeStore(url="sqlite://").open()), "lab")
         self.watcher = self.keeper = self
         self.waiting: set[str] = set()
         self.job: Job | None = Job(1, "carme-s1", "alice", "RUNNING", Phase.ACTIVE, nodes=("node1",), submitted=1.0)

@@ -25,10 +25,10 @@ from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.companions import NoCompanion, Wish
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import QuotaExceeded, SlurmRejected, SlurmUnreachable
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.spawners.companions import companions
 from carme_hub.spawners.companions.companions import GIVEN_BACK, KeyUsed, give_back, listed, open_companion, quote
-from carme_hub.spawners.form.cost import Cost, Left
+from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.handlers.companions import wish_of
 from carme_hub.store.engine import CarmeStore
@@ -59,7 +59,7 @@ class Slurm:
 class Part:
     """What all spawners of the hub share, as far as companions go."""
 
-    def __init__(self, book: SessionBook) -> None:
+    def __init__(self, book: SessionRegistry) -> None:
         self.book, self.client, self.log = book, Slurm(), logging.getLogger("test")
         self.admission, self.slots = None, None
         self.done: list[str] = []
@@ -87,9 +87,11 @@ class Part:
         say(4, "That is much.")
         return replace(request, qos="normal")
 
-    async def cost(self, user: Any, request: Request) -> tuple[Cost | None, dict[str, Left]]:
+    async def cost(self, user: Any, request: Request) -> tuple[Cost | None, dict[str, RemainingBudget]]:
         self.done.append("cost")
-        return Cost("Costs up to 2 GPU-hours.", "ok", "physics", 7_200_500, 9), {"physics": Left("8 h left", 8)}
+        return Cost("Costs up to 2 GPU-hours.", "ok", "physics", 7_200_500, 9), {
+            "physics": RemainingBudget("8 h left", 8)
+        }
 
     async def give_back(self, id: str) -> None:
         self.done.append("release")
@@ -118,17 +120,17 @@ class Spawner:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> SessionBook:
-    return SessionBook(SessionStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()), "lab")
+def book(tmp_path: Path) -> SessionRegistry:
+    return SessionRegistry(SessionStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()), "lab")
 
 
 @pytest.fixture
-def part(book: SessionBook) -> Part:
+def part(book: SessionRegistry) -> Part:
     return Part(book)
 
 
 @pytest.fixture
-async def session(book: SessionBook) -> Session:
+async def session(book: SessionRegistry) -> Session:
     _, nonce = await book.intend(PARENT, "alice", "", REQUEST, token_id=7)
     return await book.prove(PARENT, nonce, 5000, "n1")
 

@@ -13,7 +13,7 @@ from carme_hub.domain.sessions.session import Session
 from carme_hub.spawners import session_state
 from carme_hub.spawners.companions.companions import give_back, open_companion
 from carme_hub.spawners.handlers.pages import templates_path
-from carme_hub.spawners.session_state import Companion, SessionTruth
+from carme_hub.spawners.session_state import Companion, SessionStatus
 
 __all__ = ["book", "part", "session"]
 
@@ -30,7 +30,7 @@ async def test_each_button_asks_its_own_question(part: Part, session: Session, m
     first, _ = await open_companion(part, Spawner(), session, TWO)  # type: ignore[arg-type]
     second, _ = await open_companion(part, Spawner(), session, TWO)  # type: ignore[arg-type]
     await give_back(part, session, first.id)  # type: ignore[arg-type]
-    server = SessionTruth()
+    server = SessionStatus()
     server.user, server.name, server.virtual, server.active = SimpleNamespace(name="alice"), "", True, True  # type: ignore[attr-defined]
     shown = page(server)
     assert "2 nodes more for run1, 4 × virtual a100: it is being given back." in shown
@@ -54,7 +54,7 @@ async def test_without_companions_nothing_is_shown(
     part: Part, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_state, "ready", lambda: part)
-    server = SessionTruth()
+    server = SessionStatus()
     server.user, server.name, server.virtual, server.active = SimpleNamespace(name="alice"), "", True, True  # type: ignore[attr-defined]
     assert page(server) == page(SimpleNamespace(active=True)) == ""
     monkeypatch.setattr(session_state, "ready", lambda: None)

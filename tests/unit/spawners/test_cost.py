@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 from forged_hub import NODES, PROFILES
 
-from carme_hub.accounting.admission import Limit, Standing
-from carme_hub.accounting.usage_snapshot import Taken
+from carme_hub.accounting.admission import Limit, QuotaStatus
+from carme_hub.accounting.usage_snapshot import WindowUse
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
 from carme_hub.domain.quotas.decision import Decision, Refusal
-from carme_hub.domain.quotas.rules import Applied, Ask, Quota, Who, Window
+from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Quota, Who, Window
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, Left, cost_of, left_of, said
+from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget, cost_of, left_of, said
 from carme_hub.spawners.form.form import Offer, render_form, request_shown, takeable
 
 ASK = Ask("physics", Gpus("a100", 2), 7200)
-NEEDS = Applied(Quota("grants", Who.ACCOUNT, needs_grant=True), "physics")
-WEEK = Applied(Quota("week", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.WEEK), "alice")
+NEEDS = AppliedQuota(Quota("grants", Who.ACCOUNT, needs_grant=True), "physics")
+WEEK = AppliedQuota(Quota("week", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.WEEK), "alice")
 OFFER = Offer(PROFILES, ("physics",), {"base": "Python"}, cluster=Cluster(NODES, seen=1.0))
 
 
-def standing(*rules: Applied, granted: int = 0, used: int = 0) -> Standing:
+def standing(*rules: AppliedQuota, granted: int = 0, used: int = 0) -> QuotaStatus:
     limits = tuple(
-        Limit(rule, Taken(used * GPU_HOUR, 0, 0, 0), rule.quota.gpu_time)
+        Limit(rule, WindowUse(used * GPU_HOUR, 0, 0, 0), rule.quota.gpu_time)
         for rule in rules
         if rule.quota.gpu_time is not None
     )
-    return Standing({"physics": Balance(granted=granted * GPU_HOUR)}, rules, limits)
+    return QuotaStatus({"physics": Balance(granted=granted * GPU_HOUR)}, rules, limits)
 
 
 def test_price_and_balance_before_and_after_are_said() -> None:
@@ -101,7 +101,7 @@ def test_it_is_said_to_the_person_and_with_the_word_virtual() -> None:
 
 # -- who pays ----------------------------------------------------------------------------------------------------------
 
-ACCOUNT = Applied(Quota("per-account", Who.ACCOUNT, "bio", gpu_time=3 * GPU_HOUR, window=Window.MONTH), "bio")
+ACCOUNT = AppliedQuota(Quota("per-account", Who.ACCOUNT, "bio", gpu_time=3 * GPU_HOUR, window=Window.MONTH), "bio")
 
 
 def account_choices(**more: Any) -> list[str]:
@@ -130,8 +130,8 @@ def test_what_is_used_up_or_overdrawn_has_nothing_left(used: int) -> None:
 
 
 def test_what_is_too_little_for_hours_is_said_in_seconds() -> None:
-    nearly = Limit(WEEK, Taken(20 * GPU_HOUR - 9000, 0, 0, 0), 20 * GPU_HOUR)
-    assert left_of(Standing({}, (WEEK,), (nearly,)), ["physics"], 0)["physics"].said == "9 s left"
+    nearly = Limit(WEEK, WindowUse(20 * GPU_HOUR - 9000, 0, 0, 0), 20 * GPU_HOUR)
+    assert left_of(QuotaStatus({}, (WEEK,), (nearly,)), ["physics"], 0)["physics"].said == "9 s left"
 
 
 def test_a_choice_is_priced_by_the_rules_of_its_own_account_alone() -> None:
@@ -144,13 +144,13 @@ def test_a_choice_is_priced_by_the_rules_of_its_own_account_alone() -> None:
 
 
 def test_the_form_shows_what_is_left_beside_each_account_without_javascript() -> None:
-    left = {"physics": Left("12.5 h left", 1), "bio": Left("no limit")}
+    left = {"physics": RemainingBudget("12.5 h left", 1), "bio": RemainingBudget("no limit")}
     assert account_choices(left=left) == ["physics: 12.5 h left", "bio: no limit"]
     assert account_choices(left=dict.fromkeys(("physics", "bio"), NOT_KNOWN)) == [
         "physics: what is left is not known now",
         "bio: what is left is not known now",
     ]
-    evil = account_choices(left={"physics": Left("<b>x"), "bio": Left("no limit")})
+    evil = account_choices(left={"physics": RemainingBudget("<b>x"), "bio": RemainingBudget("no limit")})
     assert evil[0] == "physics: &lt;b&gt;x"
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from carme_hub.domain.scaling_curve import Measured, Point
 from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.spawners.form.form import Offer, render_form
-from carme_hub.spawners.form.scaling_curves import SHOWN, Sent
+from carme_hub.spawners.form.scaling_curves import SHOWN, CurveUpload
 
 NOW = 1_795_000_000.0
 SENT: dict[str, Any] = {
@@ -39,7 +39,7 @@ SENT: dict[str, Any] = {
 
 
 def curve(image: str = "training", **changes: Any) -> Measured:
-    return Sent.model_validate_json(json.dumps({**SENT, **changes})).of(image)
+    return CurveUpload.model_validate_json(json.dumps({**SENT, **changes})).of(image)
 
 
 def form(*curves: Measured, profile: dict[str, Any] | None = None, **more: Any) -> str:
@@ -137,14 +137,14 @@ def test_names_are_text() -> None:
 )
 def test_what_is_no_curve_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Sent.model_validate_json(json.dumps({**SENT, **changes}))
+        CurveUpload.model_validate_json(json.dumps({**SENT, **changes}))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity"])
 def test_what_is_no_number_is_refused(number: str) -> None:
     text = json.dumps(SENT).replace("0.11", number)
     with pytest.raises(ValidationError):
-        Sent.model_validate_json(text)
+        CurveUpload.model_validate_json(text)
 
 
 def test_a_curve_without_errors_is_shown_too() -> None:

@@ -14,13 +14,13 @@ import pytest
 from carme_hub.containers.runtime import Bind
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
-from carme_hub.spawners.docker.container import Look, Wanted, Whose, render
+from carme_hub.spawners.docker.container import ContainerDefaults, ContainerOwner, ContainerSpec, render
 
 GOLDEN = Path(__file__).parent / "golden" / "docker.json"
 
-PLAIN = Wanted(
-    whose=Whose("carme", "0123456789abcdef", "alice", "", "11111111-2222-3333-4444-555555555555"),
-    look=Look(),
+PLAIN = ContainerSpec(
+    whose=ContainerOwner("carme", "0123456789abcdef", "alice", "", "11111111-2222-3333-4444-555555555555"),
+    look=ContainerDefaults(),
     request=Request("cpu", "lab", cpus=2, memory_mib=4096),
     name="carme-alice",
     image="site/lab:1",
@@ -42,19 +42,19 @@ CASES = {
         groups=(3000, 3001),
         home=("/home/alice", "/home/alice"),
         binds=(Bind("/scratch", "/scratch", "rw"), Bind("/data", "/data")),
-        look=Look(network="carme", publish=False, tmp_mib=1024, shm_mib=32768, processes=8192),
+        look=ContainerDefaults(network="carme", publish=False, tmp_mib=1024, shm_mib=32768, processes=8192),
     ),
     "a writable layer and virtual GPUs on the host's network": replace(
         PLAIN,
         request=Request("gpu", "lab", Gpus("a100", 1), 1, 1024),
         gpus=("3",),
         port=43210,
-        look=Look(network="host", publish=False, read_only=False, virtual=True),
+        look=ContainerDefaults(network="host", publish=False, read_only=False, virtual=True),
     ),
 }
 
 
-def sent(wanted: Wanted) -> dict[str, Any]:
+def sent(wanted: ContainerSpec) -> dict[str, Any]:
     """Return the JSON that docker-py would post."""
     client = docker.APIClient(base_url="unix:///nowhere", version="1.41")
     create, host = render(wanted)

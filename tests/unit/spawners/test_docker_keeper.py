@@ -17,10 +17,10 @@ from jupyterhub import orm
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import EngineRejected, EngineUnreachable, Refused
-from carme_hub.spawners.docker.container import Look, Wanted, Whose, render
+from carme_hub.spawners.docker.container import ContainerDefaults, ContainerOwner, ContainerSpec, render
 from carme_hub.spawners.docker.engine import Engine
 from carme_hub.spawners.docker.gpu_allocation import Gpu
-from carme_hub.spawners.docker.reconciler import KEPT, PATIENCE, BoxKeeper
+from carme_hub.spawners.docker.reconciler import KEPT, PATIENCE, BoxReconciler
 
 FOUR = tuple(Gpu(f"GPU-{n}", "a100") for n in range(4))
 WHOSE = ("carme", "this-hub")
@@ -58,18 +58,18 @@ def clock() -> Clock:
     return Clock()
 
 
-Make = Callable[..., BoxKeeper]
+Make = Callable[..., BoxReconciler]
 
 
 @pytest.fixture
 async def make(memory: EngineInMemory, db: Any, clock: Clock) -> AsyncIterator[Make]:
     """Make keepers, each with an engine client of its own, and stop them all."""
-    made: list[BoxKeeper] = []
+    made: list[BoxReconciler] = []
 
-    def one(limit: float = 60, **more: Any) -> BoxKeeper:
+    def one(limit: float = 60, **more: Any) -> BoxReconciler:
         log, engine = logging.getLogger("test"), Engine(memory.connect, limit=limit)
         more = {"whose": WHOSE, "now": clock, "monotonic": clock, **more}
-        made.append(BoxKeeper(engine, FOUR, lambda: db, log, **more))
+        made.append(BoxReconciler(engine, FOUR, lambda: db, log, **more))
         return made[-1]
 
     yield one
@@ -90,22 +90,26 @@ def request(gpus: int = 1) -> Request:
     return Request("gpu", "lab", Gpus("a100", gpus) if gpus else Gpus(), 1, 1024)
 
 
-async def place(keeper: BoxKeeper, session: str, gpus: int = 1, ends: int = 2_000_000) -> str:
+async def place(keeper: BoxReconciler, session: str, gpus: int = 1, ends: int = 2_000_000) -> str:
     async def arguments(ids: tuple[str, ...]) -> Any:
-        whose, asked = Whose(*keeper.whose, session, "", session), request(gpus)
+        whose, asked = ContainerOwner(*keeper.whose, session, "", session), request(gpus)
         home = ("volume", "/home/x")
-        return render(Wanted(whose, Look(), asked, session, "site/lab:1", ("x",), "1:1", home, "/", ends, 8888, ids))
+        return render(
+            ContainerSpec(
+                whose, ContainerDefaults(), asked, session, "site/lab:1", ("x",), "1:1", home, "/", ends, 8888, ids
+            )
+        )
 
     return await keeper.place(request(gpus), arguments)
 
 
-async def begin(keeper: BoxKeeper, session: str, gpus: int = 1, **more: Any) -> str:
+async def begin(keeper: BoxReconciler, session: str, gpus: int = 1, **more: Any) -> str:
     id = await place(keeper, session, gpus, **more)
     await keeper.run(id)
     return id
 
 
-async def settled(keeper: BoxKeeper) -> None:
+async def settled(keeper: BoxReconciler) -> None:
     """Look, and wait for what the look began."""
     await keeper.look()
     for task in tuple(keeper._ending.values()):

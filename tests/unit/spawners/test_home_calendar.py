@@ -23,7 +23,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.errors import SlurmUnreachable, StoreError
-from carme_hub.spawners.form.slots import Look
+from carme_hub.spawners.form.slots import CalendarView
 from carme_hub.spawners.handlers import maintenance, notices
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
 from carme_hub.spawners.maintenance.alternatives import NotInTheWay, NotMoved
@@ -39,10 +39,10 @@ class Calendar:
         self.past: tuple[Reservation, ...] = ()
         self.silent = self.broken = False
 
-    async def look(self) -> Look:
+    async def look(self) -> CalendarView:
         if self.silent:
             await asyncio.sleep(3600)
-        return Look(self.known, ever=True)
+        return CalendarView(self.known, ever=True)
 
     async def read(self, question: Any) -> list[Reservation]:
         if self.broken:

@@ -14,7 +14,7 @@ from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.spawners.maintenance.affected_sessions import (
-    InTheWay,
+    AffectedSession,
     again,
     all_in_the_way,
     begins,
@@ -43,8 +43,8 @@ def running(ends: float = 3, **more: Any) -> Job:
     return replace(job(ends=ends, **more), name=f"carme-{ID}", user="sam")
 
 
-def in_the_way(ends: float = 3, **changes: Any) -> InTheWay:
-    return InTheWay(session(**changes), running(ends), window())
+def in_the_way(ends: float = 3, **changes: Any) -> AffectedSession:
+    return AffectedSession(session(**changes), running(ends), window())
 
 
 # -- which they are ---------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_out_of_a_booking_it_goes_on_outside_and_not_into_another_one() -> None:
 
 def test_a_session_without_a_limit_starts_again_for_what_it_asked() -> None:
     assert minutes_left(in_the_way(), NOW) == 180
-    assert minutes_left(InTheWay(session(), replace(running(), end=0), window()), NOW) == 240
+    assert minutes_left(AffectedSession(session(), replace(running(), end=0), window()), NOW) == 240
 
 
 # -- what is said before ----------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from carme_hub.accounting.notices import Due
+from carme_hub.accounting.notices import DueNotice
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.spawners.handlers import notices
-from carme_hub.spawners.handlers.notices import NoticesOfHub, Shown
-from carme_hub.store.ledger.idempotency import Told
+from carme_hub.spawners.handlers.notices import Notice, NoticesOfHub
+from carme_hub.store.ledger.idempotency import SentNotice
 
 
 class Clock:
@@ -41,10 +41,10 @@ class SilentDatabase:
         self.answers = asyncio.Event()
         self.asked = 0
 
-    async def __call__(self, *_about: Any) -> list[Due]:
+    async def __call__(self, *_about: Any) -> list[DueNotice]:
         self.asked += 1
         await self.answers.wait()
-        return [Due(Told("x", "ada", "warning", "little is left", 1.0))]
+        return [DueNotice(SentNotice("x", "ada", "warning", "little is left", 1.0))]
 
 
 class Database:
@@ -54,10 +54,10 @@ class Database:
         self.seconds = seconds
         self.asked = 0
 
-    async def __call__(self, *_about: Any) -> list[Due]:
+    async def __call__(self, *_about: Any) -> list[DueNotice]:
         self.asked += 1
         await asyncio.sleep(self.seconds)
-        return [Due(Told("x", "ada", "warning", "little is left", 1.0))]
+        return [DueNotice(SentNotice("x", "ada", "warning", "little is left", 1.0))]
 
 
 def user_of(parts_after: float = 0.0) -> Any:
@@ -78,7 +78,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-SHOWN = [Shown("warning", "little is left", "", "")]
+SHOWN = [Notice("warning", "little is left", "", "")]
 
 
 async def test_pages_that_come_too_late_for_a_turn_leave_notices_out_and_the_next_page_has_them(

@@ -19,7 +19,7 @@ from tornado import web
 from traitlets.config import Config
 
 from carme_hub.errors import StoreError
-from carme_hub.spawners.form.cost import Left
+from carme_hub.spawners.form.cost import RemainingBudget
 from carme_hub.spawners.handlers.pages import HANDLERS, install_handlers, refuse_twice, templates_path
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -295,8 +295,8 @@ async def test_a_start_beside_a_pending_one_is_refused_and_not_a_fault_of_the_hu
 
 
 async def test_page_and_rest_say_what_is_left_of_each_account(hub: ForgedHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def cost(_self: Any, _request: Any) -> tuple[None, dict[str, Left]]:
-        return None, {"physics": Left("12.5 h left", 45_000_000), "bio": Left("no limit")}
+    async def cost(_self: Any, _request: Any) -> tuple[None, dict[str, RemainingBudget]]:
+        return None, {"physics": RemainingBudget("12.5 h left", 45_000_000), "bio": RemainingBudget("no limit")}
 
     browser = await hub.browser("ada")
     monkeypatch.setattr(SpawnerThatOnlyNotes, "accounts", ("physics", "bio"))

@@ -21,7 +21,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.rules import Ask, Person
-from carme_hub.services.hub_users import Roster
+from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.spawners.handlers import notices
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
@@ -122,7 +122,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def tell(kept: Admission) -> None:
     book: Any = Book()
-    await Notices(CarmeQuotas(), kept.ledger, book, Roster(log), log).round(())
+    await Notices(CarmeQuotas(), kept.ledger, book, HubUsers(log), log).round(())
 
 
 def words(html: str) -> str:

@@ -15,7 +15,7 @@ from booked_things import cluster as nodes_of
 from sqlalchemy import Engine
 from test_slots_look import Clock, SlotsThatCount
 
-from carme_hub.domain.calendar.conflicts import Crossing, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
@@ -24,7 +24,7 @@ from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.spawners.form.slots import Look
+from carme_hub.spawners.form.slots import CalendarView
 from carme_hub.spawners.form.start_estimate import prospect
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
@@ -44,7 +44,9 @@ def maint(**more: Any) -> SlurmReservation:
     return by_hand(flags=frozenset({"MAINT", "SPEC_NODES"}), **more)
 
 
-def crossing(*there: SlurmReservation, nodes: Sequence[Node] = (), jobs: Sequence[Job] = ()) -> Crossing | None:
+def crossing(
+    *there: SlurmReservation, nodes: Sequence[Node] = (), jobs: Sequence[Job] = ()
+) -> ReservationConflict | None:
     cluster = Cluster(nodes or [node()], jobs, seen=NOW)
     return Timetable(cluster, (), NOW, there).crossing(REQUEST)
 
@@ -96,7 +98,7 @@ def test_a_running_session_does_not_get_time_in_it() -> None:
     ],
 )
 def test_the_form_says_so_and_names_no_reservation_of_others(there: SlurmReservation, words: str) -> None:
-    page = offer(look=Look((), ever=True, by_hand=(there,)), there=nodes_of(node()))
+    page = offer(look=CalendarView((), ever=True, by_hand=(there,)), there=nodes_of(node()))
     more = {"virtual": False, "suggest": True, "bookings": page.bookings}
     said = prospect(page.cluster, page.profiles[0], REQUEST, NOW, **more)  # type: ignore[arg-type]
     assert words in str(said["sentence"])

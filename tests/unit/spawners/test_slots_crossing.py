@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from booked_things import HOUR, NOW, booking, job, node, place
 
-from carme_hub.domain.calendar.conflicts import Crossing, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus, Node
@@ -24,7 +24,7 @@ def request(gpus: int = 1, minutes: int = 240, **more: object) -> Request:
 
 def crossing(
     nodes: Sequence[Node], jobs: Sequence[Job], known: Sequence[Reservation], asked: Request, now: float
-) -> Crossing | None:
+) -> ReservationConflict | None:
     return Timetable(Cluster(nodes, jobs, seen=now), known, now).crossing(asked)
 
 

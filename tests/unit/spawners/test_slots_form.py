@@ -15,7 +15,7 @@ from carme_hub.domain.calendar.reservations import Kind
 from carme_hub.spawners.form.form import live_answer, render_form
 from carme_hub.spawners.form.options import options_from_form
 from carme_hub.spawners.form.slot_cards import cards, lines, slots_html
-from carme_hub.spawners.form.slots import Look
+from carme_hub.spawners.form.slots import CalendarView
 
 NAME = "carme-1111111100004000-0"
 
@@ -123,13 +123,13 @@ def test_what_is_to_come_is_a_line_and_others_bookings_are_none() -> None:
 
 
 def test_a_calendar_that_is_not_read_is_said_with_its_time() -> None:
-    look = Look((booking(),), silent_since=NOW - 60, ever=True)
+    look = CalendarView((booking(),), silent_since=NOW - 60, ever=True)
     assert re.fullmatch(
         r"Bookings cannot be read since \d\d:\d\d; what is said of them is as it was then\.",
         lines(offer(look=look))[-1],
     )
     assert cards(offer(look=look)), "what was known still counts"
-    assert "which ones there are is not known" in lines(offer(look=Look(silent_since=NOW)))[0]
+    assert "which ones there are is not known" in lines(offer(look=CalendarView(silent_since=NOW)))[0]
 
 
 def test_where_nobody_books_nothing_is_said() -> None:

@@ -19,7 +19,7 @@ from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.offers import refusal
 from carme_hub.spawners.form.options import checked_options
-from carme_hub.spawners.form.slots import Bookings, Look
+from carme_hub.spawners.form.slots import Bookings, CalendarView
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
 
 
@@ -30,7 +30,7 @@ class SpawnerWithBookings(SpawnerThatOnlyNotes):
 
     async def offer(self) -> Offer:
         plain = await super().offer()
-        look = Look(self.known, ever=True)
+        look = CalendarView(self.known, ever=True)
         bookings = Bookings(self.user.name, frozenset(), plain.accounts, look, plain.cluster, time.time())
         return Offer(plain.profiles, plain.accounts, plain.images, cluster=plain.cluster, bookings=bookings)
 

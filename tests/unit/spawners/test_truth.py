@@ -13,7 +13,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.sessions.session import MADE_WAY, Session
 from carme_hub.spawners import session_state
-from carme_hub.spawners.session_state import STOPPED, SessionTruth
+from carme_hub.spawners.session_state import STOPPED, SessionStatus
 
 WHY = f"{MADE_WAY}n1."
 REFUND = " The GPU time that it used is refunded."
@@ -26,7 +26,7 @@ def said(
     admission = SimpleNamespace(policy=lambda: Policy(refunds=refunds)) if refunds is not None else None
     book = SimpleNamespace(open_of=lambda *_: open_, last_end=lambda *_: last)
     monkeypatch.setattr(session_state, "ready", lambda: SimpleNamespace(book=book, admission=admission))
-    server: Any = SessionTruth()
+    server: Any = SessionStatus()
     server.user, server.name = SimpleNamespace(name="sam"), ""
     return str(server.last_end)
 

@@ -23,12 +23,12 @@ from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.domain.sessions.session import MADE_WAY
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.form.slots import Bookings, Look
+from carme_hub.spawners.form.slots import Bookings, CalendarView
 from carme_hub.spawners.maintenance import alternatives
 from carme_hub.spawners.maintenance.alternatives import (
-    Doing,
     NotInTheWay,
     NotMoved,
+    PendingActions,
     look_now,
     make_way,
     move,
@@ -58,7 +58,7 @@ class Spawner:
 
     async def offer(self) -> Offer:
         profiles, there = parse_profiles([GPU]), cluster()
-        look = Bookings("sam", accounts=("teaching",), look=Look(ever=True), cluster=there, now=time.time())
+        look = Bookings("sam", accounts=("teaching",), look=CalendarView(ever=True), cluster=there, now=time.time())
         return Offer(profiles, ("teaching",), {"base": ""}, cluster=there, bookings=look)
 
 
@@ -217,7 +217,7 @@ async def test_a_start_that_the_hub_refuses_at_once_is_said_and_another_failure_
 
 
 async def test_asked_twice_it_is_done_once_and_another_thing_meanwhile_is_refused(site: Site) -> None:
-    doing = Doing()
+    doing = PendingActions()
     twice = [doing.once(ID, "move", site.move) for _ in range(2)]
     both = asyncio.gather(*twice)
     await asyncio.sleep(0)
@@ -232,7 +232,7 @@ async def test_asked_twice_it_is_done_once_and_another_thing_meanwhile_is_refuse
 
 async def test_what_takes_long_goes_on_when_nobody_waits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alternatives, "PATIENCE", 0.01)
-    doing, go_on = Doing(), asyncio.Event()
+    doing, go_on = PendingActions(), asyncio.Event()
 
     async def slow() -> None:
         await go_on.wait()

@@ -12,7 +12,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, charge_key, hold_key, refund_key, release_key
 from carme_hub.errors import StoreError
 from carme_hub.store.ledger.news import News, newest, written_after
-from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Used, Whose
+from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Subject, Used
 
 DAY = 86400
 
@@ -139,7 +139,7 @@ def test_grants_use_and_refunds_are_told_apart_in_the_balance(store: LedgerStore
 
 def test_a_job_across_midnight_is_split_between_the_days_exactly(store: LedgerStore) -> None:
     write(store, charge(7, DAY - 7, 2 * DAY + 11, rate=2 * 1501), charge(8, 5, 9))
-    ada = Whose(users=frozenset({"ada"}))
+    ada = Subject(users=frozenset({"ada"}))
     with store.reading("lab") as now:
         days = [now.used(ada, day * DAY, (day + 1) * DAY) for day in range(4)]
         assert [day.amount for day in days] == [4000 + 7 * 3002, DAY * 3002, 11 * 3002, 0]
@@ -152,25 +152,25 @@ def test_a_refund_counts_back_in_the_window_of_its_job(store: LedgerStore) -> No
     one = charge(7, DAY - 10, DAY + 20)
     write(store, one, refund(one).but(at=5 * DAY), charge(8, DAY, DAY + 1))
     with store.reading("lab") as now:
-        assert now.used(Whose("physics"), 0, DAY).amount == 0
-        assert now.used(Whose("physics"), DAY, 2 * DAY).amount == 1000
+        assert now.used(Subject("physics"), 0, DAY).amount == 0
+        assert now.used(Subject("physics"), DAY, 2 * DAY).amount == 1000
 
 
 def test_use_is_of_an_account_of_a_user_or_of_a_set_of_users(store: LedgerStore) -> None:
     write(store, charge(1, 0, 1), charge(2, 0, 2, user="bob"), charge(3, 0, 4, user="eve", account="bio"))
     with store.reading("lab") as now:
-        assert now.used(Whose("physics")).amount == 3000
-        assert now.used(Whose(users=frozenset({"bob", "eve"}))).amount == 6000
-        assert now.used(Whose("bio", frozenset({"bob", "eve"}))).amount == 4000
-        assert now.used(Whose(users=frozenset())).amount == 0
-        assert now.oldest_uses(Whose("physics"), 0) == [(0, 1, 1000), (0, 2, 2000)]
+        assert now.used(Subject("physics")).amount == 3000
+        assert now.used(Subject(users=frozenset({"bob", "eve"}))).amount == 6000
+        assert now.used(Subject("bio", frozenset({"bob", "eve"}))).amount == 4000
+        assert now.used(Subject(users=frozenset())).amount == 0
+        assert now.oldest_uses(Subject("physics"), 0) == [(0, 1, 1000), (0, 2, 2000)]
 
 
 def test_starts_are_counted_once_for_each_session_also_when_it_is_over(store: LedgerStore) -> None:
     write(store, hold("s0", at=100.0), hold("s1", at=5000.0), hold("s1", 9, 5100.0, extension=1), hold("s2", at=6000.0))
     write(store, release("s1"))
     with store.reading("lab") as now:
-        assert now.started(Whose(users=frozenset({"ada"})), since=200) == (5000.0, 6000.0)
+        assert now.started(Subject(users=frozenset({"ada"})), since=200) == (5000.0, 6000.0)
 
 
 def test_a_statement_comes_in_pages_newest_first(store: LedgerStore) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.store.ledger.requests import REQUEST, Wanted, requests_in
+from carme_hub.store.ledger.requests import REQUEST, RequestFilter, requests_in
 from carme_hub.store.ledger.writes import Anomaly, LedgerStore
 
 
@@ -17,7 +17,7 @@ def write(store: LedgerStore, id: str, user: str = "ada", account: str = "physic
         writes.add_note(REQUEST, value, 1.0, user)
 
 
-def found(store: LedgerStore, which: Wanted, **more: Any) -> list[str]:
+def found(store: LedgerStore, which: RequestFilter, **more: Any) -> list[str]:
     with store.reading("lab") as reads:
         return [value["id"] for _, value in requests_in(reads, which, **more)]
 
@@ -38,20 +38,20 @@ def some(store: LedgerStore) -> LedgerStore:
 
 def test_each_request_is_there_once_as_it_stands_the_newest_first(some: LedgerStore) -> None:
     with some.reading("lab") as reads:
-        every = [(value["id"], value["state"]) for _, value in requests_in(reads, Wanted())]
+        every = [(value["id"], value["state"]) for _, value in requests_in(reads, RequestFilter())]
     assert every == [("d", "open"), ("c", "open"), ("b", "denied"), ("a", "approved")]
 
 
 def test_requests_are_told_apart_by_what_they_say_and_by_who_may_see_them(some: LedgerStore) -> None:
-    assert found(some, Wanted(id="b")) == ["b"]
-    assert found(some, Wanted(account="bio")) == ["c", "b"]
-    assert found(some, Wanted(user="ada", state="open")) == ["c"]
-    assert found(some, Wanted(state="open")) == ["d", "c"]
-    assert found(some, Wanted(since=150)) == ["d", "c", "a"]
-    assert found(some, Wanted(seen_by=("ada", ()))) == ["c", "a"]
-    assert found(some, Wanted(seen_by=("bob", ("chem",)))) == ["d", "b"]
-    assert found(some, Wanted(seen_by=("", ("bio",)), state="open")) == ["c"]
-    assert found(some, Wanted(seen_by=("", ()))) == []
+    assert found(some, RequestFilter(id="b")) == ["b"]
+    assert found(some, RequestFilter(account="bio")) == ["c", "b"]
+    assert found(some, RequestFilter(user="ada", state="open")) == ["c"]
+    assert found(some, RequestFilter(state="open")) == ["d", "c"]
+    assert found(some, RequestFilter(since=150)) == ["d", "c", "a"]
+    assert found(some, RequestFilter(seen_by=("ada", ()))) == ["c", "a"]
+    assert found(some, RequestFilter(seen_by=("bob", ("chem",)))) == ["d", "b"]
+    assert found(some, RequestFilter(seen_by=("", ("bio",)), state="open")) == ["c"]
+    assert found(some, RequestFilter(seen_by=("", ()))) == []
 
 
 def test_pages_of_requests_follow_each_other_whatever_is_asked_and_answered_meanwhile(store: LedgerStore) -> None:
@@ -60,7 +60,7 @@ def test_pages_of_requests_follow_each_other_whatever_is_asked_and_answered_mean
     seen, before, pages = [], 0, 0
     while pages == 0 or before:
         with store.reading("lab") as reads:
-            page = requests_in(reads, Wanted(), before, 3)
+            page = requests_in(reads, RequestFilter(), before, 3)
         seen += [value["id"] for _, value in page]
         before, pages = (page[-1][0] if len(page) == 3 else 0), pages + 1
         write(store, f"new{pages}")

@@ -12,7 +12,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
 from carme_hub.errors import StoreError
 from carme_hub.store.ledger.writes import LedgerStore
-from carme_hub.store.reservations import Changed, ReservationStore
+from carme_hub.store.reservations import ConcurrentChange, ReservationStore
 
 
 def booked(id: str = "r1", start: int = 1000, end: int = 2000, **changes: object) -> Reservation:
@@ -100,7 +100,7 @@ def test_a_change_of_what_was_changed_meanwhile_is_refused(calendar: Reservation
     ended = booked().to(State.CANCELLED, 600.0, actor="tina", reason="rain")
     with calendar.transaction("lab") as writes:
         writes.save(ended)
-    with pytest.raises(Changed, match="Look at it again"), calendar.transaction("lab") as writes:
+    with pytest.raises(ConcurrentChange, match="Look at it again"), calendar.transaction("lab") as writes:
         writes.save(booked().to(State.ACTIVE, 1000.0, actor="carme-hub"))
     with calendar.reading("lab") as reads:
         assert reads.get("r1") == ended

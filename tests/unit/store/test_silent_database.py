@@ -17,7 +17,7 @@ from sqlalchemy import Engine, text
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.errors import StoreError
-from carme_hub.sessions.registry import SessionBook
+from carme_hub.sessions.registry import SessionRegistry
 from carme_hub.store import threads
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, make_engine, migrate
@@ -46,7 +46,7 @@ async def test_names_are_resolved_while_the_database_is_silent_and_who_asks_it_i
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(2))  # as few as on a small machine, so that eight readers take them
     engine = make_engine(silent)
-    book = SessionBook(SessionStore(engine), "lab")
+    book = SessionRegistry(SessionStore(engine), "lab")
     ledger = Ledger(LedgerStore(engine), "lab", policy=Policy, factor=lambda *_: 1000, clock=time.time)
     asked = [asyncio.ensure_future(each) for _ in range(4) for each in (book.get("s1"), ledger.balances())]
     await asyncio.sleep(0.1)

@@ -22,7 +22,7 @@ from carme_hub.errors import SchemaMismatch
 from carme_hub.store.backup import database_file
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine, migrate
-from carme_hub.store.ledger.idempotency import Told, told_to
+from carme_hub.store.ledger.idempotency import SentNotice, told_to
 from carme_hub.store.ledger.rows import entry_row
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
@@ -188,7 +188,7 @@ def test_notices_that_were_sent_are_not_sent_again_after_the_upgrade(empty_url: 
     engine = CarmeStore(url=empty_url, upgrade=True).open()
     with LedgerStore(engine).transaction("lab") as writes:
         assert [(told.user, told.text, told.at) for told in told_to(writes, "ada", 0)] == [("ada", "75 %", 5)]
-        again = Told("week/ada/0/75/ada", "ada", "warning", "75 %", 6)
+        again = SentNotice("week/ada/0/75/ada", "ada", "warning", "75 %", 6)
         assert writes.tell([(again, ()), (replace(again, about="week/ada/0/90/ada"), ())]) == [
             replace(again, about="week/ada/0/90/ada")
         ]

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from carme_hub.training.conduct import conduct
-from carme_hub.training.conductor.conductor import Conducting
-from carme_hub.training.conductor.fixed_size import Static
+from carme_hub.training.conductor.conductor import Conductor
+from carme_hub.training.conductor.fixed_size import FixedSizeRun
 from carme_hub.training.run.placement import Place
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.session.step_broker import Allocation, Broker, RunningStep, Step
@@ -134,8 +134,8 @@ def main(folder: str, nodes: str, gpus: str, broker: str) -> None:
     """Conduct a run."""
     kinds = {kind.__name__: kind for kind in (BrokerThatStartsHere, BrokerThatLosesARank)}
 
-    def make(run: Run) -> Conducting:
-        return Static(run, kinds[broker](int(nodes), int(gpus)))
+    def make(run: Run) -> Conductor:
+        return FixedSizeRun(run, kinds[broker](int(nodes), int(gpus)))
 
     conduct(Run(Path(folder)), lambda: print("ready", flush=True), make)
 

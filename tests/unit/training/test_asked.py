@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.run.run_options import Asked, BadAsk, asked, of_json, seconds_of
+from carme_hub.training.run.run_options import BadAsk, RunOptions, asked, of_json, seconds_of
 
 
 def test_the_line_of_the_documentation() -> None:
     line = "-n 4 --nodes 2 --gpus-per-task 1 --backend horovod --elastic 2:8 --time 30m --name run1 --push cfg,batch"
-    assert asked(line) == Asked(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
-    assert asked("-n 2 --detach --dry-run") == Asked(2, detach=True, dry_run=True)
+    assert asked(line) == RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
+    assert asked("-n 2 --detach --dry-run") == RunOptions(2, detach=True, dry_run=True)
     assert asked("-n 2 --pull 'history, model,history'").pull == ("history", "model")
 
 
 def test_a_file_gives_back_what_was_asked_for() -> None:
-    for each in (Asked(2), Asked(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg",), pull=("history",))):
+    for each in (RunOptions(2), RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg",), pull=("history",))):
         assert of_json(json.loads(json.dumps(asdict(each)))) == each
-    assert Asked(2).gpus_per_task is None
+    assert RunOptions(2).gpus_per_task is None
     assert asked("-n 2 --gpus-per-task 0").gpus_per_task == 0
 
 

@@ -18,11 +18,11 @@ from test_elastic_run import BrokerWithCompanions, HubThatGivesLater, running
 from test_elastic_run import place as place
 
 from carme_hub.training.conductor import companion as companion_job
-from carme_hub.training.conductor.fixed_size import Static
+from carme_hub.training.conductor.fixed_size import FixedSizeRun
 from carme_hub.training.elastic import elastic_run
 from carme_hub.training.run.control import NotDone
 from carme_hub.training.run.run_folder import ENDED, State, create
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Companion, Hub, NoHub
 from carme_hub.training.session.step_broker import Allocation, NoBroker, RunningStep, Step
 
@@ -100,16 +100,16 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatLosesAnswers:
 
 def fixed(
     hub: HubThatLosesAnswers, cell: str = "print('here')", name: str = "", seconds: int = 0
-) -> tuple[Static, threading.Thread]:
+) -> tuple[FixedSizeRun, threading.Thread]:
     """Conduct a run of two ranks in a session that has one GPU."""
-    run = create(Asked(2, name=name, gpus_per_task=1, detach=True, seconds=seconds), cell=cell)
-    conductor = Static(run, BrokerThatSlurmDoesNotAnswer(hub, nodes=1, gpus=1))
+    run = create(RunOptions(2, name=name, gpus_per_task=1, detach=True, seconds=seconds), cell=cell)
+    conductor = FixedSizeRun(run, BrokerThatSlurmDoesNotAnswer(hub, nodes=1, gpus=1))
     thread = threading.Thread(target=conductor.conduct)
     thread.start()
     return conductor, thread
 
 
-def end_of(conducted: tuple[Static, threading.Thread]) -> State:
+def end_of(conducted: tuple[FixedSizeRun, threading.Thread]) -> State:
     conducted[1].join(20)
     state = conducted[0].standing.get()
     if conducted[1].is_alive():

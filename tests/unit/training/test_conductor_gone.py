@@ -12,7 +12,7 @@ import pytest
 
 from carme_hub.training.elastic import rendezvous
 from carme_hub.training.elastic.rendezvous import ElasticRendezvous, Worker
-from carme_hub.training.run.messages import HELLO, LONGEST, TOLD, Telling, Unheard
+from carme_hub.training.run.messages import HELLO, LONGEST, TOLD, ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.rendezvous import Rendezvous
 
 
@@ -58,8 +58,8 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_what_another_program_says_in_its_place_is_no_word_of_the_conductor(body: bytes) -> None:
     with Rendezvous("127.0.0.1") as there:
-        rank = Telling(there.address, there.port, timeout=5)
-    with another_program(rank.port, body), pytest.raises(Unheard):
+        rank = RendezvousClient(there.address, there.port, timeout=5)
+    with another_program(rank.port, body), pytest.raises(ConductorUnreachable):
         rank.get(TOLD, "all")
 
 
@@ -70,7 +70,7 @@ def test_a_worker_takes_no_place_from_another_program(body: bytes, monkeypatch: 
         worker = Worker(there.address, there.port, "a")
     with another_program(worker.port, body):
         assert worker.news() == 0
-        with pytest.raises(Unheard):
+        with pytest.raises(ConductorUnreachable):
             worker.wait()
 
 
@@ -78,8 +78,8 @@ def test_a_new_run_has_another_secret_so_one_that_leaked_is_worth_nothing() -> N
     with Rendezvous("127.0.0.1") as first:
         pass
     with Rendezvous("127.0.0.1") as second:
-        leaked = Telling(first.address.replace(str(first.port), str(second.port), 1), second.port)
+        leaked = RendezvousClient(first.address.replace(str(first.port), str(second.port), 1), second.port)
         assert leaked.get(TOLD, "all") is None
-        with pytest.raises(Unheard):
+        with pytest.raises(ConductorUnreachable):
             leaked.put(HELLO, 0, {"node": "of a stranger"})
         assert second.get(HELLO, "0") is None

@@ -13,7 +13,7 @@ from test_elastic_run import place as place
 
 from carme_hub.training.conductor import companion_price
 from carme_hub.training.elastic import resize
-from carme_hub.training.elastic.workers import Crew, Seat, Share
+from carme_hub.training.elastic.workers import Seat, Share, Workers
 from carme_hub.training.run.control import NotDone
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.run_options import asked
@@ -173,7 +173,7 @@ def test_why_the_companions_ended_is_said_where_nobody_is_left() -> None:
 
 def test_a_companion_that_runs_and_has_no_worker_yet_is_not_forgotten() -> None:
     has = Allocation(2, ("c1",), 2, 1, "a100", 0.0, "127.0.0.1")
-    crew = Crew(seats=[Seat("n1", 0)], shares={"one": Share("one", 0, allocation=has), "two": Share("two", 1)})
+    crew = Workers(seats=[Seat("n1", 0)], shares={"one": Share("one", 0, allocation=has), "two": Share("two", 1)})
     assert crew.numbers() == [0, 1]
     assert [share.id for share in crew.to_leave(2)[0]] == ["two", "one"], "and is the next to go, before any that train"
     crew.coming.append((0.0, 0, Seat("c1", 0, "one")))

@@ -12,7 +12,7 @@ import pytest
 from carme_hub.training.elastic import rendezvous
 from carme_hub.training.elastic.membership import AWAY, Place
 from carme_hub.training.elastic.rendezvous import NEWS, PLACE, RANK_AND_SIZE, ElasticRendezvous, Worker
-from carme_hub.training.run.messages import Unheard
+from carme_hub.training.run.messages import ConductorUnreachable
 
 
 @pytest.fixture
@@ -112,6 +112,6 @@ def test_a_worker_gives_up_when_its_conductor_is_gone(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rendezvous, "ALONE", 0.0)
     with ElasticRendezvous("127.0.0.1", 1, 1) as there:
         worker = Worker(there.address, there.port, "a")
-    with pytest.raises(Unheard):
+    with pytest.raises(ConductorUnreachable):
         worker.wait()
     assert worker.news() == 0

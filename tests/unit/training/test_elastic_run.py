@@ -19,10 +19,10 @@ from started_here import BrokerThatStartsHere, StepHere
 
 from carme_hub.training.elastic import elastic_run, horovod
 from carme_hub.training.elastic import resize as elastic_resize
-from carme_hub.training.elastic.elastic_run import Elastic
+from carme_hub.training.elastic.elastic_run import ElasticRun
 from carme_hub.training.run.control import NotDone
 from carme_hub.training.run.run_folder import ENDED, State, create, keep
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Companion, NoHub, Quote, Refused
 from carme_hub.training.session.step_broker import Allocation, NotReady, RunningStep, Step
 
@@ -101,7 +101,7 @@ class BrokerWithCompanions(BrokerThatStartsHere):
 class Story:
     """One run that is conducted in a thread."""
 
-    def __init__(self, conductor: Elastic, hub: HubThatGivesLater, broker: BrokerWithCompanions) -> None:
+    def __init__(self, conductor: ElasticRun, hub: HubThatGivesLater, broker: BrokerWithCompanions) -> None:
         self.conductor, self.hub, self.broker, self.run = conductor, hub, broker, conductor.run
 
     def until(self, done: Callable[[State], object], limit: float = 20) -> State:
@@ -168,12 +168,12 @@ def running(
     **more: Any,
 ) -> Iterator[Story]:
     """Conduct a run to its end; one that goes on when the story is told is stopped."""
-    asked = Asked(ranks, backend="horovod", elastic=limits, detach=True, gpus_per_task=each)
+    asked = RunOptions(ranks, backend="horovod", elastic=limits, detach=True, gpus_per_task=each)
     code = None if "call" in more else forged_horovod.CELL + (cell or "train(10**9)")
     hub = hub or HubThatGivesLater()
     hub.most = most
     slurm = broker(hub, gpus=gpus)
-    conductor = Elastic(create(asked, cell=code, **more), slurm)
+    conductor = ElasticRun(create(asked, cell=code, **more), slurm)
     conductor._resizing._connect = lambda: hub  # type: ignore[assignment, return-value]
     thread = threading.Thread(target=conductor.conduct)
     thread.start()
@@ -377,7 +377,7 @@ def test_nobody_left_is_said_with_how_the_last_one_ended(monkeypatch: pytest.Mon
 
 
 def test_who_is_on_the_same_gpus_is_said() -> None:
-    other = create(Asked(1, name="beside"), cell="pass")
+    other = create(RunOptions(1, name="beside"), cell="pass")
     keep(other.folder / "state.json", other.state() | {"state": "running", "own_gpus": 1, "nodes": ["n1"]})
     with running(gpus=2) as story:
         state = story.until(lambda state: state["own_gpus"] == 2)

@@ -21,12 +21,12 @@ from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import Terminal
 from carme_hub.training.run import control, output, rendezvous, run_folder, run_state
 from carme_hub.training.run.description import View, speed
-from carme_hub.training.run.messages import Telling
+from carme_hub.training.run.messages import RendezvousClient
 from carme_hub.training.run.output import Output
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import NoRun, Run, create, keep
-from carme_hub.training.run.run_options import Asked
-from carme_hub.training.run.run_state import Standing
+from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.run.run_state import RunState
 from carme_hub.training.run.sharing import sharing
 from carme_hub.training.session.companions import let_go
 
@@ -35,7 +35,7 @@ from carme_hub.training.session.companions import let_go
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return create(Asked(2), cell="pass")
+    return create(RunOptions(2), cell="pass")
 
 
 class FullDisk:
@@ -80,7 +80,7 @@ def test_an_end_that_cannot_be_written_is_told_at_once_and_written_when_there_is
         keep(path, said)
 
     monkeypatch.setattr(run_state, "keep", forged)
-    there = Standing(run)
+    there = RunState(run)
     there.start()
     there.update(message="on its way")
     seen: list[str] = []
@@ -98,7 +98,7 @@ def test_an_end_that_cannot_be_written_is_told_at_once_and_written_when_there_is
 
 def test_the_gpus_that_it_had_stay_known_and_their_time_is_over(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    there = Standing(run)
+    there = RunState(run)
     monkeypatch.setattr(run_state.time, "monotonic", lambda: now[0])
     there._counted = 0.0
     there.start()
@@ -142,7 +142,7 @@ def test_what_is_half_made_or_deleted_hides_no_other_run(run: Run) -> None:
     half = run_folder.root() / "half"
     half.mkdir()
     (half / "asked.json").write_text("{}")
-    other = create(Asked(1, name="other"), cell="pass")
+    other = create(RunOptions(1, name="other"), cell="pass")
     assert {each.id for each in distributed.runs()} == {run.id, "other"}
     table = distributed.runs()
     for path in (other.folder / "state.json", other.folder / "asked.json"):
@@ -159,7 +159,7 @@ def test_a_folder_that_is_gone_is_said_in_a_sentence(run: Run, tmp_path: Path, m
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(NoRun, match=r"has been deleted\. Go to another"):
-        create(Asked(1), cell="pass")
+        create(RunOptions(1), cell="pass")
 
 
 def test_a_module_beside_the_notebook_is_not_taken_for_pythons_own(run: Run, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_module_beside_the_notebook_is_not_taken_for_pythons_own(run: Run, tmp
 
 def test_who_shares_the_gpus_of_a_session_is_known(run: Run) -> None:
     def going(name: str, elastic: tuple[int, int] | None = None, **changes: Any) -> Run:
-        each = create(Asked(2, name=name, elastic=elastic), cell="pass")
+        each = create(RunOptions(2, name=name, elastic=elastic), cell="pass")
         keep(each.folder / "state.json", each.state() | {"state": "running", **changes})
         return each
 
@@ -214,7 +214,7 @@ def test_strangers_who_only_hold_connections_shut_nobody_out(monkeypatch: pytest
     with Rendezvous("127.0.0.1") as there:
         strangers = [socket.create_connection(("127.0.0.1", there.port)) for _ in range(20)]
         try:
-            Telling(there.address, there.port).put("scope", 1, {"at": 1})
+            RendezvousClient(there.address, there.port).put("scope", 1, {"at": 1})
             assert there.get("scope", "1") is not None
         finally:
             for each in strangers:

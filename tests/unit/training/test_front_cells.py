@@ -138,7 +138,7 @@ def test_a_detached_cell_ends_at_once_and_is_found_again(
     stopped = distributed.stop()
     assert stopped["state"] == "interrupted"
     assert re.fullmatch(r"long: stopped, 0:\d\d in all\. It was stopped\.", repr(stopped))
-    assert repr(distributed.Stands(message="2 ranks more.")) == "2 ranks more."
+    assert repr(distributed.RunStatus(message="2 ranks more.")) == "2 ranks more."
     assert list(distributed.runs(live=True)) == []
     assert repr(distributed.runs()).splitlines()[1].startswith("long  Stopped")
     with pytest.raises(CannotRun, match="No run goes on"):

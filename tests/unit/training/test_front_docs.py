@@ -12,7 +12,7 @@ import pytest
 from carme_hub.training import distributed, here, magic
 from carme_hub.training.command import OWN, TRAIN
 from carme_hub.training.run import run_folder
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import NOT_YET
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -20,7 +20,7 @@ PAGE = (DOCS / "reference/distributed.md").read_text()
 
 
 def options() -> list[str]:
-    names = [field.name for field in dataclasses.fields(Asked)]
+    names = [field.name for field in dataclasses.fields(RunOptions)]
     words = {"ranks": "-n", "seconds": "--time"}
     return [words.get(name, f"--{name.replace('_', '-')}") for name in names]
 
@@ -44,6 +44,6 @@ def test_every_name_that_is_to_be_used_is_in_the_reference() -> None:
 
 
 def test_every_field_of_the_state_is_in_the_reference() -> None:
-    told = {"asked": dataclasses.asdict(Asked(1)), "kind": "cell", "session": ""}
+    told = {"asked": dataclasses.asdict(RunOptions(1)), "kind": "cell", "session": ""}
     for name in (*run_folder.first_state("x", told), *NOT_YET, *run_folder.LIVE, *run_folder.ENDED):
         assert f"`{name}`" in PAGE, name

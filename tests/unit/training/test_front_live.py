@@ -16,7 +16,7 @@ from carme_hub.training.notebook.live import CATCH_UP, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
 from carme_hub.training.run.failures import Interrupted
 from carme_hub.training.run.run_folder import Run, create, keep
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 
 
 def test_a_tail_has_the_newest_whole_lines_and_counts_all(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_terminal_can_print_every_rank_and_loses_none_when_a_tail_is_short(tmp
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(follow, "LOOK", 0.01)
-    return create(Asked(2), cell="pass")
+    return create(RunOptions(2), cell="pass")
 
 
 def put(run: Run, **changes: Any) -> None:
@@ -205,7 +205,7 @@ def detached(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     for name in ("interrupt", "stop"):
         monkeypatch.setattr(Run, name, lambda self, name=name: pytest.fail(f"{name} was asked for"))
     monkeypatch.setattr(Run, "_conducted", lambda self, said: True)
-    return create(Asked(2, detach=True, name="long"), cell="pass")
+    return create(RunOptions(2, detach=True, name="long"), cell="pass")
 
 
 def test_an_interrupt_of_who_looks_on_at_a_detached_run_leaves_it_alone_and_says_how_to_end_it(detached: Run) -> None:

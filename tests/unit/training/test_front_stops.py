@@ -14,7 +14,7 @@ from carme_hub.training import command, distributed
 from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed
 from carme_hub.training.run.run_folder import Run
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 
 HUB_S = "00000000-0000-4000-8000-000000000000"
 
@@ -46,7 +46,7 @@ def interrupt() -> None:
 def test_what_a_lost_run_has_beside_the_session_is_said_where_the_hub_is_away(
     shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_folder.create(Asked(1, name="gone"), cell="")
+    run = run_folder.create(RunOptions(1, name="gone"), cell="")
     run_folder.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
     with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. Stop it in that session"):
         distributed.stop("gone")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from carme_hub.training.rank import heartbeat
-from carme_hub.training.rank.heartbeat import Heart
+from carme_hub.training.rank.heartbeat import Heartbeat
 from carme_hub.training.rank.progress import Progress
 from carme_hub.training.run.messages import BEAT
 
@@ -47,7 +47,7 @@ def test_the_last_step_is_said_and_its_scalars_are_kept_though_the_first_flush_i
 ) -> None:
     progress, heard = ProgressWithASlowFlush(3.0), Heard()
     monkeypatch.setattr(heartbeat, "PROGRESS", progress)
-    beats = Heart(heard, 3, 4)  # type: ignore[arg-type]
+    beats = Heartbeat(heard, 3, 4)  # type: ignore[arg-type]
     progress.step(1, 40, 1, {"loss": 1.0})
     beats.start()
     assert progress.begun.wait(30)
@@ -59,7 +59,7 @@ def test_the_last_step_is_said_and_its_scalars_are_kept_though_the_first_flush_i
 def test_whoever_has_failed_waits_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = ProgressWithASlowFlush(60.0)
     monkeypatch.setattr(heartbeat, "PROGRESS", progress)
-    beats = Heart(Heard(), 3, 4)  # type: ignore[arg-type]
+    beats = Heartbeat(Heard(), 3, 4)  # type: ignore[arg-type]
     beats.start()
     assert progress.begun.wait(30)
     beats.stop(0.1)

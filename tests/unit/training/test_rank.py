@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from carme_hub.training.rank import network, program, torch_store
-from carme_hub.training.rank.program import NoGPU, Told, described, take_gpus
-from carme_hub.training.run.messages import BEAT, HELLO, Telling, Unheard, heard
+from carme_hub.training.rank.program import NoGPU, RankConfig, described, take_gpus
+from carme_hub.training.run.messages import BEAT, HELLO, ConductorUnreachable, RendezvousClient, heard
 from carme_hub.training.run.rendezvous import Rendezvous
 
 
@@ -32,7 +32,7 @@ def test_a_rank_without_its_gpus_says_so() -> None:
 
 def test_a_rank_and_its_conductor_hear_each_other() -> None:
     with Rendezvous("127.0.0.1") as there:
-        telling = Telling(there.address, there.port)
+        telling = RendezvousClient(there.address, there.port)
         assert telling.get(HELLO, 0) is None
         telling.put(HELLO, 0, {"node": "n1", "host": "10.0.0.7", "port": 4711})
         assert telling.get(HELLO, 0) == heard(there, HELLO, 0) == {"node": "n1", "host": "10.0.0.7", "port": 4711}
@@ -43,10 +43,10 @@ def test_a_rank_and_its_conductor_hear_each_other() -> None:
         there.clear()
         with pytest.raises(network.Alone, match="did not come within 0 s"):
             network.of_rank_0(telling, 0)
-        stranger = Telling(there.address.replace(there.secret, "0" * 32), there.port)
-        with pytest.raises(Unheard, match="did not take"):
+        stranger = RendezvousClient(there.address.replace(there.secret, "0" * 32), there.port)
+        with pytest.raises(ConductorUnreachable, match="did not take"):
             stranger.put(HELLO, 0, {})
-    with pytest.raises(Unheard, match="does not answer"):
+    with pytest.raises(ConductorUnreachable, match="does not answer"):
         telling.get(HELLO, 0)
 
 
@@ -72,9 +72,9 @@ def test_a_status_is_an_error_too() -> None:
 
 
 def test_fields_that_a_rank_does_not_know_are_left_out(tmp_path: Path) -> None:
-    said = dict.fromkeys(Told.__slots__, "") | {"args": ["a"], "path": [], "pull": [], "newer": 1, "folder": "x"}
+    said = dict.fromkeys(RankConfig.__slots__, "") | {"args": ["a"], "path": [], "pull": [], "newer": 1, "folder": "x"}
     (tmp_path / "run.json").write_text(json.dumps(said))
-    assert (Told.read(tmp_path).args, Told.read(tmp_path).folder) == (("a",), tmp_path)
+    assert (RankConfig.read(tmp_path).args, RankConfig.read(tmp_path).folder) == (("a",), tmp_path)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from carme_hub.training.run import control
 from carme_hub.training.run.private_files import keep
 from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session import companions
 
 CONDUCTOR = Path(__file__).parent / "started_here.py"
@@ -78,7 +78,7 @@ def alive(run: Run) -> list[str]:
 def test_a_cell_with_variables_in_and_out() -> None:
     cell = "from carme_hub.training import here\nprint('I am', here.rank, 'of', here.size, 'on', here.node, factor)\n"
     cell += "found = [factor * here.size, __name__]\n"
-    run = create(Asked(3, nodes=2, pull=("found",)), cell=cell, push={"factor": 7})
+    run = create(RunOptions(3, nodes=2, pull=("found",)), cell=cell, push={"factor": 7})
     state = end_of(run)
     assert (state["state"], state["message"], state["nodes"]) == ("finished", "", ["n1", "n2"])
     assert [(each["rank"], each["node"], each["state"]) for each in state["ranks"]] == [
@@ -100,7 +100,7 @@ def test_a_function_returns_what_each_rank_returned() -> None:
 
         return base + times * here.rank, os.environ["WORLD_SIZE"]
 
-    run = create(Asked(2), call=(train, (10,), {"times": 5}))
+    run = create(RunOptions(2), call=(train, (10,), {"times": 5}))
     assert end_of(run, nodes=1)["state"] == "finished"
     assert [run.result(rank) for rank in range(2)] == [(10, "2"), (15, "2")]
 
@@ -108,14 +108,14 @@ def test_a_function_returns_what_each_rank_returned() -> None:
 def test_a_script_with_words_and_modules_beside_it(home: Path) -> None:
     (home / "beside.py").write_text("value = 5\n")
     (home / "train.py").write_text("import sys, beside\nif __name__ == '__main__': print(sys.argv[1:], beside.value)\n")
-    run = create(Asked(1), script="train.py", args=["--lr", "0.1"])
+    run = create(RunOptions(1), script="train.py", args=["--lr", "0.1"])
     assert end_of(run)["state"] == "finished"
     assert run.log() == "['--lr', '0.1'] 5\n"
 
 
 def test_the_first_error_comes_first_and_ends_all_ranks() -> None:
     cell = "import time\nfrom carme_hub.training import here\nif here.rank == 2:\n    {}['lr']\ntime.sleep(60)\n"
-    run = create(Asked(3, nodes=2), cell=cell)
+    run = create(RunOptions(3, nodes=2), cell=cell)
     began = time.monotonic()
     state = end_of(run)
     assert time.monotonic() - began < 6
@@ -140,21 +140,21 @@ def test_the_first_error_comes_first_and_ends_all_ranks() -> None:
 def test_a_rank_that_dies_without_a_word_is_named_before_those_that_miss_it() -> None:
     cell = "import os, time\nfrom carme_hub.training import here\nif here.rank == 1: print('bye'); os._exit(7)\n"
     cell += "time.sleep(0.2)\nraise RuntimeError('Connection closed by peer')\n"
-    state = end_of(create(Asked(2), cell=cell))
+    state = end_of(create(RunOptions(2), cell=cell))
     assert (state["error"]["rank"], state["error"]["type"]) == (1, "Ended")
     assert "ended with exit status 7 and said nothing" in state["message"]
     assert state["error"]["traceback"] == "bye"
 
 
 def test_a_rank_that_ends_the_process_in_the_middle_has_not_ended_well() -> None:
-    state = end_of(create(Asked(2), cell="import os\nos._exit(0)"))
+    state = end_of(create(RunOptions(2), cell="import os\nos._exit(0)"))
     assert (state["state"], state["error"]["rank"]) == ("failed", 0)
 
 
 @pytest.mark.parametrize(("how", "said"), [("stop", "It was stopped."), ("interrupt", "It was interrupted.")])
 def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
     cell = "import time\nprint('on', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('off')\n"
-    run = create(Asked(2, detach=True), cell=cell)
+    run = create(RunOptions(2, detach=True), cell=cell)
     with conducted(run):
         wait(run, lambda _: run.log(0) and run.log(1))
         began = time.monotonic()
@@ -168,7 +168,7 @@ def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
 def test_ranks_that_want_to_stay_are_killed() -> None:
     cell = "import signal, time\nfor each in (signal.SIGTERM, signal.SIGINT): signal.signal(each, signal.SIG_IGN)\n"
     cell += "print('on')\ntime.sleep(60)\n"
-    run = create(Asked(2, detach=True), cell=cell)
+    run = create(RunOptions(2, detach=True), cell=cell)
     with conducted(run):
         wait(run, lambda _: run.log(0) and run.log(1))
         began = time.monotonic()
@@ -179,7 +179,7 @@ def test_ranks_that_want_to_stay_are_killed() -> None:
 
 def test_a_run_ends_when_nobody_looks_on_any_more_unless_it_is_detached() -> None:
     cell = "import time\ntime.sleep(60)\n"
-    run, other = create(Asked(1), cell=cell), create(Asked(1, detach=True), cell=cell)
+    run, other = create(RunOptions(1), cell=cell), create(RunOptions(1, detach=True), cell=cell)
     with conducted(run), conducted(other):
         wait(other, lambda state: state["state"] == "running")  # so that it is seen below whether it still does
         for each in (run, other):
@@ -192,12 +192,12 @@ def test_a_run_ends_when_nobody_looks_on_any_more_unless_it_is_detached() -> Non
 
 
 def test_a_conductor_that_is_killed_leaves_a_lost_run_and_one_that_is_told_to_end_ends_its_ranks() -> None:
-    run = create(Asked(1, detach=True), cell="import time\nprint('on')\ntime.sleep(60)\n")
+    run = create(RunOptions(1, detach=True), cell="import time\nprint('on')\ntime.sleep(60)\n")
     with conducted(run) as conductor:
         wait(run, lambda _: run.log(0))
         conductor.send_signal(signal.SIGTERM)
         wait(run, lambda state: state["state"] == "interrupted", 5)
-    other = create(Asked(1, detach=True), cell="print('on')\nimport time; time.sleep(3)\n")
+    other = create(RunOptions(1, detach=True), cell="print('on')\nimport time; time.sleep(3)\n")
     with conducted(other) as conductor:
         wait(other, lambda _: other.log(0))
         conductor.kill()
@@ -209,7 +209,7 @@ def test_a_conductor_that_is_killed_leaves_a_lost_run_and_one_that_is_told_to_en
 
 
 def test_a_run_of_another_container_is_stopped_by_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = create(Asked(1, detach=True), cell="import time\ntime.sleep(60)\n")
+    run = create(RunOptions(1, detach=True), cell="import time\ntime.sleep(60)\n")
     with conducted(run):
         monkeypatch.setattr(control, "folder", lambda: home)  # there is no socket here
         assert run.stop()["message"] == "It was stopped from another session."
@@ -221,7 +221,7 @@ def test_a_conductor_that_begins_when_nobody_waits_for_it_any_more_ends(
     slow = home / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o700)
-    run = create(Asked(1, detach=True), cell="import time\ntime.sleep(60)\n")
+    run = create(RunOptions(1, detach=True), cell="import time\ntime.sleep(60)\n")
     with monkeypatch.context() as only:
         only.setattr(sys, "executable", str(slow))
         with pytest.raises(NoRun, match="did not begin within"):
@@ -247,7 +247,7 @@ def test_what_a_lost_run_had_beside_the_session_is_given_back(monkeypatch: pytes
                 raise companions.Refused("no")
 
     monkeypatch.setattr(companions, "Hub", HubThatTakesBack)
-    run = create(Asked(1), cell="")
+    run = create(RunOptions(1), cell="")
     keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": ["theirs", "ours"]})
     assert "stop the run to give back" in run.state()["message"]
     assert run.stop()["state"] == "lost"
@@ -257,7 +257,7 @@ def test_what_a_lost_run_had_beside_the_session_is_given_back(monkeypatch: pytes
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    run = create(Asked(3, nodes=2), cell="import time\ntime.sleep(60)\n", start_limit=10)
+    run = create(RunOptions(3, nodes=2), cell="import time\ntime.sleep(60)\n", start_limit=10)
     state = end_of(run, broker="BrokerThatLosesARank")
     assert state["message"].startswith("Rank 2 (on n2) did not come within 10 s.")
     assert (state["error"]["rank"], state["error"]["node"], state["error"]["type"]) == (2, "n2", "NotStarted")
@@ -265,7 +265,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
 
 
 def test_the_time_limit_ends_a_run() -> None:
-    state = end_of(create(Asked(1, seconds=1), cell="import time\ntime.sleep(60)\n"))
+    state = end_of(create(RunOptions(1, seconds=1), cell="import time\ntime.sleep(60)\n"))
     assert (state["state"], state["error"]["type"]) == ("failed", "TimeLimit")
 
 
@@ -277,7 +277,7 @@ def test_steps_scalars_and_gpu_time_are_told_while_it_runs() -> None:
     cell += "    after.append(time.monotonic()); time.sleep(0.1)\n"
     # The first step and the last were taken between these times, however slow the machine is.
     cell += "print(4 * 29 / (after[-1] - before[0]), 4 * 29 / (before[-1] - after[0]))\n"
-    run = create(Asked(2, gpus_per_task=2), cell=cell)
+    run = create(RunOptions(2, gpus_per_task=2), cell=cell)
     with conducted(run, nodes=1, gpus=4), run.follow() as states:
         seen = list(states)
     steps = [state["ranks"][1]["step"] or 0 for state in seen if state["ranks"]]
@@ -295,20 +295,20 @@ def test_steps_scalars_and_gpu_time_are_told_while_it_runs() -> None:
 
 
 def test_each_rank_has_gpus_of_its_own() -> None:
-    run = create(Asked(2, gpus_per_task=2), cell="import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])")
+    run = create(RunOptions(2, gpus_per_task=2), cell="import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])")
     assert end_of(run, nodes=1, gpus=4)["state"] == "finished"
     assert [run.log(0), run.log(1)] == ["0,1\n", "2,3\n"]
 
 
 def test_a_program_that_is_too_large_to_return_is_named() -> None:
-    run = create(Asked(1, pull=("big",)), cell="big = bytes(2000)\n", limit=1000)
+    run = create(RunOptions(1, pull=("big",)), cell="big = bytes(2000)\n", limit=1000)
     state = end_of(run)
     assert state["error"]["type"].endswith("Rejected")
     assert "The variable big has 2,0" in state["error"]["message"]
 
 
 def test_twenty_runs_at_once_do_not_collide() -> None:
-    runs = [create(Asked(1, name="same"), cell=f"print({number})") for number in range(20)]
+    runs = [create(RunOptions(1, name="same"), cell=f"print({number})") for number in range(20)]
     assert len({run.id for run in runs}) == 20
     with ExitStack() as stack:
         for run in runs:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training.run.run_folder import NoRun, Run, create
-from carme_hub.training.run.run_options import Asked
+from carme_hub.training.run.run_options import RunOptions
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_is_the_newest_run_of_that_name() -> None:
-    ids = [create(Asked(1, name=name), cell="pass").id for name in ("grows", "grows", "grows-2", "grows", "grows-fast")]
+    ids = [
+        create(RunOptions(1, name=name), cell="pass").id
+        for name in ("grows", "grows", "grows-2", "grows", "grows-fast")
+    ]
     assert ids == ["grows", "grows-2", "grows-2-2", "grows-3", "grows-fast"]
     assert Run.load("grows").id == "grows-3"
     assert Run.load("grows-1").id == "grows"
@@ -30,6 +33,6 @@ def test_a_name_is_the_newest_run_of_that_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "-1", "grow", "grows-9", ".", "../grows", "grows/", "grows*"])
 def test_what_there_is_not_is_said(name: str) -> None:
-    create(Asked(1, name="grows"), cell="pass")
+    create(RunOptions(1, name="grows"), cell="pass")
     with pytest.raises(NoRun):
         Run.load(name)

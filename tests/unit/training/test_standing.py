@@ -13,15 +13,15 @@ import pytest
 from carme_hub.training.run import messages, run_state
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import Run, create, keep
-from carme_hub.training.run.run_options import Asked
-from carme_hub.training.run.run_state import Standing
+from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.run.run_state import RunState
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return create(Asked(2), cell="")
+    return create(RunOptions(2), cell="")
 
 
 def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
@@ -36,7 +36,7 @@ def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
 
     monkeypatch.setattr(run_state, "keep", slow)
     monkeypatch.setattr(run_state, "OFTEN", 0)
-    there = Standing(run)
+    there = RunState(run)
     there.start()
     over = threading.Event()
 
@@ -56,7 +56,7 @@ def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
 
 
 def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = Standing(run)
+    there = RunState(run)
     there.start()
     seen: list[dict[str, Any]] = []
 
@@ -86,11 +86,11 @@ def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkey
 
 
 def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> None:
-    there = Standing(run)
+    there = RunState(run)
     there.start()
     there.ranks(["n1", "n1", "n2"])
     with Rendezvous("127.0.0.1") as meeting:
-        ranks = [messages.Telling(meeting.address, meeting.port) for _ in range(3)]
+        ranks = [messages.RendezvousClient(meeting.address, meeting.port) for _ in range(3)]
         ranks[0].put(messages.HELLO, 0, {"node": "n7"})
         ranks[0].put(messages.BEAT, 0, {"step": 3, "total": 9, "cpu": 50.0, "at": 1.0})
         ranks[0].put(messages.END, 0, {"ok": True})
@@ -114,13 +114,13 @@ def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> 
 
 
 def test_a_rank_that_was_interrupted_has_not_failed(run: Run) -> None:
-    there = Standing(run)
+    there = RunState(run)
     there.start()
     there.ranks(["n1", "n1"])
     with Rendezvous("127.0.0.1") as meeting:
         for rank, kind in enumerate(("KeyboardInterrupt", "ValueError")):
             end = {"ok": False, "error": {"type": kind, "message": ""}}
-            messages.Telling(meeting.address, meeting.port).put(messages.END, rank, end)
+            messages.RendezvousClient(meeting.address, meeting.port).put(messages.END, rank, end)
         there.beats(meeting)
     there.close(state="interrupted")
     assert [each["state"] for each in run.state()["ranks"]] == ["stopped", "failed"]
@@ -129,7 +129,7 @@ def test_a_rank_that_was_interrupted_has_not_failed(run: Run) -> None:
 def test_gpu_time_is_counted_by_what_the_run_has(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(run_state.time, "monotonic", lambda: now[0])
-    there = Standing(run)
+    there = RunState(run)
     for at, gpus in ((10.0, 2), (20.0, 4), (25.0, 0), (100.0, 0)):
         now[0] = at
         there.count_gpus(gpus)
