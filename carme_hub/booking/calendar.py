@@ -167,7 +167,7 @@ class Calendar:
     new_id: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
 
     async def book(self, wish: BookingRequest, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
-        """Book all times of a wish, by no rule and for no money: ``Desk`` is the door for people.
+        """Book all times of a wish, by no rule and for no money: ``Bookings`` is the door for people.
 
         Raises:
             SlotTaken: one of them is not free; nothing is booked.

@@ -12,7 +12,7 @@ from .validation import line
 
 
 def cancel(office: BookingContext, who: Booker, id: str, reason: str, which: Which) -> tuple[Reservation, ...]:
-    """Cancel what has not begun and give back what has; see ``Desk.cancel``."""
+    """Cancel what has not begun and give back what has; see ``Bookings.cancel``."""
     now, reason = office.now(), line(reason, "reason")
     with office.writing() as writes:
         one = office.to_change(writes, who, id)
@@ -24,7 +24,7 @@ def cancel(office: BookingContext, who: Booker, id: str, reason: str, which: Whi
 
 
 def release(office: BookingContext, who: Booker, id: str, reason: str) -> Reservation:
-    """Give back an active one; see ``Desk.release``."""
+    """Give back an active one; see ``Bookings.release``."""
     now, reason = office.now(), line(reason, "reason")
     with office.writing() as writes:
         one = office.to_change(writes, who, id)
@@ -34,7 +34,7 @@ def release(office: BookingContext, who: Booker, id: str, reason: str) -> Reserv
 
 
 def decide(office: BookingContext, who: Booker, id: str, approve: bool, reason: str) -> tuple[Reservation, ...]:
-    """Approve or deny what waits for it; see ``Desk.decide``."""
+    """Approve or deny what waits for it; see ``Bookings.decide``."""
     if not who.admin:
         raise NotAllowed("Bookings are approved by administrators.")
     now, reason = office.now(), line(reason, "reason")

@@ -70,7 +70,7 @@ def asked_again(old: Reservation, period: Period, need: Need, now: int) -> Asked
 def move(
     office: BookingContext, who: Booker, id: str, version: int, change: Change, which: Which
 ) -> tuple[Reservation, ...]:
-    """Change a reservation, or several of its booking; see ``Desk.move``."""
+    """Change a reservation, or several of its booking; see ``Bookings.move``."""
     now = office.now()
     with office.writing() as writes:
         one = office.to_change(writes, who, id)

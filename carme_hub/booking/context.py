@@ -149,7 +149,7 @@ class Booker:
 
 @dataclass(frozen=True, slots=True)
 class BookingContext:
-    """What use cases work with; see ``Desk``."""
+    """What use cases work with; see ``Bookings``."""
 
     calendar: Calendar
     rules: Callable[[Person, str], Rules]

@@ -61,7 +61,7 @@ class BookingPreview:
 def book(
     office: BookingContext, who: Booker, wish: BookingRequest, recurrence: Recurrence | None, key: str, wait: bool
 ) -> tuple[Reservation, ...]:
-    """Book all times of a wish; see ``Desk.book``."""
+    """Book all times of a wish; see ``Bookings.book``."""
     spelled = spelled_out(wish, recurrence).wish
     with office.writing() as writes:
         asked_for = ("booking", [wish, recurrence, wait])
@@ -97,7 +97,7 @@ def _booked(
 def check(
     office: BookingContext, who: Booker, wish: BookingRequest, recurrence: Recurrence | None, instead_of: str
 ) -> BookingPreview:
-    """Say what would come of a booking; see ``Desk.check``."""
+    """Say what would come of a booking; see ``Bookings.check``."""
     now, checked = office.now(), BookingPreview()
     try:
         spelled = spelled_out(wish, recurrence)

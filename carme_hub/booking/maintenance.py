@@ -25,7 +25,7 @@ NOTICE = 7 * 86_400
 def maintain(
     office: BookingContext, who: Booker, nodes: Collection[str], period: Period, title: str, key: str
 ) -> tuple[Reservation, tuple[Reservation, ...]]:
-    """Reserve whole nodes; see ``Desk.maintain``."""
+    """Reserve whole nodes; see ``Bookings.maintain``."""
     if not who.admin:
         raise NotAllowed("Maintenance is for administrators.")
     title, asked = title_of(title), sorted(set(nodes))

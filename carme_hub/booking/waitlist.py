@@ -19,7 +19,7 @@ TOO_LATE = "Its GPUs did not become free before its start."
 
 
 def promote(office: BookingContext, now: float | None) -> tuple[Reservation, ...]:
-    """Book what fits and drop what waited too long; see ``Desk.promote``."""
+    """Book what fits and drop what waited too long; see ``Bookings.promote``."""
     at = office.now() if now is None else int(now)
     with office.reading() as reads:
         due = [each.id for each in reads.waiting() if _too_late(each, at) or _may_fit(office, reads, each)]

@@ -50,7 +50,7 @@ def beside_of(number: int) -> str:
     return f"beside-{number}"
 
 
-#: -P: see ``Conducting.argv``.
+#: -P: see ``Conductor.argv``.
 RANK = (sys.executable, "-P", "-m", "carme_hub.training.elastic.worker")
 
 

@@ -42,7 +42,7 @@ class NoGPU(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """What a rank is told by ``Conducting.tell``: fields that it does not know are left out.
+    """What a rank is told by ``Conductor.tell``: fields that it does not know are left out.
 
     Attributes:
         folder: of the run. kind: "cell", "script" or "call". path: where modules of the notebook are looked for.
