@@ -182,7 +182,7 @@ class Conductor:
     # -- ranks --------------------------------------------------------------------------------------------------------
 
     def tell(self, **more: Any) -> None:
-        """Write ``run.json``, which each rank reads first (see ``RankConfig``); has to be done before ``start_step``."""
+        """Write ``run.json``, which each rank reads first (see ``RankConfig``); to be done before ``start_step``."""
         told = {name: value for name, value in self.told.items() if name != "asked"}
         said = {
             **told,
