@@ -156,8 +156,12 @@ class _Paced(Awaitable[T]):
 
 
 def start_queue(settings: Mapping[str, Any]) -> StartQueue:
-    """Return the queue of the hub with these tornado settings, of which its handlers have a copy."""
-    return _queues.setdefault(settings["hub"], StartQueue())
+    """Return the queue of the hub with these tornado settings, of which its handlers have a copy.
+
+    A spawner that is started outside of a hub waits for nobody.
+    """
+    hub = settings.get("hub")
+    return StartQueue() if hub is None else _queues.setdefault(hub, StartQueue())
 
 
 def queue_starts(user: type[Any]) -> None:

@@ -44,11 +44,16 @@ print(json.dumps({
 """
 DAEMON = """
 import os, signal, time
-if os.fork() == 0:
+there, say = os.pipe()
+child = os.fork()
+if child == 0:
     os.setsid()
     if os.fork(): os._exit(0)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+    os.write(say, b"+")
     time.sleep(600)
+os.read(there, 1)
+os.waitpid(child, 0)
 print("left one behind")
 """
 STUBBORN = """

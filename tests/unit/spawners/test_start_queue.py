@@ -245,6 +245,10 @@ async def test_handlers_and_starts_of_a_hub_wait_in_one_queue(hub: ForgedHub) ->
     assert start_queue(of_handlers) is start_queue(of_users)
 
 
+def test_a_spawner_outside_of_a_hub_waits_for_nobody() -> None:
+    assert start_queue({}) is not start_queue({})
+
+
 async def test_of_a_class_that_starts_at_once_never_two_are_let_in_in_one_turn(
     hub: ForgedHub, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
