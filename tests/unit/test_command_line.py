@@ -64,7 +64,7 @@ def test_a_reader_that_goes_away_is_no_error(argv: tuple[str, ...]) -> None:
 SAYS_MUCH = """
 import sys
 from carme_hub.cli import app
-from carme_hub.cli.configured import ConfiguredApp
+from carme_hub.cli.base import ConfiguredApp
 class Much(ConfiguredApp):
     name = description = "carme-hub much"
     async def work(self):

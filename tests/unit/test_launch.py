@@ -22,8 +22,8 @@ import pytest
 
 from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 
-LAUNCH = Path(__file__).parents[2] / "spawners" / "launch.py"
-SUPERVISE = LAUNCH.with_name("supervise.py")
+LAUNCH = Path(__file__).parents[2] / "carme_hub/node/batch_script.py"
+SUPERVISE = LAUNCH.with_name("supervisor.py")
 SINGLEUSER = LAUNCH.with_name("singleuser.py")
 PROGRAMS = (LAUNCH, SUPERVISE, SINGLEUSER, *(LAUNCH.with_name(f"{name}.py") for name in ("steps", "srun", "rank")))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-LAUNCH = Path(__file__).parents[2] / "spawners" / "launch.py"
+LAUNCH = Path(__file__).parents[2] / "carme_hub/node/batch_script.py"
 
 #: Says what it says by one write: a handler that prints while the code below is still inside print is an error.
 GRACEFUL = """
@@ -92,7 +92,7 @@ class Session:
             "supervise": way,
             "grace": grace,
         }
-        files = {"carme-supervise": {"mode": 0o600, "text": LAUNCH.with_name("supervise.py").read_text()}}
+        files = {"carme-supervise": {"mode": 0o600, "text": LAUNCH.with_name("supervisor.py").read_text()}}
         document = {"version": 1, "session": "s", "session_folder": str(folder), "plan": plan, "files": files}
         folder.mkdir()
         (folder / "data.json").write_text(json.dumps(document))

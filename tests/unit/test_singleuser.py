@@ -19,7 +19,7 @@ from certipy import Certipy
 
 from carme_hub.node import singleuser
 
-PROGRAM = Path(__file__).parents[2] / "spawners" / "singleuser.py"
+PROGRAM = Path(__file__).parents[2] / "carme_hub/node/singleuser.py"
 SERVER = "import os, sys; print('SERVER', os.environ['JUPYTERHUB_SERVICE_URL'], os.environ['TOKEN'], flush=True)"
 
 

@@ -1,1 +1,232 @@
-"""The templates, their gallery, and the kernels that they need."""
+"""The templates: a script each, and the notebook that is made of it, so that both are one text.
+
+A script begins with a docstring (its first line is the title, the rest says what it teaches), trains when it is run,
+and leaves ``history``, the mean loss of each epoch. Its notebook says the same in a cell of text, has the number of
+ranks in a cell of its own, and the script under ``%%distributed``.
+
+``python -m carme_hub.training.templates FOLDER`` writes the notebooks of all scripts of a folder anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .kernels import missing
+
+#: What there is no template for, and why.
+ABSENT = (
+    (
+        "Horovod with Keras",
+        "Keras 3, which comes with TensorFlow since 2.16, cannot be trained by Horovod 0.28.1, its last release "
+        "(horovod/horovod#4290), and older TensorFlow is not in the images. Train Keras with its torch backend and "
+        "the template for DDP.",
+    ),
+)
+#: What is tried first comes first; templates of a site's own come after these.
+ORDER = (
+    *("ddp", "horovod-pytorch", "fsdp", "cpu-gloo", "tensorboard-logging", "checkpoint-resume", "mixed-precision"),
+    *("lr-warmup", "staging", "evaluation", "sweep", "scaling", "elastic-torch", "elastic-horovod"),
+)
+KERNELS = {
+    "horovod": ("carme-horovod-pytorch", "Horovod, PyTorch"),
+    "torchrun": ("carme-torchrun", "PyTorch, torchrun"),
+}
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+RANKS = """\
+# How many processes train, each on a GPU of its own where there are any. More than this session has GPUs for get
+# them from a companion job: its price and its start are said before it is asked for.
+RANKS = 1"""
+AFTER = """\
+print(*(f"epoch {epoch}: loss {loss:.3f}" for epoch, loss in enumerate(history, 1)), sep="\\n")"""
+
+
+class TemplateError(Exception):
+    """There is no such template, or it cannot be written; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One template.
+
+    Attributes:
+        name: of its files. title, about: of its docstring. backend: what its ranks are joined by.
+        options: what its notebook runs with beside the number of ranks, from its line `# %%distributed …`.
+    """
+
+    name: str
+    title: str
+    about: str
+    backend: str
+    script: Path
+    options: str = ""
+    itself: bool = False
+
+    @property
+    def lacks(self) -> str:
+        """Return what it lacks here and what to do, or ""."""
+        return missing(self.backend)
+
+
+def folder() -> Path:
+    """Return the folder of the templates.
+
+    Raises:
+        TemplateError: they did not come with this installation.
+    """
+    package = Path(__file__).resolve().parents[2]
+    for share in (package.parent / "share", Path(sys.prefix) / "share", *(p / "share" for p in package.parents)):
+        if (share / "carme_hub/training/ddp.py").is_file():
+            return share / "carme_hub/training"
+    raise TemplateError("The templates were not found beside this installation of carme-hub. Install it again.")
+
+
+def templates(where: Path | None = None) -> list[Template]:
+    """Return all templates, in the order in which they are offered."""
+    found = [read(script) for script in (folder() if where is None else where).glob("*.py")]
+    place = {name: number for number, name in enumerate(ORDER)}
+    return sorted(found, key=lambda each: (place.get(each.name, len(ORDER)), each.title.lower()))
+
+
+def read(script: Path) -> Template:
+    """Return the template that a script is."""
+    text = script.read_text(encoding="utf-8")
+    title, _, about = (ast.get_docstring(ast.parse(text)) or script.stem).partition("\n")
+    backend = "horovod" if re.search(r"^import horovod", text, re.MULTILINE) else "torchrun"
+    options = re.search(r"^# %%distributed (.+)$", text, re.MULTILINE)
+    return Template(
+        *(script.stem, title.strip(), about.strip(), backend, script),
+        options=options[1].strip() if options else "",
+        itself=bool(re.search(r"\bdistributed\.(benchmark|run|start)\(", text)),
+    )
+
+
+def named(name: str) -> Template:
+    """Return one template.
+
+    Raises:
+        TemplateError: there is none of that name.
+    """
+    script = folder() / f"{name}.py"
+    if not _NAME.fullmatch(name) or not script.is_file():
+        known = ", ".join(each.name for each in templates())
+        raise TemplateError(f"There is no template {name[:64]!r}. There are {known}.")
+    return read(script)
+
+
+def copy(name: str, into: Path, *, script: bool = False) -> Path:
+    """Copy a template's notebook, or its script, into a folder under a name that is free, and return it.
+
+    Raises:
+        TemplateError: there is none of that name, or the folder cannot be written.
+    """
+    template = named(name)
+    suffix = ".py" if script else ".ipynb"
+    text = template.script.read_text(encoding="utf-8") if script else notebook_text(template)
+    for number in range(1, 1000):
+        target = into / f"{name}{'' if number == 1 else f'-{number}'}{suffix}"
+        try:
+            opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritten(into, error) from error
+        try:
+            with os.fdopen(opened, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:  # the disk is full, or the quota used up: half a notebook helps nobody
+            target.unlink(missing_ok=True)
+            raise _unwritten(into, error) from error
+        return target
+    raise TemplateError(f"{into} has a thousand copies of {name}. Remove some.")
+
+
+def _unwritten(into: Path, error: OSError) -> TemplateError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    ways = "Remove what you no longer need there." if full else "Have its owner, or your administrator, let you write."
+    return TemplateError(f"Nothing was copied: {into} cannot be written: {error.strerror}. {ways}")
+
+
+def notebook_text(template: Template) -> str:
+    """Return the text of a template's notebook."""
+    return json.dumps(notebook(template), indent=1, ensure_ascii=False) + "\n"
+
+
+def notebook(template: Template) -> dict[str, Any]:
+    """Return a template's notebook, in Jupyter's format 4.5."""
+    kernel, shown = KERNELS[template.backend]
+    cells = _cells_itself(template) if template.itself else _cells(template)
+    return {
+        "cells": [_cell(template.name, *cell) for cell in enumerate(cells)],
+        "metadata": {
+            "kernelspec": {"display_name": shown, "language": "python", "name": kernel},
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+def _cells(template: Template) -> list[tuple[str, str]]:
+    options = f" {template.options}" if template.options else ""
+    line = f"%%distributed -n {{RANKS}} --backend {template.backend}{options} --pull history\n"
+    run = (
+        "The cell below runs as so many ranks; its output is that of rank 0, with the others folded below it. "
+        f"As a command: `carme-hub train -n 4 --backend {template.backend}{options} {template.name}.py`"
+    )
+    return [
+        ("markdown", f"# {template.title}\n\n{template.about}\n\n{run}"),
+        ("code", RANKS),
+        ("code", line + _code(template.script)),
+        ("code", AFTER),
+    ]
+
+
+def _cells_itself(template: Template) -> list[tuple[str, str]]:
+    return [
+        ("markdown", f"# {template.title}\n\n{template.about}\n\nAs a command: `python {template.name}.py`"),
+        ("code", _code(template.script)),
+        ("code", "report"),
+    ]
+
+
+def _code(script: Path) -> str:
+    """Return a script without its docstring, which is the notebook's text."""
+    text = script.read_text(encoding="utf-8")
+    first = ast.parse(text).body[0]
+    lines = text.splitlines(keepends=True)
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return "".join(lines[first.end_lineno if documented else 0 :]).strip("\n")
+
+
+def _cell(name: str, number: int, cell: tuple[str, str]) -> dict[str, Any]:
+    kind, text = cell
+    made: dict[str, Any] = {"cell_type": kind, "id": f"{name[:50]}-{number}", "metadata": {}}
+    if kind == "code":
+        made |= {"execution_count": None, "outputs": []}
+    if text == RANKS:
+        made["metadata"] = {"tags": ["parameters"]}  # as papermill knows them
+    return {**made, "source": text.splitlines(keepends=True)}
+
+
+def write_notebooks(where: Path) -> Iterator[Path]:
+    """Write the notebooks of all scripts of a folder, and say which."""
+    for template in templates(where):
+        target = template.script.with_suffix(".ipynb")
+        target.write_text(notebook_text(template), encoding="utf-8")
+        yield target
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write the notebooks of a folder."""
+    [where] = argv or sys.argv[1:] or [str(folder())]
+    for target in write_notebooks(Path(where)):
+        print(target)  # noqa: T201  that is all it says

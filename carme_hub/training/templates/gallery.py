@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from .templates import ABSENT, Template, TemplateError, copy, templates
+from carme_hub.training.templates import ABSENT, Template, TemplateError, copy, templates
 
 LONGEST_FORM = 4096
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'; base-uri 'none'"

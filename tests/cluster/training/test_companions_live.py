@@ -208,8 +208,8 @@ def test_one_is_held_and_charged_lives_through_a_hub_s_death_and_is_given_back(s
 
 INSIDE = """
 import json, os, time
-from carme_hub.training.broker import Broker, NotReady, Step
-from carme_hub.training.companions import Hub, Refused
+from carme_hub.training.session.step_broker import Broker, NotReady, Step
+from carme_hub.training.session.companions import Hub, Refused
 hub = Hub.from_environ()
 assert hub.tls and hub.url.startswith("https://")
 quote = hub.quote(nodes=2, gpus=2, cpus=1, minutes=10)

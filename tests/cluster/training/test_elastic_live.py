@@ -24,13 +24,13 @@ from rig.training import Lab
 BEGIN = """
 import json, os, time
 from pathlib import Path
-from carme_hub.training.asked import Asked
-from carme_hub.training.control import NotDone
-from carme_hub.training.runs import Run, create, launch
+from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.run_folder import Run, create, launch
 
 def go(backend, cell, ranks=2, elastic=(2, 4), **more):
     global run
-    run = create(Asked(ranks, backend=backend, elastic=elastic, detach=True, **more), cell=cell)
+    run = create(RunOptions(ranks, backend=backend, elastic=elastic, detach=True, **more), cell=cell)
     launch(run)
     return str(run.folder)
 

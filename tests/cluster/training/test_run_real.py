@@ -21,13 +21,13 @@ PREFIX = f"real-{uuid.uuid4().hex[:8]}"
 BEGIN = (
     f"PREFIX = {PREFIX!r}"
     + """
-from carme_hub.training.asked import Asked
-from carme_hub.training.control import NoConductor
-from carme_hub.training.runs import Run, create, launch, all_runs
+from carme_hub.training.run.run_options import RunOptions
+from carme_hub.training.run.control import NoConductor
+from carme_hub.training.run.run_folder import Run, create, launch, all_runs
 import contextlib, json, shutil, time
 
 def begin(*ranks, cell, **words):
-    run = create(Asked(*ranks, name=PREFIX, **words), cell=cell)
+    run = create(RunOptions(*ranks, name=PREFIX, **words), cell=cell)
     launch(run)
     return run
 

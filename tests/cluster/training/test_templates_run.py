@@ -11,8 +11,8 @@ import pytest
 from rig.hub import Hub
 from rig.training import Lab
 
+from carme_hub.training.templates import notebook, templates
 from carme_hub.training.templates.kernels import NAMES as KERNELS
-from carme_hub.training.templates.templates import notebook, templates
 
 #: The mean loss of the last epoch has to be below, at one rank and at four. They begin at about 2.2.
 BELOW = {

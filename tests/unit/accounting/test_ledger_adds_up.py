@@ -151,9 +151,9 @@ _PROCESS = """
 import sys
 sys.path[:0] = {paths!r}
 from forged_site import ADA, Site, a100
-from carme_hub.accounting.admit import admit
+from carme_hub.accounting.admission import admit
 from carme_hub.store.engine import make_engine
-from carme_hub.store.ledger import LedgerStore
+from carme_hub.store.ledger.writes import LedgerStore
 books = Site(LedgerStore(make_engine({url!r}))).ledger.books
 print("ready", flush=True)
 sys.stdin.readline()

@@ -11,9 +11,9 @@ from forged_quotes import HubThatQuotes
 from test_elastic_run import HubThatGivesLater, running
 from test_elastic_run import place as place
 
-from carme_hub.training.conductor import companion_price
 from carme_hub.training.elastic import resize
 from carme_hub.training.elastic.workers import Seat, Share, Workers
+from carme_hub.training.launch import price
 from carme_hub.training.run.control import NotDone
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.run_options import asked
@@ -35,44 +35,44 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatQuotes:
 
 
 def test_an_elastic_run_is_priced_by_the_companions_of_those_that_do_not_fit(hub: HubThatQuotes) -> None:
-    assert companion_price.price_of(asked("-n 4 --elastic 2:8 --time 90s"), TWO) == (
+    assert price.price_of(asked("-n 4 --elastic 2:8 --time 90s"), TWO) == (
         "This session has no room for 2 of 4 ranks: 2 companions with 1 GPU each are asked for. Each of them: Costs up "
         "to 0.98 GPU-hours of physics. Starts now. All of them: up to 1.97 GPU-hours."
     )
     assert hub.asked == {"nodes": 1, "gpus": 1, "cpus": 4, "minutes": 2}
-    assert companion_price.price_of(asked("-n 3 --elastic 2:8"), TWO) == (
+    assert price.price_of(asked("-n 3 --elastic 2:8"), TWO) == (
         "This session has no room for 1 of 3 ranks: 1 companion with 1 GPU is asked for. Costs up to 0.98 GPU-hours of "
         "physics. Starts now."
     )
-    virtual = companion_price.price_of(asked("-n 4 --elastic 2:8"), {**TWO, "CARME_VIRTUAL_GPUS": "1"})
+    virtual = price.price_of(asked("-n 4 --elastic 2:8"), {**TWO, "CARME_VIRTUAL_GPUS": "1"})
     assert "2 companions with 1 virtual GPU each" in virtual
     assert virtual.endswith("up to 1.97 virtual GPU-hours.")
 
 
 def test_an_elastic_run_that_fits_asks_nobody(hub: HubThatQuotes) -> None:
     hub.answer = AssertionError("it was asked")
-    assert companion_price.price_of(asked("-n 2 --elastic 2:8"), TWO) == ""
-    assert companion_price.price_of(asked("-n 9 --elastic 2:9 --gpus-per-task 0"), TWO) == ""
+    assert price.price_of(asked("-n 2 --elastic 2:8"), TWO) == ""
+    assert price.price_of(asked("-n 9 --elastic 2:9 --gpus-per-task 0"), TWO) == ""
 
 
 def test_a_no_of_the_hub_ends_only_a_run_that_is_too_small_then(hub: HubThatQuotes) -> None:
     hub.answer = Quote(False, "Your account has no GPU-time left.")
-    assert companion_price.price_of(asked("-n 4 --elastic 2:8"), TWO) == (
+    assert price.price_of(asked("-n 4 --elastic 2:8"), TWO) == (
         "This session has no room for 2 of 4 ranks, and gets no more: Your account has no GPU-time left. It begins "
         "with 2."
     )
     with pytest.raises(CannotRun, match="no GPU-time left"):
-        companion_price.price_of(asked("-n 4 --elastic 3:8"), TWO)
+        price.price_of(asked("-n 4 --elastic 3:8"), TWO)
     hub.answer = NoHub("It is away.")
     with pytest.raises(CannotRun, match="does not answer"):
-        companion_price.price_of(asked("-n 4 --elastic 2:8"), TWO)
+        price.price_of(asked("-n 4 --elastic 2:8"), TWO)
 
 
 def test_more_companions_than_a_session_may_have_are_refused_with_their_number(hub: HubThatQuotes) -> None:
     hub.answer = Quote(True, "Costs nothing", companions_left=8, companions_most=8)
     with pytest.raises(CannotRun, match=r"8 at once at most here: 8 more can be had\."):
-        companion_price.price_of(asked("-n 12 --elastic 11:16"), TWO)
-    assert companion_price.price_of(asked("-n 12 --elastic 10:16"), TWO) == (
+        price.price_of(asked("-n 12 --elastic 11:16"), TWO)
+    assert price.price_of(asked("-n 12 --elastic 10:16"), TWO) == (
         "This session has no room for 10 of 12 ranks: 8 companions with 1 GPU each are asked for. Each of them: Costs "
         "nothing. Each further rank takes a companion, of which a session has 8 at once at most here: 8 more can be "
         "had. It begins with 10."
@@ -80,9 +80,9 @@ def test_more_companions_than_a_session_may_have_are_refused_with_their_number(h
 
 
 def test_one_node_is_asked_for_and_two_are(hub: HubThatQuotes) -> None:
-    one = companion_price.price_of(asked("-n 1 --gpus-per-task 1"), {"SLURM_JOB_NODELIST": "n1"})
+    one = price.price_of(asked("-n 1 --gpus-per-task 1"), {"SLURM_JOB_NODELIST": "n1"})
     assert "1 node with 1 GPU more is asked for." in one
-    assert "2 nodes with 4 GPUs more are asked for." in companion_price.price_of(asked("-n 4"), TWO)
+    assert "2 nodes with 4 GPUs more are asked for." in price.price_of(asked("-n 4"), TWO)
 
 
 # -- while it runs ----------------------------------------------------------------------------------------------------

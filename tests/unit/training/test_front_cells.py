@@ -17,8 +17,8 @@ from forged_quotes import HubThatQuotes
 
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.training import command, distributed, load_ipython_extension, magic
-from carme_hub.training.conductor import companion_price
 from carme_hub.training.conductor.companion import STARTING
+from carme_hub.training.launch import price, start
 from carme_hub.training.notebook import live
 from carme_hub.training.run import run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed, raise_for
@@ -81,7 +81,7 @@ class ShellThatIsForged:
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> ShellThatIsForged:
     forged = ShellThatIsForged()
-    monkeypatch.setattr(distributed, "_shell", lambda: forged)
+    monkeypatch.setattr(start, "_shell", lambda: forged)
     monkeypatch.setattr(live.importlib.util, "find_spec", lambda _: None)
     load_ipython_extension(forged)
     return forged
@@ -260,9 +260,9 @@ def test_how_a_run_ended_is_what_is_raised() -> None:
 
 
 def test_what_fits_into_the_session_asks_nobody() -> None:
-    assert companion_price.price_of(magic.asked_in("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
+    assert price.price_of(magic.asked_in("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert companion_price.price_of(magic.asked_in("-n 2"), two) == ""
+    assert price.price_of(magic.asked_in("-n 2"), two) == ""
 
 
 def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
@@ -271,7 +271,7 @@ def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
     hub = HubThatQuotes(Quote(True, "2 GPU-hours of 10 left, 0.50 EUR", said="starts at about 14:02"))
     monkeypatch.setattr(Hub, "from_environ", lambda: hub)
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert companion_price.price_of(magic.asked_in("-n 4 --time 90s"), two) == (
+    assert price.price_of(magic.asked_in("-n 4 --time 90s"), two) == (
         "This session has no room for 4 ranks: 2 nodes with 4 GPUs more are asked for. "
         "2 GPU-hours of 10 left, 0.50 EUR. Starts at about 14:02."
     )

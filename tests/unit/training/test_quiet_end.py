@@ -33,8 +33,8 @@ def ended(tmp_path: Path, first: str, rounds: int = 300_000) -> tuple[bool, floa
 @pytest.mark.parametrize(
     "first",
     [
-        "from carme_hub.training import quiet_end; quiet_end.LIMIT = 60; quiet_end.install()",
-        "from carme_hub.training import here, quiet_end; quiet_end.LIMIT = 60",
+        "from carme_hub.training.rank import thread_exit; thread_exit.LIMIT = 60; thread_exit.install()",
+        "from carme_hub.training import here; from carme_hub.training.rank import thread_exit; thread_exit.LIMIT = 60",
     ],
 )
 def test_a_thread_that_works_is_waited_for(tmp_path: Path, first: str) -> None:
@@ -46,7 +46,7 @@ def test_without_it_the_thread_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_never_rests_is_not_waited_for_for_ever(tmp_path: Path) -> None:
-    first = "from carme_hub.training import quiet_end; quiet_end.LIMIT = 0.2; quiet_end.install()"
+    first = "from carme_hub.training.rank import thread_exit; thread_exit.LIMIT = 0.2; thread_exit.install()"
     finished, took = ended(tmp_path, first, 200_000_000)
     assert not finished
     assert took < 20

@@ -270,7 +270,7 @@ def test_the_time_limit_ends_a_run() -> None:
 
 
 def test_steps_scalars_and_gpu_time_are_told_while_it_runs() -> None:
-    cell = "import time\nfrom carme_hub.training import here, progress\n"
+    cell = "import time\nfrom carme_hub.training import here\nfrom carme_hub.training.rank import progress\n"
     cell += "progress.WINDOW, before, after = 1e9, [], []\nfor n in range(30):\n"
     cell += "    before.append(time.monotonic())\n"
     cell += "    here.step(n + 1, total=30, samples=4, loss=1 / (n + 1))\n"

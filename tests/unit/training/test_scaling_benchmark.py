@@ -24,7 +24,7 @@ CONDUCTOR = Path(__file__).parent / "started_here.py"
 SCRIPT = """
 import sys
 from pathlib import Path
-from carme_hub.training import scaling_trial
+from carme_hub.training.scaling import trial as scaling_trial
 class ForgedClock:
     now = 0.0
     def perf_counter(self):

@@ -39,7 +39,7 @@ def test_all_that_is_promised_is_there_and_what_is_not_says_why() -> None:
 def test_the_notebook_is_made_of_the_script(name: str) -> None:
     shipped = (SHIPPED / f"{name}.ipynb").read_text(encoding="utf-8")
     made = templates.notebook_text(templates.read(SHIPPED / f"{name}.py"))
-    assert shipped == made, "run: python -m carme_hub.training.templates.templates share/carme_hub/training"
+    assert shipped == made, "run: python -m carme_hub.training.templates share/carme_hub/training"
     cells = json.loads(shipped)["cells"]
     script = (SHIPPED / f"{name}.py").read_text(encoding="utf-8")
     if templates.read(SHIPPED / f"{name}.py").itself:

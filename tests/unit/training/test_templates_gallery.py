@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from carme_hub.training.templates import templates
+from carme_hub.training import templates
 from carme_hub.training.templates.gallery import POLICY, Gallery, from_elsewhere, serve
 
 PREFIX = "/user/alice/templates"
