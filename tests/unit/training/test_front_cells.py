@@ -111,7 +111,7 @@ def test_the_name_distributed_is_there_unless_somebody_has_it(shell: ShellThatIs
 def test_the_first_error_is_raised_with_its_own_traceback(
     shell: ShellThatIsForged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "price_of", lambda _: "")  # there are two nodes for nothing
+    monkeypatch.setattr(start, "price_of", lambda _: "")  # there are two nodes for nothing
     code = "from carme_hub.training import here\nimport time\nif here.rank == 1:\n    {}['lr']\ntime.sleep(30)\n"
     with pytest.raises(RankFailed) as caught:
         shell.cell("-n 2 --nodes 2", code)
