@@ -49,6 +49,7 @@ from carme_hub.domain.cluster.jobs import Snapshot  # noqa: E402
 from carme_hub.domain.sessions.liveness import Liveness  # noqa: E402
 from carme_hub.domain.sessions.profile_choice import parse_profiles  # noqa: E402
 from carme_hub.domain.sessions.session import Session  # noqa: E402
+from carme_hub.garbage import ShortCollections  # noqa: E402
 from carme_hub.sessions.associations import AssociationBook  # noqa: E402
 from carme_hub.sessions.reconciler import SessionReconciler  # noqa: E402
 from carme_hub.sessions.registry import SessionRegistry  # noqa: E402
@@ -247,8 +248,9 @@ async def live(hub: Hub, application: ForgedHub, size: Size, seconds: float, mor
     hub.keeper.start()
     await hub.watcher.fresh(timeout=120)
     await hub.look.cluster()
-    gc.collect()
-    gc.freeze()  # as the hub does when it has started
+    collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, logging.getLogger("scale"))
+    collections.start()  # as the hub does when it starts
+    going_on = asyncio.create_task(collections.go_on())
     loop, asked = LoopThatIsWatched(), hub.watcher.queries["snapshot"]
     say(f"Asking for pages with {size.jobs:,} jobs in the queue")
     cpu, began = time.process_time(), time.monotonic()
@@ -264,6 +266,8 @@ async def live(hub: Hub, application: ForgedHub, size: Size, seconds: float, mor
     wall = time.monotonic() - began
     cpu, asked = time.process_time() - cpu, hub.watcher.queries["snapshot"] - asked
     memory, empty = resident(), more.pop("empty")
+    going_on.cancel()
+    collections.stop()
     await hub.keeper.stop()
     await hub.watcher.stop()
     assert not hub.watcher.queries["failed"], hub.watcher.health

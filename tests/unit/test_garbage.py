@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -144,6 +145,34 @@ async def test_one_that_is_due_waits_while_the_loop_is_busy_but_not_for_ever(
         assert known() is not None
         monkeypatch.setattr("carme_hub.garbage.LATEST", 0.1)
         await until(lambda: known() is None)
+
+
+async def test_of_many_objects_that_come_at_once_each_looks_at_a_part(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carme_hub.garbage.LOOK", 60.0)
+    full: list[int] = []
+
+    def seen(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            full.append(len(kept))
+
+    loop = asyncio.get_running_loop()
+    collections = ShortCollections(loop.call_soon_threadsafe, logging.getLogger("test"), worked=work)
+    kept: list[list[int]] = []
+    collections.start()
+    gc.callbacks.append(seen)
+    try:
+        async with going_on(collections):
+            for _ in range(300):
+                kept.extend([] for _ in range(1000))
+                await asyncio.sleep(0)
+    finally:
+        gc.callbacks.remove(seen)
+        collections.stop()
+    parts = [after - before for before, after in itertools.pairwise([0, *full, len(kept)])]
+    assert len(parts) > 3
+    assert max(parts) < 100_000
 
 
 def test_python_makes_none_by_itself_until_it_is_told_to_again(work: Work) -> None:
