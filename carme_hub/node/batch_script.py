@@ -243,7 +243,7 @@ def run_plan(folder: int, data: "Dict[str, Any]") -> int:
     if "carme-steps" in data["files"]:
         with open(__file__, encoding="utf-8") as own:
             write(folder, "carme-launch", own.read())  # whose checks the ranks make, on whichever node
-        beside = supervise.Beside(("/usr/bin/python3", "-IS", "carme-steps", os.getcwd()), "steps.sock")
+        beside = supervise.SocketActivated(("/usr/bin/python3", "-IS", "carme-steps", os.getcwd()), "steps.sock")
     supervisor = supervise.Supervisor(data["plan"], trim_log, beside=beside)
 
     def ended(status: int) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from carme_hub.training.templates import kernels, templates
+from carme_hub.training import templates
+from carme_hub.training.templates import kernels
 
 ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = ROOT / "share/carme_hub/training"
