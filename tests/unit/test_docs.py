@@ -112,3 +112,14 @@ def without_login(config: Any) -> Any:
     config = config.copy()
     config.CarmeAuthenticator.pop("authenticator_class", None)
     return config
+
+
+def test_each_journey_names_at_most_nine_files_that_are_there() -> None:
+    text = (DOCS / "explanation/journeys.md").read_text()
+    journeys = {
+        part.split("\n", 1)[0]: re.findall(r"^\d+\. `([^`]+)`", part, re.MULTILINE) for part in text.split("\n## ")[1:]
+    }
+    assert len(journeys) == 5
+    for name, files in journeys.items():
+        assert 1 < len(files) <= 9, name
+        assert [file for file in files if not (ROOT / file).is_file()] == [], name
