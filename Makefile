@@ -4,7 +4,7 @@ PYTHON ?= /usr/bin/python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo demo-down demo-check test unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
+.PHONY: help docs demo demo-down demo-check test unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
 
 help:  ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
@@ -59,6 +59,12 @@ lint: setup  ## ruff, mypy, import-linter, djlint
 	@$(BIN)/mypy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lint-imports
 	@$(BIN)/djlint --check --lint share/carme_hub/templates
+
+docs: setup  ## the docs as a site, in build/docs
+	@$(BIN)/uv pip install -q --python $(BIN)/python -e '.[docs]'
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@cp build/docs/site.html build/docs/index.html
+	@echo "[docs] build/docs/index.html"
 
 format: setup  ## let ruff and djlint put the code in order
 	@$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""``from carme_hub.training import distributed``: functions on many GPUs, and runs that are found again.
+"""``from carme_hub.training import distributed``: functions on many GPUs, and runs that are found again::
 
     results = distributed.run(train, {"epochs": 3}, n=4)     # one result for each rank
     run = distributed.start(train, n=4, name="long")         # goes on without this notebook

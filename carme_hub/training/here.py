@@ -1,10 +1,12 @@
-"""What code that trains may ask and say. It works the same alone: then there is one rank, and nobody listens.
+"""What code that trains may ask and say.
 
-from carme_hub.training import here
+It works the same alone: then there is one rank, and nobody listens::
 
-for step, batch in enumerate(loader):
-    loss = train(batch.to(here.device()))
-    here.step(step, total=len(loader), samples=len(batch), loss=loss)
+    from carme_hub.training import here
+
+    for step, batch in enumerate(loader):
+        loss = train(batch.to(here.device()))
+        here.step(step, total=len(loader), samples=len(batch), loss=loss)
 """
 
 from __future__ import annotations
