@@ -158,9 +158,8 @@ class _Settling:
                 settled = settled and self._is_decided(usage)
             elif detection.is_open(usage):
                 settled = settled and self._is_phantom(usage, session)
-            elif detection.is_ended(usage) and not self._is_decided(
-                usage
-            ):  # that stands, also when accounting is put right
+            # What was decided stands, also when accounting is put right.
+            elif detection.is_ended(usage) and not self._is_decided(usage):
                 if self._waits(usage, session):
                     self._done.waiting.append(charge_key(self._books.cluster, usage.job_id, usage.submitted))
                     settled = False

@@ -25,7 +25,7 @@ class Revoker:
         standing: says where a user stands. interval: seconds between two looks, 0 = never.
     """
 
-    def __init__(self, standing: Callable[[Any], Awaitable[AccountStatus]], interval: int, log: Any) -> None:
+    def __init__(self, standing: Callable[[Any], Awaitable[AccountStatus]], interval: float, log: Any) -> None:
         self.log = log
         self._standing, self._interval = standing, interval
         self._missing: dict[str, int] = {}

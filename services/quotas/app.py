@@ -61,7 +61,7 @@ class QuotasService(CarmeService):
 
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
-        from carme_hub.services.quotas.pages.pages import PAGES
+        from carme_hub.services.quotas.pages.routes import PAGES
         from carme_hub.services.quotas.rest.operations import API
 
         return [*API, *PAGES]

@@ -100,7 +100,7 @@ class ReservationsService(CarmeService):
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
         from carme_hub.services.reservations.application.hub_access import DOOR
-        from carme_hub.services.reservations.pages.pages import PAGES
+        from carme_hub.services.reservations.pages.routes import PAGES
         from carme_hub.services.reservations.rest.operations import API
 
         return [*API, *DOOR, *PAGES]

@@ -1,1 +1,1 @@
-"""More nodes for a running session."""
+"""More nodes for a running session: what they cost, opened and given back, and their job."""

@@ -1,1 +1,1 @@
-"""Sessions in the way of maintenance."""
+"""Sessions in the way of maintenance, and what their users are offered."""

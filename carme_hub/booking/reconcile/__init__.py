@@ -1,1 +1,1 @@
-"""Slurm is made to have what the calendar has."""
+"""Slurm is made to have what the calendar has, and what cannot be kept is moved or told."""

@@ -1,1 +1,1 @@
-"""``carme-hub doctor``."""
+"""``carme-hub doctor``: each file looks at one subject, says what is unsafe there, and the line that mends it."""

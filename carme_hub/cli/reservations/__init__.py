@@ -1,1 +1,1 @@
-"""``carme-hub reservations``."""
+"""``carme-hub reservations``: the calendar, asked of the reservations service by REST."""

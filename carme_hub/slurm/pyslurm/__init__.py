@@ -1,1 +1,1 @@
-"""Slurm through pyslurm."""
+"""Slurm 25.11 through pyslurm, in processes of its own."""

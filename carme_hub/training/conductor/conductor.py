@@ -3,7 +3,7 @@
 It holds the run's rendezvous, starts its ranks through the step broker, writes down what they say, and answers whoever
 asks how the run stands. When it ends the broker's connection closes, and with that every step of the run.
 
-``conduct.py`` is its program; ``static`` and ``elastic`` are the two kinds of runs.
+``conduct.py`` is its program; ``fixed_size.FixedSizeRun`` and ``elastic.elastic_run.ElasticRun`` are the two kinds.
 """
 
 from __future__ import annotations
@@ -189,7 +189,6 @@ class Conductor:
             "run": self.run.id,
             "ranks": self.asked.ranks,
             "backend": self.asked.backend,
-            "elastic": self.asked.elastic is not None,
             "gpus_per_task": self.asked.gpus_per_task or 0,
             "pull": list(self.asked.pull),
             "logdir": str(self.run.logdir),
@@ -238,9 +237,8 @@ class Conductor:
 
     def _watch_ends(self) -> None:
         """Tell ranks when their job ends, which may be extended while they run, and the hub that there is work."""
-        from carme_hub.training.session.activity import (
-            Activity,  # TLS takes a moment to import, and the ranks are waited for
-        )
+        # TLS takes a moment to import, and the ranks are waited for.
+        from carme_hub.training.session.activity import Activity
 
         activity = Activity()
         while not self.stopping.wait(ENDS):

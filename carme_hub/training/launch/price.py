@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from carme_hub.training.conductor.companion_price import cost, minutes, needs, room
-from carme_hub.training.elastic import price
+from carme_hub.training.elastic import price as elastic_price
 from carme_hub.training.run.description import counted
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.run.placement import place
@@ -22,7 +22,7 @@ def price_of(asked: RunOptions, environ: Mapping[str, str] = os.environ) -> str:
         CannotRun: the hub would refuse it, in its words.
     """
     if asked.elastic:
-        return price.of_run(asked, room(environ), environ)
+        return elastic_price.of_run(asked, room(environ), environ)
     where = place(asked, room(environ))
     if not where.companion:
         return ""

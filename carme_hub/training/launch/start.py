@@ -26,7 +26,7 @@ def tell(text: str) -> None:
 
 
 def begin(asked: RunOptions, say: Callable[[str], None] = tell, **what: Any) -> Run:
-    """Start a run of ``runs.create(asked, **what)``; what it costs beyond this session is said before.
+    """Start a run of ``run_folder.create(asked, **what)``; what it costs beyond this session is said before.
 
     Args:
         say: says a line to whoever runs this.

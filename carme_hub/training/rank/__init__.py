@@ -1,1 +1,1 @@
-"""What runs in each rank."""
+"""What runs in each rank: its program, its heartbeat, and what is put right in torch, Horovod and MPI."""

@@ -55,7 +55,6 @@ class RankConfig:
     kind: str
     ranks: int
     backend: str
-    elastic: bool
     gpus_per_task: int
     address: str
     port: int

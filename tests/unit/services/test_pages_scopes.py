@@ -14,7 +14,7 @@ from tornado.httpclient import HTTPResponse
 
 from carme_hub.accounting.requests import Requests
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.services.quotas.pages.pages import PAGES
+from carme_hub.services.quotas.pages.routes import PAGES
 from carme_hub.services.quotas.rest.base import ROOT
 from carme_hub.services.quotas.rest.operations import ROUTES
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL

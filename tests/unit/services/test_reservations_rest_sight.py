@@ -15,7 +15,7 @@ from icalendar import Calendar
 
 from carme_hub.errors import StoreError
 from carme_hub.services.reservations.application.feed import Feeds
-from carme_hub.services.reservations.pages.pages import PAGES
+from carme_hub.services.reservations.pages.routes import PAGES
 from carme_hub.services.reservations.scopes import READ, READ_ALL, WRITE
 
 SECRET = f"{'0' * 16}-{'s' * 43}"

@@ -1,4 +1,4 @@
-"""Pages."""
+"""Which page answers at which address of the reservations service."""
 
 from typing import Any
 

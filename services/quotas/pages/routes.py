@@ -1,4 +1,4 @@
-"""Pages."""
+"""Which page answers at which address of the quotas service."""
 
 from typing import Any
 
