@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from carme_hub.booking.reconcile import reasons
+from carme_hub.booking import messages
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence
 from carme_hub.domain.calendar.reservations import HOLDING, NotPossible, Reservation, State
@@ -143,7 +143,7 @@ def _looked_at(
             price=price,
             gpus=found[0].gpus,
             needs_approval=bool(asks) and not who.admin and needs_approval(rules.rule, whole),
-            notes=reasons.notes(supply, wish.need, fit.places[0], wanted[0].profile),
+            notes=messages.notes(supply, wish.need, fit.places[0], wanted[0].profile),
         )
     try:
         if asks:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from carme_hub.booking.reconcile import reasons
+from carme_hub.booking import messages
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
@@ -64,7 +64,7 @@ def moved(
 def clear(office: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
     """Take back the problems that a maintenance made, which is written as cancelled, released or moved by now."""
     for each in _in_its_way(writes, it):
-        if each.problem.startswith(reasons.MAINTENANCE):
+        if each.problem.startswith(messages.MAINTENANCE):
             problem = problem_left(writes, each, each, now)
             if problem != each.problem:
                 _save(office, writes, each.but(problem=problem), actor)
@@ -72,12 +72,12 @@ def clear(office: BookingContext, writes: ReservationWrites, it: Reservation, no
 
 def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, now: int) -> str:
     """Return the problem of a booking as it is now: that of other places or of maintenance may be over."""
-    if not old.problem.startswith(reasons.MAINTENANCE):
+    if not old.problem.startswith(messages.MAINTENANCE):
         return old.problem if new.places == old.places else ""
     nodes = {place.node for place in new.places}
     for each in reads.overlapping(new.period):
         if each.kind is Kind.MAINTENANCE and any(place.node in nodes for place in each.places):
-            return reasons.maintenance_problem(each, new, now)
+            return messages.maintenance_problem(each, new, now)
     return ""
 
 
@@ -91,7 +91,7 @@ def _whole(office: BookingContext, nodes: Collection[str]) -> tuple[Place, ...]:
         raise BadBooking("Name the nodes that are maintained.")
     if unknown := [node for node in wanted if node not in spots]:
         raise NoSuchGpus(
-            f"{reasons.listed([each[:60] for each in unknown])}: no such node has GPUs that can be booked."
+            f"{messages.listed([each[:60] for each in unknown])}: no such node has GPUs that can be booked."
         )
     found = (spots[node] for node in wanted)
     return tuple(Place(spot.node, spot.type, spot.count, 1, True, spot.count * spot.cpus) for spot in found)
@@ -114,7 +114,7 @@ def _in_its_way(reads: ReservationReads, it: Reservation) -> list[Reservation]:
 
 
 def _told(it: Reservation, booking: Reservation, now: int) -> Reservation:
-    return booking.but(problem=reasons.maintenance_problem(it, booking, now))
+    return booking.but(problem=messages.maintenance_problem(it, booking, now))
 
 
 def _elsewhere(

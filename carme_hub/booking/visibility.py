@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from carme_hub.booking.reconcile import reasons
+from carme_hub.booking import messages
 from carme_hub.domain.calendar.capacity import Capacity, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State
@@ -133,7 +133,7 @@ def supply(office: BookingContext) -> Facts:
         tuple(NodeFacts(name, nodes[name]) for name in sorted(nodes)),
         known.by_node,
         known.share,
-        reasons.not_exact(known),
+        messages.not_exact(known),
         known.by_license,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from carme_hub.booking.maintenance import NOTICE
-from carme_hub.booking.reconcile.reasons import listed
+from carme_hub.booking.messages import listed
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, in_the_way
 from carme_hub.domain.calendar.slurm_reservations import PREFIX

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from carme_hub.booking import messages
 from carme_hub.booking.calendar import Supply
 from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, is_out
 from carme_hub.domain.calendar.capacity import Capacity, OccupiedGpus, Place
@@ -25,8 +26,6 @@ from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, 
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, stem_of
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.resources import Node
-
-from . import reasons as words
 
 #: Seconds before its start from which a booking is looked at.
 SOON = 86_400
@@ -69,7 +68,7 @@ class ViolationReason:
     @property
     def words(self) -> str:
         """Return the reasons in a row."""
-        return words.listed([*self.nodes.values()]) if self.nodes else self.other
+        return messages.listed([*self.nodes.values()]) if self.nodes else self.other
 
 
 class ViolationCheck:
@@ -218,7 +217,7 @@ class ViolationCheck:
         left -= sum(each.own for each in same if each.period.start <= at < each.period.end)
         if left >= reservation.own or not gone:
             return ""
-        return f"only {max(0, left)} of its {reservation.own} × {type} are left: {words.listed(gone)}"
+        return f"only {max(0, left)} of its {reservation.own} × {type} are left: {messages.listed(gone)}"
 
     def _when(self, reservation: Reservation) -> str:
         return "run" if reservation.period.start <= self._seen.now else "may still run then"
@@ -240,8 +239,8 @@ def problem(reservation: Reservation, why: ViolationReason, now: int, *, in_use:
     """Return the sentence for the owner of what cannot be kept, and has no other place."""
     if why.maintenance is not None:
         # Its days are told from today, so it is written once.
-        known = reservation.problem.startswith(words.MAINTENANCE)
-        return reservation.problem if known else words.maintenance_problem(why.maintenance, reservation, now)
+        known = reservation.problem.startswith(messages.MAINTENANCE)
+        return reservation.problem if known else messages.maintenance_problem(why.maintenance, reservation, now)
     begin = f"This booking cannot be kept as it is: {why.words}"
     if not why.nodes:
         return f"{begin}. It is tried again every half minute; ask an administrator."
@@ -254,7 +253,7 @@ def moved(old: Reservation, new: Sequence[Place], why: ViolationReason, *, waite
     """Return why a reservation has other places, in the words of its reason."""
     after = frozenset(place.node for place in new)
     left, come = sorted(old.nodes - after), sorted(after - old.nodes)
-    where = f"moved from {words.listed(left)} to {words.listed(come or sorted(after))}: {why.words}"
+    where = f"moved from {messages.listed(left)} to {messages.listed(come or sorted(after))}: {why.words}"
     # Slurm holds the jobs that wait for a reservation that is deleted, and it is made anew on the other nodes.
     return f"{where}. Stop and start again what waited for it" if waited else where
 

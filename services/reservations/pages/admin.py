@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from carme_hub.booking.reconcile.reasons import listed
+from carme_hub.booking.messages import listed
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from front_desk import HOUR, NOW, ROOT, FrontDesk, at, who
 
-from carme_hub.booking.reconcile.reasons import NO_MEMORY
+from carme_hub.booking.messages import NO_MEMORY
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import State
 from carme_hub.domain.quotas.booking_rules import BookingRule

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from forged_reservations import HOUR, NOW, Kept, node
 
-from carme_hub.booking.reconcile import reasons
+from carme_hub.booking import messages
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, Step
@@ -279,7 +279,7 @@ async def test_maintenance_in_the_calendar_is_in_slurm_and_its_problem_stays_as_
         {"n1"},
         frozenset(),
     )
-    assert kept.get(one).problem == reasons.maintenance_problem(over, one, NOW)
+    assert kept.get(one).problem == messages.maintenance_problem(over, one, NOW)
     told = len(kept.told)
     kept.slurm.now += 4 * DAY * HOUR  # its days are said in other words by now
     await kept.at(4 * DAY * HOUR + 120)
@@ -320,7 +320,7 @@ async def test_a_maintenance_that_ends_by_itself_is_no_problem_and_who_could_not
     window = one.but(id="maintenance", kind=Kind.MAINTENANCE, account="", owner="root", period=period)
     with kept.calendar.store.transaction("lab") as writes:
         writes.add([window])
-    kept.save(one.but(problem=reasons.maintenance_problem(window, one, NOW)))
+    kept.save(one.but(problem=messages.maintenance_problem(window, one, NOW)))
     await kept.at(4 * HOUR - 30)
     assert kept.get(one).problem
     await kept.at(4 * HOUR + 60)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from forged_reservations import HOUR, NOW, Kept, node
 
-from carme_hub.booking.reconcile import reasons
+from carme_hub.booking import messages
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Phase
@@ -116,10 +116,10 @@ async def test_what_slurm_refuses_is_said_with_its_words(kept: Kept) -> None:
 
 async def test_the_calendar_says_before_it_is_booked_what_is_not_kept_exactly(kept: Kept) -> None:
     one = await kept.book()
-    said = reasons.not_exact(kept.supply())
+    said = messages.not_exact(kept.supply())
     for part in ("other nodes", "on one node", "--licenses", "shards"):
         assert part in said
-    assert reasons.notes(kept.supply(), one.need, one.places) == (said,)
+    assert messages.notes(kept.supply(), one.need, one.places) == (said,)
 
 
 async def test_what_slurm_adds_up_without_need_is_made_in_the_order_of_the_starts(kept: Kept) -> None:

@@ -13,7 +13,7 @@ from forged_calendar_pages import HOUR, NOW, Site, running
 from icalendar import Calendar
 from tornado.httpclient import HTTPResponse
 
-from carme_hub.booking.reconcile.reasons import NO_MEMORY
+from carme_hub.booking.messages import NO_MEMORY
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.reservations import State
 from carme_hub.services.reservations.rest.operations import ROUTES, openapi_document
