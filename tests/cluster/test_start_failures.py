@@ -158,7 +158,7 @@ CASES: dict[str, tuple[dict[str, Any], Provoke]] = {
 }
 
 
-#: No file system here has quotas: tests/unit/test_launch.py forges what the system says then.
+#: No file system here has quotas: tests/unit/test_batch_script.py forges what the system says then.
 FORGED = "The quota is used up"
 
 

@@ -1,7 +1,7 @@
 """Tests here run on SQLite and on PostgreSQL."""
 
 import pytest
-from front_desk import FrontDesk
+from booking_parts import FrontDesk
 from rig.databases import database_url, engine, one_postgres, store, stores
 
 from carme_hub.store.ledger.writes import LedgerStore

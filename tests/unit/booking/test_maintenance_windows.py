@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from front_desk import HOUR, ROOT, SPOTS, FrontDesk, PurseOf, at, who
+from booking_parts import HOUR, ROOT, SPOTS, FrontDesk, PurseOf, at, who
 
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken
 from carme_hub.domain.calendar.capacity import Spot

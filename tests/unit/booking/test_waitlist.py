@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from front_desk import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
+from booking_parts import GPU_HOUR, HOUR, ROOT, FrontDesk, PurseOf, at, who, wish
 
 from carme_hub.booking.calendar import NoSuchGpus
 from carme_hub.booking.waitlist import TOO_LATE

@@ -1,0 +1,95 @@
+"""The doctor on a bare machine: what the settings name and the machine has not is said, each by its setting."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from carme_hub.cli.doctor.command import UNSAFE, UNSEEN, DoctorApp
+from carme_hub.cli.doctor.findings import Finding, advice, unknown, unsafe
+
+SHIPPED = Path(__file__).parents[4] / "jupyterhub_config.py"
+STATE = "/var/lib/carme-hub"
+
+
+def examined(file: Path) -> dict[str, Finding]:
+    return {found.setting: found for found in DoctorApp(config_path=str(file), no_slurm=True).examine(file)}
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without any program, and the configuration that is shipped."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CONFIGPROXY_AUTH_TOKEN", raising=False)
+    file = tmp_path / "jupyterhub_config.py"
+    file.write_text(SHIPPED.read_text().replace(STATE, str(tmp_path / "state")))
+    return file
+
+
+def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: Path) -> None:
+    found = examined(bare)
+    assert "10.0.0.1 is no address of this machine" in found["JupyterHub.hub_bind_url"].why
+    assert "configurable-http-proxy is not on this machine" in found["ConfigurableHTTPProxy.command"].why
+    assert "/usr/local/libexec/carme-submit is not on this machine" in found["CarmeSlurm.submit_command"].why
+    assert "sudo is not on this machine" in found["CarmeSlurm.submit_via"].why
+    assert "/opt/carme-hub/images/default is not on this machine" in found["SlurmContainerSpawner.images"].why
+    assert "JupyterHub.trusted_alt_names" not in found
+
+
+def test_a_certificate_that_will_not_name_the_hub_is_named(bare: Path) -> None:
+    lines = [line for line in bare.read_text().splitlines() if "trusted_alt_names" not in line]
+    bare.write_text("\n".join(lines))
+    found = examined(bare)["JupyterHub.trusted_alt_names"]
+    assert "does not name 10.0.0.1" in found.why
+    assert found.mend == 'c.JupyterHub.trusted_alt_names = ["IP:10.0.0.1"]'
+
+
+def test_a_certificate_that_is_there_and_does_not_name_the_hub_is_to_be_made_anew(bare: Path) -> None:
+    text = bare.read_text().replace("10.0.0.1:8081", "127.0.0.1:8081")
+    bare.write_text(text)
+    certificates = bare.parent / "state" / "internal-ssl" / "hub-internal"
+    certificates.mkdir(parents=True)
+    openssl = shutil.which("openssl", path=os.defpath)
+    assert openssl is not None
+    names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    made = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=hub", *names]
+    where = ["-keyout", certificates / "hub-internal.key", "-out", certificates / "hub-internal.crt"]
+    subprocess.run([openssl, "req", *made, *where], check=True, capture_output=True)
+    assert "JupyterHub.trusted_alt_names" not in examined(bare)
+    bare.write_text(text.replace("127.0.0.1:8081", "127.0.0.2:8081"))
+    found = examined(bare)
+    assert "JupyterHub.hub_bind_url" not in found
+    assert "start proxy and hub" in found["JupyterHub.trusted_alt_names"].mend
+
+
+def test_an_address_that_no_name_server_knows_is_named(bare: Path) -> None:
+    bare.write_text(bare.read_text().replace("10.0.0.1:8081", "nowhere.invalid:8081"))
+    assert "no name that this machine knows" in examined(bare)["JupyterHub.hub_bind_url"].why
+
+
+@pytest.mark.parametrize(
+    ("findings", "accept", "status"),
+    [
+        ([], [], 0),
+        ([advice("a", 1, "", "")], [], 0),
+        ([unknown("a", "", "")], [], UNSEEN),
+        ([unknown("a", "", "")], ["a"], 0),
+        ([unknown("a", "", ""), unsafe("b", 1, "", "")], [], UNSAFE),
+    ],
+)
+def test_what_could_not_be_looked_at_is_not_called_safe(
+    findings: list[Finding], accept: list[str], status: int
+) -> None:
+    assert DoctorApp(accept=accept).report(findings) == status
+
+
+def test_the_command_ends_with_that_status(bare: Path) -> None:
+    argv = [sys.executable, "-c", "from carme_hub.cli.app import main; main()", "doctor", "--config", str(bare)]
+    done = subprocess.run([*argv, "--no-slurm"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == UNSAFE, done.stderr
+    assert "carme-submit is not on this machine" in done.stdout

@@ -1,0 +1,111 @@
+"""What is in the folders is in the package, and a wheel from a clean clone works by itself."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LINKED = ("sandbox", "services", "spawners")
+
+
+@pytest.fixture(scope="module")
+def setup_cfg() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def test_every_package_folder_is_listed(setup_cfg: configparser.ConfigParser) -> None:
+    listed = setup_cfg["options"]["packages"].split()
+    folders = {
+        ".".join(("carme_hub", *init.parent.relative_to(base).parts))
+        for base in [ROOT / "carme_hub"]
+        for init in base.rglob("__init__.py")
+        if not any(part in LINKED for part in init.relative_to(base).parts)
+    }
+    for name in LINKED:
+        for init in (ROOT / name).rglob("__init__.py"):
+            folders.add(".".join(("carme_hub", *init.parent.relative_to(ROOT).parts)))
+    assert sorted(listed) == sorted(folders)
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    for base in ("carme_hub", *LINKED):
+        for file in (ROOT / base).rglob("*.py"):
+            assert (file.parent / "__init__.py").exists(), f"{file.parent} has no __init__.py"
+
+
+def test_every_shared_file_is_listed(setup_cfg: configparser.ConfigParser) -> None:
+    listed = {(target, file) for target, files in setup_cfg["options.data_files"].items() for file in files.split()}
+    there = {
+        (str(file.parent.relative_to(ROOT)), str(file.relative_to(ROOT)))
+        for file in (ROOT / "share").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert listed == there
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_links_are_links(name: str) -> None:
+    link = ROOT / "carme_hub" / name
+    assert link.is_symlink()
+    assert str(link.readlink()) == f"../{name}"
+
+
+def run(*argv: str | Path) -> str:
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, timeout=120, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_wheel_from_a_clean_clone_works_by_itself(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    if (ROOT / ".git").exists():
+        run("git", "clone", "--quiet", ROOT, clone)
+        tracked = set(run("git", "-C", clone, "ls-files").split())
+    else:
+        shutil.copytree(ROOT, clone, symlinks=True, ignore=shutil.ignore_patterns(".venv", "build", "*.egg-info"))
+        tracked = {str(file.relative_to(clone)) for file in clone.rglob("*") if file.is_file()}
+    uv = Path(sys.executable).with_name("uv")
+    run(uv, "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", tmp_path, clone)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    for file in sorted(tracked):
+        top, _, rest = file.partition("/")
+        if not rest.endswith(".py") and top != "share":
+            continue
+        if top == "share":
+            assert any(name.endswith(f".data/data/{file}") for name in inside), file
+        elif top == "carme_hub" or top in LINKED:
+            name = file if top == "carme_hub" else f"carme_hub/{file}"
+            assert name in inside, file
+    fresh = tmp_path / "fresh"
+    run(uv, "venv", "--quiet", "--python", sys.executable, fresh)
+    run(uv, "pip", "install", "--quiet", "--python", fresh / "bin/python", wheel)
+    assert run(fresh / "bin/carme-hub", "--version").strip() == _version()
+    where = run(fresh / "bin/python", "-c", "from carme_hub.paths import share_folder as f; print(f())").strip()
+    assert where == str(fresh / "share" / "carme_hub")
+    code = """if True:
+        from importlib.metadata import entry_points
+        for group in ("jupyterhub.spawners", "jupyterhub.authenticators"):
+            for point in entry_points(group=group):
+                if point.name in ("carme", "carme-slurm"):
+                    print(point.name, point.load().__name__)
+    """
+    assert set(run(fresh / "bin/python", "-c", code).splitlines()) == {
+        "carme CarmeAuthenticator",
+        "carme-slurm SlurmContainerSpawner",
+    }
+
+
+def _version() -> str:
+    import carme_hub
+
+    return carme_hub.__version__

@@ -1,0 +1,107 @@
+"""A companion's job is its session's with something else in it: no server, no secret, what keeps the nodes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_job_script import ALICE, IMAGE
+
+from carme_hub.containers.registry import runtime
+from carme_hub.domain.cluster.resources import Gpus
+from carme_hub.domain.sessions.session import Request
+from carme_hub.node import companion
+from carme_hub.spawners.companions.script import KEEP, render_companion
+from carme_hub.spawners.job_script import LAUNCH, RANK, Site, session_folder
+
+SITE = Site(runtime("bubblewrap"), grace=2)
+BIG = Request(
+    "a100", "default", Gpus("a100", 4), cpus=3, memory_mib=2048, time_limit=30, account="physics", nodes=2, nice=5
+)
+PARENT = "11111111-2222-3333-4444-555555555555"
+OWN = "66666666-7777-8888-9999-000000000000"
+
+
+def document() -> dict[str, Any]:
+    return dict(json.loads(render_companion(OWN, PARENT, ALICE, BIG, IMAGE, SITE).data))
+
+
+def test_it_is_submitted_for_all_its_nodes() -> None:
+    spec = render_companion(OWN, PARENT, ALICE, BIG, IMAGE, SITE)
+    assert (spec.name, spec.nodes, spec.gpus, spec.gpus_per_node) == (
+        f"carme-{OWN}",
+        2,
+        Gpus("a100", 4),
+        Gpus("a100", 2),
+    )
+    assert (spec.cpus, spec.memory_mib, spec.time_limit, spec.account, spec.nice) == (3, 2048, 30, "physics", 5)
+    assert spec.script == LAUNCH
+    assert spec.session_folder == session_folder(ALICE, OWN)
+    licensed = replace(SITE, licenses={"a100": "gpu_a100"})
+    assert render_companion(OWN, PARENT, ALICE, BIG, IMAGE, licensed).extra["licenses"] == "gpu_a100:4"
+
+
+def test_it_has_no_server_and_what_ranks_need() -> None:
+    found = document()
+    assert "singleuser" not in found
+    assert set(found["files"]) == {"carme-keep", "carme-rank", "carme-launch", "carme-supervise"}
+    assert found["files"]["carme-rank"]["text"] == RANK
+    assert found["files"]["carme-launch"]["text"] == LAUNCH
+    assert found["files"]["carme-keep"] == {"mode": 0o700, "text": KEEP}
+    folder = session_folder(ALICE, OWN)
+    argv = ["/usr/bin/python3", "-IS", f"{folder}/carme-keep", session_folder(ALICE, PARENT)]
+    assert found["plan"] == {"argv": argv, "supervise": "exec", "grace": SITE.grace}
+    assert "@CARME_ARGV@" in found["rank"]["plan"]["argv"]
+    assert (found["session"], found["session_folder"]) == (OWN, folder)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Any:
+    """The program at work in a folder of its own, beside its session's."""
+    for name in ("own", "session"):
+        (tmp_path / name).mkdir()
+    program = tmp_path / "own/carme-keep"
+    program.write_text(KEEP.replace("EVERY = 2.0", "EVERY = 0.05"))
+    argv = [sys.executable, "-IS", str(program), str(tmp_path / "session")]
+    process = subprocess.Popen(argv, cwd=tmp_path / "own")
+    time.sleep(0.4)
+    assert process.poll() is None
+    yield process, tmp_path
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("mark", ["session/end.json", "own/release"])
+def test_it_lets_the_nodes_go_when_its_session_has_ended_or_it_is_told_to(kept: Any, mark: str) -> None:
+    process, folder = kept
+    (folder / mark).touch()
+    assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_and_the_warning_before_the_time_limit_does_not(kept: Any, number: int) -> None:
+    process, _ = kept
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(10) == 0
+
+
+def test_a_session_folder_that_cannot_be_seen_ends_nothing(kept: Any) -> None:
+    process, folder = kept
+    (folder / "session").rmdir()
+    time.sleep(0.3)
+    assert process.poll() is None
+
+
+def test_it_asks_for_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert companion.main([]) == companion.main(["relative"]) == 2
+    assert "folder" in capsys.readouterr().err
