@@ -44,8 +44,8 @@ hub-suite: setup  ## JupyterHub's own tests with our spawner in place of its own
 other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built from Debian's source archive (minutes, once)
 	@set -o pipefail; prefix=$$($(BIN)/carme-hub sandbox build-slurm 24.11 | tee >(cat >&2) | tail -n 1) && \
 		CARME_TEST_SLURM=$$prefix $(BIN)/python -m pytest -q \
-		tests/cluster/test_sandbox_limits.py tests/cluster/test_sessions_run.py \
-		tests/cluster/test_reservations_in_slurm.py tests/cluster/test_licenses_on_slurm.py
+		tests/cluster/sandbox/test_sandbox_limits.py tests/cluster/sessions/test_sessions_run.py \
+		tests/cluster/calendar/test_reservations_in_slurm.py tests/cluster/slurm/test_licenses_on_slurm.py
 
 nightly: setup  ## the long version: every crash point and every storm 20 times, more chance
 	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from container_parts import KINDS, kind_of
 from steps_parts import STUBBORN, Job
-from test_containers import KINDS, kind_of
 
 from carme_hub.sandbox import Cluster
 

@@ -22,7 +22,7 @@ from session_parts import Seen, message
 
 from carme_hub.sandbox import Cluster
 
-PAGE = Path(__file__).parents[2] / "docs/reference/start-failures.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/start-failures.md"
 PORT = 45999
 HOME = Path("/home/tina")
 
@@ -158,7 +158,7 @@ CASES: dict[str, tuple[dict[str, Any], Provoke]] = {
 }
 
 
-#: No file system here has quotas: tests/unit/test_batch_script.py forges what the system says then.
+#: No file system here has quotas: tests/unit/node/test_batch_script.py forges what the system says then.
 FORGED = "The quota is used up"
 
 

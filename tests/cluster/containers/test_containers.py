@@ -11,16 +11,11 @@ from tempfile import gettempdir
 from typing import Any
 
 import pytest
+from container_parts import KINDS, kind_of
 from notebooks import TOKEN, HubThatOnlyListens, Session
 
-from carme_hub.containers.apptainer import Apptainer
-from carme_hub.containers.bubblewrap import Bubblewrap
-from carme_hub.containers.charliecloud import Charliecloud
-from carme_hub.containers.images import read_image
-from carme_hub.containers.podman import Podman
-from carme_hub.containers.runtime import Bind, Image, Runtime
+from carme_hub.containers.runtime import Bind
 from carme_hub.sandbox import Cluster
-from carme_hub.sandbox.images.apptainer import ensure_apptainer
 from carme_hub.sandbox.images.build import build_default_image, build_full_image, build_training_image
 
 PROBE = """
@@ -70,21 +65,6 @@ for name in ("/given", "/lent"):
     except OSError as error:
         print(name, error.strerror)
 """
-
-KINDS = ("bubblewrap", "bubblewrap-full", "charliecloud", "apptainer", "podman")
-
-
-def kind_of(name: str) -> tuple[Runtime, Image]:
-    """Return a runtime and an image that it takes."""
-    if name == "bubblewrap":
-        return Bubblewrap(), read_image(build_default_image())
-    full = read_image(build_full_image())
-    if name == "bubblewrap-full":
-        return Bubblewrap(), full
-    if name == "podman":
-        # crun refuses a hybrid of cgroup v1 and v2, and virtual GPUs have no CDI file.
-        return Podman(engine="runc", device=""), full
-    return (Charliecloud(), full) if name == "charliecloud" else (Apptainer(str(ensure_apptainer())), full)
 
 
 @pytest.fixture(scope="module")
