@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from rig.faults import nightly, server_process
+from rig.faults import server_process
 from rig.hub import Hub, wait_for
+from rig.nightly import NIGHTLY
 from rig.oracle import Oracle
 from rig.truth import Truth
 
@@ -24,7 +25,7 @@ LABELS = (*BEFORE_SUBMIT, *AFTER_SUBMIT, "cancel-wanted", "any-moment")
 USERS = ("alice", "bob", "tina", "ada")
 
 
-@pytest.mark.parametrize("seed", range(20 if nightly() else 3))
+@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 3))
 def test_a_hub_killed_around_submit_leaves_one_job_or_an_honest_end(
     seed: int, hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:

@@ -318,8 +318,3 @@ def server_token(session: str) -> str:
 def seconds_since(begun: float) -> float:
     """Return how long ago a reading of the monotonic clock was."""
     return time.monotonic() - begun
-
-
-def nightly() -> bool:
-    """Return whether the long variants are to run."""
-    return os.environ.get("CARME_NIGHTLY") == "1"

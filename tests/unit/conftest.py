@@ -9,12 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
 import pytest
-from hypothesis import HealthCheck, settings
 from traitlets.config import Application
-
-# How fast examples come is the machine's matter, not the code's.
-settings.register_profile("unit", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-settings.load_profile("unit")
 
 
 @pytest.fixture(autouse=True, scope="module")

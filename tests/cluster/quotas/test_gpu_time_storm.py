@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rig.databases import OnePostgres, one_postgres
-from rig.faults import nightly
 from rig.hub import Hub, Person, wait_for
+from rig.nightly import NIGHTLY
 from storm_parts import PATIENCE, USERS, Choice, Storm, storm_hub
 
 from carme_hub.sandbox.demo import WIDE
@@ -79,7 +79,7 @@ def begun(storm: Storm) -> bool:
     return all(job["state"] == "RUNNING" or job["reason"] in ("Resources", "Priority") for job in storm.site.jobs())
 
 
-@pytest.mark.parametrize("repeat", range(20 if nightly() else 2))
+@pytest.mark.parametrize("repeat", range(20 if NIGHTLY else 2))
 def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: Storm, repeat: int) -> None:
     began = time.monotonic()
     second, first = storm.second_service(), storm.service()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 from plain_facts import DAY, Gift, Held, Moment, Wish
 from policies_by_chance import CLOCKS, policies
+from rig.nightly import NIGHTLY
 from story_by_chance import ACCOUNTS, PEOPLE, Story, one_of
 
 from carme_hub.accounting.admission import extend, release, standing, undo_extension
@@ -322,8 +322,7 @@ def _about(found: Anomaly) -> Any:
 
 def test_the_ledger_and_its_rules_agree_with_plain_sums_whatever_happens(empty: Path) -> None:
     Everybody.empty = empty
-    nightly = os.environ.get("CARME_NIGHTLY") == "1"
     # To make a story short takes minutes, so only the nightly run does it.
-    phases = [each for each in Phase if nightly or each is not Phase.shrink]
-    few = settings(max_examples=500 if nightly else 20, stateful_step_count=50, phases=phases)
+    phases = [each for each in Phase if NIGHTLY or each is not Phase.shrink]
+    few = settings(max_examples=500 if NIGHTLY else 20, stateful_step_count=50, phases=phases)
     run_state_machine_as_test(Everybody, settings=few)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
 
 import pytest
 from booking_parts import GPU_HOUR, HOUR, NOW, ROOT, SPOTS, FrontDesk, PurseOf, at, who, wish
+from rig.nightly import NIGHTLY
 
 from carme_hub.booking.bookings import Booker, Bookings, FreeOfCharge
 from carme_hub.booking.calendar import BookingRequest, NoSuchGpus, SlotTaken, Time
@@ -20,7 +20,7 @@ from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import LedgerStore
 
-REPEATS = 20 if os.environ.get("CARME_NIGHTLY") else 2
+REPEATS = 20 if NIGHTLY else 2
 
 
 async def refused(front: FrontDesk, wanted: BookingRequest, by: Booker | None = None) -> Refused:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Sequence
 
 import pytest
+from rig.nightly import NIGHTLY
 
 from carme_hub.booking.calendar import BookingRequest, Calendar, NoSuchGpus, SlotTaken, Supply, Time
 from carme_hub.domain.calendar.capacity import Need, OccupiedGpus, Spot
@@ -19,7 +19,7 @@ from carme_hub.store.reservations import ReservationStore
 HOUR = 3600
 NOW = 1_795_000_000
 SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8), Spot("n3", "h100", 2, 8))
-REPEATS = 20 if os.environ.get("CARME_NIGHTLY") else 2
+REPEATS = 20 if NIGHTLY else 2
 
 
 @pytest.fixture

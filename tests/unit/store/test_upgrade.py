@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from rig.databases import OnePostgres, one_postgres
+from rig.nightly import NIGHTLY
 from sqlalchemy import insert, text
 
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind
@@ -29,7 +30,6 @@ from carme_hub.store.sessions import SessionStore
 from carme_hub.store.tables import ledger
 
 __all__ = ["one_postgres"]
-NIGHTLY = os.environ.get("CARME_NIGHTLY") == "1"
 #: All earlier ones by night; else the oldest, which has the longest way and goes through all, and the newest, whose way
 #: most sites go.
 EARLIER = [f"carme{number:04}" for number in range(1, int(str(head_revision()).removeprefix("carme")))]

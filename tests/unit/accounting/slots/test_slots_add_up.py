@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -12,6 +11,7 @@ from forged_site import ADA, DAY, GRANTED_ONLY, HOUR, Site, a100
 from forged_slots import Till, slot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rig.nightly import NIGHTLY
 
 from carme_hub.accounting.admission import admit, extend, release, undo_extension
 from carme_hub.accounting.credit_expiry import expire_all
@@ -28,7 +28,7 @@ from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.ledger.writes import Filter
 
 LIMIT = 20 * GPU_HOUR
-EXAMPLES = 300 if os.environ.get("CARME_NIGHTLY") == "1" else 20
+EXAMPLES = 300 if NIGHTLY else 20
 _numbers = count(1)
 _pick = st.integers(0, 5)
 _gpus = st.integers(1, 4)
