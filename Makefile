@@ -4,7 +4,7 @@ PYTHON ?= /usr/bin/python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help docs demo demo-down demo-check test unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
+.PHONY: help docs demo demo-down demo-check test test-changed unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
 
 help:  ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
@@ -21,12 +21,18 @@ demo-down: setup  ## end the demo and everything it started
 demo-check: setup  ## walk through the demo with a real browser, with screenshots
 	@$(BIN)/python -m pytest tests/browser -q -n 2 --dist loadfile
 
-test: setup lint unit cluster faults  ## everything
-	@# Each of these leaves a processor idle half of the time. Their output comes when each is done.
-	@echo "[test] the browser's tests, beside them JupyterHub's own, then those on Slurm 24.11 (eight minutes)"
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target browser hub-suite other-slurm
+test: setup  ## everything that a release needs, in a quarter of an hour on two cores
+	@# Two at a time: each leaves a processor idle half of the time. Their output comes when each is done.
+	@echo "[test] ruff, mypy and the others, beside them the unit tests (four minutes)"
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit lint
+	@echo "[test] stories on a real Slurm, faults, a browser, JupyterHub's own tests, Slurm 24.11 (eleven minutes)"
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target cluster hub-suite faults other-slurm browser
 
-unit: setup  ## what needs nothing real; five minutes
+test-changed: setup  ## the unit tests that a change since BASE (HEAD) can reach, in a minute or two
+	@tests=$$($(BIN)/python tests/changed.py $(BASE)) && if [ -n "$$tests" ]; then \
+		$(BIN)/python -m pytest $$tests -q -n 2 --dist worksteal; else echo "[test-changed] nothing has changed"; fi
+
+unit: setup  ## what needs nothing real
 	@$(BIN)/python -m pytest tests/unit -q -n 3 --dist worksteal
 
 cluster: setup  ## the stories on a real Slurm
@@ -47,11 +53,8 @@ other-slurm: setup  ## sessions, limits and reservations on Slurm 24.11, built f
 		tests/cluster/sandbox/test_sandbox_limits.py tests/cluster/sessions/test_sessions_run.py \
 		tests/cluster/calendar/test_reservations_in_slurm.py tests/cluster/slurm/test_licenses_on_slurm.py
 
-nightly: setup  ## the long version: every crash point and every storm 20 times, more chance
-	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/unit -q -n auto --dist worksteal
-	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/cluster -q
-	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/faults -q
-	@CARME_NIGHTLY=1 $(BIN)/python -m pytest tests/browser -q
+nightly: setup  ## the long version: every row, every earlier release, every crash point 20 times
+	@CARME_NIGHTLY=1 $(MAKE) --no-print-directory lint unit cluster faults browser hub-suite other-slurm
 
 lint: setup  ## ruff, mypy, import-linter, djlint
 	@$(BIN)/ruff check .

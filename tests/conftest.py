@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rig.fixtures import cluster, demo_hub, hub, hub_environment, quiet
-from rig.nightly import NIGHTLY, is_left
+from rig.nightly import NIGHTLY, is_left, names_nothing
 
 __all__ = ["cluster", "demo_hub", "hub", "hub_environment", "quiet"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the nightly run what is for it alone."""
-    left = [] if NIGHTLY else [item for item in items if is_left(item)]
+    whole = all(Path(str(arg)).is_dir() for arg in config.args) and not config.option.keyword
+    if whole and (stale := names_nothing(items)):
+        raise pytest.UsageError(f"tests/rig/nightly.py names tests that are not there: {'; '.join(stale)}")
+    left = set() if NIGHTLY else {item for item in items if is_left(item)}
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]

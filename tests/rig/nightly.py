@@ -1,38 +1,145 @@
 """What `make test` leaves to `make nightly`.
 
-A test, or one row of its table, that is marked ``nightly`` runs with ``CARME_NIGHTLY=1`` only: long repeats, every
-earlier release, and what a change in one folder alone can break (a container runtime, a way to submit), where one
-of its kind runs in `make test`. On PostgreSQL, tests of the store and of several processes at once run in `make test`;
-the others prove there what they prove on SQLite. Hypothesis looks at its usual number of examples by night, and at a
-fifth of them in `make test`.
+Tests that are named here, or marked ``nightly``, run with ``CARME_NIGHTLY=1`` only: long repeats, every earlier
+release, and what a change in one folder alone can break (a container runtime, a way to submit, the sandbox), where
+one of its kind runs in `make test`. On PostgreSQL, tests of the store and of several processes at once run in
+`make test`; the others prove there what they prove on SQLite. Hypothesis looks at its usual number of examples by
+night, and at a fifth of them in `make test`.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, settings
 
 NIGHTLY = os.environ.get("CARME_NIGHTLY") == "1"
+#: Tests run on a Slurm that was built, in place of the one that Debian has.
+OTHER_SLURM = bool(os.environ.get("CARME_TEST_SLURM"))
+TESTS = Path(__file__).parents[1]
 
 # How fast examples come depends on the machine, not on the code.
 settings.register_profile("nightly", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.register_profile("gate", settings.get_profile("nightly"), max_examples=20)
 settings.load_profile("nightly" if NIGHTLY else "gate")
 
+_TEMPLATES = (
+    *("horovod-pytorch", "ddp", "fsdp", "cpu-gloo", "mixed-precision", "tensorboard-logging"),
+    *("evaluation", "lr-warmup", "staging", "checkpoint-resume", "sweep"),
+)
 
-def nightly(*values: object) -> ParameterSet:
-    """Return a row of a table for `parametrize` that only the nightly run takes."""
-    return pytest.param(*values, marks=pytest.mark.nightly)
+#: For each file parts of the names of tests that the night alone runs; "" is all of the file.
+LEFT = {
+    # One runtime of each kind runs: bubblewrap, which the sandbox has, and Apptainer, which most sites have.
+    "cluster/containers/test_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
+    "cluster/training/test_steps_containers.py": ("[bubblewrap-full", "[charliecloud", "[podman"),
+    "browser/test_terminal_page.py": ("[bubblewrap-full", "[charliecloud", "[podman", "[apptainer"),
+    "browser/test_code_server.py": ("",),
+    # One way to submit runs, where the story is of something else.
+    "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
+    "cluster/slurm/test_slurm_client.py": ("_in_each_way[direct", "refusal_says_why_in_each_way[sudo", "all_out_"),
+    "cluster/training/test_companions_submitted.py": ("[sudo", "[direct"),
+    # One outage of each kind.
+    "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge"),
+    "cluster/slurm/test_odd_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
+    "cluster/sandbox/test_sandbox.py": ("mends_it[", "another_number_of_nodes", "keeps_running_jobs"),
+    "cluster/sandbox/test_sandbox_lives.py": ("",),
+    # `make other-slurm` runs these on Slurm 24.11.
+    "cluster/sandbox/test_sandbox_limits.py": () if OTHER_SLURM else ("",),
+    "cluster/slurm/test_licenses_on_slurm.py": () if OTHER_SLURM else ("",),
+    # The tables of causes and of names are held by unit tests; some rows of each are provoked.
+    "cluster/sessions/test_start_failures.py": (
+        "nothing_is_made_of_it[",
+        "[The working folder is a file",
+        "[The source of a bind",
+        "[The image was removed",
+        "[The image is for another",
+        "[The server's program may not",
+        "[The container program",
+        "[The disk is full as the server",
+        "[The home folder is read-only",
+        "[The home folder is mounted noexec",
+        "[No port is free",
+    ),
+    "cluster/sessions/test_sessions_doors.py": (
+        "hub_that_is_root",
+        "stops_the_hub_and_names",
+        "enough_for_five_minutes",
+    ),
+    "cluster/sessions/test_sessions_taken.py": ("[slurm is silent",),
+    "cluster/sessions/test_node_without_user.py": ("",),
+    "cluster/calendar/test_calendar_on_slurm.py": ("deleted_by_hand", "controller_that_is_down"),
+    "cluster/calendar/test_reservations_in_slurm.py": ()
+    if OTHER_SLURM
+    else ("controller_that_is_down", "whatever_happens_to_slurm", "single_gpus", "two_bookings"),
+    "cluster/calendar/test_reservations_doors.py": ("service_agree[all",),
+    "cluster/quotas/test_gpu_time_storm.py": ("[sqlite-1", "[postgresql"),
+    # One framework of each kind, and one template of each.
+    "cluster/training/test_templates_run.py": (
+        *(
+            f"alone[{name}]"
+            for name in ("horovod-pytorch", "fsdp", "mixed-precision", "tensorboard-logging", "evaluation")
+        ),
+        *(f"alone[{name}" for name in _TEMPLATES if name != "ddp"),
+        *(f"four_ranks[{name}" for name in _TEMPLATES if name != "horovod-pytorch"),
+        "gradients_of_one_with_four_times",
+        "each_picture_once",
+        "any_number_of_ranks",
+    ),
+    "cluster/training/test_templates_jobs.py": ("",),
+    "cluster/training/test_elastic_live.py": ("[horovod-cell0", "gradient_is_that_of_one"),
+    "cluster/training/test_elastic_ends.py": ("",),
+    "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone"),
+    "cluster/training/test_quiet_horovod.py": ("stock_one",),
+    "cluster/training/test_run_real.py": (
+        "twenty_runs",
+        "what_torch_does_by_itself",
+        "waits_for_gpus",
+        "without_its_kernel",
+    ),
+    "cluster/training/test_steps_run.py": ("twenty_runs", "[USR1", "[INT", "more_ranks_than_cpus"),
+    "cluster/training/test_scaling_live.py": (
+        "communication_costs",
+        "measured_by_the_command",
+        "measured_in_a_companion",
+    ),
+    "cluster/training/test_companions_live.py": ("cancels_in_slurm", "while_the_hub_is_away", "come_back_for_the_next"),
+    # Each promise of RELIABILITY.md once.
+    "faults/test_crash_points.py": ("[1]", "[2]"),
+    "faults/test_forgotten_jobs.py": ("[its server has proved", "[its job waits"),
+    "faults/test_hub_restarts.py": ("[REJECT",),
+    "faults/test_jobs_end.py": ("scancel_of_a_waiting", "reached_time_limit"),
+    "faults/test_outages.py": ("[slurmctld is frozen", "[something else answers", "[munged is killed"),
+    "browser/test_gpu_time_anomalies.py": ("",),
+    "browser/test_gpu_time_pages.py": ("drift_is_shown", "takes_long", "keyboard_alone"),
+    "browser/test_training_tensorboard.py": ("",),
+}
 
 
 def is_left(item: pytest.Item) -> bool:
     """Tell whether a test is for the nightly run alone."""
-    if item.get_closest_marker("nightly"):
+    if item.get_closest_marker("nightly") or any(part in item.name for part in LEFT.get(_file(item), ())):
         return True
     params = getattr(getattr(item, "callspec", None), "params", {})
     if params.get("database_url") != "postgresql":
         return False
     return "stores" not in getattr(item, "fixturenames", ()) and "store" not in item.path.parts
+
+
+def names_nothing(items: list[pytest.Item]) -> list[str]:
+    """Return what of the table names no test any more, of files of which tests were collected."""
+    names: dict[str, list[str]] = {}
+    for item in items:
+        names.setdefault(_file(item), []).append(item.name)
+    return [
+        f"{file}: {part}"
+        for file, parts in LEFT.items()
+        for part in parts
+        if file in names and not any(part in name for name in names[file])
+    ]
+
+
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
