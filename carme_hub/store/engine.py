@@ -59,7 +59,7 @@ class CarmeStore(LoggingConfigurable):
         "sqlite:///carme-hub.sqlite",
         help="""SQLAlchemy address of Carme Hub's own database; never the hub's own.
 
-        The default is a file in the hub's working folder, created with mode 0600. For PostgreSQL (extra ``psycopg``)
+        The default is a file in the hub's working folder, created with mode 0600. For PostgreSQL (extra ``postgresql``)
         take the password from the environment or ``~/.pgpass``. One that is silent is given up after 5 seconds
         (``?connect_timeout=…`` in the address), a question after a minute (its role's ``statement_timeout``). Example::
 

@@ -1,8 +1,9 @@
-"""What is in the folders is in the package, and a wheel from a clean clone works by itself."""
+"""What is in the folders is in the package, a wheel works by itself, and every extra is documented."""
 
 from __future__ import annotations
 
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,20 @@ def test_every_shared_file_is_listed(setup_cfg: configparser.ConfigParser) -> No
     assert listed == there
 
 
+def test_every_extra_says_what_it_brings(setup_cfg: configparser.ConfigParser) -> None:
+    extras = {
+        extra: {re.match(r"[\w-]+", line)[0] for line in lines.split()}
+        for extra, lines in setup_cfg["options.extras_require"].items()
+    }
+    page = (ROOT / "docs/reference/extras.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+)` \| [a-z]+ \| ([^|]+) \|", page, flags=re.MULTILINE)
+    assert {extra: set(brings.split(", ")) for extra, brings in rows} == extras
+    table = "\n".join(re.findall(r"^\| `[a-z]+`, .*$", (ROOT / "README.md").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"`([a-z]+)`", table)) == set(extras)
+    text = (ROOT / "setup.cfg").read_text()
+    assert [extra for extra in extras if not re.search(rf"^# .+\n{extra} =$", text, flags=re.MULTILINE)] == []
+
+
 @pytest.mark.parametrize("name", LINKED)
 def test_the_links_are_links(name: str) -> None:
     link = ROOT / "carme_hub" / name
@@ -65,7 +80,7 @@ def run(*argv: str | Path) -> str:
     return done.stdout
 
 
-def test_a_wheel_from_a_clean_clone_works_by_itself(tmp_path: Path) -> None:
+def test_a_wheel_of_a_clean_clones_sdist_works_by_itself(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     if (ROOT / ".git").exists():
         run("git", "clone", "--quiet", ROOT, clone)
@@ -74,7 +89,8 @@ def test_a_wheel_from_a_clean_clone_works_by_itself(tmp_path: Path) -> None:
         shutil.copytree(ROOT, clone, symlinks=True, ignore=shutil.ignore_patterns(".venv", "build", "*.egg-info"))
         tracked = {str(file.relative_to(clone)) for file in clone.rglob("*") if file.is_file()}
     uv = Path(sys.executable).with_name("uv")
-    run(uv, "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", tmp_path, clone)
+    # The sdist, and the wheel of it.
+    run(uv, "build", "--quiet", "--python", sys.executable, "--out-dir", tmp_path, clone)
     (wheel,) = tmp_path.glob("*.whl")
     inside = set(zipfile.ZipFile(wheel).namelist())
     for file in sorted(tracked):
