@@ -53,7 +53,7 @@ class Report:
         """Write the curve to files; what each becomes is told by its ending: svg, png, csv, json, txt or html.
 
         Raises:
-            CannotRun: it ends in something else, or png is asked for and the image has no matplotlib.
+            CannotRun: it ends in something else, or a picture is asked for and the image has no matplotlib.
         """
         self.check(paths)
         for path in map(Path, paths):
@@ -65,7 +65,7 @@ class Report:
         for path in map(Path, paths):
             if path.suffix.removeprefix(".").lower() not in FORMATS:
                 raise CannotRun(f"{path.name}: a curve is written as {', '.join(FORMATS)}.")
-            if path.suffix.lower() == ".png" and find_spec("matplotlib") is None:
+            if path.suffix.lower() in (".svg", ".png") and find_spec("matplotlib") is None:
                 raise CannotRun(plot.WITHOUT)
 
     def as_bytes(self, format: str) -> bytes:
