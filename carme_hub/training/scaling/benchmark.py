@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.launch import start
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import private_files
 from carme_hub.training.run.description import View
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
 from carme_hub.training.run.run_options import BadAsk, RunOptions, seconds_of
@@ -264,7 +264,7 @@ def keep(curve: Curve) -> Path:
     """Write a curve to its file, in the place of an older one of the same image and script; return the file."""
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder() / f"{_word(curve.image or 'image')}--{_word(curve.script)}.json"
-    run_folder.keep(path, curve.to_json())
+    private_files.keep(path, curve.to_json())
     return path
 
 

@@ -188,7 +188,8 @@ def figure(shown: Sequence[Panel], head: str = "") -> Any:
     made = Figure(figsize=(WIDTH, height), layout="constrained")
     if head:
         made.suptitle(head, x=0.02, ha="left", fontsize=8)
-    for axes, panel in zip(made.subplots(len(shown), 1, squeeze=False).flat, shown, strict=True):
+    places: list[Any] = list(made.subplots(len(shown), 1, squeeze=False).flat)
+    for axes, panel in zip(places, shown, strict=True):
         _draw(axes, panel)
     return made
 
