@@ -20,26 +20,18 @@ from carme_hub.store.threads import in_store_thread
 
 from . import cancellation, changes, creation, maintenance, visibility, waitlist
 from .calendar import BookingRequest, Calendar
-from .context import Booker, BookingContext, FreeOfCharge, Money, NotAllowed, NotYours, OverBudget, TooFar, Unknown
-from .creation import BookingPreview, PreviewedTime
+from .context import Booker, BookingContext, FreeOfCharge, Money, Unknown
+from .creation import BookingPreview
 from .occurrences import Which
 from .rules import Rules
-from .visibility import SHOWN, Facts, NodeFacts, TypeFacts, View
+from .visibility import SHOWN, Facts, TypeFacts, View
 
 __all__ = [
-    "SHOWN",
     "Booker",
     "BookingPreview",
     "Bookings",
     "Facts",
     "FreeOfCharge",
-    "Money",
-    "NodeFacts",
-    "NotAllowed",
-    "NotYours",
-    "OverBudget",
-    "PreviewedTime",
-    "TooFar",
     "TypeFacts",
     "Unknown",
     "View",

@@ -179,14 +179,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "
     Args:
         right: the heads of columns that hold numbers, separated by blanks, with ``_`` for a blank within.
     """
+    from tabulate import tabulate  # not by a command that prints none
+
     numbers = {word.replace("_", " ") for word in right.split()}
-    lines = [[str(cell) for cell in row] for row in (heads, *rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
-    aligned = (
-        "  ".join(
-            cell.rjust(width) if head in numbers else cell.ljust(width)
-            for cell, width, head in zip(line, widths, heads, strict=True)
-        ).rstrip()
-        for line in lines
+    return tabulate(
+        [[str(cell) for cell in row] for row in (heads, *rows)],
+        tablefmt="plain",
+        disable_numparse=True,  # an account may be called 007
+        preserve_whitespace=True,
+        colalign=["right" if head in numbers else "left" for head in heads],
     )
-    return "\n".join(aligned)

@@ -5,26 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.cooperative import all_steps
-from carme_hub.slurm.watcher import Health
-
-
-class Watcher(Protocol):
-    """What is needed of ``SlurmWatcher``."""
-
-    @property
-    def health(self) -> Health: ...
-
-    @property
-    def latest(self) -> Snapshot | None: ...
-
-    async def nodes(self, max_age: float | None = None) -> tuple[Node, ...]: ...
+from carme_hub.slurm.watcher import SlurmWatcher
 
 
 class ClusterLook:
@@ -36,7 +22,7 @@ class ClusterLook:
 
     def __init__(
         self,
-        watcher: Watcher,
+        watcher: SlurmWatcher,
         *,
         max_age: float = 10.0,
         patience: float = 1.5,

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from carme_hub.booking.calendar import Supply
-from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar.reservations import PROMISED, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import Create, SlurmReservation, Step, make_way, plan, stem_of
 from carme_hub.domain.cluster.jobs import Snapshot
@@ -33,8 +32,6 @@ from carme_hub.store.threads import in_store_thread
 from .rebooking import IN_VAIN, Rebooking
 from .transitions import SlotLedger, Transitions
 from .violations import ObservedSlurm
-
-__all__ = ["ACTOR", "Pass", "ReservationReconciler", "SlotLedger", "SlurmReservations"]
 
 #: Seconds for which what is over is still looked for in Slurm, to delete it there.
 REMEMBERED = 14 * 86_400

@@ -160,7 +160,10 @@ def gpus_in_use(gres: str, used: str) -> dict[str, int]:
 
 @lru_cache(maxsize=4096)
 def hosts_of(text: str) -> tuple[str, ...]:
-    """Return the names in a host list: ``node[1-3,07],login`` and ``r[1-2]n[01-02]``."""
+    """Return the names in a host list, in its order: ``node[1-3,07],login`` and ``r[1-2]n[01-02]``.
+
+    The same as ``scontrol show hostnames``. Why no library does it: docs/explanation/libraries.md.
+    """
     if text in _NOTHING:
         return ()
     names: list[str] = []
@@ -231,6 +234,8 @@ def _expand(part: str) -> list[str]:
         if not _is_number(low) or (dash and not _is_number(high)):
             raise ValueError(f"not a host list: {part!r}")
         numbers = range(int(low), int(high if dash else low) + 1)
+        if not numbers:
+            raise ValueError(f"not a host list: {part!r}")
         if len(numbers) * len(tails) + len(names) > _MAX_HOSTS:
             raise ValueError("a host list of more than 100,000 names")
         names += [f"{head}{number:0{len(low)}d}{end}" for number in numbers for end in tails]

@@ -21,7 +21,6 @@ from .session import Request
 
 __all__ = [
     "Problem",
-    "Profile",
     "choose",
     "default_profile",
     "examine",

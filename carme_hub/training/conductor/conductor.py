@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from carme_hub.training.run import messages
 from carme_hub.training.run.control import NotDone
 from carme_hub.training.run.output import Output
+from carme_hub.training.run.private_files import keep
 from carme_hub.training.run.rendezvous import Rendezvous
-from carme_hub.training.run.run_folder import Run, State, keep
+from carme_hub.training.run.run_folder import Run, State
 from carme_hub.training.run.run_options import of_json
 from carme_hub.training.run.run_state import RunState
 from carme_hub.training.session.step_broker import NoBroker, NotReady

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from carme_hub.training.run import control, description
 from carme_hub.training.run.description import View
@@ -21,13 +22,6 @@ from .live import LOOK, Live, Tail
 MOST_ASKED = 2
 
 
-class Clock(Protocol):
-    """What tells the time."""
-
-    def __call__(self) -> float:
-        """Return the seconds since the epoch."""
-
-
 class Follower:
     """Shows one run until it has ended.
 
@@ -35,7 +29,7 @@ class Follower:
         run: which. live: where it is shown.
     """
 
-    def __init__(self, run: Run, live: Live, clock: Clock = time.time) -> None:
+    def __init__(self, run: Run, live: Live, clock: Callable[[], float] = time.time) -> None:
         self._run, self._live, self._clock = run, live, clock
         self._latest: dict[str, Any] = run.state()
         self._tails: dict[int, Tail] = {}

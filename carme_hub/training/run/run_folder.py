@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from . import control, results
-from .private_files import keep as keep
-from .private_files import write
+from .private_files import keep, write
 from .run_options import RunOptions
 
 #: States of a run that goes on, and of one that has ended.

@@ -14,8 +14,9 @@ from typing import Any
 
 from . import messages
 from .description import called
+from .private_files import keep
 from .rendezvous import Rendezvous
-from .run_folder import ENDED, Run, State, keep
+from .run_folder import ENDED, Run, State
 
 #: Seconds between two writings, and the longest between two things told to who looks on.
 OFTEN, QUIET = 0.25, 1.0

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.training.launch import start
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import private_files
 from carme_hub.training.run.description import View
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
 from carme_hub.training.run.run_options import BadAsk, RunOptions, seconds_of
@@ -53,7 +53,7 @@ class Report:
         """Write the curve to files; what each becomes is told by its ending: svg, png, csv, json, txt or html.
 
         Raises:
-            CannotRun: it ends in something else, or png is asked for and the image has no matplotlib.
+            CannotRun: it ends in something else, or a picture is asked for and the image has no matplotlib.
         """
         self.check(paths)
         for path in map(Path, paths):
@@ -65,7 +65,7 @@ class Report:
         for path in map(Path, paths):
             if path.suffix.removeprefix(".").lower() not in FORMATS:
                 raise CannotRun(f"{path.name}: a curve is written as {', '.join(FORMATS)}.")
-            if path.suffix.lower() == ".png" and find_spec("matplotlib") is None:
+            if path.suffix.lower() in (".svg", ".png") and find_spec("matplotlib") is None:
                 raise CannotRun(plot.WITHOUT)
 
     def as_bytes(self, format: str) -> bytes:
@@ -264,7 +264,7 @@ def keep(curve: Curve) -> Path:
     """Write a curve to its file, in the place of an older one of the same image and script; return the file."""
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder() / f"{_word(curve.image or 'image')}--{_word(curve.script)}.json"
-    run_folder.keep(path, curve.to_json())
+    private_files.keep(path, curve.to_json())
     return path
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.reconciliation import Reconciliation
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.accounting.settlement import SettlementResult
-from carme_hub.domain.cluster.resources import SHARD, Node
+from carme_hub.domain.cluster.resources import SHARD
 from carme_hub.domain.ledger.entries import RULES
 from carme_hub.domain.ledger.prices import shard_parts
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.errors import CarmeError, SlurmError
+from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.slurm.billing import BillingReader
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.usage import UsageReader
@@ -31,18 +32,6 @@ from carme_hub.store.threads import in_store_thread
 #: Notes of the ledger: the last comparison with Slurm.
 RECONCILED = "reconciled"
 _DAY = 86_400
-
-
-class Slurm(Protocol):
-    """What is asked of Slurm's controller; ``SlurmError`` where it is not known."""
-
-    async def job_ids(self) -> Collection[int]:
-        """Return the ids of all jobs that the controller knows."""
-        ...
-
-    async def nodes(self) -> tuple[Node, ...]:
-        """Return all nodes."""
-        ...
 
 
 class SettlementLoop:
@@ -57,7 +46,7 @@ class SettlementLoop:
         self,
         settings: CarmeQuotas,
         commands: Commands,
-        slurm: Slurm,
+        slurm: SlurmByHub,
         ledger: Ledger,
         sessions: SessionStore,
         prices: PriceList,

@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from carme_hub.booking.calendar import Supply
 from carme_hub.domain.calendar.bookable_nodes import spots_of, taken_by_others
@@ -16,21 +15,10 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.errors import SlurmError, SlurmUnreachable
+from carme_hub.services.slurm_by_hub import SlurmByHub
 
 #: Seconds for which an answer is used again: who books makes a pass at once, and Slurm need not be asked each time.
 FRESH = 5.0
-
-
-class Slurm(Protocol):
-    """What is asked of Slurm; ``SlurmError`` where it is not known."""
-
-    async def snapshot(self) -> Snapshot:
-        """Return the jobs that are on nodes or name a reservation, and perhaps others."""
-        ...
-
-    async def nodes(self) -> tuple[Node, ...]:
-        """Return all nodes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,7 @@ class SlurmView:
 
     def __init__(
         self,
-        slurm: Slurm,
+        slurm: SlurmByHub,
         offer: Offer,
         *,
         clock: Callable[[], float],

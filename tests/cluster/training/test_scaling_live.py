@@ -56,7 +56,7 @@ def measured(lab: Lab) -> dict[str, Any]:
     assert not said.errors, said.error
     assert "repeat 2 of 2, 4 ranks: samples a second at batch 32" in said.out
     page = said.shown[-1]["text/html"]
-    assert page.count("<svg") == 3
+    assert page.count('<img src="data:image/svg+xml') == 3
     told = lab.check("import json; print(json.dumps(report.curve.to_json()))")
     return {"curve": json.loads(told), "text": said.shown[-1]["text/plain"], "html": page, "out": said.out}
 

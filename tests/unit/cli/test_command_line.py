@@ -19,6 +19,7 @@ from traitlets.config import Application
 
 import carme_hub
 from carme_hub.cli.app import CarmeHubApp
+from carme_hub.cli.base import table
 from carme_hub.cli.db import UpgradeApp
 from carme_hub.cli.init import InitApp
 from carme_hub.cli.proxy import ProxyApp, proxy_command
@@ -30,6 +31,17 @@ COMMAND = Path(sys.executable).with_name("carme-hub")
 def carme(*argv: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **environ}
     return subprocess.run([str(COMMAND), *map(str, argv)], capture_output=True, text=True, env=env, timeout=120)
+
+
+def test_a_table_is_aligned_and_changes_nothing_that_is_in_it() -> None:
+    rows = [("007", 1, " indented"), ("物理学", 12345, "1e5"), ("", None, "")]
+    assert table(("account", "GPU-hours", "for"), rows, "GPU-hours").split("\n") == [
+        "account  GPU-hours  for",
+        "007              1   indented",
+        "物理学       12345  1e5",  # each of these letters is as wide as two
+        "              None",
+    ]
+    assert table(("", "is"), []) == "  is"
 
 
 def test_it_says_its_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import shutil
@@ -65,6 +66,45 @@ def test_every_extra_says_what_it_brings(setup_cfg: configparser.ConfigParser) -
     assert set(re.findall(r"`([a-z]+)`", table)) == set(extras)
     text = (ROOT / "setup.cfg").read_text()
     assert [extra for extra in extras if not re.search(rf"^# .+\n{extra} =$", text, flags=re.MULTILINE)] == []
+
+
+def test_every_package_that_the_hub_imports_is_asked_for(setup_cfg: configparser.ConfigParser) -> None:
+    asked = _names(setup_cfg["options"]["install_requires"])
+    for extra in ("docker", "pyslurm"):
+        asked |= _names(setup_cfg["options.extras_require"][extra])
+    modules = {name.replace("-", "_") for name in asked} - {"python_dateutil", "pyyaml"} | {"dateutil", "yaml"}
+    # Of dockerspawner, and of the server in a user's container, where the apps' extension runs.
+    modules |= {"docker", "requests", "jupyter_server", "jupyter_core"} | sys.stdlib_module_names | {"carme_hub"}
+    imported = {
+        (name.partition(".")[0], str(file.relative_to(ROOT)))
+        for base in ("carme_hub", *LINKED)
+        for file in (ROOT / base).rglob("*.py")
+        if "training" not in file.parts and not file.is_relative_to(ROOT / "carme_hub" / "node")
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in _imports(node)
+    }
+    assert sorted(each for each in imported if each[0] not in modules) == []
+
+
+def test_every_package_has_its_reason(setup_cfg: configparser.ConfigParser) -> None:
+    page = (ROOT / "docs" / "explanation" / "libraries.md").read_text()
+    rows = [line.split("|")[1] for line in page.partition("## Not used")[0].splitlines() if line.startswith("| ")]
+    listed = {name.strip(" ★").lower() for row in rows for name in re.split(r",| with |\(", row)}
+    asked = _names(setup_cfg["options"]["install_requires"])
+    for extra in set(setup_cfg["options.extras_require"]) - {"docs", "test"}:
+        asked |= _names(setup_cfg["options.extras_require"][extra])
+    assert sorted(asked - listed) == []
+
+
+def _names(requirements: str) -> set[str]:
+    lines = (line for line in requirements.splitlines() if line and not line.startswith("#"))
+    return {re.split(r"[\[<>=]", line)[0].lower() for line in lines}
+
+
+def _imports(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
 
 
 @pytest.mark.parametrize("name", LINKED)

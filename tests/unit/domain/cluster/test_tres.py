@@ -23,13 +23,18 @@ from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
         ("gpu[08-10],login", ("gpu08", "gpu09", "gpu10", "login")),
         ("r[1-2]n[01-02]", ("r1n01", "r1n02", "r2n01", "r2n02")),
         ("a[1-2]-ib", ("a1-ib", "a2-ib")),
+        # The order is Slurm's: a job begins on the first of its nodes.
+        ("login,gpu[08-09],n[2,1]", ("login", "gpu08", "gpu09", "n2", "n1")),
+        ("n[9-09]", ("n9",)),
     ],
 )
 def test_host_lists(text: str, names: tuple[str, ...]) -> None:
     assert tres.hosts_of(text) == names
 
 
-@pytest.mark.parametrize("text", ["node[1-3", "node]1", "node[a-b]", "node[1-999999999]", "n[1-9999]m[1-9999]"])
+@pytest.mark.parametrize(
+    "text", ["node[1-3", "node]1", "node[a-b]", "node[3-1]", "node[1-999999999]", "n[1-9999]m[1-9999]"]
+)
 def test_a_host_list_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         tres.hosts_of(text)

@@ -21,7 +21,8 @@ from carme_hub.training.elastic import elastic_run, horovod
 from carme_hub.training.elastic import resize as elastic_resize
 from carme_hub.training.elastic.elastic_run import ElasticRun
 from carme_hub.training.run.control import NotDone
-from carme_hub.training.run.run_folder import ENDED, State, create, keep
+from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.run_folder import ENDED, State, create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Companion, NoHub, Quote, Refused
 from carme_hub.training.session.step_broker import Allocation, NotReady, RunningStep, Step

@@ -15,7 +15,8 @@ from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.notebook.live import CATCH_UP, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
 from carme_hub.training.run.failures import Interrupted
-from carme_hub.training.run.run_folder import Run, create, keep
+from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.run_folder import Run, create
 from carme_hub.training.run.run_options import RunOptions
 
 

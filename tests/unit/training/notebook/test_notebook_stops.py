@@ -11,7 +11,7 @@ from test_notebook_cells import session as session
 from test_notebook_cells import shell as shell
 
 from carme_hub.training import command, distributed
-from carme_hub.training.run import run_folder
+from carme_hub.training.run import private_files, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.run.run_options import RunOptions
@@ -47,7 +47,7 @@ def test_what_a_lost_run_has_beside_the_session_is_said_where_the_hub_is_away(
     shell: ShellThatIsForged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_folder.create(RunOptions(1, name="gone"), cell="")
-    run_folder.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
+    private_files.keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": [HUB_S]})
     with pytest.raises(CannotRun, match=r"gone still has GPUs beside the session\. Stop it in that session"):
         distributed.stop("gone")
     for name, value in {"API_URL": "http://127.0.0.1:1/hub/api", "API_TOKEN": "none"}.items():

@@ -23,8 +23,9 @@ from carme_hub.training.run import control, output, rendezvous, run_folder, run_
 from carme_hub.training.run.description import View, speed
 from carme_hub.training.run.messages import RendezvousClient
 from carme_hub.training.run.output import Output
+from carme_hub.training.run.private_files import keep
 from carme_hub.training.run.rendezvous import Rendezvous
-from carme_hub.training.run.run_folder import NoRun, Run, create, keep
+from carme_hub.training.run.run_folder import NoRun, Run, create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import RunState
 from carme_hub.training.run.sharing import sharing

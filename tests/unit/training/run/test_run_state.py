@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from carme_hub.training.run import messages, run_state
+from carme_hub.training.run.private_files import keep
 from carme_hub.training.run.rendezvous import Rendezvous
-from carme_hub.training.run.run_folder import Run, create, keep
+from carme_hub.training.run.run_folder import Run, create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import RunState
 
