@@ -1,4 +1,4 @@
-"""People are told each thing once: on pages, and by webhook (JSON) and mail where the site has set those.
+"""People are told each thing once: on pages, and by webhook (JSON), mail and further channels where the site has them.
 
 A notice is written down before it is sent: one that cannot be sent is logged, never sent twice. The database keeps all
 of them, and lets each be told once, whichever service says it.
@@ -17,7 +17,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from carme_hub.accounting.notices import DueNotice
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.services import mail
+from carme_hub.services import mail, notice_channels
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.store.ledger.idempotency import SentNotice
 from carme_hub.store.threads import in_store_thread
@@ -50,6 +50,7 @@ class Notifier:
         self._kept = kept
         self._subject = subject
         self._log = log
+        self._channels = notice_channels.notice_channels(settings)
         self._known: set[str] = set()
         self._owed: asyncio.Queue[tuple[SentNotice, str]] = asyncio.Queue()
         self._sender: asyncio.Task[None] | None = None
@@ -109,6 +110,14 @@ class Notifier:
             for (notice, _), wrong in zip(some, errors, strict=True):
                 if wrong is not None:
                     self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.why(wrong))
+        for name, channel in self._channels.items():
+            for notice, link in some:
+                one = notice_channels.Notice(notice.user, notice.level, notice.text, int(notice.at), link)
+                try:
+                    await notice_channels.send(channel, one)
+                except Exception as error:  # noqa: BLE001 - another project's code
+                    why = mail.why(error)
+                    self._log.warning("A notice for %s could not be sent by %s: %s", notice.user, name, why)
 
     async def _post(self, notice: SentNotice, link: str) -> None:
         url = await asyncio.to_thread(mail.secret_line, Path(self._settings.webhook_url_file))

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
 from carme_hub.domain.calendar.licenses import named_by
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
+from carme_hub.domain.sessions.profile import field_variable
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
 
@@ -204,6 +205,7 @@ def container_of(session: str, owner: Owner, request: Request, image: Image, sit
             "CARME_SESSION_FOLDER": folder,
             "CARME_IMAGE": request.image,
             **({"CARME_VIRTUAL_GPUS": "1"} if site.virtual else {}),
+            **{field_variable(name): value for name, value in request.fields.items()},
             **site.environ,
         },
         pass_env=PASS_ENV,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from carme_hub.accounting.slots.holds import return_unused, slot_with, take_over
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, hold_key, release_key
 from carme_hub.domain.quotas.decision import Decision, decide
+from carme_hub.domain.quotas.policy_rules import PolicyRequest, with_rules
 from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Facts, Person, Who, applying
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.slots import OpenSlot, open_slots
@@ -115,7 +116,7 @@ def admit(
         replaced, back = _replaced(now_ours, instead_of, now)
         asked = _Asked(books, now_ours, person, now, inside, replaced=replaced)
         start, end = int(now), int(now) + ask.seconds
-        decision = asked.decide(ask, start, end)
+        decision = asked.decide(ask, start, end, partition, qos)
         if decision.granted:
             hold = Entry(
                 key=hold_key(session),
@@ -151,7 +152,7 @@ def extend(books: LedgerContext, session: str, seconds: int, person: Person | No
             return Decision(largest=ask)
         expire_due(books, now_ours, now, ask.account)
         asked = _Asked(books, now_ours, person or Person(first.user), now, slot_with(now_ours, session), session)
-        decision = asked.decide(ask, hold.end, hold.end + seconds)
+        decision = asked.decide(ask, hold.end, hold.end + seconds, first.partition, first.qos)
         if decision.granted:
             more = first.but(
                 key=hold_key(session, hold.extensions + 1),
@@ -235,7 +236,8 @@ def preview(
         inside = open_slots(reads, [slot]).get(slot) if slot else None
         asked = _Asked(books, reads, person, now, inside, replaced=_replaced(reads, instead_of, now)[0])
         start = int(now)
-        return [asked.decide(_priced(books, ask, partition, qos), start, start + ask.seconds) for ask in asks]
+        priced = [_priced(books, ask, partition, qos) for ask in asks]
+        return [asked.decide(ask, start, start + ask.seconds, partition, qos) for ask in priced]
 
 
 def standing(books: LedgerContext, person: Person, accounts: Iterable[str]) -> QuotaStatus:
@@ -275,8 +277,19 @@ class _Asked:
         self._gathered: dict[tuple[ReleasedHold, float], SnapshotReader] = {}
         self._facts: dict[tuple[str, ReleasedHold], Facts] = {}
 
-    def decide(self, ask: Ask, start: float, end: float) -> Decision:
-        """Decide on GPUs from ``start`` to ``end``."""
+    def decide(self, ask: Ask, start: float, end: float, partition: str, qos: str) -> Decision:
+        """Decide on GPUs from ``start`` to ``end`` by the policy's quotas and the site's own rules."""
+        decision, freed = self._by_quotas(ask, start, end), self._freed(ask, start, end)
+        request = PolicyRequest(
+            *(self._person, ask, start, end, self._now),
+            kind="extension" if self._extends else "session",
+            in_booking=bool(freed.amount) and freed.amount == ask.amount,
+            partition=partition,
+            qos=qos,
+        )
+        return with_rules(decision, self._books.rules, request)
+
+    def _by_quotas(self, ask: Ask, start: float, end: float) -> Decision:
         policy, freed = self._books.policy(), self._freed(ask, start, end)
         gathering = self._gathering(freed, self._now)
         applied = applying(policy.quotas, self._person, ask.account)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX
@@ -11,6 +11,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import ONE, Entry
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.policy_rules import PolicyRule
 from carme_hub.domain.quotas.rules import Person, Who
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import HoldLine, LedgerStore, OpenHold
@@ -46,6 +47,7 @@ class LedgerContext:
         factor: price in thousandths by GPU type, partition and QOS.
         running: the open jobs with GPUs from the last look at Slurm, of everybody.
         members: users of a group or role, for limits that its members share.
+        rules: of the site, beside the policy's quotas, by name.
     """
 
     store: LedgerStore
@@ -56,6 +58,7 @@ class LedgerContext:
     running: Callable[[], Sequence[Usage]] = tuple
     members: Callable[[Who, str], Collection[str]] = no_members
     grace: int = GRACE
+    rules: Mapping[str, PolicyRule] = field(default_factory=dict)
 
     def rate(self, gpus: Sequence[Gpus], partition: str, qos: str) -> tuple[int, int]:
         """Return milli-GPU-seconds per second, and the factor (0 where the types differ in it)."""

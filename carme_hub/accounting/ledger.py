@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from carme_hub.accounting.anomalies import decisions
@@ -11,6 +11,7 @@ from carme_hub.domain.ledger.entries import Balance, Entry
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.decision import Decision
 from carme_hub.domain.quotas.policy import Policy
+from carme_hub.domain.quotas.policy_rules import PolicyRule
 from carme_hub.domain.quotas.rules import Ask, Person, Who
 from carme_hub.domain.sessions.session import Session
 from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerReads, LedgerStore, LedgerWrites, Note
@@ -41,6 +42,7 @@ class Ledger:
         running: returns the open jobs with GPUs from the last look at Slurm; those without a hold count by what they
             have used so far. members: returns the users of a group or role.
         grace: seconds by which accounting may lag, and jobs outlive their limit, before it is flagged.
+        rules: of the site, beside the policy's quotas; they are needed where something new is admitted or booked.
     """
 
     def __init__(
@@ -54,8 +56,9 @@ class Ledger:
         running: Callable[[], Sequence[Usage]] = tuple,
         members: Callable[[Who, str], Collection[str]] = no_members,
         grace: int = GRACE,
+        rules: Mapping[str, PolicyRule] | None = None,
     ) -> None:
-        self.books = LedgerContext(store, cluster, policy, factor, clock, running, members, grace)
+        self.books = LedgerContext(store, cluster, policy, factor, clock, running, members, grace, rules or {})
 
     async def admit(
         self,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from traitlets import Bool, Dict, Enum, Float, Integer, List, TraitError, Unicode, validate
+from traitlets import Bool, Callable, Dict, Enum, Float, Integer, List, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
 from carme_hub.domain.quotas.policy import REFUNDS, Policy, dump_policy, parse_policy
@@ -38,6 +38,17 @@ class CarmeQuotas(LoggingConfigurable):
         help="""Absolute path of a YAML file with the policy. It is read again when it changes; a wrong one is reported
         and the last good one stays in force. The administrator's page edits it where the hub's user may write its
         folder. Example: ``c.CarmeQuotas.policy_file = "/etc/carme-hub/policy.yaml"``.""",
+    ).tag(config=True)
+
+    policy_rules = List(
+        Union([Unicode(), Callable()]),
+        help="""Rules beside the policy's quotas: names by which installed packages add them, or callables. Each takes a
+        ``carme_hub.domain.quotas.policy_rules.PolicyRequest`` and raises ``carme_hub.errors.Refused`` to refuse a
+        start, more time or a booking; none can grant what the policy does not. Empty by default. See
+        docs/howto/add-a-policy-rule.md. Example::
+
+            c.CarmeQuotas.policy_rules = ["no-large-sessions-by-day"]
+        """,
     ).tag(config=True)
 
     prices = Dict(
@@ -137,6 +148,16 @@ class CarmeQuotas(LoggingConfigurable):
     ).tag(config=True)
     disk_usage_interval = Float(
         60.0, min=0.0, help="Seconds for which what the disk_usage_command said of a user is kept."
+    ).tag(config=True)
+
+    notice_channels = List(
+        Union([Unicode(), Callable()]),
+        help="""Further ways on which notices are sent, beside mail and the webhook: names by which installed packages
+        add them, or callables. Each takes a ``carme_hub.services.notice_channels.Notice``. Empty by default. See
+        docs/howto/add-a-notice-channel.md. Example::
+
+            c.CarmeQuotas.notice_channels = ["chat"]
+        """,
     ).tag(config=True)
 
     webhook_url_file = Unicode(

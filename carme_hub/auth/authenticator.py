@@ -25,7 +25,7 @@ from carme_hub.domain.quotas.group_names import ACCOUNT_GROUP, ROLE_GROUP, accou
 from carme_hub.errors import Refused
 from carme_hub.sessions.associations import AssociationBook
 
-from . import system_users
+from . import login_policies, system_users
 from .account_status import AccountStatus, AccountsUnknown, NotAllowed
 from .authenticator_class import over
 from .login_limiter import LoginLimiter, TooManyTries
@@ -62,6 +62,7 @@ class CarmeAuthenticator(AuthenticatorSettings):
         self.limiter = LoginLimiter(self.login_tries, self.login_window)
         self.revoker = Revoker(self.standing, self.revoke_interval, self.log)
         self._book: AssociationBook | None = None
+        self._policies = login_policies.POINT.load_all(self.login_policies, self)
 
     # ----- logging in -------------------------------------------------------------------------------------------
 
@@ -80,6 +81,8 @@ class CarmeAuthenticator(AuthenticatorSettings):
                 raise refusal from error
         try:
             model: dict[str, Any] | None = await super().get_authenticated_user(handler, data)
+            if model is not None:  # here and not in check_allowed, which allow_all leaves out
+                await self._ask_policies_at_login(str(model["name"]), model.get("groups") or ())
         except HTTPError as error:
             if attempt is not None and error.status_code >= 500:
                 self.limiter.forgive(attempt)  # our fault, not a wrong password
@@ -164,13 +167,19 @@ class CarmeAuthenticator(AuthenticatorSettings):
         try:
             self._check_ours(user.name, groups)
         except AccountsUnknown:
-            return AccountStatus(good=True, groups=tuple(groups))
+            pass
         except NotAllowed as error:
             model = {"name": user.name, "admin": user.admin, "auth_state": None, **model, "groups": groups}
             if model["auth_state"] is None and self.enable_auth_state:
                 model["auth_state"] = await user.get_auth_state()
             if not await self._inner_still_allows(user.name, model):
                 return AccountStatus.closed(error.message)
+        try:
+            await self._ask_policies(user.name, groups)
+        except login_policies.PolicyFailed:
+            pass  # that it fails proves nothing about the user; a new login is refused meanwhile
+        except Refused as error:
+            return AccountStatus.closed(error.message)
         return AccountStatus(good=True, groups=tuple(groups))
 
     async def _inner_still_allows(self, name: str, model: dict[str, Any]) -> bool:
@@ -261,6 +270,19 @@ class CarmeAuthenticator(AuthenticatorSettings):
                 "Try again in a few minutes."
             )
         raise NotAllowed(f"{username} may not use this hub yet. Ask the administrators to be let in.")
+
+    async def _ask_policies(self, name: str, groups: Iterable[str]) -> None:
+        """Return when every login policy agrees; raise ``Refused`` where one does not."""
+        await login_policies.ask(self._policies, login_policies.Login(name, frozenset(groups)), self.log)
+
+    async def _ask_policies_at_login(self, name: str, groups: Iterable[str]) -> None:
+        """Return when every login policy agrees; raise the answer to the login where one does not."""
+        try:
+            await self._ask_policies(name, groups)
+        except Refused as error:
+            self.log.warning("Login of %r denied by a login policy: %s", name, error.message)
+            status = 503 if isinstance(error, login_policies.PolicyFailed) else 403
+            raise HTTPError(status, error.message) from error
 
     async def _hub_user_groups(self, handler: Any, name: str) -> list[str]:
         user = handler.find_user(name) if hasattr(handler, "find_user") else None

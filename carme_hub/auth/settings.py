@@ -41,6 +41,17 @@ class AuthenticatorSettings(Authenticator):
         by account. Example: ``c.CarmeAuthenticator.allowed_accounts = {"physics", "chem"}``.""",
     ).tag(config=True, allow_config=True)
 
+    login_policies = List(
+        Union([Unicode(), CallableTrait()]),
+        help="""Further rules that must agree to a login: names by which installed packages add them, or callables. Each
+        takes a ``carme_hub.auth.login_policies.Login`` and raises ``carme_hub.errors.Refused`` to deny. They are asked
+        after the other settings have let a user in, and again while the user is in: servers, tokens and logins of who
+        is denied then are ended. Empty by default. See docs/howto/add-a-login-policy.md. Example::
+
+            c.CarmeAuthenticator.login_policies = ["signed-rules-of-use"]
+        """,
+    ).tag(config=True)
+
     minimum_uid = Integer(
         1000,
         min=1,

@@ -35,6 +35,7 @@ class CarmeHubApp(Application):
         "train": ("carme_hub.cli.train.TrainApp", "Run a script as many ranks, in a session or a Slurm job"),
         "runs": ("carme_hub.cli.train.RunsApp", "List runs, read their logs, end them"),
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
+        "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates to begin a training with"),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
         "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
     }

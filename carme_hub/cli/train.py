@@ -1,4 +1,4 @@
-"""``carme-hub train``, ``runs``, ``scaling`` and ``kernels``: the words that sessions know, on the hub's machine too.
+"""``carme-hub train``, ``runs``, ``scaling``, ``templates``, ``kernels``: what sessions have, on the hub's machine too.
 
 All of them are ``carme_hub.training.command``'s, which inside of a session is the whole of ``carme-hub``.
 """
@@ -49,3 +49,11 @@ class ScalingApp(DelegatedCommand):
     `carme-hub scaling report`. Of `run`: `--ranks`, `--batch`, `--mode`, `--function`, `--repeats`, `--steps`,
     `--blocks`, `--warmup`, `--epoch`, `--name`, `--backend`, `--gpus-per-task`, `--per-node`, `--time` and `-o`; of
     `report`: `--format` and `-o`. [What they mean](../howto/scaling-curve.md#options)."""
+
+
+class TemplatesApp(DelegatedCommand):
+    """List the templates."""
+
+    name, word = "carme-hub templates", "templates"
+    description = """List the [templates](../howto/kernels-and-templates.md) to begin a training with, those of other
+    packages among them, and where their scripts are: `carme-hub templates`."""

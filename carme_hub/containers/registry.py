@@ -1,31 +1,77 @@
-"""The container runtimes that there are, by name."""
+"""The container runtimes that there are, by name: ours, and those that other packages add as ``carme_hub.runtimes``.
+
+How one is added is in docs/howto/add-a-container-runtime.md. What an added one is asked for has been checked as it is
+for ours, so that it only has to write its command line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
-from carme_hub.errors import ConfigError
+from carme_hub.entry_points import ExtensionPoint
+from carme_hub.errors import ContainerError
 
 from .apptainer import Apptainer
 from .bubblewrap import Bubblewrap
 from .charliecloud import Charliecloud
+from .check import check
 from .enroot import Enroot
+from .images import FORMATS
 from .podman import Podman
 from .pyxis import Pyxis
-from .runtime import Runtime
+from .runtime import ContainerRequest, Plan, Runtime
 
 RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
     {each.name: each for each in (Bubblewrap(), Charliecloud(), Apptainer(), Enroot(), Pyxis(), Podman())}
 )
 
 
-def runtime(name: str, *, podman_engine: str = "", podman_device: str | None = None) -> Runtime:
-    """Return the runtime of that name, Podman as the site wants it; ``ConfigError`` names those that there are."""
+def _is_runtime(thing: Any) -> bool:
+    name, formats, render = (getattr(thing, attribute, None) for attribute in ("name", "formats", "render"))
+    known = isinstance(formats, frozenset) and bool(formats) and formats <= frozenset(FORMATS)
+    return isinstance(name, str) and known and callable(render)
+
+
+POINT = ExtensionPoint(
+    "carme_hub.runtimes",
+    "SlurmContainerSpawner.container_runtime",
+    f"a container runtime: an object with name, formats (a frozenset of {', '.join(FORMATS)}) and render(request)",
+    _is_runtime,
+    tuple(RUNTIMES),
+)
+
+
+class AddedRuntime:
+    """A runtime of another package, which is asked only for what it says it can run.
+
+    Args:
+        name: of its entry point, by which messages call it.
+    """
+
+    def __init__(self, name: str, inner: Runtime) -> None:
+        self.name, self.formats, self._inner = name, inner.formats, inner
+
+    def render(self, request: ContainerRequest) -> Plan:
+        """Check the request, and return the plan."""
+        check(request)
+        if request.image.format not in self.formats or request.image.base == "host":
+            there = ", ".join(sorted(self.formats))
+            raise ContainerError(f"{self.name} runs images of the format {there} that hold a whole system")
+        plan = self._inner.render(request)
+        if not isinstance(plan, Plan):
+            raise ContainerError(f"{self.name} rendered a {type(plan).__name__} and no Plan; tell its author")
+        return plan
+
+
+def runtime(name: str, *, podman_engine: str = "", podman_device: str | None = None, parent: Any = None) -> Runtime:
+    """Return the runtime of that name, Podman as the site wants it; ``ConfigError`` names those that there are.
+
+    Args:
+        parent: what a runtime of another package takes its own settings from.
+    """
     if name == Podman.name and (podman_engine or podman_device is not None):
         made = Podman()
         return Podman(podman_engine or made.engine, made.device if podman_device is None else podman_device)
-    try:
-        return RUNTIMES[name]
-    except KeyError as error:
-        raise ConfigError(f"there is no container runtime {name!r}; choose one of: {', '.join(RUNTIMES)}") from error
+    return RUNTIMES[name] if name in RUNTIMES else AddedRuntime(name, POINT.load(name, parent))

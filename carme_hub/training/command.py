@@ -174,11 +174,20 @@ def _install(said: argparse.Namespace) -> int:
     return 0
 
 
+def _templates(_: argparse.Namespace) -> None:
+    from carme_hub.training import templates
+
+    try:
+        _print(templates.listed())
+    except templates.TemplateError as error:
+        raise CannotRun(str(error)) from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="carme-hub", description="Train on many GPUs from this session.", allow_abbrev=False
     )
-    parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|kernels")
+    parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|kernels|templates")
     parts.add_parser("train", help="run a script as many ranks; `carme-hub train --help` says more", add_help=False)
     parts.add_parser("scaling", help="measure how a training scales", add_help=False)
     own = parts.add_parser("runs", help="list runs, read their logs, end them", allow_abbrev=False)
@@ -202,6 +211,10 @@ def _parser() -> argparse.ArgumentParser:
             part.add_argument("--all", action="store_true", help="all ranks, each line with its rank before it")
         if name == "resize":
             part.add_argument("change", type=int, help="how many ranks more, such as +2 or -1")
+    words = "list the templates to begin a training with, and their scripts"
+    parts.add_parser("templates", help=words, description=f"{words[:1].upper()}{words[1:]}.").set_defaults(
+        do=_templates
+    )
     kernels = parts.add_parser("kernels", help="install Jupyter's kernels of Carme Hub").add_subparsers(
         required=True, metavar="install"
     )

@@ -11,6 +11,7 @@ from jupyter_events import EventLogger
 from traitlets.config import Application
 
 from carme_hub.accounting.ledger import Ledger
+from carme_hub.accounting.policy_rules import policy_rules
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.booking.bookings import Bookings, FreeOfCharge
@@ -38,6 +39,7 @@ from carme_hub.services.reservations.application.reconcile import ReconcilerLoop
 from carme_hub.services.reservations.application.slurm_view import FRESH, Offer, SlurmView
 from carme_hub.services.slurm_by_hub import SlurmByHub
 from carme_hub.sessions.associations import AssociationBook
+from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.reservations import default_partition, keeps_gpus, licenses_in_slurm
 from carme_hub.slurm.settings import CarmeSlurm
@@ -169,6 +171,7 @@ class ReservationsService(CarmeService):
             factor=self.prices.factor,
             clock=self.clock,
             members=lambda who, name: self.roster.members(who, name),
+            rules=policy_rules(quotas),
         )
         self.money = SlotMoney(self.ledger.books, settings.charge == "booked") if quotas.enabled else None
         self._usage = usage
@@ -320,7 +323,7 @@ class ReservationsService(CarmeService):
         """Return the profiles of the site by slug, None where they are made for each user or named otherwise."""
         said = self.config.SlurmContainerSpawner.get("profile_list", [])
         try:
-            found = parse_profiles(said) if isinstance(said, list) else ()
+            found = parse_profiles(said, profile_field(self)) if isinstance(said, list) else ()
         except ConfigError:  # the hub says so
             found = ()
         return {each.slug: each for each in found} or None

@@ -15,10 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from traitlets import Dict, Enum, List, TraitError, Unicode, validate
+from traitlets import Dict, List, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from carme_hub import paths
+from carme_hub.entry_points import ExtensionPoint
+from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
 
 #: Serves TensorBoard; travels with the other files.
@@ -86,6 +88,14 @@ TAKEN = frozenset(
         *("terminals", "tree", "user", "view", "voila"),
     }
 )
+#: Apps of other packages: each is what ``CarmeApps.apps`` has for one.
+POINT = ExtensionPoint(
+    "carme_hub.apps",
+    "CarmeApps.offered",
+    "a dict, as CarmeApps.apps has one for each app",
+    lambda app: isinstance(app, dict),
+    tuple(OURS),
+)
 #: The files of the session folder: the server's settings, its apps, and what bash reads in its terminals.
 CONFIG, PACKED, BASHRC = "jupyter_server_config.py", "carme-apps", "terminal.bashrc"
 
@@ -94,11 +104,11 @@ class CarmeApps(Configurable):
     """Programs of the image as pages of a session, with an icon in JupyterLab's launcher."""
 
     offered = List(
-        Enum(tuple(OURS)),
+        Unicode(),
         default_value=list(OURS),
-        help="""Which of our own apps are offered where the image has them: TensorBoard (``tensorboard``), VS Code in
-        the browser (code-server, ``vscode``), and the gallery of templates (``templates``). Example:
-        ``["tensorboard"]``.""",
+        help="""Which apps are offered where the image has them: of our own TensorBoard (``tensorboard``), VS Code in
+        the browser (code-server, ``vscode``), and the gallery of templates (``templates``); and those that installed
+        packages add, by their names (docs/howto/add-an-app.md). Example: ``["tensorboard", "whiteboard"]``.""",
     ).tag(config=True)
 
     apps = Dict(
@@ -128,12 +138,20 @@ class CarmeApps(Configurable):
 
     def entries(self) -> list[dict[str, Any]]:
         """Return all apps as the session's server reads them; what an administrator names wins over ours."""
-        ours = {name: OURS[name] for name in self.offered}
+        ours = {name: OURS[name] if name in OURS else _added(name) for name in self.offered}
         return [{"name": name, "title": name, **app} for name, app in {**ours, **self.apps}.items()]
 
     def files(self) -> dict[str, str]:
         """Return the files of the session folder: name to text. They hold nothing secret."""
         return dict(_files(json.dumps(self.entries())))
+
+
+def _added(name: str) -> dict[str, Any]:
+    """Return an app of an installed package; ``ConfigError`` says what is wrong with it."""
+    app: dict[str, Any] = POINT.load(name)
+    if wrong := fault(name, app):
+        raise ConfigError(f"c.CarmeApps.offered: the app {name!r} of the package {POINT.source(name)}: {wrong}")
+    return app
 
 
 @cache

@@ -13,6 +13,7 @@ from carme_hub.containers.check import check_bind, check_environ, check_image
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import ConfigError, ContainerError
+from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.spawners.docker.container import RESERVED_CREATE, RESERVED_HOST, Arguments
 from carme_hub.spawners.docker.gpu_allocation import Gpu, detect_gpus, parse_gpus
 
@@ -148,7 +149,7 @@ class BoxSettings(LoggingConfigurable):
         if not self.profile_list:
             raise ConfigError("c.CarmeDockerSpawner.profile_list is empty: offer at least one profile")
         if not callable(self.profile_list):
-            for profile in parse_profiles(self.profile_list):
+            for profile in parse_profiles(self.profile_list, profile_field(self)):
                 check_profile(profile)
         if self.config.JupyterHub.get("internal_ssl", False):
             raise ConfigError("c.JupyterHub.internal_ssl: set it to False; servers are reached on this machine alone")

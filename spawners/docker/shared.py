@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from carme_hub.domain.sessions.profile_list import parse_profiles
+from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.spawners.docker.engine import Engine, connection
 from carme_hub.spawners.docker.gpu_allocation import check_types
 from carme_hub.spawners.docker.reconciler import BoxReconciler
@@ -35,7 +36,7 @@ async def box_keeper(spawner: Any, hub_db: Callable[[], Any]) -> BoxReconciler:
 async def _start(spawner: Any, hub_db: Callable[[], Any]) -> BoxReconciler:
     gpus = await asyncio.to_thread(spawner.box_gpus)
     if not callable(spawner.profile_list):
-        profiles = parse_profiles(spawner.profile_list)
+        profiles = parse_profiles(spawner.profile_list, profile_field(spawner))
         check_types(gpus, {p.slug: set(p.gpus.types) for p in profiles if p.gpus is not None})
     spawner.log.info("GPUs to give out: %s", ", ".join(f"{gpu.id} ({gpu.type})" for gpu in gpus) or "none")
     keeper = BoxReconciler(

@@ -21,7 +21,7 @@ from jupyterhub.utils import random_port, url_path_join
 from traitlets import default, observe
 
 from carme_hub.crash import crash_point
-from carme_hub.domain.sessions.profile import Profile
+from carme_hub.domain.sessions.profile import Profile, field_variable
 from carme_hub.domain.sessions.profile_choice import offered
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, EngineRejected, EngineUnreachable, Refused
@@ -242,6 +242,7 @@ class CarmeDockerSpawner(BoxSettings, StartInPieces, OfferSettings, DockerSpawne
         folder = working_folder(owner, request)
         environ = {**self.container_environment, "JUPYTERHUB_ROOT_DIR": folder, **self.get_env()}
         environ |= {"HOME": owner.home, "USER": owner.name, "LOGNAME": owner.name, "SHELL": owner.shell}
+        environ |= {field_variable(name): value for name, value in request.fields.items()}
         host_home = owner.home if self.system_users else self.format_volume_name(self.home_volume, self)
         wanted = ContainerSpec(
             whose=ContainerOwner(*keeper.whose, self.user.name, self.name, self._session_id),

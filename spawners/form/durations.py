@@ -1,9 +1,14 @@
-"""Times and durations as people read them."""
+"""Times and durations as people read them, and choose them."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from carme_hub.domain.sessions.profile import Limit
+
+#: What people find natural to choose from, in minutes.
+_NATURAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
 
 
 def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
@@ -39,3 +44,13 @@ def duration(minutes: int) -> str:
         if count:
             parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
     return " ".join(parts) or "0 minutes"
+
+
+def times_to_choose(limit: Limit, asked: object) -> list[int]:
+    """Return the time limits that the form lists, in minutes, with the one that was asked for."""
+    if limit.choices:
+        return list(limit.choices)
+    times = {m for m in _NATURAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
+    if isinstance(asked, int) and limit.allows(asked):
+        times.add(asked)
+    return sorted(times)

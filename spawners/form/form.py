@@ -23,14 +23,11 @@ from carme_hub.domain.sessions.profile_choice import Problem, default_profile, e
 from carme_hub.domain.sessions.session import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
-from carme_hub.spawners.form.durations import clock, duration
+from carme_hub.spawners.form.durations import clock, duration, times_to_choose
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
 from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split
 from carme_hub.spawners.form.start_estimate import prospect
-
-#: What people find natural to choose from, in minutes.
-_NATURAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +325,11 @@ def _controls(
         if option.unlisted:
             key, hint = option.name + UNLISTED, option.unlisted.description or option.unlisted.pattern_message
             add(key, option.unlisted.display_name, "text", "", hint=hint, only_with=option.name)
+    for one in profile.fields:
+        none = [] if one.default else [{"value": "", "label": "none"}]
+        choices = [*none, *({"value": value, "label": text} for value, text in one.choices.items())]
+        kind = {"hint": one.description, "choices": choices} if one.choices else {"hint": one.description}
+        add(one.name, one.display_name, "select" if one.choices else "text", one.default, **kind)
     if profile.gpus:
         virtual = "virtual " if offer.virtual else ""
         if len(profile.gpus.types) > 1 and "gpu_type" not in settled:
@@ -335,7 +337,10 @@ def _controls(
             add("gpu_type", "GPU type", "select", profile.gpus.default_type, choices=types)
         number("gpus", "Virtual GPUs" if offer.virtual else "GPUs", profile.gpus.count, "")
     if not profile.time_minutes.fixed and "time_minutes" not in settled:
-        choices = [{"value": str(m), "label": duration(m)} for m in _times(profile.time_minutes, options)]
+        choices = [
+            {"value": str(m), "label": duration(m)}
+            for m in times_to_choose(profile.time_minutes, options.get("time_minutes"))
+        ]
         add("time_minutes", "Time limit", "select", profile.time_minutes.default, choices=choices)
     number("cpus", "CPUs", profile.cpus, "")
     number("memory_gib", "Memory", profile.memory_gib, " GiB")
@@ -374,16 +379,6 @@ def _reservations(offer: Offer, profile: Profile) -> list[tuple[str, str]]:
     ours = ((BOOKING + each.id, f"“{each.title}” until {bookings.until(each)}") for each in booked)
     named = ((name, name) for name in reserved)
     return [("", "my booking, where it fits"), *ours, (OUTSIDE, "none: outside my booking"), *named]
-
-
-def _times(limit: Limit, options: Mapping[str, object]) -> list[int]:
-    if limit.choices:
-        return list(limit.choices)
-    asked = options.get("time_minutes")
-    times = {m for m in _NATURAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
-    if isinstance(asked, int) and limit.allows(asked):
-        times.add(asked)
-    return sorted(times)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError, Refused
+from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.spawners.form.form import Offer, render_form
 from carme_hub.spawners.form.options import checked_options, options_from_form, options_from_query
 from carme_hub.spawners.job_script import Owner, working_folder
@@ -155,7 +156,7 @@ class OfferSettings(LoggingConfigurable):
             profiles = profiles(self)
             if hasattr(profiles, "__await__"):
                 profiles = await profiles
-        return parse_profiles(profiles or self.fallback_profiles())
+        return parse_profiles(profiles or self.fallback_profiles(), profile_field(self))
 
     def fallback_profiles(self) -> list[dict[str, object]]:
         """Return what is offered while ``profile_list`` is empty."""

@@ -16,6 +16,7 @@ from typing import Any
 from carme_hub.accounting.admission import HELD
 from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.ledger import Ledger
+from carme_hub.accounting.policy_rules import policy_rules
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.domain.cluster.jobs import Phase, Snapshot
@@ -93,6 +94,7 @@ class Admission:
             clock=time.time,
             running=lambda: running(watcher.latest),
             members=lambda who, name: self._members.get((who, name), (0.0, frozenset()))[1],
+            rules=policy_rules(settings),
         )
         self._members: dict[tuple[Who, str], tuple[float, frozenset[str]]] = {}
 

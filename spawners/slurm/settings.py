@@ -12,6 +12,7 @@ from carme_hub.booking.settings import CarmeReservations
 from carme_hub.containers.registry import runtime
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import ConfigError
+from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.spawners.apps.settings import CONFIG, CarmeApps
 from carme_hub.spawners.form.offers import OfferSettings
 from carme_hub.spawners.job_script import Owner, Server, Site, session_folder
@@ -25,8 +26,9 @@ class SessionSettings(OfferSettings, SlurmSpawner):
 
     container_runtime = Unicode(
         "bubblewrap",
-        help="""What runs the containers: bubblewrap, charliecloud, apptainer, enroot or podman. See
-        docs/reference/containers.md for what each can do. Example: ``"apptainer"``.""",
+        help="""What runs the containers: bubblewrap, charliecloud, apptainer, enroot, pyxis, podman, or the name by
+        which an installed package adds one. See docs/reference/containers.md for what each can do, and
+        docs/howto/add-a-container-runtime.md. Example: ``"apptainer"``.""",
     ).tag(config=True)
 
     podman_engine = Enum(
@@ -112,7 +114,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         if not self.site_images():
             raise ConfigError("c.SlurmContainerSpawner.images is empty: name at least one container image")
         if not callable(self.profile_list):
-            parse_profiles(self.profile_list or self.fallback_profiles())
+            parse_profiles(self.profile_list or self.fallback_profiles(), profile_field(self))
 
     def fallback_profiles(self) -> list[dict[str, object]]:
         """Return the one profile that batchspawner's names describe."""
@@ -127,7 +129,12 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         binds = self.site_binds()
         roots = tuple(self.container_bind_roots) or tuple(b.source for b in binds)
         return Site(
-            runtime=runtime(self.container_runtime, podman_engine=self.podman_engine, podman_device=self.podman_device),
+            runtime=runtime(
+                self.container_runtime,
+                podman_engine=self.podman_engine,
+                podman_device=self.podman_device,
+                parent=self,
+            ),
             binds=binds,
             bind_roots=roots,
             environ=dict(self.container_environment),

@@ -22,6 +22,7 @@ from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Entry, Kind, price, release_key, slot_key
 from carme_hub.domain.quotas.decision import Decision, decide
+from carme_hub.domain.quotas.policy_rules import PolicyRequest, with_rules
 from carme_hub.domain.quotas.rules import Ask, Person, applying
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.slots import ALSO, OpenSlot, new_slot, open_slots, rate_of
@@ -224,6 +225,7 @@ class _Deciding:
         policy = books.policy()
         self._applied = about_time(applying(policy.quotas, person, account))
         self._zone, self._now = policy.zone, now
+        self._rules, self._person = books.rules, person
         self._live = Live(writes, account, now, without=freed.slot)
         self._gathering = SnapshotReader(books, writes, person, now, freed=freed)
 
@@ -239,7 +241,8 @@ class _Deciding:
             decision = decide(self._applied, ask, facts, zone=self._zone)
             if not decision.granted:
                 break
-        return decision
+        request = PolicyRequest(self._person, ask, slot.start, slot.end, self._now, kind="booking")
+        return with_rules(decision, self._rules, request)
 
     def count(self, slot: Slot, amount: int) -> None:
         """Count what is held for a slot from here on."""

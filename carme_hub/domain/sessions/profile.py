@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 #: User options that every profile knows; a profile adds its own ``profile_options``.
@@ -114,6 +114,37 @@ class ProfileOption:
         return next((c for c in self.choices if c.name == name), None)
 
 
+def unchanged(value: str) -> str:
+    """Return a value as it is."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileField:
+    """A value of the user options that an installed package adds to those profiles that name it in ``fields``.
+
+    It reaches the session as the variable ``CARME_FIELD_<NAME>``, and the hub's hooks as ``Request.fields``.
+
+    Attributes:
+        name: of the user option: small letters, digits and ``_``. display_name: its label in the form.
+        description: said below it. choices: value to label; empty = it is typed in. default: "" = not set.
+        check: takes a value that is not empty and returns what the session gets; raises ``Refused`` with what to write
+            instead. It is called at every look at the form, so it asks nobody.
+    """
+
+    name: str
+    display_name: str
+    description: str = ""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    default: str = ""
+    check: Callable[[str], str] = unchanged
+
+
+def field_variable(name: str) -> str:
+    """Return the variable by which a session learns the value of a field."""
+    return f"CARME_FIELD_{name.upper()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One offer.
@@ -125,6 +156,7 @@ class Profile:
         accounts: who may be charged; empty = every account of the user.
         groups: who is offered this; empty = everyone who may start a server.
         override: settings that are fixed for everyone who takes this profile.
+        fields: of installed packages.
     """
 
     slug: str
@@ -144,6 +176,7 @@ class Profile:
     groups: tuple[str, ...] = ()
     options: tuple[ProfileOption, ...] = ()
     override: Mapping[str, object] = field(default_factory=dict)
+    fields: tuple[ProfileField, ...] = ()
 
     def overridden(self, chosen: Mapping[str, Choice]) -> dict[str, object]:
         """Return what is fixed once these choices (option name to choice) are made; later options win."""

@@ -13,9 +13,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
-from carme_hub.errors import NoAccount, ProfileNotAllowed
+from carme_hub.errors import NoAccount, ProfileNotAllowed, Refused
 
-from .profile import MISSING_FOLDER, OPTION_KEYS, UNLISTED, Choice, Limit, Profile, ProfileOption, UnlistedChoice
+from .profile import (
+    MISSING_FOLDER,
+    OPTION_KEYS,
+    UNLISTED,
+    Choice,
+    Limit,
+    Profile,
+    ProfileField,
+    ProfileOption,
+    UnlistedChoice,
+)
 from .profile_list import parse_profiles
 from .session import Request
 
@@ -143,6 +153,10 @@ def _shown(value: object) -> str:
     return f"“{text}”"
 
 
+def _is_short_line(text: str) -> bool:
+    return len(text) <= 256 and text.isprintable()
+
+
 class _Examination:
     """One choice from one profile, with the problems found so far."""
 
@@ -174,12 +188,14 @@ class _Examination:
             reservation=self.reservation(reservations),
             working_folder=self.folder(),
             make_folder=self.make_folder(),
+            fields={one.name: value for one in profile.fields if (value := self.field(one))},
         )
         return (None if self.problems else request), tuple(self.problems)
 
     def unknown(self) -> None:
         own = {o.name for o in self.profile.options}
         own |= {o.name + UNLISTED for o in self.profile.options if o.unlisted}
+        own |= {each.name for each in self.profile.fields}
         for key in self.options:
             if key not in OPTION_KEYS and key not in own:
                 known = ", ".join([*OPTION_KEYS, *sorted(own)])
@@ -207,7 +223,7 @@ class _Examination:
         return choice
 
     def typed_choice(self, option: ProfileOption, unlisted: UnlistedChoice, typed: object) -> Choice | None:
-        if not isinstance(typed, str) or len(typed) > 256 or not typed.isprintable():
+        if not isinstance(typed, str) or not _is_short_line(typed):
             self.problem(option.name + UNLISTED, f"{option.display_name}: the value must be a short line of text.")
             return None
         if not re.fullmatch(unlisted.pattern, typed):
@@ -216,6 +232,26 @@ class _Examination:
             return None
         override = {k: v.replace("{value}", typed) if isinstance(v, str) else v for k, v in unlisted.override.items()}
         return Choice(name=typed, display_name=typed, override=override)
+
+    def field(self, one: ProfileField) -> str:
+        """Return the value of a field of an installed package, "" where none is set."""
+        asked = self.options.get(one.name, "")
+        value = one.default if asked == "" else str(asked)
+        if not value:
+            return ""
+        if one.choices and value not in one.choices:
+            there = ", ".join(one.choices)
+            self.problem(one.name, f"{one.display_name}: {_shown(value)} is not a choice. Choices: {there}.")
+            return ""
+        try:
+            checked = one.check(value) if _is_short_line(value) else ""
+        except Refused as error:
+            self.problem(one.name, f"{one.display_name}: {error.message}")
+            return ""
+        if not isinstance(checked, str) or not checked or not _is_short_line(checked):
+            self.problem(one.name, f"{one.display_name}: the value must be a short line of text.")
+            return ""
+        return checked
 
     def asked(self, key: str, default: object) -> object:
         """Return what was asked for, what is fixed, or the default."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from carme_hub.domain.cluster.resources import SHARD
@@ -23,6 +23,7 @@ from .profile import (
     GpuLimit,
     Limit,
     Profile,
+    ProfileField,
     ProfileOption,
     UnlistedChoice,
 )
@@ -30,7 +31,7 @@ from .profile import (
 _PROFILE_KEYS = (
     *("slug", "display_name", "description", "default", "profile_options", "slurm_override"),
     *("gpus", "cpus", "memory_gib", "time_minutes", "time_hours", "images", "partition", "qos"),
-    *("reservation", "accounts", "groups"),
+    *("reservation", "accounts", "groups", "fields"),
 )
 _GPU_KEYS = ("types", "min", "max", "default", "default_type", "choices")
 _LIMIT_KEYS = ("min", "max", "default", "choices")
@@ -47,15 +48,25 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,127}")
 _MOST = 999_999_999
 
 
-def parse_profiles(profile_list: Sequence[Mapping[str, object]]) -> tuple[Profile, ...]:
+def no_field(name: str) -> ProfileField:
+    """Know no field of any package."""
+    raise ConfigError(f"there is no field {name!r} here")
+
+
+def parse_profiles(
+    profile_list: Sequence[Mapping[str, object]], field_named: Callable[[str], ProfileField] = no_field
+) -> tuple[Profile, ...]:
     """Return the profiles in their order.
+
+    Args:
+        field_named: returns the field of a name in ``fields``; raises ``ConfigError`` where there is none.
 
     Raises:
         ConfigError: a key is unknown, a value has the wrong type, or two things contradict each other.
     """
     if isinstance(profile_list, str | Mapping) or not isinstance(profile_list, Sequence):
         raise ConfigError("profile_list must be a list of profiles, each a dict with a display_name.")
-    profiles = tuple(_profile(entry, f"profile_list[{n}]") for n, entry in enumerate(profile_list))
+    profiles = tuple(_profile(entry, f"profile_list[{n}]", field_named) for n, entry in enumerate(profile_list))
     slugs = [p.slug for p in profiles]
     for slug in slugs:
         if slugs.count(slug) > 1:
@@ -66,7 +77,7 @@ def parse_profiles(profile_list: Sequence[Mapping[str, object]]) -> tuple[Profil
     return profiles
 
 
-def _profile(entry: object, where: str) -> Profile:
+def _profile(entry: object, where: str, field_named: Callable[[str], ProfileField]) -> Profile:
     given = _dict(entry, where)
     name = given.get("slug") or given.get("display_name")
     where = f"{where} ({name})" if isinstance(name, str) and name else where
@@ -94,6 +105,8 @@ def _profile(entry: object, where: str) -> Profile:
         options=_options(given.get("profile_options", {}), f"{where}.profile_options"),
         override=_override(given.get("slurm_override", {}), f"{where}.slurm_override"),
     )
+    if "fields" in given:
+        profile = replace(profile, fields=_fields(given, where, profile.options, field_named))
     if "cpus" in given:
         profile = replace(profile, cpus=_limit(given["cpus"], f"{where}.cpus", least=1))
     if "memory_gib" in given:
@@ -180,6 +193,23 @@ def _options(value: object, where: str) -> tuple[ProfileOption, ...]:
             raise ConfigError(f"{here} needs choices.")
         display_name = _text(given, "display_name", here) or name
         found.append(ProfileOption(name, display_name, choices, default, unlisted))
+    return tuple(found)
+
+
+def _fields(
+    given: Mapping[str, object],
+    where: str,
+    options: Sequence[ProfileOption],
+    field_named: Callable[[str], ProfileField],
+) -> tuple[ProfileField, ...]:
+    found: list[ProfileField] = []
+    for name in _names(given, "fields", where, None):
+        if name in OPTION_KEYS or name in {*(each.name for each in options), *(each.name for each in found)}:
+            raise ConfigError(f"{where}.fields: {name} is taken by another option of the profile.")
+        try:
+            found.append(field_named(name))
+        except ConfigError as error:
+            raise ConfigError(f"{where}.fields: {error}") from error
     return tuple(found)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX
@@ -26,6 +27,7 @@ class Request:
         working_folder: where the notebook starts; empty = the user's home. make_folder: whether it is made if missing.
         nice: by how much Slurm lowers the job's priority (sbatch's ``--nice``).
         nodes: more than one for companions alone. purpose: what a companion is for, in a word.
+        fields: values of the profile's fields of installed packages, by name.
     """
 
     profile: str
@@ -43,6 +45,7 @@ class Request:
     nodes: int = 1
     purpose: str = ""
     make_folder: bool = False
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.gpus.on_each(self.nodes)

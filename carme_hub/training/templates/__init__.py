@@ -15,11 +15,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .installed import installed_scripts
 from .kernels import missing
 
 #: What there is no template for, and why.
@@ -31,7 +32,7 @@ ABSENT = (
         "the template for DDP.",
     ),
 )
-#: What is tried first comes first; templates of a site's own come after these.
+#: What is tried first comes first; templates of a site's own, and of other packages, come after these.
 ORDER = (
     *("ddp", "horovod-pytorch", "fsdp", "cpu-gloo", "tensorboard-logging", "checkpoint-resume", "mixed-precision"),
     *("lr-warmup", "staging", "evaluation", "sweep", "scaling", "elastic-torch", "elastic-horovod"),
@@ -40,7 +41,6 @@ KERNELS = {
     "horovod": ("carme-horovod-pytorch", "Horovod, PyTorch"),
     "torchrun": ("carme-torchrun", "PyTorch, torchrun"),
 }
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 RANKS = """\
 # How many processes train, each on a GPU of its own where there are any. More than this session has GPUs for get
 # them from a companion job: its price and its start are said before it is asked for.
@@ -60,6 +60,7 @@ class Template:
     Attributes:
         name: of its files. title, about: of its docstring. backend: what its ranks are joined by.
         options: what its notebook runs with beside the number of ranks, from its line `# %%distributed …`.
+        broken: what is wrong with a template of another package, which then is only named; "" for all others.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Template:
     script: Path
     options: str = ""
     itself: bool = False
+    broken: str = ""
 
     @property
     def lacks(self) -> str:
@@ -90,10 +92,28 @@ def folder() -> Path:
 
 
 def templates(where: Path | None = None) -> list[Template]:
-    """Return all templates, in the order in which they are offered."""
+    """Return all templates, in the order in which they are offered: those of a folder, or ours and other packages'."""
     found = [read(script) for script in (folder() if where is None else where).glob("*.py")]
+    if where is None:
+        found += _of_packages({each.name for each in found})
     place = {name: number for number, name in enumerate(ORDER)}
     return sorted(found, key=lambda each: (place.get(each.name, len(ORDER)), each.title.lower()))
+
+
+def _of_packages(ours: Collection[str]) -> list[Template]:
+    """Return the templates that other packages add."""
+    found = []
+    for each in installed_scripts(ours):
+        wrong = each.wrong
+        if each.script is not None:
+            try:
+                found.append(replace(read(each.script), name=each.name))
+            except (OSError, ValueError, SyntaxError) as error:
+                wrong = f"{each.script} is no template: {error}."
+        if wrong:
+            said = f"{wrong} ({each.package})"
+            found.append(Template(each.name, each.name, "", "torchrun", Path(each.name), broken=said))
+    return found
 
 
 def read(script: Path) -> Template:
@@ -113,13 +133,16 @@ def named(name: str) -> Template:
     """Return one template.
 
     Raises:
-        TemplateError: there is none of that name.
+        TemplateError: there is none of that name, or it cannot be used.
     """
-    script = folder() / f"{name}.py"
-    if not _NAME.fullmatch(name) or not script.is_file():
-        known = ", ".join(each.name for each in templates())
+    found = sorted(templates(), key=lambda each: bool(each.broken))  # a package that uses our name hides nothing
+    template = next((each for each in found if each.name == name), None)
+    if template is None:
+        known = ", ".join(each.name for each in found if not each.broken)
         raise TemplateError(f"There is no template {name[:64]!r}. There are {known}.")
-    return read(script)
+    if template.broken:
+        raise TemplateError(f"The template {name} cannot be copied. {template.broken}")
+    return template
 
 
 def copy(name: str, into: Path, *, script: bool = False) -> Path:
@@ -215,6 +238,15 @@ def _cell(name: str, number: int, cell: tuple[str, str]) -> dict[str, Any]:
     if text == RANKS:
         made["metadata"] = {"tags": ["parameters"]}  # as papermill knows them
     return {**made, "source": text.splitlines(keepends=True)}
+
+
+def listed() -> str:
+    """Return the templates as lines of text: name, title, script."""
+    lines = []
+    for each in templates():
+        words = f"cannot be used: {each.broken}" if each.broken else f"{each.title}\n{'':22}{each.script}"
+        lines.append(f"{each.name:22}{words}\n")
+    return "".join(lines)
 
 
 def write_notebooks(where: Path) -> Iterator[Path]:

@@ -94,13 +94,13 @@ class Gallery:
     def page(self, error: str = "") -> str:
         """Return the page; where the templates are missing it says so, and has no cards."""
         try:
-            cards = [self._card(template) for template in templates()]
+            found = templates()
         except TemplateError as lacking:
-            cards, error = [], error or str(lacking)
-        cards += [
-            f'<li>\n<h2>{escape(title)}</h2>\n<p class="quiet">There is none. {escape(why)}</p>\n</li>'
-            for title, why in (ABSENT if cards else ())
-        ]
+            found, error = [], error or str(lacking)
+        cards = [self._card(template) for template in found if not template.broken]
+        absent = [(each.title, f"It cannot be used: {each.broken}") for each in found if each.broken]
+        absent += [(title, f"There is none. {why}") for title, why in (ABSENT if cards else ())]
+        cards += [f'<li>\n<h2>{escape(title)}</h2>\n<p class="quiet">{escape(why)}</p>\n</li>' for title, why in absent]
         alert = f'<p class="note" role="alert">{escape(error)}</p>' if error else ""
         shown = "your home folder" if self.folder == Path.home() else self.folder.name
         listed = "\n".join(["<ul>", *cards, "</ul>"]) if cards else ""

@@ -9,12 +9,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rig.extension import extension, installed_extension
 from traitlets.config import PyFileConfigLoader
 
 from carme_hub.auth.authenticator import CarmeAuthenticator
 from carme_hub.config import ROLES
 from carme_hub.spawners.slurm.batchspawner_names import REPLACED, BatchSpawnerBase
 
+__all__ = ["extension", "installed_extension"]
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md"), *ROOT.glob("*.md")])
@@ -98,7 +100,9 @@ CONFIGURATIONS = [ROOT / "jupyterhub_config.py", *sorted((ROOT / "examples").rgl
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.parent.name)
-def test_every_example_can_be_read_and_names_only_settings_that_exist(file: Path, traits: ModuleType) -> None:
+def test_every_example_can_be_read_and_names_only_settings_that_exist(
+    file: Path, traits: ModuleType, extension: Path
+) -> None:
     config: Any = PyFileConfigLoader(file.name, str(file.parent)).load_config()
     known = {cls.__name__: cls for cls in traits.public_classes()}
     for section, values in config.items():

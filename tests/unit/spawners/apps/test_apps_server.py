@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import http.client
 import json
 import os
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,12 +19,14 @@ from pathlib import Path
 from threading import Thread, Timer
 
 import pytest
+from rig.extension import extension, installed_extension
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 from traitlets.config import Config
 
-from carme_hub.spawners.apps.settings import BASHRC, CONFIG, CarmeApps
+from carme_hub.spawners.apps.settings import BASHRC, CONFIG, OURS, CarmeApps
 
+__all__ = ["extension", "installed_extension"]
 TELLS = """
 import http.server, os, socketserver, sys
 class Tells(http.server.BaseHTTPRequestHandler):
@@ -79,7 +82,11 @@ class JupyterServer:
 
 @contextmanager
 def serving(
-    folder: Path, *argv: str, user_config: str = "", environ: Mapping[str, str] | None = None
+    folder: Path,
+    *argv: str,
+    user_config: str = "",
+    environ: Mapping[str, str] | None = None,
+    offered: Sequence[str] = tuple(OURS),
 ) -> Iterator[JupyterServer]:
     """Start a Jupyter server as a session does, and end it."""
     session, home, near, bin = (folder / name for name in ("home/session", "home", "near", "bin"))
@@ -89,7 +96,7 @@ def serving(
     (bin / "code-server").chmod(0o700)
     (home / ".jupyter").mkdir()
     (home / ".jupyter" / "jupyter_server_config.py").write_text(user_config)
-    for name, text in CarmeApps(config=Config(CarmeApps={"apps": APPS})).files().items():
+    for name, text in CarmeApps(config=Config(CarmeApps={"apps": APPS, "offered": list(offered)})).files().items():
         (session / name).write_text(text)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -322,3 +329,12 @@ def test_without_user_files_the_image_s_own_still_count(tmp_path: Path, neighbou
         server.process.send_signal(signal.SIGTERM)
         assert server.process.stdout is not None
         assert "http://image" in server.process.stdout.read().decode()
+
+
+def test_an_app_of_an_installed_package_is_listed_and_proxied_as_ours_are(extension: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, offered=["hello"]) as found:
+        listed = json.loads(found.get("server-proxy/servers-info")[1])["server_processes"]
+        assert {"hello", "tells"} <= {app["name"] for app in listed}
+        assert "tensorboard" not in {app["name"] for app in listed}
+        status, said = found.get("hello/")
+        assert (status, said) == (200, f"Hello {getpass.getuser()}\n")

@@ -1,0 +1,6 @@
+"""An app: a page of the session, by a program that travels with it, so that the image needs nothing for it."""
+
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("hello.py").read_text()
+HELLO = {"title": "Hello", "command": ["{python}", "-c", PROGRAM, "{unix_socket}"]}

@@ -1,0 +1,1 @@
+"""Training templates; each module is the script of one."""
