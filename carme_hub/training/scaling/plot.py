@@ -195,7 +195,7 @@ def figure(shown: Sequence[Panel], head: str = "") -> Any:
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, StrMethodFormatter
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
     for line in panel.lines:
         ranks, values, errors = zip(*line.dots, strict=True)
@@ -214,7 +214,8 @@ def _draw(axes: Any, panel: Panel) -> None:
     numbers = panel.ranks[:: -math.ceil(len(panel.ranks) / 10)]  # so that they have room, and the last one is there
     axes.xaxis.set(major_locator=FixedLocator(numbers), minor_locator=NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %") if panel.share else StrMethodFormatter("{x:,g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, 0, " %") if panel.share else StrMethodFormatter("{x:,g}"))
     axes.set(title=panel.title, xlabel="ranks", ylim=(0, 1.05 * panel.top or 1))
     axes.legend()
 
