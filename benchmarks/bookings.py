@@ -173,9 +173,9 @@ def office_of(ledger: LedgerStore, calendar: Calendar) -> BookingContext:
         credit = Entry("grant:c", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root", expires=NOW + MONTH)
         writes.append([Entry("grant:1", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root"), credit])
     policy = Policy(QUOTAS, zone="Europe/Berlin")
-    books = LedgerContext(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
+    context = LedgerContext(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
     rules = Rules(True, BookingRule(), (), policy.zone)
-    return Bookings(calendar, rules=lambda *_: rules, money=SlotMoney(books))._office
+    return Bookings(calendar, rules=lambda *_: rules, money=SlotMoney(context))._office
 
 
 def write(store: ReservationStore, chance: random.Random) -> None:

@@ -178,7 +178,7 @@ def added_up(reads: LedgerReads) -> None:
 
 def measure(name: str, engine: Engine, rows: str, count: int) -> None:
     store = LedgerStore(engine)
-    books = LedgerContext(
+    context = LedgerContext(
         store, "lab", lambda: Policy(QUOTAS), lambda *_: 1000, lambda: float(NOW), members=lambda *_: COURSE
     )
     more = {"database": name, "rows": rows, "load": load()}
@@ -190,7 +190,7 @@ def measure(name: str, engine: Engine, rows: str, count: int) -> None:
 
     def one_admit(n: int) -> None:
         who, account = person()
-        assert admit(books, f"{rows}-{n}", who, Ask(account, A100, 3600), "gpu", "normal").granted
+        assert admit(context, f"{rows}-{n}", who, Ask(account, A100, 3600), "gpu", "normal").granted
 
     took = timed(one_admit)
     figure("ledger_admit_p50", percentile(took, 0.5), "ms", **more)
@@ -198,10 +198,10 @@ def measure(name: str, engine: Engine, rows: str, count: int) -> None:
 
     def one_preview(_: int) -> None:
         who, account = person()
-        preview(books, who, [Ask(account, Gpus("a100", count), 3600) for count in range(1, 9)], "gpu", "normal")
+        preview(context, who, [Ask(account, Gpus("a100", count), 3600) for count in range(1, 9)], "gpu", "normal")
 
     figure("ledger_preview_of_8_p99", percentile(timed(one_preview), 0.99), "ms", goal=100, **more)
-    figure("ledger_standing_p99", percentile(timed(lambda _: standing(books, *_who(person()))), 0.99), "ms", **more)
+    figure("ledger_standing_p99", percentile(timed(lambda _: standing(context, *_who(person()))), 0.99), "ms", **more)
 
     def page(which: Filter, before: int = 0) -> None:
         with store.reading("lab") as reads:
@@ -221,15 +221,15 @@ def measure(name: str, engine: Engine, rows: str, count: int) -> None:
 
     jobs = usages(5_000_000, JOBS)
     began = time.perf_counter()
-    settled = settle(books, jobs, ())
+    settled = settle(context, jobs, ())
     figure("ledger_settle_10000_jobs", time.perf_counter() - began, "s", **more)
     assert len(settled.charged) == JOBS
     began = time.perf_counter()
-    report = reconcile(books, jobs, NOW - 75_000, NOW)
+    report = reconcile(context, jobs, NOW - 75_000, NOW)
     figure("ledger_reconcile_10000_jobs", time.perf_counter() - began, "s", goal=60, **more)
     assert not report.missing
     assert not report.changed
-    storm(books, rows, more)
+    storm(context, rows, more)
     began = time.perf_counter()
     with engine.connect() as connection:
         wrong = differences(connection)
@@ -241,10 +241,10 @@ def _who(found: tuple[Person, str]) -> tuple[Person, tuple[str, ...]]:
     return found[0], (found[1],)
 
 
-def storm(books: LedgerContext, rows: str, more: dict[str, Any]) -> None:
+def storm(context: LedgerContext, rows: str, more: dict[str, Any]) -> None:
     """200 requests at once, for a budget of 10."""
     budget = Quota("ten", Who.USER, gpu_time=10 * GPU_HOUR)
-    few = LedgerContext(books.store, "lab", lambda: Policy((budget,)), books.factor, books.clock)
+    few = LedgerContext(context.store, "lab", lambda: Policy((budget,)), context.factor, context.clock)
     took: list[float] = []
 
     def start(n: int) -> bool:

@@ -82,7 +82,7 @@ class QuotaStatus:
 
 
 def admit(
-    books: LedgerContext,
+    context: LedgerContext,
     session: str,
     person: Person,
     ask: Ask,
@@ -102,25 +102,25 @@ def admit(
     """
     if not session:
         raise ValueError("a session has an id")
-    ask = _priced(books, ask, partition, qos)
-    with books.store.transaction(books.cluster) as now_ours:
+    ask = _priced(context, ask, partition, qos)
+    with context.store.transaction(context.cluster) as now_ours:
         known = now_ours.entries([hold_key(session), release_key(session)])
         if release_key(session) in known:
             raise Refused("What was held for this was given back meanwhile. Ask for it anew.", reason="given-back")
         if known:
             return Decision(largest=ask)
-        now = books.clock()
-        expire_due(books, now_ours, now, ask.account)
+        now = context.clock()
+        expire_due(context, now_ours, now, ask.account)
         inside = open_slots(now_ours, [slot]).get(slot) if slot else None
         replaced, back = _replaced(now_ours, instead_of, now)
-        asked = _Asked(books, now_ours, person, now, inside, replaced=replaced)
+        asked = _Asked(context, now_ours, person, now, inside, replaced=replaced)
         start, end = int(now), int(now) + ask.seconds
         decision = asked.decide(ask, start, end)
         if decision.granted:
             hold = Entry(
                 key=hold_key(session),
                 kind=Kind.HOLD,
-                cluster=books.cluster,
+                cluster=context.cluster,
                 account=ask.account,
                 amount=-ask.amount,
                 at=now,
@@ -138,19 +138,19 @@ def admit(
     return decision
 
 
-def extend(books: LedgerContext, session: str, seconds: int, person: Person | None, extension: int | None) -> Decision:
+def extend(context: LedgerContext, session: str, seconds: int, person: Person | None, extension: int | None) -> Decision:
     """Hold more for an open session, at the price it was admitted at."""
     if seconds <= 0:
         raise Refused("Ask for one second more or longer.", reason="bad-amount")
-    with books.store.transaction(books.cluster) as now_ours:
+    with context.store.transaction(context.cluster) as now_ours:
         hold = _open_hold(now_ours, session)
-        first, now = hold.entry, books.clock()
+        first, now = hold.entry, context.clock()
         gpus = first.gpus[0] if first.gpus else Ask("").gpus
         ask = Ask(first.account, gpus, seconds, first.factor, held=hold.seconds)
         if extension is not None and extension <= hold.extensions:
             return Decision(largest=ask)
-        expire_due(books, now_ours, now, ask.account)
-        asked = _Asked(books, now_ours, person or Person(first.user), now, slot_with(now_ours, session), session)
+        expire_due(context, now_ours, now, ask.account)
+        asked = _Asked(context, now_ours, person or Person(first.user), now, slot_with(now_ours, session), session)
         decision = asked.decide(ask, hold.end, hold.end + seconds)
         if decision.granted:
             more = first.but(
@@ -166,9 +166,9 @@ def extend(books: LedgerContext, session: str, seconds: int, person: Person | No
     return decision
 
 
-def undo_extension(books: LedgerContext, session: str, reason: str) -> bool:
+def undo_extension(context: LedgerContext, session: str, reason: str) -> bool:
     """Take a session's last extension back, as when Slurm refused it; return whether there was one."""
-    with books.store.transaction(books.cluster) as now_ours:
+    with context.store.transaction(context.cluster) as now_ours:
         entries = {entry.key: entry for entry in now_ours.of_session(session)}
         if release_key(session) in entries:
             return False
@@ -180,28 +180,28 @@ def undo_extension(books: LedgerContext, session: str, reason: str) -> bool:
         if last is None:
             return False
         back = last.but(
-            key=hold_key(session, number), amount=-last.amount, at=books.clock(), end=last.start, reason=reason, id=0
+            key=hold_key(session, number), amount=-last.amount, at=context.clock(), end=last.start, reason=reason, id=0
         )
         now_ours.append([back])
-        _return_extension(now_ours, session, books.clock())
+        _return_extension(now_ours, session, context.clock())
         return True
 
 
-def release(books: LedgerContext, session: str, reason: str, actor: str) -> bool:
+def release(context: LedgerContext, session: str, reason: str, actor: str) -> bool:
     """Give a session's holds back whole; return whether there were any.
 
     Raises:
         StillRunning: by the last look at Slurm it has a job.
     """
-    with books.store.transaction(books.cluster) as now_ours:
+    with context.store.transaction(context.cluster) as now_ours:
         hold = now_ours.open_holds([session]).get(session)
         if hold is None:
             return False
-        jobs = [each for each in books.running() if named_session(each) == session and covers(hold, each)]
+        jobs = [each for each in context.running() if named_session(each) == session and covers(hold, each)]
         if jobs:
             raise StillRunning(f"Job {jobs[0].shown_id} of this session has not ended. End it first.")
-        now_ours.append([released(hold, books.clock(), reason, actor)])
-        return_unused(books, now_ours, [session], books.clock())
+        now_ours.append([released(hold, context.clock(), reason, actor)])
+        return_unused(context, now_ours, [session], context.clock())
     return True
 
 
@@ -220,7 +220,7 @@ def released(hold: OpenHold, at: float, reason: str, actor: str = "carme-hub") -
 
 
 def preview(
-    books: LedgerContext,
+    context: LedgerContext,
     person: Person,
     asks: Sequence[Ask],
     partition: str,
@@ -230,19 +230,19 @@ def preview(
     instead_of: str = "",
 ) -> list[Decision]:
     """Decide on several requests as if each were the only one; nothing is written."""
-    with books.store.reading(books.cluster) as reads:
-        now = books.clock()
+    with context.store.reading(context.cluster) as reads:
+        now = context.clock()
         inside = open_slots(reads, [slot]).get(slot) if slot else None
-        asked = _Asked(books, reads, person, now, inside, replaced=_replaced(reads, instead_of, now)[0])
+        asked = _Asked(context, reads, person, now, inside, replaced=_replaced(reads, instead_of, now)[0])
         start = int(now)
-        return [asked.decide(_priced(books, ask, partition, qos), start, start + ask.seconds) for ask in asks]
+        return [asked.decide(_priced(context, ask, partition, qos), start, start + ask.seconds) for ask in asks]
 
 
-def standing(books: LedgerContext, person: Person, accounts: Iterable[str]) -> QuotaStatus:
+def standing(context: LedgerContext, person: Person, accounts: Iterable[str]) -> QuotaStatus:
     """Return balances, and what was taken of each rule with GPU time; nothing is written."""
     names = sorted(set(accounts))
-    with books.store.reading(books.cluster) as reads:
-        gathering, quotas = SnapshotReader(books, reads, person, books.clock()), books.policy().quotas
+    with context.store.reading(context.cluster) as reads:
+        gathering, quotas = SnapshotReader(context, reads, person, context.clock()), context.policy().quotas
         rules = {(one.quota.id, one.subject): one for name in names or [""] for one in applying(quotas, person, name)}
         limits = [
             Limit(one, gathering.taken(one), one.quota.gpu_time)
@@ -262,7 +262,7 @@ class _Asked:
 
     def __init__(
         self,
-        books: LedgerContext,
+        context: LedgerContext,
         reads: LedgerReads,
         person: Person,
         now: float,
@@ -270,7 +270,7 @@ class _Asked:
         extends: str = "",
         replaced: ReplacedSession = NOTHING_REPLACED,
     ) -> None:
-        self._books, self._reads, self._person, self._now, self._slot = books, reads, person, now, slot
+        self._books, self._reads, self._person, self._now, self._slot = context, reads, person, now, slot
         self._extends, self._replaced = extends, replaced
         self._gathered: dict[tuple[ReleasedHold, float], SnapshotReader] = {}
         self._facts: dict[tuple[str, ReleasedHold], Facts] = {}
@@ -354,8 +354,8 @@ def _return_extension(writes: LedgerWrites, session: str, now: float) -> None:
         writes.append([slot.more(back, now, f"session {session} does not need it", session=session)])
 
 
-def _priced(books: LedgerContext, ask: Ask, partition: str, qos: str) -> Ask:
-    return replace(ask, factor=books.factor(ask.gpus.type, partition, qos)) if ask.gpus else ask
+def _priced(context: LedgerContext, ask: Ask, partition: str, qos: str) -> Ask:
+    return replace(ask, factor=context.factor(ask.gpus.type, partition, qos)) if ask.gpus else ask
 
 
 def _open_hold(writes: LedgerWrites, session: str) -> OpenHold:

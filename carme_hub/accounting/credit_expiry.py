@@ -14,22 +14,22 @@ from .context import LedgerContext
 LOOKED_AT = 90 * 86400
 
 
-def expire_due(books: LedgerContext, writes: LedgerWrites, now: float, account: str) -> list[Entry]:
+def expire_due(context: LedgerContext, writes: LedgerWrites, now: float, account: str) -> list[Entry]:
     """Expire an account's credits whose time has come, and put right what came back since.
 
     So nobody is admitted on them a moment later, nor on what a session that was open at the expiry gives back.
     """
-    return _expire(books, writes, account, now)
+    return _expire(context, writes, account, now)
 
 
-def expire_all(books: LedgerContext) -> list[Entry]:
+def expire_all(context: LedgerContext) -> list[Entry]:
     """Expire every account's credits, and put right what came back since; return what was written."""
-    now, written = books.clock(), []
-    with books.store.reading(books.cluster) as reads:
+    now, written = context.clock(), []
+    with context.store.reading(context.cluster) as reads:
         accounts = sorted({credit.account for credit in reads.expired(now - LOOKED_AT, now)})
     for account in accounts:  # a transaction for each, so that nobody who wants to start waits for all of them
-        with books.store.transaction(books.cluster) as writes:
-            written += _expire(books, writes, account, now)
+        with context.store.transaction(context.cluster) as writes:
+            written += _expire(context, writes, account, now)
     return written
 
 
@@ -66,7 +66,7 @@ class Live:
         return sum(rest for key, rest in left.items() if key in live)
 
 
-def _expire(books: LedgerContext, writes: LedgerWrites, account: str, now: float) -> list[Entry]:
+def _expire(context: LedgerContext, writes: LedgerWrites, account: str, now: float) -> list[Entry]:
     entries = writes.grants(account)
     by_key = {entry.key: entry for entry in entries}
     due = [
@@ -89,7 +89,7 @@ def _expire(books: LedgerContext, writes: LedgerWrites, account: str, now: float
             Entry(
                 key=expiry_key(credit.key, part),
                 kind=Kind.CORRECTION,
-                cluster=books.cluster,
+                cluster=context.cluster,
                 account=account,
                 amount=taken - rest,
                 at=now,

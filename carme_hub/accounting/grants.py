@@ -37,7 +37,7 @@ class KeyUsed(Refused):
 
 
 def grant(
-    books: LedgerContext,
+    context: LedgerContext,
     account: str,
     amount: int,
     *,
@@ -55,17 +55,17 @@ def grant(
         user: for whom it is meant, on the statement. accounts: those that exist, where that is known.
     """
     _sensible(account, amount, key, actor, accounts)
-    now = books.clock()
+    now = context.clock()
     if expires and expires <= now:
         raise NotGranted("The credit would have expired already. Give a later time, or none.")
     if expires and not reason.strip():
         raise NotGranted("A credit that expires needs a reason: its users will ask. Say why it is given.")
-    entry = Entry(f"grant:{key}", Kind.GRANT, books.cluster, account, amount, now, user, reason=reason, actor=actor)
-    return _write(books, [entry.but(expires=int(expires))])[0]
+    entry = Entry(f"grant:{key}", Kind.GRANT, context.cluster, account, amount, now, user, reason=reason, actor=actor)
+    return _write(context, [entry.but(expires=int(expires))])[0]
 
 
 def transfer(
-    books: LedgerContext,
+    context: LedgerContext,
     source: str,
     target: str,
     amount: int,
@@ -84,22 +84,22 @@ def transfer(
         _sensible(account, amount, key, actor, accounts)
     if source == target:
         raise NotGranted("Both accounts are the same. Name another one to move GPU time to.")
-    with books.store.transaction(books.cluster) as writes:
-        now = books.clock()
-        out = Entry(f"transfer:{key}:out", Kind.GRANT, books.cluster, source, -amount, now, reason=reason, actor=actor)
+    with context.store.transaction(context.cluster) as writes:
+        now = context.clock()
+        out = Entry(f"transfer:{key}:out", Kind.GRANT, context.cluster, source, -amount, now, reason=reason, actor=actor)
         into = out.but(key=f"transfer:{key}:in", account=target, amount=amount)
         known = _known(writes, [out, into])
         if known:
             return known[0], known[1]
-        need_movable(books, writes, source, amount, now)
+        need_movable(context, writes, source, amount, now)
         written = writes.append([out, into])
         return written[0], written[1]
 
 
-def need_movable(books: LedgerContext, writes: LedgerWrites, account: str, amount: int, now: float) -> None:
+def need_movable(context: LedgerContext, writes: LedgerWrites, account: str, amount: int, now: float) -> None:
     """Refuse to move more away from an account than it has for ever."""
-    expire_due(books, writes, now, account)
-    free = movable(books, writes, account, now)
+    expire_due(context, writes, now, account)
+    free = movable(context, writes, account, now)
     if amount > free:
         raise NotEnoughLeft(
             f"Account {account} has {free / GPU_HOUR:.2f} GPU-hours that can be moved, and "
@@ -107,14 +107,14 @@ def need_movable(books: LedgerContext, writes: LedgerWrites, account: str, amoun
         )
 
 
-def movable(books: LedgerContext, reads: LedgerReads, account: str, now: float) -> int:
+def movable(context: LedgerContext, reads: LedgerReads, account: str, now: float) -> int:
     """Return how much of an account's balance a transfer may take (milli-GPU-seconds): credits that expire stay."""
-    left = SnapshotReader(books, reads, Person(""), now).facts((), [account]).left[account]
+    left = SnapshotReader(context, reads, Person(""), now).facts((), [account]).left[account]
     return max(0, left - live_credits(reads, account, now))
 
 
 def correct(
-    books: LedgerContext,
+    context: LedgerContext,
     account: str,
     amount: int,
     *,
@@ -135,9 +135,9 @@ def correct(
     _sensible(account, abs(amount), key, actor, accounts)
     if not reason.strip():
         raise NotGranted("A correction needs a reason: say what went wrong.")
-    entry = Entry(f"correct:{key}", Kind.CORRECTION, books.cluster, account, amount, books.clock(), user, session)
+    entry = Entry(f"correct:{key}", Kind.CORRECTION, context.cluster, account, amount, context.clock(), user, session)
     moment = int(used_at)
-    return _write(books, [entry.but(start=moment, end=moment, reason=reason, actor=actor)])[0]
+    return _write(context, [entry.but(start=moment, end=moment, reason=reason, actor=actor)])[0]
 
 
 def _sensible(account: str, amount: int, key: str, actor: str, accounts: Collection[str] | None) -> None:
@@ -155,8 +155,8 @@ def _sensible(account: str, amount: int, key: str, actor: str, accounts: Collect
         raise ValueError("an entry has an actor")
 
 
-def _write(books: LedgerContext, entries: Sequence[Entry]) -> list[Entry]:
-    with books.store.transaction(books.cluster) as writes:
+def _write(context: LedgerContext, entries: Sequence[Entry]) -> list[Entry]:
+    with context.store.transaction(context.cluster) as writes:
         return _known(writes, entries) or writes.append(entries)
 
 

@@ -55,7 +55,7 @@ class Ledger:
         members: Callable[[Who, str], Collection[str]] = no_members,
         grace: int = GRACE,
     ) -> None:
-        self.books = LedgerContext(store, cluster, policy, factor, clock, running, members, grace)
+        self.context = LedgerContext(store, cluster, policy, factor, clock, running, members, grace)
 
     async def admit(
         self,
@@ -76,7 +76,7 @@ class Ledger:
             instead_of: the session that has ended so that this one starts: what it cannot use any more is free.
         """
         more = {"slot": slot, "instead_of": instead_of}
-        return await in_thread(admit.admit, self.books, session, person, ask, partition, qos, reason, **more)
+        return await in_thread(admit.admit, self.context, session, person, ask, partition, qos, reason, **more)
 
     async def preview(
         self,
@@ -90,11 +90,11 @@ class Ledger:
     ) -> list[Decision]:
         """Decide on several requests as if each were the only one; nothing is written. The rest is as for ``admit``."""
         more = {"slot": slot, "instead_of": instead_of}
-        return await in_thread(admit.preview, self.books, person, asks, partition, qos, **more)
+        return await in_thread(admit.preview, self.context, person, asks, partition, qos, **more)
 
     async def standing(self, person: Person, accounts: Iterable[str]) -> QuotaStatus:
         """Return balances, and what was used and held of every rule with GPU time; nothing is written."""
-        return await in_thread(admit.standing, self.books, person, tuple(accounts))
+        return await in_thread(admit.standing, self.context, person, tuple(accounts))
 
     async def extend(
         self, session: str, seconds: int, *, person: Person | None = None, extension: int | None = None
@@ -105,15 +105,15 @@ class Ledger:
             person: who asks, with groups and roles; the default knows the session's user alone.
             extension: which one it is, from 1; one that was granted is granted again and writes nothing.
         """
-        return await in_thread(admit.extend, self.books, session, seconds, person, extension)
+        return await in_thread(admit.extend, self.context, session, seconds, person, extension)
 
     async def undo_extension(self, session: str, reason: str) -> bool:
         """Take a session's last extension back; return whether there was one."""
-        return await in_thread(admit.undo_extension, self.books, session, reason)
+        return await in_thread(admit.undo_extension, self.context, session, reason)
 
     async def release(self, session: str, reason: str, *, actor: str = "carme-hub") -> bool:
         """Give a session's holds back whole, unless it has a job; return whether there were any."""
-        return await in_thread(admit.release, self.books, session, reason, actor)
+        return await in_thread(admit.release, self.context, session, reason, actor)
 
     async def sessions_wanted(self, usages: Iterable[Usage]) -> set[str]:
         """Return the UUIDs of the sessions of which ``settle`` needs the rows."""
@@ -128,7 +128,7 @@ class Ledger:
         since: float = 0.0,
     ) -> SettlementResult:
         """Charge every ended incarnation, refund by the rules, release holds, flag what looks wrong, expire credits."""
-        return await in_thread(settle.settle, self.books, usages, sessions, live=live, since=since)
+        return await in_thread(settle.settle, self.context, usages, sessions, live=live, since=since)
 
     async def last_settled(self) -> float:
         """Return when everything was last settled, 0 = never."""
@@ -137,7 +137,7 @@ class Ledger:
 
     async def expire(self) -> list[Entry]:
         """Take back what is left of credits that expired; ``settle`` does it too."""
-        return await in_thread(expire_all, self.books)
+        return await in_thread(expire_all, self.context)
 
     async def grant(
         self,
@@ -154,7 +154,7 @@ class Ledger:
         """Give an account GPU time; with ``expires`` a credit that loses what is left of it then."""
         return await in_thread(
             grants.grant,
-            self.books,
+            self.context,
             account,
             amount,
             key=key,
@@ -178,12 +178,12 @@ class Ledger:
     ) -> tuple[Entry, Entry]:
         """Move GPU time that does not expire from one account to another."""
         return await in_thread(
-            grants.transfer, self.books, source, target, amount, key=key, actor=actor, reason=reason, accounts=accounts
+            grants.transfer, self.context, source, target, amount, key=key, actor=actor, reason=reason, accounts=accounts
         )
 
     async def movable(self, account: str) -> int:
         """Return how much of an account's balance a transfer may take, in milli-GPU-seconds."""
-        return await self._read(lambda reads: grants.movable(self.books, reads, account, self.books.clock()))
+        return await self._read(lambda reads: grants.movable(self.context, reads, account, self.context.clock()))
 
     async def correct(
         self,
@@ -201,7 +201,7 @@ class Ledger:
         """Put a mistake right: of the balance, or (``used_at``) of use at that moment."""
         return await in_thread(
             grants.correct,
-            self.books,
+            self.context,
             account,
             amount,
             key=key,
@@ -227,23 +227,23 @@ class Ledger:
 
     async def decide_anomaly(self, id: int, *, actor: str, decision: str, seconds: int | None = None) -> Entry | None:
         """Settle an anomaly: charge the GPUs for so many seconds, or (None) nothing."""
-        return await in_thread(decisions.decide_anomaly, self.books, id, actor, decision, seconds)
+        return await in_thread(decisions.decide_anomaly, self.context, id, actor, decision, seconds)
 
     async def reconcile(self, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
         """Compare the ledger with every incarnation that ended in that time; nothing is written."""
-        return await in_thread(reconcile.reconcile, self.books, usages, start, end)
+        return await in_thread(reconcile.reconcile, self.context, usages, start, end)
 
     async def begin_night(self, hour: int) -> float:
         """Claim the full look of the night that is due at an hour of the policy's zone; return 0 where none is."""
-        return await in_thread(reconcile.begin_night, self.books, hour)
+        return await in_thread(reconcile.begin_night, self.context, hour)
 
     async def end_night(self, began: float) -> None:
         """Keep that the full look which ``begin_night`` let begin then is done."""
-        await in_thread(reconcile.end_night, self.books, began)
+        await in_thread(reconcile.end_night, self.context, began)
 
     async def rebuild(self, usages: Iterable[Usage]) -> list[Entry]:
         """Return all charges made anew from Slurm's accounting; nothing is written."""
-        return await in_thread(reconcile.rebuild, self.books, usages)
+        return await in_thread(reconcile.rebuild, self.context, usages)
 
     async def note_history(self, name: str, *, most: int = 100) -> list[Note]:
         """Return the versions of a note, newest first."""
@@ -255,18 +255,18 @@ class Ledger:
 
     async def add_note(self, name: str, value: object, *, actor: str = "carme-hub") -> None:
         """Keep a new version of a note; ``value`` is plain JSON."""
-        await self._write(lambda writes: writes.add_note(name, value, self.books.clock(), actor))
+        await self._write(lambda writes: writes.add_note(name, value, self.context.clock(), actor))
 
     async def _read(self, question: Callable[[LedgerReads], T]) -> T:
         def ask() -> T:
-            with self.books.store.reading(self.books.cluster) as reads:
+            with self.context.store.reading(self.context.cluster) as reads:
                 return question(reads)
 
         return await in_store_thread(ask)
 
     async def _write(self, change: Callable[[LedgerWrites], T]) -> T:
         def write() -> T:
-            with self.books.store.transaction(self.books.cluster) as writes:
+            with self.context.store.transaction(self.context.cluster) as writes:
                 return change(writes)
 
         return await in_thread(write)

@@ -75,10 +75,10 @@ class Mark:
 
 
 def marks(
-    books: LedgerContext, reads: LedgerReads, people: Iterable[Person], accounts: Collection[str], now: float
+    context: LedgerContext, reads: LedgerReads, people: Iterable[Person], accounts: Collection[str], now: float
 ) -> list[Mark]:
     """Return the marks that budgets have reached: of these people, of the groups that they share, of these accounts."""
-    quotas = [one for one in books.policy().quotas if one.gpu_time is not None and one.in_force(now)]
+    quotas = [one for one in context.policy().quotas if one.gpu_time is not None and one.in_force(now)]
     ours = [one for one in quotas if one.who is Who.ACCOUNT]
     theirs = [one for one in quotas if one.who is not Who.ACCOUNT]
     found: dict[tuple[str, str], tuple[AppliedQuota, Person]] = {}
@@ -88,11 +88,11 @@ def marks(
     for account in sorted(accounts):
         for one in applying(ours, _NOBODY, account):
             found[one.quota.id, one.subject] = (one, _NOBODY)
-    everybody = SnapshotReader(books, reads, _NOBODY, now)
+    everybody = SnapshotReader(context, reads, _NOBODY, now)
     reached = []
     for one, person in found.values():
         # Where the members of a group are not known, who asks stands in for them.
-        gathering = SnapshotReader(books, reads, person, now) if shared_by(one) else everybody
+        gathering = SnapshotReader(context, reads, person, now) if shared_by(one) else everybody
         if mark := _of_rule(one, gathering, now):
             reached.append(mark)
     return [*reached, *_of_balances(reads, accounts)]
@@ -208,8 +208,8 @@ async def open_notices(
     Raises:
         StoreError: the database does not answer.
     """
-    now, user = ledger.books.clock(), person.user
-    told, found = await in_store_thread(_told_and_due, ledger.books, person, accounts, now)
+    now, user = ledger.context.clock(), person.user
+    told, found = await in_store_thread(_told_and_due, ledger.context, person, accounts, now)
     if not told:
         return []
     seen_by = None if owned is None else (user, tuple(owned))
@@ -222,15 +222,15 @@ async def open_notices(
 
 
 def _told_and_due(
-    books: LedgerContext, person: Person, accounts: Collection[str], now: float
+    context: LedgerContext, person: Person, accounts: Collection[str], now: float
 ) -> tuple[set[str], list[DueNotice]]:
     """Return the digests of what a user was told about, and what of the user's budgets is due; requests are not."""
-    user, policy = person.user, books.policy()
-    with books.store.reading(books.cluster) as reads:
+    user, policy = person.user, context.policy()
+    with context.store.reading(context.cluster) as reads:
         told = {each.about for each in told_to(reads, user, now - WEEK)}
         if not told:
             return told, []  # as for most, each time
-        reached = [each for each in marks(books, reads, [person], accounts, now) if each.concerns(person, policy)]
+        reached = [each for each in marks(context, reads, [person], accounts, now) if each.concerns(person, policy)]
         credits = [each for each in reads.expired(now, now + SOON) if each.account in accounts]
     found = [each.due(user, now) for each in reached]
     return told, found + [of_credit(each, user, policy.zone, now) for each in credits if each.user in ("", user)]

@@ -38,7 +38,7 @@ class Trial:
 
 
 async def try_policy(
-    books: LedgerContext,
+    context: LedgerContext,
     reader: UsageReader,
     policy: Policy,
     people: Mapping[str, Person],
@@ -57,8 +57,8 @@ async def try_policy(
     Raises:
         SlurmUnreachable: accounting gave no answer, or one of its answers cannot be understood.
     """
-    policy = replace(policy, otherwise=books.policy().otherwise)
-    reaches = await in_store_thread(_begins, books, policy, since)
+    policy = replace(policy, otherwise=context.policy().otherwise)
+    reaches = await in_store_thread(_begins, context, policy, since)
     tell("Slurm’s accounting is being read.")
     usages = await reader.usage(reaches, until)
     jobs = [usage for usage in usages if usage.submitted < until]
@@ -69,21 +69,21 @@ async def try_policy(
         known = min((usage.submitted for usage in jobs), default=0.0)
         missing = 0
         if reaches < (known or since):
-            with books.store.reading(books.cluster) as reads:
+            with context.store.reading(context.cluster) as reads:
                 missing = sum(each.charged for each in used_between(reads, reaches, known or since))
-        left, grants = balances_at(books, {usage.account for usage in jobs}, reaches)
-        found = replay(policy, jobs, people, now=until, since=since, factor=books.factor, left=left, grants=grants)
+        left, grants = balances_at(context, {usage.account for usage in jobs}, reaches)
+        found = replay(policy, jobs, people, now=until, since=since, factor=context.factor, left=left, grants=grants)
         return Trial(found, since, reaches, known, missing)
 
     return await in_store_thread(walk)
 
 
-def _begins(books: LedgerContext, policy: Policy, since: float) -> float:
+def _begins(context: LedgerContext, policy: Policy, since: float) -> float:
     """Return from when on use counts; for windows without a beginning that is the ledger's first use, if it has any."""
     reaches = reaches_back(policy, since)
     if reaches:
         return reaches
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         first = reads.oldest_uses(Subject(), 0, 1)
     return min(since, float(first[0][0])) if first else 0.0
 
@@ -93,11 +93,11 @@ def reaches_back(policy: Policy, since: float) -> float:
     return min((_reach(quota, since) for quota in policy.quotas if quota.gpu_time is not None), default=since)
 
 
-def balances_at(books: LedgerContext, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
+def balances_at(context: LedgerContext, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
     """Return what each account had left at a moment, nothing held, and what changed balances since, oldest first."""
     left: dict[str, int] = {}
     later: list[Entry] = []
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         for account in sorted(set(accounts)):
             entries = reads.grants(account)
             given = sum(entry.amount for entry in entries if entry.at < at)
@@ -106,10 +106,10 @@ def balances_at(books: LedgerContext, accounts: Iterable[str], at: float) -> tup
     return left, sorted(later, key=lambda entry: entry.at)
 
 
-def spent_at_most(books: LedgerContext, accounts: Iterable[str]) -> dict[str, int]:
+def spent_at_most(context: LedgerContext, accounts: Iterable[str]) -> dict[str, int]:
     """Return what each account may have used in all, ever: what was granted and refunded (milli-GPU-seconds)."""
     found: dict[str, int] = {}
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         balances = reads.balances(sorted(set(accounts)))
         for account, balance in balances.items():
             which, before, refunds = Filter(account=account, kind=Kind.CORRECTION), 0, 0

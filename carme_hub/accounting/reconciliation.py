@@ -51,14 +51,14 @@ class Reconciliation:
         return self.slurm - self.ledger
 
 
-def reconcile(books: LedgerContext, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
+def reconcile(context: LedgerContext, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
     """Compare; nothing is written.
 
     Args:
         usages: every incarnation with GPUs that ended in that time, from ``sacct -D``.
     """
-    records = {_key(books, usage): usage for usage in usages if detection.is_ended(usage) and start <= usage.end < end}
-    with books.store.reading(books.cluster) as reads:
+    records = {_key(context, usage): usage for usage in usages if detection.is_ended(usage) and start <= usage.end < end}
+    with context.store.reading(context.cluster) as reads:
         charges = _charges(reads, start, end)
         charges.update(reads.entries([key for key in records if key not in charges]))
         waiting, decided = _asked(reads, charges, records)
@@ -80,13 +80,13 @@ def reconcile(books: LedgerContext, usages: Iterable[Usage], start: float, end: 
     )
 
 
-def rebuild(books: LedgerContext, usages: Iterable[Usage]) -> list[Entry]:
+def rebuild(context: LedgerContext, usages: Iterable[Usage]) -> list[Entry]:
     """Return the charge for every ended incarnation as accounting has it, made anew; nothing is written or looked up.
 
     Prices are today's, and a job's name is taken at its word about its session.
     """
-    now = books.clock()
-    return [charge_of(books, usage, named_session(usage), None, now) for usage in usages if detection.is_ended(usage)]
+    now = context.clock()
+    return [charge_of(context, usage, named_session(usage), None, now) for usage in usages if detection.is_ended(usage)]
 
 
 # -- the full look of the night ---------------------------------------------------------------------------------------
@@ -106,30 +106,30 @@ def last_due(now: float, hour: int, zone: str) -> float:
     return found
 
 
-def begin_night(books: LedgerContext, hour: int) -> float:
+def begin_night(context: LedgerContext, hour: int) -> float:
     """Claim the full look that is due, and return when it began; 0 where it is not due, or somebody else does it.
 
     The claim is a note, so neither a restart nor a second service looks again; one that is not ended within
     ``TRY_AGAIN`` seconds has failed, or its service has died.
     """
-    now = books.clock()
-    due = last_due(now, hour, books.policy().zone)
-    with books.store.reading(books.cluster) as reads:
+    now = context.clock()
+    due = last_due(now, hour, context.policy().zone)
+    with context.store.reading(context.cluster) as reads:
         if not _is_due(reads.note(NIGHTLY), due, now):
             return 0.0
-    with books.store.transaction(books.cluster) as writes:
+    with context.store.transaction(context.cluster) as writes:
         if not _is_due(writes.note(NIGHTLY), due, now):
             return 0.0
         writes.keep_note(NIGHTLY, {"done": 0}, now)
     return now
 
 
-def end_night(books: LedgerContext, began: float) -> None:
+def end_night(context: LedgerContext, began: float) -> None:
     """Keep that the full look which began then is done, unless another was begun since."""
-    with books.store.transaction(books.cluster) as writes:
+    with context.store.transaction(context.cluster) as writes:
         last = writes.note(NIGHTLY)
         if last is not None and last.at == began:
-            writes.keep_note(NIGHTLY, {"done": int(books.clock())}, began)
+            writes.keep_note(NIGHTLY, {"done": int(context.clock())}, began)
 
 
 def _is_due(last: Note | None, due: float, now: float) -> bool:
@@ -158,8 +158,8 @@ def _asked(reads: LedgerReads, charges: Iterable[str], records: Iterable[str]) -
     return {keys[name] for name, each in found.items() if not each.settled} - decided, decided
 
 
-def _key(books: LedgerContext, usage: Usage) -> str:
-    return charge_key(books.cluster, usage.job_id, usage.submitted)
+def _key(context: LedgerContext, usage: Usage) -> str:
+    return charge_key(context.cluster, usage.job_id, usage.submitted)
 
 
 def _gpu_seconds(gpus: Iterable[object], time: Usage | Entry) -> int:

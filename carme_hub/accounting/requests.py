@@ -96,7 +96,7 @@ class Requests:
     """The requests of one ledger. Every method may raise ``StoreError``; then nothing was written."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._books = ledger.books
+        self._books = ledger.context
 
     async def all(self, which: RequestFilter = _EVERY) -> list[Request]:
         """Return the requests that are wanted, newest first."""
@@ -116,9 +116,9 @@ class Requests:
     async def allowances(self, accounts: Collection[str]) -> dict[str, Allowance]:
         """Return what the owners of each of these accounts may still approve in this month."""
 
-        def read(books: LedgerContext) -> dict[str, Allowance]:
-            with books.store.reading(books.cluster) as reads:
-                return allowances(books, reads, accounts, books.clock())
+        def read(context: LedgerContext) -> dict[str, Allowance]:
+            with context.store.reading(context.cluster) as reads:
+                return allowances(context, reads, accounts, context.clock())
 
         return await in_thread(read, self._books)
 
@@ -163,14 +163,14 @@ class _Answer:
     may_grant: bool
 
 
-def _ask(books: LedgerContext, account: str, user: str, amount: int, reason: str, key: str) -> Request:
+def _ask(context: LedgerContext, account: str, user: str, amount: int, reason: str, key: str) -> Request:
     if not 0 < amount <= MOST:
         raise NotGranted("Ask for more than 0 GPU-hours, and not for a number that is out of all reason.")
     if not reason.strip():
         raise NotGranted("Say what the GPU time is for: who decides will ask.")
-    id = hashlib.sha256(f"{books.cluster}\0{user}\0{key}".encode()).hexdigest()[:16]
-    request = Request(id, account, user, amount, reason.strip(), books.clock())
-    with books.store.transaction(books.cluster) as writes:
+    id = hashlib.sha256(f"{context.cluster}\0{user}\0{key}".encode()).hexdigest()[:16]
+    request = Request(id, account, user, amount, reason.strip(), context.clock())
+    with context.store.transaction(context.cluster) as writes:
         known = [each for _, each in _known(writes, RequestFilter(user=user))]
         before = next((each for each in known if each.id == id), None)
         if before is not None:
@@ -183,8 +183,8 @@ def _ask(books: LedgerContext, account: str, user: str, amount: int, reason: str
     return request
 
 
-def _decide(books: LedgerContext, id: str, said: _Answer) -> Request:
-    with books.store.transaction(books.cluster) as writes:
+def _decide(context: LedgerContext, id: str, said: _Answer) -> Request:
+    with context.store.transaction(context.cluster) as writes:
         asked = _one([each for _, each in _known(writes, _named(id))], id)
         granted = (asked.amount if said.amount is None else said.amount) if said.approve else 0
         state = APPROVED if said.approve else DENIED
@@ -199,9 +199,9 @@ def _decide(books: LedgerContext, id: str, said: _Answer) -> Request:
             raise AlreadyDecided(f"{asked.decided_by} has answered this request already: {asked.state}.")
         if said.approve and not 0 < granted <= MOST:
             raise NotGranted("Grant more than 0 GPU-hours, or deny the request.")
-        now = books.clock()
+        now = context.clock()
         if said.approve:
-            writes.append(_given(books, writes, asked, said, granted, now))
+            writes.append(_given(context, writes, asked, said, granted, now))
         done = replace(
             asked,
             state=state,
@@ -217,21 +217,21 @@ def _decide(books: LedgerContext, id: str, said: _Answer) -> Request:
 
 
 def _given(
-    books: LedgerContext, writes: LedgerWrites, asked: Request, said: _Answer, amount: int, now: float
+    context: LedgerContext, writes: LedgerWrites, asked: Request, said: _Answer, amount: int, now: float
 ) -> list[Entry]:
     """Return the entries that give it."""
     why = f"asked for by {asked.user}: {asked.reason}" + (f" ({said.answer})" if said.answer else "")
     key = f"request:{asked.id}"
-    into = Entry(f"grant:{key}", Kind.GRANT, books.cluster, asked.account, amount, now, asked.user)
+    into = Entry(f"grant:{key}", Kind.GRANT, context.cluster, asked.account, amount, now, asked.user)
     into = into.but(reason=why, actor=said.actor)
     if not said.source:
         if not said.may_grant:
-            allowance = allowances(books, writes, [asked.account], now)[asked.account]
+            allowance = allowances(context, writes, [asked.account], now)[asked.account]
             need_allowance(allowance, asked, said.actor, amount)
         return [into]
     if said.source == asked.account:
         raise NotGranted("It was asked for this very account. Name another account to move GPU time from.")
-    need_movable(books, writes, said.source, amount, now)
+    need_movable(context, writes, said.source, amount, now)
     out = into.but(key=f"transfer:{key}:out", account=said.source, user="", amount=-amount)
     return [out, into.but(key=f"transfer:{key}:in")]
 
@@ -254,9 +254,9 @@ def need_allowance(allowance: Allowance, asked: Request, actor: str, amount: int
         )
 
 
-def allowances(books: LedgerContext, reads: LedgerReads, accounts: Collection[str], now: float) -> dict[str, Allowance]:
+def allowances(context: LedgerContext, reads: LedgerReads, accounts: Collection[str], now: float) -> dict[str, Allowance]:
     """Return what the owners of each of these accounts may approve in the month of ``now``."""
-    policy = books.policy()
+    policy = context.policy()
     limits = {account: owners_approve(policy.quotas, account, now) for account in accounts}
     used = dict.fromkeys(limits, 0)
     if any(limits.values()):
@@ -267,9 +267,9 @@ def allowances(books: LedgerContext, reads: LedgerReads, accounts: Collection[st
 
 
 def _read(
-    books: LedgerContext, which: RequestFilter, before: int = 0, most: int | None = None
+    context: LedgerContext, which: RequestFilter, before: int = 0, most: int | None = None
 ) -> list[tuple[int, Request]]:
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         return _known(reads, which, before, most)
 
 

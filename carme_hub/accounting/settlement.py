@@ -58,7 +58,7 @@ class SettlementResult:
 
 
 def settle(
-    books: LedgerContext,
+    context: LedgerContext,
     usages: Iterable[Usage],
     sessions: Iterable[Session],
     *,
@@ -79,13 +79,13 @@ def settle(
     named = {id for group in by_group.values() for usage in group if (id := _session_of(usage, rows))}
     done = SettlementResult()
     for part in _parts(by_group.values()):
-        with books.store.transaction(books.cluster) as writes:
-            _Settling(books, writes, rows, live, done).jobs(part)
-    with books.store.transaction(books.cluster) as writes:
-        _Settling(books, writes, rows, live, done).without_jobs(named, since)
-    done.expired = expire_all(books)
-    with books.store.transaction(books.cluster) as writes:
-        writes.keep_note(SETTLED, {"since": since, "waiting": len(done.waiting)}, books.clock())
+        with context.store.transaction(context.cluster) as writes:
+            _Settling(context, writes, rows, live, done).jobs(part)
+    with context.store.transaction(context.cluster) as writes:
+        _Settling(context, writes, rows, live, done).without_jobs(named, since)
+    done.expired = expire_all(context)
+    with context.store.transaction(context.cluster) as writes:
+        writes.keep_note(SETTLED, {"since": since, "waiting": len(done.waiting)}, context.clock())
     return done
 
 
@@ -94,14 +94,14 @@ class _Settling:
 
     def __init__(
         self,
-        books: LedgerContext,
+        context: LedgerContext,
         writes: LedgerWrites,
         rows: Mapping[str, Session],
         live: Collection[int] | None,
         done: SettlementResult,
     ) -> None:
-        self._books, self._writes, self._rows, self._live, self._done = books, writes, rows, live, done
-        self._now = books.clock()
+        self._books, self._writes, self._rows, self._live, self._done = context, writes, rows, live, done
+        self._now = context.clock()
         self._holds = writes.open_holds()
         self._decided: set[str] = set()  # keys of anomalies on which a person decided
         self._runaways = {each.key: each.id for each in writes.anomalies(kind=detection.RUNAWAY)}
@@ -286,14 +286,14 @@ def _made_way(usage: Usage, session: Session) -> bool:
     return session.cancel_reason.startswith(MADE_WAY) and usage.start - SKEW <= at <= usage.end + SKEW
 
 
-def charge_of(books: LedgerContext, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
+def charge_of(context: LedgerContext, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
     """Return the charge for one ended incarnation: (end − start) × GPUs × factor, at the price it was admitted at."""
-    rate, factor = _rate_of(books, usage, hold)
+    rate, factor = _rate_of(context, usage, hold)
     start, end = int(usage.start), int(usage.end)
     return Entry(
-        key=charge_key(books.cluster, usage.job_id, usage.submitted),
+        key=charge_key(context.cluster, usage.job_id, usage.submitted),
         kind=Kind.CHARGE,
-        cluster=books.cluster,
+        cluster=context.cluster,
         account=usage.account,
         amount=-(end - start) * rate,
         at=at,
@@ -312,9 +312,9 @@ def charge_of(books: LedgerContext, usage: Usage, session: str, hold: OpenHold |
     )
 
 
-def _rate_of(books: LedgerContext, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
+def _rate_of(context: LedgerContext, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
     admitted = hold.entry if hold is not None and covers(hold, usage) else None
-    return books.admitted_rate(admitted, usage.gpus, usage.partition, usage.qos)
+    return context.admitted_rate(admitted, usage.gpus, usage.partition, usage.qos)
 
 
 def _session_of(usage: Usage, rows: Mapping[str, Session]) -> str:

@@ -53,15 +53,15 @@ async def compare(
     """
     state, note = await writer.state(), await ledger.note(MIRRORED)
     last: dict[str, str] = note.value["written"] if note else {}
-    quotas = ledger.books.policy().quotas
+    quotas = ledger.context.policy().quotas
     names = [name for entity, name in state.limits if entity is Entity.ACCOUNT]
     needy = [n for n in names if any(one.quota.needs_grant for one in applying(quotas, Person(""), n))]
-    budgets = await in_store_thread(spent_at_most, ledger.books, needy)
+    budgets = await in_store_thread(spent_at_most, ledger.context, needy)
     types = {name.removeprefix(f"{GPU}:") for name in state.tres if name.startswith(f"{GPU}:")}
     found = plan(
         quotas,
         state,
-        now=ledger.books.clock(),
+        now=ledger.context.clock(),
         people=people,
         budgets=budgets,
         fence=settings.fence(prices.least(types)),
@@ -73,4 +73,4 @@ async def compare(
 
 def asks_who_is_who(ledger: Ledger) -> bool:
     """Return whether the policy has rules about groups or roles; their members are needed to plan them."""
-    return any(quota.who in (Who.GROUP, Who.ROLE) for quota in ledger.books.policy().quotas)
+    return any(quota.who in (Who.GROUP, Who.ROLE) for quota in ledger.context.policy().quotas)

@@ -65,7 +65,7 @@ class SnapshotReader:
 
     def __init__(
         self,
-        books: LedgerContext,
+        context: LedgerContext,
         reads: LedgerReads,
         person: Person,
         now: float,
@@ -76,12 +76,12 @@ class SnapshotReader:
         replaced: ReplacedSession = NOTHING_REPLACED,
     ) -> None:
         self._extends = extends
-        self._books = books
+        self._books = context
         self._reads = reads
         self._person = person
         self._now = now
         self._at = now if at is None else at
-        self._zone = books.policy().zone
+        self._zone = context.policy().zone
         held = reads.held()
         self._holds = [_without(hold, replaced) for hold in held if not hold.is_slot]
         self._slots = [

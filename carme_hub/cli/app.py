@@ -8,7 +8,7 @@ from traitlets.config import Application
 
 from carme_hub import __version__
 
-from .broken_pipe import NOBODY_READS, nobody_reads
+from .broken_pipe import EXIT_SIGPIPE, stdout_is_closed
 
 
 class CarmeHubApp(Application):
@@ -55,6 +55,6 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not nobody_reads():
+        if not stdout_is_closed():
             raise  # of another connection
-        sys.exit(NOBODY_READS)
+        sys.exit(EXIT_SIGPIPE)

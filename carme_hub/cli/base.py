@@ -23,10 +23,10 @@ from traitlets.config import Application, Config
 from carme_hub.domain.ledger.entries import RULES
 from carme_hub.errors import CarmeError, Refused
 
-from .broken_pipe import NOBODY_READS, nobody_reads
+from .broken_pipe import EXIT_SIGPIPE, stdout_is_closed
 
 T = TypeVar("T")
-_ALWAYS = ("h", "help", "help-all", "version", "V")
+_COMMON_OPTIONS = ("h", "help", "help-all", "version", "V")
 
 
 class UsageError(CarmeError):
@@ -58,9 +58,9 @@ class ConfiguredApp(Application):
         known = {name for key in (*self.aliases, *self.flags) for name in ((key,) if isinstance(key, str) else key)}
         for word in words[: words.index("--")] if "--" in words else words:
             name = word.lstrip("-").partition("=")[0]
-            if word.startswith("-") and name and name not in {*known, *_ALWAYS} and "." not in name:
-                near = difflib.get_close_matches(name, sorted(known), 1)
-                hint = f"Did you mean --{near[0]}?" if near else "--help says which there are."
+            if word.startswith("-") and name and name not in {*known, *_COMMON_OPTIONS} and "." not in name:
+                close = difflib.get_close_matches(name, sorted(known), 1)
+                hint = f"Did you mean --{close[0]}?" if close else "--help says which there are."
                 self.fail(f"there is no option {word.partition('=')[0]}. {hint}")
         super().parse_command_line(argv)
 
@@ -71,11 +71,11 @@ class ConfiguredApp(Application):
             code = asyncio.run(self.work())
         except Refused as error:
             if self.as_json:
-                self.give({"error": error.reason, "message": error.message})
+                self.print_json({"error": error.reason, "message": error.message})
             self.fail(error.message, 1)
         except (CarmeError, TraitError, OSError) as error:
-            if isinstance(error, BrokenPipeError) and nobody_reads():
-                self.exit(NOBODY_READS)
+            if isinstance(error, BrokenPipeError) and stdout_is_closed():
+                self.exit(EXIT_SIGPIPE)
             self.fail(str(error))
         except KeyboardInterrupt:
             code = 130
@@ -96,7 +96,7 @@ class ConfiguredApp(Application):
 
         return load_config(Path(self.config_path))
 
-    def give(self, document: object) -> None:
+    def print_json(self, document: object) -> None:
         """Print a JSON document."""
         print(json.dumps(document, ensure_ascii=False, indent=1))
 
@@ -113,21 +113,21 @@ class ConfiguredApp(Application):
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise Refused("Nothing was done.", reason="not-confirmed")
 
-    async def waiting(self, what: str, work: Awaitable[T]) -> T:
+    async def with_progress(self, what: str, work: Awaitable[T]) -> T:
         """Return what comes of the work, and say what is waited for when it takes more than a second."""
-        task, began, said = asyncio.ensure_future(work), time.monotonic(), False
+        task, began, shown = asyncio.ensure_future(work), time.monotonic(), False
         while not (await asyncio.wait({task}, timeout=1.0))[0]:
             if sys.stderr.isatty():
                 print(f"\r{what}: {time.monotonic() - began:.0f} s", end="", file=sys.stderr, flush=True)
-            elif not said:
+            elif not shown:
                 self.note(f"{what} …")
-            said = True
-        if said and sys.stderr.isatty():
+            shown = True
+        if shown and sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         return task.result()
 
 
-class Parent(Application):
+class CommandGroup(Application):
     """A command that only has subcommands."""
 
     def start(self) -> None:
@@ -135,8 +135,8 @@ class Parent(Application):
         if self.subapp is None:
             if self.extra_args:
                 wrong = self.extra_args[0]
-                near = difflib.get_close_matches(wrong, sorted(self.subcommands), 1)
-                hint = f"Did you mean {near[0]}?" if near else "--help says which there are."
+                close = difflib.get_close_matches(wrong, sorted(self.subcommands), 1)
+                hint = f"Did you mean {close[0]}?" if close else "--help says which there are."
                 print(f"{self.name}: there is no command {wrong!r}. {hint}", file=sys.stderr)
                 self.exit(2)
             self.print_help()
@@ -145,7 +145,7 @@ class Parent(Application):
 
 
 #: The option that commands have which ask.
-YES: dict[str, Any] = {"yes": ({"ConfiguredApp": {"yes": True}}, "Do not ask before what cannot be undone.")}
+YES_FLAG: dict[str, Any] = {"yes": ({"ConfiguredApp": {"yes": True}}, "Do not ask before what cannot be undone.")}
 
 
 def actor() -> str:
@@ -166,26 +166,26 @@ def new_key(given: str) -> str:
     return given or f"cli-{uuid.uuid4()}"
 
 
-def words(app: ConfiguredApp, *names: str) -> Sequence[str]:
+def positional_arguments(app: ConfiguredApp, *names: str) -> Sequence[str]:
     """Return the words of the command line that are no options; ``UsageError`` where they are others than these."""
     if len(app.extra_args) != len(names):
         raise UsageError(f"write: {app.name} {' '.join(names)}".rstrip() + " [options]; --help says more")
     return app.extra_args
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> str:
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], numeric: str = "") -> str:
     """Return a table for people.
 
     Args:
-        right: the heads of columns that hold numbers, separated by blanks, with ``_`` for a blank within.
+        numeric: the headers of columns that hold numbers, separated by blanks, with ``_`` for a blank within.
     """
-    numbers = {word.replace("_", " ") for word in right.split()}
-    lines = [[str(cell) for cell in row] for row in (heads, *rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    numbers = {word.replace("_", " ") for word in numeric.split()}
+    lines = [[str(cell) for cell in row] for row in (headers, *rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(headers))]
     aligned = (
         "  ".join(
             cell.rjust(width) if head in numbers else cell.ljust(width)
-            for cell, width, head in zip(line, widths, heads, strict=True)
+            for cell, width, head in zip(line, widths, headers, strict=True)
         ).rstrip()
         for line in lines
     )

@@ -7,14 +7,14 @@ import select
 import signal
 
 #: How a program ends that nobody reads any more: as a shell says it of one that SIGPIPE ended.
-NOBODY_READS = 128 + signal.SIGPIPE
+EXIT_SIGPIPE = 128 + signal.SIGPIPE
 
 
-def nobody_reads() -> bool:
+def stdout_is_closed() -> bool:
     """Return whether standard output is closed on the other side; what is left to be written goes nowhere then."""
-    asked = select.poll()
-    asked.register(1, select.POLLERR)
-    if not asked.poll(0):
+    poller = select.poll()
+    poller.register(1, select.POLLERR)
+    if not poller.poll(0):
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return True

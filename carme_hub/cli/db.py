@@ -17,7 +17,7 @@ from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine
 from carme_hub.store.ledger.sums import sum_anew
 
-from .base import YES, ConfiguredApp, Parent, UsageError, table
+from .base import YES_FLAG, ConfiguredApp, CommandGroup, UsageError, table
 
 
 class UpgradeApp(ConfiguredApp):
@@ -29,13 +29,13 @@ class UpgradeApp(ConfiguredApp):
     nothing: run it again."""
     examples = "carme-hub db upgrade --config /etc/jupyterhub/jupyterhub_config.py"
 
-    flags = YES
+    flags = YES_FLAG
 
     def start(self) -> None:
         """Upgrade, and say to which schema."""
         try:
             store = CarmeStore(config=self.configuration())
-            self._ask(store.url)
+            self._confirm_backup(store.url)
             store.upgrade = True
             before = set(self._copies(store.url))
             engine = store.open()
@@ -46,16 +46,16 @@ class UpgradeApp(ConfiguredApp):
         print(f"the database has schema {current_revision(engine)}")
         engine.dispose()
 
-    def _ask(self, url: str) -> None:
+    def _confirm_backup(self, url: str) -> None:
         """Let nobody upgrade a PostgreSQL database of an older schema without a thought for a backup."""
         if is_sqlite(url):
             return
         engine = make_engine(url)
         try:
-            have = current_revision(engine)
+            revision = current_revision(engine)
         finally:
             engine.dispose()
-        if have not in (None, head_revision()):
+        if revision not in (None, head_revision()):
             print(f"back it up first: {shlex.join(dump_command(url))}")
             self.confirm("Is there a backup, and is the hub stopped?")
 
@@ -85,13 +85,13 @@ class BackupApp(ConfiguredApp):
         if not is_sqlite(url):
             argv = dump_command(url, target)
             message = "PostgreSQL is backed up by its own command, run as who may read the database"
-            self.give({"argv": argv}) if self.as_json else print(f"{message}:\n  {shlex.join(argv)}")
+            self.print_json({"argv": argv}) if self.as_json else print(f"{message}:\n  {shlex.join(argv)}")
             return 0
         file = database_file(url)
         if file is None or not file.is_file():
             raise UsageError(f"there is no database {file} yet; the hub makes it at its first start")
-        copy = await self.waiting("copying the database", asyncio.to_thread(copy_sqlite, file, target))
-        self.give({"file": str(copy), "bytes": copy.stat().st_size}) if self.as_json else print(copy)
+        copy = await self.with_progress("copying the database", asyncio.to_thread(copy_sqlite, file, target))
+        self.print_json({"file": str(copy), "bytes": copy.stat().st_size}) if self.as_json else print(copy)
         return 0
 
 
@@ -106,10 +106,10 @@ class CheckApp(ConfiguredApp):
     async def work(self) -> int:
         """Look, and say what was seen."""
         url = CarmeStore(config=self.configuration()).url
-        found = await self.waiting("reading the database", asyncio.to_thread(check, url))
+        found = await self.with_progress("reading the database", asyncio.to_thread(check, url))
         if self.as_json:
             looked, sums = [asdict(each) for each in found.looked], [asdict(each) for each in found.sums]
-            self.give({"good": found.good, "looked": looked, "sums": sums})
+            self.print_json({"good": found.good, "looked": looked, "sums": sums})
             return 0 if found.good else 1
         rows: list[tuple[object, ...]]
         rows = [("ok" if one.good else "WRONG", one.name, one.says) for one in found.looked]
@@ -133,11 +133,11 @@ class SumApp(ConfiguredApp):
         """Sum up, and say what differed."""
         engine = CarmeStore(config=self.configuration()).open()
         try:
-            found = await self.waiting("summing up the ledger", asyncio.to_thread(sum_anew, engine))
+            found = await self.with_progress("summing up the ledger", asyncio.to_thread(sum_anew, engine))
         finally:
             engine.dispose()
         if self.as_json:
-            self.give({"changed": [asdict(each) for each in found]})
+            self.print_json({"changed": [asdict(each) for each in found]})
         elif not found:
             print("every sum was what its entries come to; nothing is changed")
         else:
@@ -146,7 +146,7 @@ class SumApp(ConfiguredApp):
         return 0
 
 
-class DbApp(Parent):
+class DbApp(CommandGroup):
     """What can be done with the database."""
 
     name = "carme-hub db"

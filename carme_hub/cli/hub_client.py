@@ -14,7 +14,7 @@ import aiohttp
 from carme_hub.errors import CarmeError, Refused
 
 #: Seconds for one answer. The hub waits up to ten before it says that a start goes on, longer under load.
-ANSWER = 120.0
+ANSWER_TIMEOUT = 120.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -23,7 +23,7 @@ class HubUnreachable(CarmeError):
 
 
 class HubRefused(Refused):
-    """The answer is no. ``answer``: all that was said with it."""
+    """The answer is no. ``answer``: all that was message with it."""
 
     def __init__(self, message: str, status: int, answer: Mapping[str, Any]) -> None:
         super().__init__(message, reason=str(answer.get("error") or "refused"))
@@ -46,7 +46,7 @@ class HubClient:
 
     def __init__(self, address: str, token: str, ca: str = "", *, service: str = "") -> None:
         self.api = service_address(address, service) if service else api_address(address)
-        self._doubt = (
+        self._hint = (
             f"has the hub a service {service}, and is this its address in a browser"
             if service
             else "is it the hub's address"
@@ -56,14 +56,14 @@ class HubClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HubClient:
-        trusted: ssl.SSLContext | bool = True
+        tls: ssl.SSLContext | bool = True
         if self.api.startswith("https:"):
             try:
-                trusted = ssl.create_default_context(cafile=self._ca or None)
+                tls = ssl.create_default_context(cafile=self._ca or None)
             except (OSError, ssl.SSLError) as error:
                 raise CarmeError(f"{self._ca} cannot be used to trust the hub: {error}") from error
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=trusted),
+            connector=aiohttp.TCPConnector(ssl=tls),
             headers={"Authorization": f"token {self._token}"},
         )
         return self
@@ -99,24 +99,24 @@ class HubClient:
             HubRefused: the hub's answer is no; the message is the hub's.
             HubUnreachable: no answer, a failure of the hub, or something else than a hub.
         """
-        async with self._sent(method, path, body, aiohttp.ClientTimeout(total=ANSWER), headers) as answer:
+        async with self._response(method, path, body, aiohttp.ClientTimeout(total=ANSWER_TIMEOUT), headers) as answer:
             text = await answer.text("utf-8", "replace")
-        return answer.status, self._judged(answer.status, text)
+        return answer.status, self._checked_body(answer.status, text)
 
     async def events(self, path: str) -> AsyncIterator[dict[str, Any]]:
         """Yield the events of a start as they come, until the hub has no more."""
         # A start may wait in Slurm's queue for hours; the hub sends an empty line every few seconds meanwhile.
-        patience = aiohttp.ClientTimeout(total=None, sock_read=ANSWER)
-        async with self._sent("GET", path, None, patience) as answer:
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=ANSWER_TIMEOUT)
+        async with self._response("GET", path, None, timeout) as answer:
             if answer.status != 200:
-                self._judged(answer.status, await answer.text("utf-8", "replace"))
+                self._checked_body(answer.status, await answer.text("utf-8", "replace"))
             async for line in answer.content:
                 name, _, value = line.decode("utf-8", "replace").partition(":")
-                if name == "data" and isinstance(event := _parsed(value), dict):
+                if name == "data" and isinstance(event := _json_or_none(value), dict):
                     yield event
 
     @asynccontextmanager
-    async def _sent(
+    async def _response(
         self,
         method: str,
         path: str,
@@ -132,19 +132,19 @@ class HubClient:
             ) as answer:
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
 
-    def _judged(self, status: int, text: str) -> Any:
+    def _checked_body(self, status: int, text: str) -> Any:
         """Return the body of a good answer; raise what a bad one means."""
-        found = _parsed(text)
+        found = _json_or_none(text)
         if 200 <= status < 300:
             return text if found is None else found
-        said = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
+        message = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
         if 400 <= status < 500 and isinstance(found, dict):
-            raise HubRefused(said or f"The hub says {status}.", status, found)
-        raise HubUnreachable(f"{self.api} answers {status}" + (f": {said}" if said else f"; {self._doubt}?"))
+            raise HubRefused(message or f"The hub says {status}.", status, found)
+        raise HubUnreachable(f"{self.api} answers {status}" + (f": {message}" if message else f"; {self._hint}?"))
 
-    def _silent(self, error: BaseException) -> HubUnreachable:
+    def _unreachable(self, error: BaseException) -> HubUnreachable:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = f"its certificate is not trusted ({error.certificate_error}); --ca names the file of its authority"
         else:
@@ -180,7 +180,7 @@ def server_path(user: str, name: str, rest: str = "") -> str:
     return f"/users/{quote(user, safe='')}/{server}{rest}"
 
 
-def _parsed(text: str) -> Any:
+def _json_or_none(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -13,7 +13,7 @@ from traitlets import Unicode
 
 from .base import ConfiguredApp, UsageError
 
-TOKEN, ADDRESS = "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL"
+TOKEN_VARIABLE, ADDRESS_VARIABLE = "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL"
 
 
 class HubTask(ConfiguredApp):
@@ -38,18 +38,18 @@ class HubTask(ConfiguredApp):
 
     def address(self) -> str:
         """Return the hub's address."""
-        address = self.hub or os.environ.get(ADDRESS, "")
+        address = self.hub or os.environ.get(ADDRESS_VARIABLE, "")
         if not address:
-            raise UsageError(f"say which hub with --hub https://… or {ADDRESS}")
+            raise UsageError(f"say which hub with --hub https://… or {ADDRESS_VARIABLE}")
         return address
 
     def token(self) -> str:
         """Return the token."""
         if not self.token_file:
-            token = os.environ.get(TOKEN, "").strip()
+            token = os.environ.get(TOKEN_VARIABLE, "").strip()
             if not token:
                 raise UsageError(
-                    f"give a token of yours by --token-file or {TOKEN}; the hub's page /hub/token has them"
+                    f"give a token of yours by --token-file or {TOKEN_VARIABLE}; the hub's page /hub/token has them"
                 )
             return token
         from carme_hub.auth.secret_files import read_secret  # here: it brings JupyterHub, and --help need not wait

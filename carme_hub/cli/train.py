@@ -13,21 +13,21 @@ from carme_hub.training import command
 class DelegatedCommand(Application):
     """Hands all words on as they are written."""
 
-    word = ""
+    command_name = ""
 
     def initialize(self, argv: list[str] | None = None) -> None:
         """Keep the words; none of them is a trait's."""
-        self.words = list(argv or ())
+        self.arguments = list(argv or ())
 
     def start(self) -> None:
         """Do what the words say."""
-        self.exit(command.main([self.word, *self.words]))
+        self.exit(command.main([self.command_name, *self.arguments]))
 
 
 class TrainApp(DelegatedCommand):
     """Run a script as many ranks."""
 
-    name, word = "carme-hub train", "train"
+    name, command_name = "carme-hub train", "train"
     description = """Run a script as many ranks, in a session or in a Slurm job of one's own: `carme-hub train -n 4
     script.py`. Its options are [those of %%distributed](distributed.md#options); `carme-hub train --help` prints
     them."""
@@ -36,7 +36,7 @@ class TrainApp(DelegatedCommand):
 class RunsApp(DelegatedCommand):
     """List runs, read their logs, end them."""
 
-    name, word = "carme-hub runs", "runs"
+    name, command_name = "carme-hub runs", "runs"
     description = """List runs, read their logs, end them: `carme-hub runs`, `runs log RUN`, `runs watch RUN`,
     `runs stop RUN`, `runs resize RUN +2`. [What each of them takes](distributed.md#commands-in-a-session)."""
 
@@ -44,7 +44,7 @@ class RunsApp(DelegatedCommand):
 class ScalingApp(DelegatedCommand):
     """Measure how a training scales."""
 
-    name, word = "carme-hub scaling", "scaling"
+    name, command_name = "carme-hub scaling", "scaling"
     description = """Measure how a script scales, and show it again: `carme-hub scaling run script.py`,
     `carme-hub scaling report`. Of `run`: `--ranks`, `--batch`, `--mode`, `--function`, `--repeats`, `--steps`,
     `--blocks`, `--warmup`, `--epoch`, `--name`, `--backend`, `--gpus-per-task`, `--per-node`, `--time` and `-o`; of

@@ -170,7 +170,7 @@ class ReservationsService(CarmeService):
             clock=self.clock,
             members=lambda who, name: self.roster.members(who, name),
         )
-        self.money = SlotMoney(self.ledger.books, settings.charge == "booked") if quotas.enabled else None
+        self.money = SlotMoney(self.ledger.context, settings.charge == "booked") if quotas.enabled else None
         self._usage = usage
         counted = settings.counted_by()
         self.licenses = LicenseCounts(counted, licenses_in_slurm, clock=self.clock, log=self.log)

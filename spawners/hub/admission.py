@@ -194,13 +194,13 @@ class Admission:
         ask = self.ask(user.name, request) if request is not None else None
         await self._read_running()
         standing = await self.ledger.standing(person, {*accounts, *([ask.account] if ask else [])})
-        left = left_of(standing, accounts, self.ledger.books.clock())
+        left = left_of(standing, accounts, self.ledger.context.clock())
         if ask is None or request is None:
             return None, left
         await self._prices.load(self.ledger)
         where = {"partition": request.partition, "qos": request.qos, "slot": slot, "instead_of": instead_of}
         [decision] = await self.ledger.preview(person, [ask], **where)
-        factor = self.ledger.books.factor(ask.gpus.type, request.partition, request.qos)
+        factor = self.ledger.context.factor(ask.gpus.type, request.partition, request.qos)
         cost = cost_of(replace(ask, factor=factor), decision, standing, person.user, virtual=self._virtual)
         return in_booking(cost) if slot else cost, left
 

@@ -80,7 +80,7 @@ def refund_of(part: Shared, found: AffectedSession, now: float) -> tuple[bool, s
     if part.admission is None or not job.gpus:
         return False, ""
     unused = "What it holds of GPU time and has not used comes back."
-    factor = part.admission.ledger.books.factor(job.gpus.type, request.partition, request.qos)
+    factor = part.admission.ledger.context.factor(job.gpus.type, request.partition, request.qos)
     used = gpu_hours(price(job.gpus, max(0, int(now - job.start)), factor))
     if "maintenance" not in part.admission.policy().refunded:
         return False, f"{unused} What it has used, {used} so far, is charged."

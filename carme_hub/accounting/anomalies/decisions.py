@@ -11,7 +11,7 @@ from carme_hub.store.ledger.rows import gpus_of
 from carme_hub.store.ledger.writes import Anomaly, LedgerWrites
 
 
-def decide_anomaly(books: LedgerContext, id: int, actor: str, decision: str, seconds: int | None) -> Entry | None:
+def decide_anomaly(context: LedgerContext, id: int, actor: str, decision: str, seconds: int | None) -> Entry | None:
     """Settle an anomaly and return what was charged or corrected for it.
 
     Args:
@@ -27,23 +27,23 @@ def decide_anomaly(books: LedgerContext, id: int, actor: str, decision: str, sec
         )
     if seconds is not None and seconds < 0:
         raise Refused("The time that is charged is zero seconds or more.", reason="bad-amount")
-    with books.store.transaction(books.cluster) as writes:
+    with context.store.transaction(context.cluster) as writes:
         found = writes.anomaly(id)
         if found is None:
             raise Unknown(f"There is no anomaly {id}.")
-        now = books.clock()
+        now = context.clock()
         if not writes.settle_anomaly(id, now, actor, decision):
             raise Refused(f"{found.settled_by} has decided on this already: {found.decision}", reason="decided")
         if seconds is None:
             return None
-        entry = _entry(books, writes, found, actor, decision, seconds, now)
+        entry = _entry(context, writes, found, actor, decision, seconds, now)
         entries = [entry] if found.kind != detection.CHANGED else _corrections(writes, found, entry)
         written = writes.append(entries)
         return written[-1] if written else None
 
 
 def _entry(
-    books: LedgerContext, writes: LedgerWrites, found: Anomaly, actor: str, decision: str, seconds: int, now: float
+    context: LedgerContext, writes: LedgerWrites, found: Anomaly, actor: str, decision: str, seconds: int, now: float
 ) -> Entry:
     if not found.submitted:
         raise Refused(
@@ -51,11 +51,11 @@ def _entry(
             reason="nothing-to-charge",
         )
     seen, gpus = found.seen, gpus_of(found.seen["gpus"])
-    rate, factor = _price(books, writes, found, gpus)
+    rate, factor = _price(context, writes, found, gpus)
     return Entry(
-        key=charge_key(books.cluster, found.job_id, found.submitted),
+        key=charge_key(context.cluster, found.job_id, found.submitted),
         kind=Kind.CHARGE,
-        cluster=books.cluster,
+        cluster=context.cluster,
         account=found.account,
         amount=-seconds * rate,
         at=now,
@@ -75,7 +75,7 @@ def _entry(
     )
 
 
-def _price(books: LedgerContext, writes: LedgerWrites, found: Anomaly, gpus: tuple[Gpus, ...]) -> tuple[int, int]:
+def _price(context: LedgerContext, writes: LedgerWrites, found: Anomaly, gpus: tuple[Gpus, ...]) -> tuple[int, int]:
     """Return rate and factor: of the charge that was written, or those that counted when it was recorded."""
     seen = found.seen
     if found.kind == detection.CHANGED:
@@ -89,7 +89,7 @@ def _price(books: LedgerContext, writes: LedgerWrites, found: Anomaly, gpus: tup
     # Early ones have no price recorded: a session's hold still tells it, for other jobs it is today's.
     hold = writes.open_holds([seen["session"]]).get(seen["session"]) if seen["session"] else None
     ours = hold is not None and hold.user == found.user and hold.job_id in (None, 0, found.job_id)
-    return books.admitted_rate(hold.entry if hold and ours else None, gpus, seen["partition"], seen["qos"])
+    return context.admitted_rate(hold.entry if hold and ours else None, gpus, seen["partition"], seen["qos"])
 
 
 def _corrections(writes: LedgerWrites, found: Anomaly, entry: Entry) -> list[Entry]:

@@ -69,9 +69,9 @@ def slot_of(reservation: Reservation) -> Slot:
     return Slot(*whose, own, period.start, period.end, reservation.title, also)
 
 
-def price_of(books: LedgerContext, slot: Slot) -> int:
+def price_of(context: LedgerContext, slot: Slot) -> int:
     """Return what the whole slot costs now, in milli-GPU-seconds."""
-    return rate_of(slot.parts(_usual(books))) * (slot.end - slot.start)
+    return rate_of(slot.parts(_usual(context))) * (slot.end - slot.start)
 
 
 def holding(reads: LedgerReads) -> dict[str, int]:
@@ -82,12 +82,12 @@ def holding(reads: LedgerReads) -> dict[str, int]:
 # -- booking ----------------------------------------------------------------------------------------------------------
 
 
-def hold(books: LedgerContext, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
+def hold(context: LedgerContext, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
     """Decide by the rules on GPU time in the windows of the slot's time, and hold its whole price; see ``hold_all``."""
-    return hold_all(books, writes, [slot], person, actor)
+    return hold_all(context, writes, [slot], person, actor)
 
 
-def hold_all(books: LedgerContext, writes: LedgerWrites, slots: Sequence[Slot], person: Person, actor: str) -> Decision:
+def hold_all(context: LedgerContext, writes: LedgerWrites, slots: Sequence[Slot], person: Person, actor: str) -> Decision:
     """Hold for all times of a booking, each decided beside those before it; what refuses one of them refuses all.
 
     A slot that holds already is granted as it is; where one is refused nothing is written.
@@ -102,16 +102,16 @@ def hold_all(books: LedgerContext, writes: LedgerWrites, slots: Sequence[Slot], 
         raise ValueError("the times of a booking are one user's, and one account pays for them")
     there = open_slots(writes, [slot.id for slot in slots])
     over = writes.entries([release_key(slot.id) for slot in slots])
-    now, new, rules = books.clock(), list[Entry](), None
+    now, new, rules = context.clock(), list[Entry](), None
     for slot in slots:
-        parts = slot.parts(_usual(books))
+        parts = slot.parts(_usual(context))
         ask = _ask(slot, parts)
         decision = Decision(largest=ask)
         if not slot.gpus or slot.id in there:
             continue
         if release_key(slot.id) in over:
             raise SlotClosed("This reservation is over. Book a new one.")
-        rules = rules or _Deciding(books, writes, person, slot.account, now)
+        rules = rules or _Deciding(context, writes, person, slot.account, now)
         decision = rules.decide(ask, slot)
         if not decision.granted:
             return decision
@@ -119,7 +119,7 @@ def hold_all(books: LedgerContext, writes: LedgerWrites, slots: Sequence[Slot], 
             Entry(
                 key=slot_key(slot.id, number, ALSO if number else ""),
                 kind=Kind.HOLD,
-                cluster=books.cluster,
+                cluster=context.cluster,
                 account=slot.account,
                 amount=-price(gpus, ask.seconds, factor),
                 at=now,
@@ -139,28 +139,28 @@ def hold_all(books: LedgerContext, writes: LedgerWrites, slots: Sequence[Slot], 
     return decision
 
 
-def change(books: LedgerContext, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
+def change(context: LedgerContext, writes: LedgerWrites, slot: Slot, person: Person, actor: str) -> Decision:
     """Hold for the slot at its new time or size, at the price at which it was booked; where refused, all stays.
 
     What lies within its old time and needs no more is granted whatever the rules say by now.
     """
     held = open_slots(writes, [slot.id]).get(slot.id)
     if held is None:
-        return hold(books, writes, slot, person, actor)
+        return hold(context, writes, slot, person, actor)
     before, known = held.entry, {gpus.type: factor for gpus, factor in held.parts}
-    usual = _usual(books)
+    usual = _usual(context)
     parts = slot.parts(lambda type: known[type] if type in known else usual(type))
     whole = rate_of(parts) * (slot.end - slot.start)
     wanted = max(0, held.amount + whole - held.whole)  # what sessions have taken over, or came back, stays so
     ask = _ask(slot, parts)
     if ({*parts}, slot.start, slot.end) == ({*held.parts}, before.start, before.end):
         return Decision(largest=ask)
-    decision, now = Decision(largest=ask), books.clock()
+    decision, now = Decision(largest=ask), context.clock()
     if wanted > held.amount or slot.start < before.start or slot.end > before.end:
         if rate := rate_of(parts):
             ask = replace(ask, seconds=-(-wanted // rate))
         freed = ReleasedHold(slot.id, held.amount)
-        decision = _Deciding(books, writes, person, slot.account, now, freed).decide(ask, slot)
+        decision = _Deciding(context, writes, person, slot.account, now, freed).decide(ask, slot)
     if decision.granted:
         writes.append(_changed(held, slot, parts, wanted - held.amount, now, actor))
     return decision
@@ -194,17 +194,17 @@ def _ask(slot: Slot, parts: Sequence[tuple[Gpus, int]]) -> Ask:
     return Ask(slot.account, slot.gpus, slot.end - slot.start, parts[0][1], also=rate_of(parts[1:]))
 
 
-def _usual(books: LedgerContext) -> Callable[[str], int]:
+def _usual(context: LedgerContext) -> Callable[[str], int]:
     """Return what a GPU of a type costs now; nobody knows in which partition a slot is used."""
-    return lambda type: books.factor(type, "", "")
+    return lambda type: context.factor(type, "", "")
 
 
-def give_back(books: LedgerContext, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
+def give_back(context: LedgerContext, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
     """Give back all that a slot holds: it will not be. Return whether it held anything."""
     held = open_slots(writes, [slot.id]).get(slot.id)
     if held is None:
         return False
-    writes.append([held.release(books.clock(), reason, actor)])
+    writes.append([held.release(context.clock(), reason, actor)])
     return True
 
 
@@ -213,19 +213,19 @@ class _Deciding:
 
     def __init__(
         self,
-        books: LedgerContext,
+        context: LedgerContext,
         writes: LedgerWrites,
         person: Person,
         account: str,
         now: float,
         freed: ReleasedHold = NOTHING_FREED,
     ) -> None:
-        expire_due(books, writes, now, account)
-        policy = books.policy()
+        expire_due(context, writes, now, account)
+        policy = context.policy()
         self._applied = about_time(applying(policy.quotas, person, account))
         self._zone, self._now = policy.zone, now
         self._live = Live(writes, account, now, without=freed.slot)
-        self._gathering = SnapshotReader(books, writes, person, now, freed=freed)
+        self._gathering = SnapshotReader(context, writes, person, now, freed=freed)
 
     def decide(self, ask: Ask, slot: Slot) -> Decision:
         """Decide in each window that the slot's time lies in; the first that refuses says why."""
@@ -260,14 +260,14 @@ def slot_with(reads: LedgerReads, session: str) -> OpenSlot | None:
     return next((held for held in open_slots(reads).values() if session in held.taken), None)
 
 
-def return_unused(books: LedgerContext, writes: LedgerWrites, sessions: Collection[str], now: float) -> None:
+def return_unused(context: LedgerContext, writes: LedgerWrites, sessions: Collection[str], now: float) -> None:
     """Give slots that are still open what these sessions took over and did not use; their holds were just released."""
     for slot in open_slots(writes).values():
         held = slot
         for session in sorted(held.taken.keys() & set(sessions)):
             used = -sum(entry.amount for entry in writes.of_session(session) if entry.kind is Kind.CHARGE)
             account = held.entry.account
-            expire_due(books, writes, now, account)
+            expire_due(context, writes, now, account)
             back = held.back(session, used)
             if lost := live_credits(writes, account, now, held.entry.end):
                 # It was paid from a credit that the slot may outlive, and what lasts may have gone to somebody else.
@@ -279,7 +279,7 @@ def return_unused(books: LedgerContext, writes: LedgerWrites, sessions: Collecti
 
 
 def level(
-    books: LedgerContext,  # noqa: ARG001
+    context: LedgerContext,  # noqa: ARG001
     writes: LedgerWrites,
     slot: Slot,
     now: float,

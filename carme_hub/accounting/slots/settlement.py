@@ -45,7 +45,7 @@ def lapse(writes: LedgerWrites, slot: Slot, now: float, gpu_seconds: int, least:
 
 
 def settle_slot(
-    books: LedgerContext,
+    context: LedgerContext,
     writes: LedgerWrites,
     slot: Slot,
     now: float,
@@ -68,7 +68,7 @@ def settle_slot(
     if held is None:
         return True
     took = [session for session, amount in held.taken.items() if amount > 0]
-    if booked and (now < ended + LATE or (now < ended + books.grace and writes.open_holds(took))):
+    if booked and (now < ended + LATE or (now < ended + context.grace and writes.open_holds(took))):
         return False
     length = max(0, min(ended, slot.end) - slot.start)
     entries, left = list[Entry](), held.amount

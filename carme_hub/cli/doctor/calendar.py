@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 #: AdminLevels that may make reservations (sacctmgr(1)).
 MAY_RESERVE = ("operator", "administrator")
-_HEALTH = "the calendar's service"
-_RUN = "run the doctor where Slurm answers"
-_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - where a hub listens, not where we do
-_LIMIT = 5.0
+_HEALTH_SETTING = "the calendar's service"
+_RUN_WHERE_SLURM_ANSWERS = "run the doctor where Slurm answers"
+_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - where a hub listens, not where we do
+_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,52 +47,52 @@ class CalendarFacts:
     Attributes:
         keeps_gpus: whether Slurm reserves single GPUs. user: who asks Slurm, and level: what sacctmgr says of them.
         there: Slurm's reservations. stems: what the names of those begin with that the database knows.
-        health: what the service says of itself. silence: why something is not known, by what was asked.
+        health: what the service says of itself. errors: why something is not known, by what was asked.
     """
 
     keeps_gpus: bool | None = None
     user: str = ""
     level: str | None = None
     slurm_user: str | None = None
-    there: Sequence[SlurmReservation] | None = None
+    reservations: Sequence[SlurmReservation] | None = None
     stems: Collection[str] | None = None
     health: Mapping[str, Any] | None = None
-    silence: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
-def judge_site(config: Config) -> Iterator[Finding]:
+def check_site(config: Config) -> Iterator[Finding]:
     """Yield what is wrong with the calendar of a site that has one."""
     try:
         settings = CarmeReservations(config=config)
         if settings.enabled:
-            yield from judge(settings, asyncio.run(read_facts(config)))
+            yield from check(settings, asyncio.run(read_facts(config)))
     except (TraitError, CarmeError):
         return  # said already
 
 
 async def read_facts(config: Config) -> CalendarFacts:
     """Ask Slurm, the database and the service; nothing is changed anywhere."""
-    slurm, silence = CarmeSlurm(config=config), dict[str, str]()
+    slurm, errors = CarmeSlurm(config=config), dict[str, str]()
     commands = slurm.commands()
 
-    async def asked(what: str, question: Awaitable[T]) -> T | None:
+    async def ask_or_none(what: str, question: Awaitable[T]) -> T | None:
         try:
             return await question
         except (CarmeError, OSError, ValueError, http.client.HTTPException) as error:
-            silence[what] = str(error) or type(error).__name__
+            errors[what] = str(error) or type(error).__name__
             return None
 
     user = pwd.getpwuid(os.geteuid()).pw_name
     url = str(CarmeStore(config=config).url)
     return CalendarFacts(
-        keeps_gpus=await asked("scontrol", keeps_gpus(commands)),
+        keeps_gpus=await ask_or_none("scontrol", keeps_gpus(commands)),
         user=user,
-        level=await asked("sacctmgr", _level(commands, user)),
-        slurm_user=await asked("scontrol", _slurm_user(commands)),
-        there=await asked("scontrol", ReservationsCli(commands).show()),
-        stems=await asked("database", asyncio.to_thread(reservation_stems, url, slurm.cluster)),
-        health=await asked("service", asyncio.to_thread(_health, hub_of(config))),
-        silence=silence,
+        level=await ask_or_none("sacctmgr", _level(commands, user)),
+        slurm_user=await ask_or_none("scontrol", _slurm_user(commands)),
+        reservations=await ask_or_none("scontrol", ReservationsCli(commands).show()),
+        stems=await ask_or_none("database", asyncio.to_thread(reservation_stems, url, slurm.cluster)),
+        health=await ask_or_none("service", asyncio.to_thread(_health, hub_of(config))),
+        errors=errors,
     )
 
 
@@ -116,38 +116,38 @@ async def _slurm_user(commands: Commands) -> str:
 def _health(hub: Any) -> dict[str, Any]:
     """Ask the service through the hub's proxy, on this machine."""
     where = urlsplit(str(hub.bind_url))
-    host = "127.0.0.1" if (where.hostname or "") in _ANYWHERE else str(where.hostname)
+    host = "127.0.0.1" if (where.hostname or "") in _WILDCARD_HOSTS else str(where.hostname)
     secure = where.scheme == "https" or bool(hub.ssl_cert)
-    connection = http.client.HTTPConnection(host, where.port or 80, timeout=_LIMIT)
+    connection = http.client.HTTPConnection(host, where.port or 80, timeout=_TIMEOUT)
     if secure:
         context = ssl.create_default_context()
         # The certificate is for the name that browsers know; what is asked is no secret, and nothing is sent.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, where.port or 443, timeout=_LIMIT, context=context)
+        connection = http.client.HTTPSConnection(host, where.port or 443, timeout=_TIMEOUT, context=context)
     try:
         connection.request("GET", f"{hub.base_url}services/{SERVICE}/api/v1/health")
         answer = connection.getresponse()
-        said = json.loads(answer.read(100_000) or b"null") if "json" in (answer.getheader("Content-Type") or "") else {}
+        body = json.loads(answer.read(100_000) or b"null") if "json" in (answer.getheader("Content-Type") or "") else {}
     finally:
         connection.close()
-    if answer.status != 200 or not isinstance(said, dict):
-        message = said.get("message", "") if isinstance(said, dict) else ""
+    if answer.status != 200 or not isinstance(body, dict):
+        message = body.get("message", "") if isinstance(body, dict) else ""
         raise SlurmUnreachable(f"status {answer.status} {message}".strip())
-    return said
+    return body
 
 
-def judge(settings: CarmeReservations, facts: CalendarFacts, now: float | None = None) -> Iterator[Finding]:
+def check(settings: CarmeReservations, facts: CalendarFacts, now: float | None = None) -> Iterator[Finding]:
     """Yield what is wrong by these facts."""
-    yield from _keep(settings, facts)
-    yield from _operator(facts)
-    yield from _orphans(facts, time.time() if now is None else now)
-    yield from _service(facts)
+    yield from _check_keep(settings, facts)
+    yield from _check_operator(facts)
+    yield from _check_orphans(facts, time.time() if now is None else now)
+    yield from _check_service(facts)
 
 
-def _keep(settings: CarmeReservations, facts: CalendarFacts) -> Iterator[Finding]:
+def _check_keep(settings: CarmeReservations, facts: CalendarFacts) -> Iterator[Finding]:
     if settings.keep in ("gpus", "auto") and facts.keeps_gpus is None:
-        why = f"which release of Slurm this is was not found out: {facts.silence.get('scontrol', 'not asked')}"
-        yield unknown("CarmeReservations.keep", why, _RUN)
+        why = f"which release of Slurm this is was not found out: {facts.errors.get('scontrol', 'not asked')}"
+        yield unknown("CarmeReservations.keep", why, _RUN_WHERE_SLURM_ANSWERS)
     elif settings.keep == "gpus" and not facts.keeps_gpus:
         yield unsafe(
             "CarmeReservations.keep",
@@ -157,11 +157,11 @@ def _keep(settings: CarmeReservations, facts: CalendarFacts) -> Iterator[Finding
         )
 
 
-def _operator(facts: CalendarFacts) -> Iterator[Finding]:
+def _check_operator(facts: CalendarFacts) -> Iterator[Finding]:
     if facts.user in ("root", facts.slurm_user) or facts.level in MAY_RESERVE:
         return
     if facts.level is None:
-        why = f"whether {facts.user} may make reservations was not found out: {facts.silence.get('sacctmgr', '')}"
+        why = f"whether {facts.user} may make reservations was not found out: {facts.errors.get('sacctmgr', '')}"
         yield unknown("AdminLevel", why, "run the doctor as the hub's user, while slurmdbd answers")
         return
     yield unsafe(
@@ -172,13 +172,13 @@ def _operator(facts: CalendarFacts) -> Iterator[Finding]:
     )
 
 
-def _orphans(facts: CalendarFacts, now: float) -> Iterator[Finding]:
-    if facts.there is None or facts.stems is None:
-        what = "scontrol" if facts.there is None else "database"
-        why = f"whether Slurm keeps GPUs for nobody was not found out: {facts.silence.get(what, 'not asked')}"
+def _check_orphans(facts: CalendarFacts, now: float) -> Iterator[Finding]:
+    if facts.reservations is None or facts.stems is None:
+        what = "scontrol" if facts.reservations is None else "database"
+        why = f"whether Slurm keeps GPUs for nobody was not found out: {facts.errors.get(what, 'not asked')}"
         yield unknown("Slurm's reservations", why, "run the doctor as the hub's user, where Slurm answers")
         return
-    for each in facts.there:
+    for each in facts.reservations:
         if each.ours and each.stem not in facts.stems and each.period.end > now:
             yield advice(
                 "Slurm's reservations",
@@ -188,22 +188,22 @@ def _orphans(facts: CalendarFacts, now: float) -> Iterator[Finding]:
             )
 
 
-def _service(facts: CalendarFacts) -> Iterator[Finding]:
+def _check_service(facts: CalendarFacts) -> Iterator[Finding]:
     if facts.health is None:
-        why = f"it gave no answer: {facts.silence.get('service', 'not asked')}"
-        yield unknown(_HEALTH, why, "run the doctor while the hub and its proxy run; the hub's log has the service's")
+        why = f"it gave no answer: {facts.errors.get('service', 'not asked')}"
+        yield unknown(_HEALTH_SETTING, why, "run the doctor while the hub and its proxy run; the hub's log has the service's")
     elif not facts.health.get("keeping"):
         age = facts.health.get("age")
         since = "since it was started" if age is None else f"for {age} s"
         yield unsafe(
-            _HEALTH,
+            _HEALTH_SETTING,
             "not keeping",
             f"Slurm has not answered it {since}: what is booked may not be kept",
             "the hub's log says why, after “The calendar could not be compared with Slurm”",
         )
     elif not facts.health.get("equal"):
         yield advice(
-            _HEALTH,
+            _HEALTH_SETTING,
             "not equal",
             "at its last comparison Slurm had something else than what is booked, and it was put right then",
             "run the doctor again in a minute; where it stays so, the hub's log names what Slurm refuses",

@@ -16,7 +16,7 @@ from carme_hub.errors import CarmeError
 from .findings import Finding, Level, unsafe
 
 #: Exit statuses: something is unsafe; something could not be looked at, and so is not known to be safe.
-UNSAFE, UNSEEN = 1, 3
+EXIT_UNSAFE, EXIT_UNKNOWN = 1, 3
 
 
 class DoctorApp(Application):
@@ -61,8 +61,8 @@ class DoctorApp(Application):
         except CarmeError as error:
             yield unsafe(str(file), "", str(error), "as the message says; then run the doctor again")
             return
-        yield from hub.judge(config, file.resolve())
-        yield from policy.judge(config)
+        yield from hub.check(config, file.resolve())
+        yield from policy.check(config)
         if self.no_slurm or not _uses_slurm(config):
             return
         try:
@@ -70,25 +70,25 @@ class DoctorApp(Application):
         except (TraitError, CarmeError):
             return  # said already
         facts, licenses = slurm.read_facts(folder, environ), policy.licenses(config)
-        yield from slurm.judge(facts, policy.soft_qos(config), licenses)
+        yield from slurm.check(facts, policy.soft_qos(config), licenses)
         if facts.config is not None:  # else it is said already that Slurm does not answer
-            yield from calendar.judge_site(config)
+            yield from calendar.check_site(config)
 
     def report(self, findings: list[Finding]) -> int:
         """Print the findings, worst first, and return the exit status."""
         order = list(Level)
         accepted = set(self.accept)
-        bad = unseen = 0
+        unsafe_count = unknown_count = 0
         for finding in sorted(findings, key=lambda found: order.index(found.level)):
             known = finding.setting in accepted
-            bad += finding.level is Level.UNSAFE and not known
-            unseen += finding.level is Level.UNKNOWN and not known
+            unsafe_count += finding.level is Level.UNSAFE and not known
+            unknown_count += finding.level is Level.UNKNOWN and not known
             print(json.dumps(finding.json(known)) if self.as_json else finding.text(known))
         if not self.as_json:
             count = {level: sum(f.level is level for f in findings) for level in order}
-            words = ", ".join(f"{count[level]} {level.value}" for level in order if count[level])
-            print(f"{self.config_path}: {words or 'nothing to mend'}", file=sys.stderr)
-        return UNSAFE if bad else UNSEEN if unseen else 0
+            summary = ", ".join(f"{count[level]} {level.value}" for level in order if count[level])
+            print(f"{self.config_path}: {summary or 'nothing to mend'}", file=sys.stderr)
+        return EXIT_UNSAFE if unsafe_count else EXIT_UNKNOWN if unknown_count else 0
 
 
 def _uses_slurm(config: Config) -> bool:

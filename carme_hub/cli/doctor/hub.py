@@ -34,7 +34,7 @@ _SECRET = re.compile(r"(secret|token|password|api_key|auth_token|crypt_key)$")
 REFRESH_AGE, REVOKE_INTERVAL = 60, 90
 
 
-def judge(config: Config, file: Path) -> Iterator[Finding]:
+def check(config: Config, file: Path) -> Iterator[Finding]:
     """Yield what is unsafe in the settings that a hub would read from this file."""
     yield from _file(config, file)
     try:
@@ -45,9 +45,9 @@ def judge(config: Config, file: Path) -> Iterator[Finding]:
         return
     yield from _hub(app)
     yield from _proxy(app, config)
-    yield from machine.judge(app, config)
+    yield from machine.check(app, config)
     yield from _secrets(app, config, file.parent)
-    yield from mail.judge(config)
+    yield from mail.check(config)
     if not issubclass(authenticator, CarmeAuthenticator):
         yield unsafe(
             "JupyterHub.authenticator_class",

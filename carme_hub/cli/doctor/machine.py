@@ -22,12 +22,12 @@ from carme_hub.slurm.settings import CarmeSlurm
 from .findings import Finding, unknown, unsafe
 
 #: Hosts that stand for every address of a machine.
-_ALL = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
+_WILDCARD_HOSTS = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
 #: What JupyterHub writes into the hub's certificate by itself.
-_LOCAL = ("127.0.0.1", "::1", "localhost")
+_LOCAL_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
-def judge(app: Any, config: Config) -> Iterator[Finding]:
+def check(app: Any, config: Config) -> Iterator[Finding]:
     """Yield what the settings name and this machine has not."""
     yield from _addresses(app)
     if app.internal_ssl:
@@ -40,7 +40,7 @@ def judge(app: Any, config: Config) -> Iterator[Finding]:
 def _addresses(app: Any) -> Iterator[Finding]:
     for setting, url in (("JupyterHub.hub_bind_url", app.hub_bind_url), ("JupyterHub.bind_url", app.bind_url)):
         host = _host(url)
-        if host not in _ALL and (why := _no_address(host)):
+        if host not in _WILDCARD_HOSTS and (why := _why_not_bindable(host)):
             yield unsafe(setting, url, why, f"name an address of this machine in c.{setting} (`ip address` lists them)")
 
 
@@ -50,15 +50,15 @@ def _host(url: str) -> str:
     return "" if parts.scheme.startswith("unix") else parts.hostname or ""
 
 
-def _no_address(host: str) -> str:
+def _why_not_bindable(host: str) -> str:
     """Return why nothing can listen at a host here, "" where it can."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         return f"{host} is no name that this machine knows ({error.strerror}), so nothing can listen there"
     try:
-        with socket.socket(family, kind, protocol) as line:
-            line.bind(where)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(where)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             return f"{host} is no address of this machine, so the hub does not start"
@@ -67,21 +67,21 @@ def _no_address(host: str) -> str:
 
 def _certificate(app: Any) -> Iterator[Finding]:
     host = app.hub_connect_ip or _host(app.hub_connect_url) or _host(app.hub_bind_url)
-    if host in _ALL:
+    if host in _WILDCARD_HOSTS:
         return
     file = Path(app.internal_certs_location) / "hub-internal" / "hub-internal.crt"
     try:
-        names, made = _names_in(file), True
+        names, exists = _names_in(file), True
     except FileNotFoundError:
-        told = [name.partition(":")[2] for name in app.trusted_alt_names]
-        names, made = [*_LOCAL, socket.getfqdn(), _host(app.subdomain_host), *told], False
+        extra = [name.partition(":")[2] for name in app.trusted_alt_names]
+        names, exists = [*_LOCAL_NAMES, socket.getfqdn(), _host(app.subdomain_host), *extra], False
     except (OSError, ValueError) as error:
         mend = "run the doctor as the hub's user, on the hub's machine"
         yield unknown("JupyterHub.trusted_alt_names", f"{file} cannot be read: {error}", mend)
         return
-    if _plain(host) not in map(_plain, names):
-        mend = f'c.JupyterHub.trusted_alt_names = ["{_kind(host)}:{host}"]'
-        if made:
+    if _normalized(host) not in map(_normalized, names):
+        mend = f'c.JupyterHub.trusted_alt_names = ["{_alt_name_type(host)}:{host}"]'
+        if exists:
             mend += f"; then, while no session runs, move {app.internal_certs_location} away, and start proxy and hub"
         yield unsafe(
             "JupyterHub.trusted_alt_names",
@@ -98,7 +98,7 @@ def _names_in(file: Path) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def _plain(host: str) -> str:
+def _normalized(host: str) -> str:
     """Return one way of writing an address, and of a name."""
     try:
         return ip_address(host).compressed
@@ -106,7 +106,7 @@ def _plain(host: str) -> str:
         return host.lower().rstrip(".")
 
 
-def _kind(host: str) -> str:
+def _alt_name_type(host: str) -> str:
     """Return as what a certificate names a host."""
     try:
         ip_address(host)
@@ -136,10 +136,10 @@ def _submitting(config: Config) -> Iterator[Finding]:
         slurm: Any = CarmeSlurm(config=config)
     except (TraitError, CarmeError):
         return  # said already
-    wanted: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
+    commands: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
     if slurm.submit_via == "sudo":
-        wanted |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
-    for name, command in wanted.items():
+        commands |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
+    for name, command in commands.items():
         for word in [word for at, word in enumerate(command) if at == 0 or word.startswith("/")]:
             if shutil.which(word) is None:
                 yield unsafe(

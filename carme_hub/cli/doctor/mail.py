@@ -15,7 +15,7 @@ from carme_hub.errors import CarmeError
 from .findings import Finding, unsafe
 
 
-def judge(config: Config) -> Iterator[Finding]:
+def check(config: Config) -> Iterator[Finding]:
     """Yield what is unsafe about the login to the mail server, where the site has one."""
     try:
         settings = CarmeQuotas(config=config)

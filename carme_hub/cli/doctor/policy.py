@@ -16,7 +16,7 @@ from carme_hub.errors import ConfigError
 from .findings import Finding, advice, unsafe
 
 
-def judge(config: Config) -> Iterator[Finding]:
+def check(config: Config) -> Iterator[Finding]:
     """Yield why the policy cannot come into force, if it cannot, and what of it does nothing."""
     wrong = "correct what the message names"
     try:
@@ -26,25 +26,25 @@ def judge(config: Config) -> Iterator[Finding]:
         return
     try:
         settings = CarmeReservations(config=config)
-        books = settings.enabled
+        has_calendar = settings.enabled
         settings.counted_by()
     except (TraitError, ConfigError) as error:
         yield unsafe("CarmeReservations", "", f"the hub cannot start: {error}", wrong)
         return
-    yield from _booking(policy, books)
+    yield from _booking(policy, has_calendar)
 
 
-def _booking(policy: Policy, books: bool) -> Iterator[Finding]:
-    """Yield the rules on booking that limit nothing. ``books``: whether there is a calendar."""
+def _booking(policy: Policy, has_calendar: bool) -> Iterator[Finding]:
+    """Yield the rules on booking that limit nothing. ``has_calendar``: whether there is a calendar."""
     rules = [quota.id for quota in policy.quotas if quota.booking]
-    over = [f"blackouts[{n}]" for n, each in enumerate(policy.blackouts) if each.period.end <= time.time()]
-    if (rules or policy.blackouts) and not books:
+    past = [f"blackouts[{n}]" for n, each in enumerate(policy.blackouts) if each.period.end <= time.time()]
+    if (rules or policy.blackouts) and not has_calendar:
         what = f"booking of {', '.join(rules)}" if rules else "blackouts"
         why = f"the policy has {what}, and there is no calendar in which anything can be booked"
         yield advice("CarmeReservations.enabled", False, why, "configure(c, reservations=True)")
-    elif over:
+    elif past:
         yield advice(
-            "blackouts", ", ".join(over), "over, so that nothing is kept free by it", "remove it, or correct its year"
+            "blackouts", ", ".join(past), "past, so that nothing is kept free by it", "remove it, or correct its year"
         )
 
 

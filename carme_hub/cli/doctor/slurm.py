@@ -39,16 +39,16 @@ class SlurmFacts:
     qos: Sequence[str] | None = None
     gpus: Mapping[str, int] | None = None
     licenses: Mapping[str, int] | None = None
-    silence: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) -> SlurmFacts:
-    """Ask Slurm for what ``judge`` needs.
+    """Ask Slurm for what ``check`` needs.
 
     Args:
         path: folder of Slurm's commands, "" = PATH.
     """
-    silence: dict[str, str] = {}
+    errors: dict[str, str] = {}
 
     def ask(*argv: str) -> str | None:
         command = [f"{path}/{argv[0]}" if path else argv[0], *argv[1:]]
@@ -62,33 +62,33 @@ def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) 
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
-            silence[argv[0]] = f"no answer within {time_limit:.0f} s"
+            errors[argv[0]] = f"no answer within {time_limit:.0f} s"
         except OSError as error:
-            silence[argv[0]] = error.strerror or str(error)
+            errors[argv[0]] = error.strerror or str(error)
         else:
             text = done.stdout.decode("utf-8", "replace")
             if done.returncode == 0 and text.strip():
                 return text
-            words = " ".join(done.stderr.decode("utf-8", "replace").split())
-            silence[argv[0]] = words[:200] or f"exit status {done.returncode}"
+            text = " ".join(done.stderr.decode("utf-8", "replace").split())
+            errors[argv[0]] = text[:200] or f"exit status {done.returncode}"
         return None
 
     config = ask("scontrol", "show", "config")
     both = ask("sacctmgr", "-n", "show", "configuration") if config is not None else None
-    there = ask("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
+    nodes = ask("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
     # A node is listed once for each of its partitions.
-    gres = {node: text for node, _, text in (line.partition(" ") for line in (there or "").splitlines())}
+    gres = {node: text for node, _, text in (line.partition(" ") for line in (nodes or "").splitlines())}
     licenses = ask("scontrol", "show", "licenses", "--oneliner") if config is not None else None
     qos = ask("sacctmgr", "-n", "-P", "show", "qos", "format=Name") if both is not None else None
     _, found, dbd = (both or "").partition("SlurmDBD configuration")
     return SlurmFacts(
         config=parse(config) if config is not None else None,
         dbd=parse(dbd) if found else None,
-        gres=tuple(sorted(set(gres.values()))) if there is not None else None,
+        gres=tuple(sorted(set(gres.values()))) if nodes is not None else None,
         qos=tuple(qos.split()) if qos is not None else None,
-        gpus=_gpus(gres.values()) if there is not None else None,
+        gpus=_gpus(gres.values()) if nodes is not None else None,
         licenses=read_licenses(licenses) if licenses is not None else None,
-        silence=silence,
+        errors=errors,
     )
 
 
@@ -102,7 +102,7 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-def judge(
+def check(
     facts: SlurmFacts, soft_qos: Sequence[str] = (), licenses: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
     """Yield what is unsafe in what Slurm said.
@@ -112,8 +112,8 @@ def judge(
         licenses: the licence by which the calendar counts each GPU type.
     """
     if facts.config is None:
-        words = facts.silence.get("scontrol", "not asked")
-        yield unknown("slurm.conf", f"scontrol gave no answer: {words}", "run the doctor where Slurm answers")
+        text = facts.errors.get("scontrol", "not asked")
+        yield unknown("slurm.conf", f"scontrol gave no answer: {text}", "run the doctor where Slurm answers")
         return
     yield from _sessions(facts.config)
     yield from _limits(facts.config, facts.gres)
@@ -157,7 +157,7 @@ def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[Finding]:
-    enforce = set(_words(config.get("AccountingStorageEnforce", "")))
+    enforce = set(_list_of(config.get("AccountingStorageEnforce", "")))
     missing = [word for word in ENFORCE if word not in enforce and "all" not in enforce]
     if missing:
         yield unsafe(
@@ -173,11 +173,11 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
     if not gpus:
         return
     typed = {part[1] for part in gpus if len(part) > 1 and not part[1].isdigit()}
-    bare = {":".join(part) for part in gpus if len(part) == 1 or part[1].isdigit()}
-    if bare:
+    untyped = {":".join(part) for part in gpus if len(part) == 1 or part[1].isdigit()}
+    if untyped:
         yield unsafe(
             "Gres",
-            ", ".join(sorted(bare)),
+            ", ".join(sorted(untyped)),
             "GPUs without a type: profiles ask by type, and limits on a type do not see them",
             "give each GPU a type in gres.conf and slurm.conf, such as Gres=gpu:a100:4",
         )
@@ -188,11 +188,11 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
             "a job that asks for GPUs without a type (--gres=gpu:2) passes every limit on a type",
             "JobSubmitPlugins=lua in slurm.conf, with the job_submit.lua of share/carme_hub/slurm",
         )
-    tracked = set(_words(config.get("AccountingStorageTRES", "")))
+    tracked = set(_list_of(config.get("AccountingStorageTRES", "")))
     shards = {"gres/shard"} if any(part.startswith("shard") for line in gres for part in _split(line)) else set()
-    lacking = {"gres/gpu", *(f"gres/gpu:{name}" for name in typed), *shards} - tracked
-    if lacking:
-        names = ",".join(sorted(lacking))
+    untracked = {"gres/gpu", *(f"gres/gpu:{name}" for name in typed), *shards} - tracked
+    if untracked:
+        names = ",".join(sorted(untracked))
         yield unsafe(
             "AccountingStorageTRES",
             config.get("AccountingStorageTRES", ""),
@@ -216,7 +216,7 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
 
 
 def _secrets(config: Mapping[str, str]) -> Iterator[Finding]:
-    flags = set(_words(config.get("AccountingStoreFlags", "")))
+    flags = set(_list_of(config.get("AccountingStoreFlags", "")))
     for flag in sorted(flags & {"job_env", "job_script"}):
         yield unsafe(
             "AccountingStoreFlags",
@@ -230,7 +230,7 @@ def _secrets(config: Mapping[str, str]) -> Iterator[Finding]:
             "DisableRootJobs",
             config.get("DisableRootJobs", "no"),
             "a token for root runs jobs as root on every node",
-            "DisableRootJobs=YES in slurm.conf",
+            "DisableRootJobs=YES_FLAG in slurm.conf",
         )
     if "jwt" in alternatives and "disable_token_creation" not in config.get("AuthAltParameters", ""):
         yield advice(
@@ -273,8 +273,8 @@ def _accounting(facts: SlurmFacts) -> Iterator[Finding]:
         return
     yield from _private("slurm.conf", config)
     if facts.dbd is None:
-        words = facts.silence.get("sacctmgr", "it does not show slurmdbd's settings")
-        yield unknown("slurmdbd.conf", f"sacctmgr gave no answer: {words}", "run the doctor while slurmdbd answers")
+        text = facts.errors.get("sacctmgr", "it does not show slurmdbd's settings")
+        yield unknown("slurmdbd.conf", f"sacctmgr gave no answer: {text}", "run the doctor while slurmdbd answers")
     else:
         yield from _private("slurmdbd.conf", facts.dbd)
 
@@ -298,8 +298,8 @@ def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Findin
         return
     setting = "CarmeReservations.licenses"
     if facts.licenses is None or facts.gpus is None:
-        words = facts.silence.get("scontrol", facts.silence.get("sinfo", "not asked"))
-        yield unknown(setting, f"Slurm named no licences: {words}", "run the doctor where Slurm answers")
+        text = facts.errors.get("scontrol", facts.errors.get("sinfo", "not asked"))
+        yield unknown(setting, f"Slurm named no licences: {text}", "run the doctor where Slurm answers")
         return
     wanted = ",".join(f"{name}:{facts.gpus.get(type, 0)}" for type, name in sorted(licenses.items()))
     for why in faults(licenses, facts.licenses, facts.gpus):
@@ -322,7 +322,7 @@ def _gpus(gres: Iterable[str]) -> Counter[str]:
 
 
 def _private(file: str, config: Mapping[str, str]) -> Iterator[Finding]:
-    private = set(_words(config.get("PrivateData", "")))
+    private = set(_list_of(config.get("PrivateData", "")))
     missing = [word for word in PRIVATE if word not in private and "all" not in private]
     if missing:
         yield unsafe(
@@ -333,7 +333,7 @@ def _private(file: str, config: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _words(value: str) -> list[str]:
+def _list_of(value: str) -> list[str]:
     return [] if value.lower() in ("", "none", "(null)") else [word.strip().lower() for word in value.split(",")]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from carme_hub.cli.base import Parent
+from carme_hub.cli.base import CommandGroup
 
 
-class QuotasApp(Parent):
+class QuotasApp(CommandGroup):
     """GPU time: who has how much, and does the ledger agree with Slurm."""
 
     name = "carme-hub quotas"

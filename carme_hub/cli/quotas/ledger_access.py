@@ -38,12 +38,12 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
-_QUIET = logging.Logger("carme-hub quotas", logging.CRITICAL)
+_SILENT_LOG = logging.Logger("carme-hub quotas", logging.CRITICAL)
 
 
 @dataclass
 class LedgerAccess:
-    """One site's ledger, opened. ``jobs`` are the open jobs with GPUs, once ``look`` has asked for them."""
+    """One site's ledger, open_ledger. ``jobs`` are the open jobs with GPUs, once ``load_open_jobs`` has asked for them."""
 
     config: Config
     settings: CarmeQuotas
@@ -64,21 +64,21 @@ class LedgerAccess:
         """Return a time in the policy's zone, "-" for none."""
         return f"{datetime.fromtimestamp(at, ZoneInfo(self.zone)):%Y-%m-%d %H:%M}" if at else "-"
 
-    async def look(self, app: ConfiguredApp) -> None:
+    async def load_open_jobs(self, app: ConfiguredApp) -> None:
         """Take what runs outside the hub into account; said where Slurm is silent."""
         try:
-            self.jobs[:] = running(await app.waiting("asking Slurm for open jobs", self.client.snapshot()))
+            self.jobs[:] = running(await app.with_progress("asking Slurm for open jobs", self.client.snapshot()))
         except SlurmError as error:
             app.note(f"Slurm does not say what runs now, so that is left out: {error}")
 
     async def associations(self, app: ConfiguredApp) -> tuple[Association, ...]:
         """Return all associations of the cluster; ``SlurmError`` while Slurm is silent."""
-        return await app.waiting("asking Slurm for accounts", self.client.associations())
+        return await app.with_progress("asking Slurm for accounts", self.client.associations())
 
-    def settling(self) -> SettlementLoop:
+    def settlement_loop(self) -> SettlementLoop:
         """Return what settles this ledger; what it has to say is in its answers."""
-        commands, slurm = self.slurm.commands(), SlurmByHub(self.client, ask=None, log=_QUIET)
-        return SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _QUIET)
+        commands, slurm = self.slurm.commands(), SlurmByHub(self.client, ask=None, log=_SILENT_LOG)
+        return SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _SILENT_LOG)
 
     async def people(self) -> dict[str, Person]:
         """Return groups and roles of everybody whom the hub knows."""
@@ -86,7 +86,7 @@ class LedgerAccess:
 
 
 @contextlib.asynccontextmanager
-async def opened(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
+async def open_ledger(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
     """Open the ledger that the configuration names. The schema is never changed from here."""
     config = app.configuration()
     store = CarmeStore(config=config)

@@ -1,4 +1,4 @@
-"""``carme-hub quotas replay | mirror``: a policy tried on past jobs, and the part of it that Slurm keeps by itself."""
+"""``carme-hub quotas replay | mirror``: a policy trial on past jobs, and the part of it that Slurm keeps by itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from traitlets.config import Config
 from carme_hub.accounting.policy_trial import Trial, try_policy
 from carme_hub.accounting.settings import CarmeMirror, read_policy
 from carme_hub.accounting.slurm_limits import MIRRORED, compare
-from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, table, words
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, actor, table, positional_arguments
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.slurm_limits import Change, Plan
 from carme_hub.slurm.limits import LimitsWriter, script
 from carme_hub.slurm.usage import UsageReader
 
-from .ledger_access import LedgerAccess, hours, opened, read_time
+from .ledger_access import LedgerAccess, hours, open_ledger, read_time
 
 
 class ReplayApp(ConfiguredApp):
@@ -43,9 +43,9 @@ class ReplayApp(ConfiguredApp):
 
     async def work(self) -> int:
         """Walk through the jobs, and print who loses what."""
-        words(self)
-        async with opened(self) as desk:
-            policy = self._policy(desk)
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            policy = self._policy(access)
             if not self.since:
                 raise UsageError("say from when: --from 2026-10-01")
             now = time.time()
@@ -53,20 +53,20 @@ class ReplayApp(ConfiguredApp):
             until = min(now, read_time(self.until, policy.zone, after=1)) if self.until else now
             if until <= since:
                 raise UsageError("there is no time between --from and --to")
-            reader, books = UsageReader(desk.slurm.commands()), desk.ledger.books
-            trying = try_policy(books, reader, policy, await desk.people(), since, until)
-            return self._print(desk, await self.waiting("replaying what Slurm's accounting has", trying))
+            reader, context = UsageReader(access.slurm.commands()), access.ledger.context
+            replaying = try_policy(context, reader, policy, await access.people(), since, until)
+            return self._print(access, await self.with_progress("replaying what Slurm's accounting has", replaying))
 
-    def _policy(self, desk: LedgerAccess) -> Policy:
+    def _policy(self, access: LedgerAccess) -> Policy:
         if not self.policy:
-            return desk.policy()
+            return access.policy()
         try:
             return read_policy(Path(self.policy).read_text(encoding="utf-8"), self.policy)
         except UnicodeDecodeError as error:
             raise UsageError(f"{self.policy} is no text: {error}") from error
 
-    def _print(self, desk: LedgerAccess, tried: Trial) -> int:
-        found = tried.replay
+    def _print(self, access: LedgerAccess, trial: Trial) -> int:
+        found = trial.replay
         total = found.total
         if self.as_json:
             lines = [
@@ -79,8 +79,8 @@ class ReplayApp(ConfiguredApp):
             ]
             sums = {"jobs": total.jobs, "refused": total.refused, "used": total.before}
             sums["used_by_refused"] = total.refused_amount
-            counted = {"from": int(tried.reaches), "known_from": int(tried.known), "missing": tried.missing}
-            self.give({"total": sums, "rules": dict(found.rules), "lines": lines, "counted": counted})
+            counted = {"from": int(trial.reaches), "known_from": int(trial.known), "missing": trial.missing}
+            self.print_json({"total": sums, "rules": dict(found.rules), "lines": lines, "counted": counted})
             return 0
         rows = [
             (one.user, one.account, one.jobs, one.refused, one.soft, hours(one.before), hours(one.refused_amount))
@@ -89,16 +89,16 @@ class ReplayApp(ConfiguredApp):
         rows.append(
             ("total", "", total.jobs, total.refused, total.soft, hours(total.before), hours(total.refused_amount))
         )
-        heads = ("user", "account", "jobs", "refused", "over soft", "GPU-hours", "of refused")
-        print(table(heads, rows, "jobs refused over_soft GPU-hours of_refused"))
+        headers = ("user", "account", "jobs", "refused", "over soft", "GPU-hours", "of refused")
+        print(table(headers, rows, "jobs refused over_soft GPU-hours of_refused"))
         for one in found.lines:
             if one.first:
-                print(f"\n{one.user} in {one.account}, first at {desk.when(one.first_at)}:\n  {one.first}")
+                print(f"\n{one.user} in {one.account}, first at {access.when(one.first_at)}:\n  {one.first}")
         if found.rules:
             print("\n" + table(("rule", "refused"), list(found.rules.items()), "refused"))
-        print(f"\nThe policy's windows count use from {desk.when(tried.reaches or tried.known or tried.since)} on.")
-        if tried.missing:
-            print(f"Not in them: {hours(tried.missing)} GPU-hours that the ledger has and Slurm's accounting no more.")
+        print(f"\nThe policy's windows count use from {access.when(trial.reaches or trial.known or trial.since)} on.")
+        if trial.missing:
+            print(f"Not in them: {hours(trial.missing)} GPU-hours that the ledger has and Slurm's accounting no more.")
         return 0
 
 
@@ -120,7 +120,7 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
     }
     flags: Any = {
         **ConfiguredApp.flags,
-        **YES,
+        **YES_FLAG,
         "apply": ({"MirrorApp": {"apply": True}}, "Write the changes."),
         "force": ({"MirrorApp": {"force": True}}, "Overwrite limits that somebody has set by hand."),
         "every-job": ({"MirrorApp": {"every_job": True}}, "Limits of sessions hold for every job."),
@@ -128,36 +128,36 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
 
     async def work(self) -> int:
         """Compare, print, and write where that is asked for."""
-        words(self)
-        async with opened(self) as desk:
-            said = {name: desk.config[name] for name in ("CarmeMirror", "MirrorApp") if name in desk.config}
-            self.update_config(Config(said))
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            overrides = {name: access.config[name] for name in ("CarmeMirror", "MirrorApp") if name in access.config}
+            self.update_config(Config(overrides))
             self.update_config(self.cli_config)
-            writer = LimitsWriter(desk.slurm.commands(), desk.slurm.cluster)
-            comparing = compare(desk.ledger, writer, self, desk.prices, await desk.people(), force=self.force)
-            compared = await self.waiting("reading Slurm's limits", comparing)
-            found, last = compared.plan, compared.last
+            writer = LimitsWriter(access.slurm.commands(), access.slurm.cluster)
+            comparison = compare(access.ledger, writer, self, access.prices, await access.people(), force=self.force)
+            compared = await self.with_progress("reading Slurm's limits", comparison)
+            plan, last = compared.plan, compared.last
             applied: Sequence[Change] = ()
             if self.apply:
                 if found.changes and self.force:
                     self.confirm(f"Change {len(found.changes)} limits in Slurm, also what was set by hand?")
-                applied = await self.waiting("writing limits", writer.apply(found.changes))
+                applied = await self.with_progress("writing limits", writer.apply(found.changes))
                 written = found.written(last, applied)
                 if applied or written != last:
                     changed = [f"{each.entity.value} {each.name} {each.key}={each.want}" for each in applied]
-                    await desk.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
-            return self._print(desk, found, applied)
+                    await access.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
+            return self._print(access, found, applied)
 
-    def _print(self, desk: LedgerAccess, found: Plan, applied: Sequence[Change]) -> int:
+    def _print(self, access: LedgerAccess, found: Plan, applied: Sequence[Change]) -> int:
         left = [change for change in found.changes if change not in applied]
-        commands = script(found.changes, desk.slurm.cluster)
+        commands = script(found.changes, access.slurm.cluster)
         code = 1 if left or found.drift else 0
         if self.as_json:
-            self.give(
+            self.print_json(
                 {
-                    "applied": [_change(each) for each in applied],
-                    "changes": [_change(each) for each in left],
-                    "drift": [_change(each) for each in found.drift],
+                    "applied": [_change_document(each) for each in applied],
+                    "changes": [_change_document(each) for each in left],
+                    "drift": [_change_document(each) for each in found.drift],
                     "left_out": [{"quota": each.quota, "why": each.why} for each in found.left_out],
                     "commands": commands.splitlines(),
                 }
@@ -179,7 +179,7 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
         return code
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change_document(change: Change) -> dict[str, Any]:
     return {
         **{"entity": change.entity.value, "name": change.name, "limit": change.key, "is": change.have},
         **{"policy": change.want, "takes": change.needs.value, "argv": list(change.argv)},

@@ -10,7 +10,7 @@ from typing import Any
 from traitlets import Bool, Enum, Integer, Unicode
 
 from carme_hub.accounting.admission import Limit, QuotaStatus
-from carme_hub.cli.base import ConfiguredApp, UsageError, table, words
+from carme_hub.cli.base import ConfiguredApp, UsageError, table, positional_arguments
 from carme_hub.domain.ledger.entries import Balance, Entry
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.errors import SlurmError
@@ -19,7 +19,7 @@ from carme_hub.store.ledger.report import Sum, used_between
 from carme_hub.store.ledger.writes import Filter
 from carme_hub.store.threads import in_store_thread
 
-from .ledger_access import LedgerAccess, hours, opened
+from .ledger_access import LedgerAccess, hours, open_ledger
 
 
 class ShowApp(ConfiguredApp):
@@ -44,35 +44,35 @@ class ShowApp(ConfiguredApp):
 
     async def work(self) -> int:
         """Look, and print."""
-        words(self)
-        async with opened(self) as desk:
+        positional_arguments(self)
+        async with open_ledger(self) as access:
             if not self.user and not self.account:
-                return self._all(desk, await desk.ledger.balances())
-            await desk.look(self)
-            person = (await desk.people()).get(self.user, Person(self.user))
-            standing = await desk.ledger.standing(person, await self._accounts(desk))
+                return self._all(access, await access.ledger.balances())
+            await access.load_open_jobs(self)
+            person = (await access.people()).get(self.user, Person(self.user))
+            status = await access.ledger.standing(person, await self._accounts(access))
             if not self.user:  # rules about each user are about nobody here
-                standing = replace(standing, limits=tuple(one for one in standing.limits if one.rule.subject))
+                status = replace(status, limits=tuple(one for one in status.limits if one.rule.subject))
             which = Filter(account=self.account, user=self.user)
-            lines = await desk.ledger.statement(which, most=self.lines) if self.lines else []
-            return self._one(desk, standing, lines)
+            lines = await access.ledger.statement(which, most=self.lines) if self.lines else []
+            return self._one(access, status, lines)
 
-    async def _accounts(self, desk: LedgerAccess) -> Sequence[str]:
+    async def _accounts(self, access: LedgerAccess) -> Sequence[str]:
         if self.account:
             return [self.account]
         try:
-            return sorted({a.account for a in await desk.associations(self) if a.user == self.user})
+            return sorted({a.account for a in await access.associations(self) if a.user == self.user})
         except SlurmError as error:
             raise UsageError(f"Slurm does not say which accounts {self.user} has; name one. {error}") from error
 
-    def _all(self, desk: LedgerAccess, balances: dict[str, Balance]) -> int:
+    def _all(self, access: LedgerAccess, balances: dict[str, Balance]) -> int:
         if self.as_json:
-            self.give({"cluster": desk.ledger.books.cluster, "accounts": _balances(balances)})
+            self.print_json({"cluster": access.ledger.context.cluster, "accounts": _balances(balances)})
         else:
             print(_table(balances) if balances else "The ledger is empty. Begin with: carme-hub quotas grant --help")
         return 0
 
-    def _one(self, desk: LedgerAccess, standing: QuotaStatus, lines: Sequence[Entry]) -> int:
+    def _one(self, access: LedgerAccess, status: QuotaStatus, lines: Sequence[Entry]) -> int:
         if self.as_json:
             rules = [
                 {
@@ -84,17 +84,17 @@ class ShowApp(ConfiguredApp):
                     },
                     **{"used": each.taken.used, "held": each.taken.held, "limit": each.limit},
                 }
-                for each in standing.limits
+                for each in status.limits
             ]
-            entries = [_entry(entry) for entry in lines]
-            accounts = _balances(standing.balances)
-            self.give({"user": self.user, "accounts": accounts, "limits": rules, "statement": entries})
+            entries = [_entry_document(entry) for entry in lines]
+            accounts = _balances(status.balances)
+            self.print_json({"user": self.user, "accounts": accounts, "limits": rules, "statement": entries})
             return 0
-        print(_table(standing.balances))
-        if standing.limits:
-            print("\n" + _limits(standing.limits))
+        print(_table(status.balances))
+        if status.limits:
+            print("\n" + _limits(status.limits))
         if lines:
-            print(f"\nnewest first, {desk.zone}\n" + _statement(desk, lines))
+            print(f"\nnewest first, {access.zone}\n" + _statement(access, lines))
         return 0
 
 
@@ -120,36 +120,36 @@ class ReportApp(ConfiguredApp):
 
     async def work(self) -> int:
         """Add up, and print."""
-        words(self)
-        async with opened(self) as desk:
-            month = self.month or this_month(time.time(), desk.zone)
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            month = self.month or this_month(time.time(), access.zone)
             try:
-                start, end = month_span(month, desk.zone)
+                start, end = month_span(month, access.zone)
             except BadMonth as error:
                 raise UsageError(error.message) from error
-            people = await self._people(desk) if self.by == "group" else {}
-            sums = await self.waiting("adding up", in_store_thread(self._sums, desk, start, end))
-            price, currency = desk.settings.price_of_gpu_hour, desk.policy().currency
+            people = await self._people(access) if self.by == "group" else {}
+            sums = await self.with_progress("adding up", in_store_thread(self._sums, access, start, end))
+            price, currency = access.settings.price_of_gpu_hour, access.policy().currency
             found = report(sums, self.by, price, people)
             if self.as_json:
                 rows, total = [asdict(row) for row in found.rows], asdict(found.total)
-                self.give({"month": month, "by": self.by, "currency": currency, "rows": rows, "total": total})
+                self.print_json({"month": month, "by": self.by, "currency": currency, "rows": rows, "total": total})
                 return 0
             if self.csv:
                 print(report_csv(found, currency), end="")
                 return 0
-            heads = (self.by, "jobs", "used", "refunded", currency if price else "")
+            headers = (self.by, "jobs", "used", "refunded", currency if price else "")
             lines = (*found.rows, found.total)
             cells = [(row.name, row.jobs, hours(row.amount), hours(row.refunded), row.cost) for row in lines]
-            print(f"{month}, in GPU-hours\n" + table(heads, cells, f"jobs used refunded {currency}"))
+            print(f"{month}, in GPU-hours\n" + table(headers, cells, f"jobs used refunded {currency}"))
             if self.by == "group":
                 print("who is in several groups counts in each; the total counts every job once")
         return 0
 
     @staticmethod
-    async def _people(desk: LedgerAccess) -> dict[str, Person]:
+    async def _people(access: LedgerAccess) -> dict[str, Person]:
         """Return who is in which group; ``UsageError`` where JupyterHub's database does not say it."""
-        people = await desk.people()
+        people = await access.people()
         if not people:
             raise UsageError(
                 "JupyterHub's database is not here, or names nobody, so nothing says who is in which group. Run this "
@@ -158,9 +158,9 @@ class ReportApp(ConfiguredApp):
         return people
 
     @staticmethod
-    def _sums(desk: LedgerAccess, start: float, end: float) -> list[Sum]:
-        books = desk.ledger.books
-        with books.store.reading(books.cluster) as reads:
+    def _sums(access: LedgerAccess, start: float, end: float) -> list[Sum]:
+        context = access.ledger.context
+        with context.store.reading(context.cluster) as reads:
             return used_between(reads, start, end)
 
 
@@ -187,17 +187,17 @@ def _limits(limits: Sequence[Limit]) -> str:
         window = f"{quota.days} days" if quota.days else quota.window.value
         cells = (quota.id, f"{quota.who.value} {each.rule.subject}", window, hours(taken.used), hours(taken.held))
         rows.append((*cells, hours(each.limit), left, "soft" if quota.soft else ""))
-    heads = ("rule", "about", "window", "used", "held", "limit", "left", "")
-    return table(heads, rows, "used held limit left")
+    headers = ("rule", "about", "window", "used", "held", "limit", "left", "")
+    return table(headers, rows, "used held limit left")
 
 
-def _statement(desk: LedgerAccess, lines: Sequence[Entry]) -> str:
-    heads = ("id", "written", "kind", "account", "user", "GPU-hours", "why", "by")
-    rows = [(e.id, desk.when(e.at), e.kind.value, e.account, e.user, hours(e.amount), e.reason, e.actor) for e in lines]
-    return table(heads, rows, "id GPU-hours")
+def _statement(access: LedgerAccess, lines: Sequence[Entry]) -> str:
+    headers = ("id", "written", "kind", "account", "user", "GPU-hours", "why", "by")
+    rows = [(e.id, access.when(e.at), e.kind.value, e.account, e.user, hours(e.amount), e.reason, e.actor) for e in lines]
+    return table(headers, rows, "id GPU-hours")
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry_document(entry: Entry) -> dict[str, Any]:
     numbers = {"at": int(entry.at), "start": int(entry.start), "end": int(entry.end), "expires": int(entry.expires)}
     same = ("id", "key", "account", "user", "amount", "session", "job_id", "factor", "nodes", "reason", "actor")
     gpus = {each.type: each.count for each in entry.gpus}

@@ -8,16 +8,16 @@ from typing import Any
 
 from traitlets import Bool, Float, Integer, Unicode
 
-from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, table, words
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, actor, table, positional_arguments
 from carme_hub.domain.quotas.durations import read_seconds
 from carme_hub.services.quotas.application.settlement import as_note
 from carme_hub.store.ledger.writes import Anomaly
 
-from .ledger_access import LedgerAccess, hours, opened
+from .ledger_access import LedgerAccess, hours, open_ledger
 
 _DAY = 86_400
 _LISTS = ("missing", "extra", "changed", "waiting", "decided")
-_MEAN = {
+_LIST_TEXTS = {
     "missing": "in Slurm and not charged",
     "extra": "charged and not in Slurm",
     "changed": "charged as something else",
@@ -42,10 +42,10 @@ class SettleApp(ConfiguredApp):
 
     async def work(self) -> int:
         """Settle, and say what was written."""
-        words(self)
-        async with opened(self) as desk:
-            settling = desk.settling()
-            done = await self.waiting("settling", settling.settle(days=self.days or None))
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            loop = access.settlement_loop()
+            done = await self.with_progress("settling", loop.settle(days=self.days or None))
             names = ("charged", "refunded", "released", "expired")
             sums = {name: getattr(done, name) for name in names}
             if self.as_json:
@@ -53,7 +53,7 @@ class SettleApp(ConfiguredApp):
                     name: {"entries": len(entries), "amount": sum(e.amount for e in entries)}
                     for name, entries in sums.items()
                 }
-                self.give({**document, "flagged": [_anomaly(each) for each in done.flagged], "waiting": done.waiting})
+                self.print_json({**document, "flagged": [_anomaly_document(each) for each in done.flagged], "waiting": done.waiting})
                 return 0
             rows = [(name, len(entries), hours(sum(e.amount for e in entries))) for name, entries in sums.items()]
             print(table(("", "entries", "GPU-hours"), rows, "entries GPU-hours"))
@@ -81,24 +81,24 @@ class ReconcileApp(ConfiguredApp):
 
     async def work(self) -> int:
         """Compare, and say where they differ."""
-        words(self)
-        async with opened(self) as desk:
-            days = self.days or desk.settings.full_days
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            days = self.days or access.settings.full_days
             end = time.time() - self.lag
-            settling = desk.settling()
-            found = await self.waiting("comparing", settling.reconcile(end - days * _DAY, end, actor=actor()))
+            loop = access.settlement_loop()
+            found = await self.with_progress("comparing", loop.reconcile(end - days * _DAY, end, actor=actor()))
             differ = found.difference or found.missing or found.extra or found.changed
             if self.as_json:
-                self.give(as_note(found))
+                self.print_json(as_note(found))
                 return 1 if differ else 0
-            print(f"from {desk.when(found.start)} to {desk.when(found.end)} ({desk.zone}), in GPU-seconds")
+            print(f"from {access.when(found.start)} to {access.when(found.end)} ({access.zone}), in GPU-seconds")
             rows = [(found.jobs, found.slurm, found.ledger, found.difference)]
             print(table(("jobs", "Slurm", "ledger", "difference"), rows, "jobs Slurm ledger difference"))
             for name in _LISTS:
                 keys: Sequence[str] = getattr(found, name)
                 if keys:
                     more = f"\n  and {len(keys) - 20} more" if len(keys) > 20 else ""
-                    print(f"{len(keys)} {_MEAN[name]}:\n  " + "\n  ".join(keys[:20]) + more)
+                    print(f"{len(keys)} {_LIST_TEXTS[name]}:\n  " + "\n  ".join(keys[:20]) + more)
         return 1 if differ else 0
 
 
@@ -123,39 +123,39 @@ class AnomaliesApp(ConfiguredApp):
     }
     flags: Any = {
         **ConfiguredApp.flags,
-        **YES,
+        **YES_FLAG,
         "decided": ({"AnomaliesApp": {"decided": True}}, "List those on which somebody has decided."),
         "nothing": ({"AnomaliesApp": {"nothing": True}}, "Charge nothing."),
     }
 
     async def work(self) -> int:
         """List, or decide."""
-        words(self)
-        async with opened(self) as desk:
+        positional_arguments(self)
+        async with open_ledger(self) as access:
             if self.decide:
-                return await self._decide(desk)
+                return await self._decide(access)
             if self.charge or self.nothing:
                 raise UsageError("say which one with --decide ID")
-            found = await desk.ledger.anomalies(settled=self.decided)
+            found = await access.ledger.anomalies(settled=self.decided)
             if self.as_json:
-                self.give({"anomalies": [_anomaly(each) for each in found]})
+                self.print_json({"anomalies": [_anomaly_document(each) for each in found]})
             elif found:
-                print(_table(desk, found))
+                print(_table(access, found))
             else:
                 print("Nobody has decided on any yet." if self.decided else "Nothing waits for a person.")
             return 1 if found and not self.decided else 0
 
-    async def _decide(self, desk: LedgerAccess) -> int:
+    async def _decide(self, access: LedgerAccess) -> int:
         seconds = self._seconds()
         if not self.reason.strip():
             raise UsageError("say why with --reason")
         what = "nothing" if seconds is None else f"{seconds} s"
         self.confirm(f"Charge {what} for anomaly {self.decide}? This is final.")
-        entry = await desk.ledger.decide_anomaly(
+        entry = await access.ledger.decide_anomaly(
             self.decide, actor=actor(), decision=self.reason.strip(), seconds=seconds
         )
         if self.as_json:
-            self.give({"key": entry.key, "amount": entry.amount} if entry else {"key": "", "amount": 0})
+            self.print_json({"key": entry.key, "amount": entry.amount} if entry else {"key": "", "amount": 0})
         elif entry is None:
             print("nothing was charged")
         else:
@@ -173,18 +173,18 @@ class AnomaliesApp(ConfiguredApp):
         return int(seconds)
 
 
-def _table(desk: LedgerAccess, found: Sequence[Anomaly]) -> str:
+def _table(access: LedgerAccess, found: Sequence[Anomaly]) -> str:
     rows = []
     for each in found:
         seen = each.seen
-        ran = f"{desk.when(seen.get('start', 0))} to {desk.when(seen.get('end', 0))}"
+        ran = f"{access.when(seen.get('start', 0))} to {access.when(seen.get('end', 0))}"
         decision = f"{each.settled_by}: {each.decision}" if each.settled else "-"
         job = seen.get("job", each.job_id or "-")
         rows.append((each.id, each.kind, job, each.user, each.account, seen.get("gpus", ""), ran, decision))
-    return table(("id", "what", "job", "user", "account", "GPUs", f"ran ({desk.zone})", "decided"), rows, "id")
+    return table(("id", "what", "job", "user", "account", "GPUs", f"ran ({access.zone})", "decided"), rows, "id")
 
 
-def _anomaly(each: Anomaly) -> dict[str, Any]:
+def _anomaly_document(each: Anomaly) -> dict[str, Any]:
     same = ("id", "key", "kind", "job_id", "account", "user", "settled_by", "decision")
     at = {"found": int(each.found), "settled": int(each.settled)}
     return {**{name: getattr(each, name) for name in same}, **at, "seen": dict(each.seen)}

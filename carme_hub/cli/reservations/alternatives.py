@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from .times import span, written
+from .times import span, command_time
 
 Conflict = Mapping[str, Any]
 #: Makes the same command with other options, by their names; "" leaves one out.
-Again = Callable[[Mapping[str, str]], str]
+CommandWith = Callable[[Mapping[str, str]], str]
 
 
-def instead(
+def alternatives_text(
     conflicts: Sequence[Conflict],
     zone: ZoneInfo,
-    again: Again,
+    command_with: CommandWith,
     *,
     once: bool,
     alone: Mapping[str, str] | None = None,
@@ -30,7 +30,7 @@ def instead(
         more: offers that are always there: in words, and the command.
     """
     taken = [] if once else ["Not free:", *(f"  {span(each['start'], each['end'], zone)}" for each in conflicts)]
-    offers = [*_times(conflicts, zone, again, once=once, alone=alone), *_same_time(conflicts, again, once=once)]
+    offers = [*_times(conflicts, zone, command_with, once=once, alone=alone), *_same_time(conflicts, command_with, once=once)]
     said = [line for words, command in (*offers, *more) for line in (f"  {words}", f"    {command}")]
     if not offers:
         taken.append("Nothing like it is free near that time; `carme-hub reservations free` shows what is.")
@@ -38,7 +38,7 @@ def instead(
 
 
 def _times(
-    conflicts: Sequence[Conflict], zone: ZoneInfo, again: Again, *, once: bool, alone: Mapping[str, str] | None
+    conflicts: Sequence[Conflict], zone: ZoneInfo, command_with: CommandWith, *, once: bool, alone: Mapping[str, str] | None
 ) -> Iterator[tuple[str, str]]:
     """Yield other times: of a single one all that are offered, else the nearest for each."""
     if not once and alone is None:
@@ -46,16 +46,16 @@ def _times(
     for conflict in conflicts:
         for other in conflict["times"][: None if once else 1]:
             start, end = other["start"], other["end"]
-            command = again({**(alone or {}), "from": written(start, zone), "to": written(end, zone), "length": ""})
+            command = again({**(alone or {}), "from": command_time(start, zone), "to": command_time(end, zone), "length": ""})
             place = "" if once else f" in place of {span(conflict['start'], conflict['end'], zone)}"
             yield f"{span(start, end, zone)}{place}", command
 
 
-def _same_time(conflicts: Sequence[Conflict], again: Again, *, once: bool) -> Iterator[tuple[str, str]]:
+def _same_time(conflicts: Sequence[Conflict], command_with: CommandWith, *, once: bool) -> Iterator[tuple[str, str]]:
     """Yield what could be had at all the times that are taken; a conflict that is not explained offers nothing."""
     when = "then" if once else "at all times"
     seats = min(each["seats"] for each in conflicts)
     if seats:
-        yield f"{seats} seat{'' if seats == 1 else 's'} {when}", again({"seats": str(seats)})
+        yield f"{seats} seat{'' if seats == 1 else 's'} {when}", command_with({"seats": str(seats)})
     for kind in sorted(set.intersection(*(set(each["types"]) for each in conflicts))):
-        yield f"{kind} {when}", again({"type": kind})
+        yield f"{kind} {when}", command_with({"type": kind})

@@ -7,12 +7,12 @@ from typing import Any
 
 from traitlets import Bool, Integer, Unicode
 
-from carme_hub.cli.base import UsageError, new_key, table, words
+from carme_hub.cli.base import UsageError, new_key, table, positional_arguments
 from carme_hub.cli.hub_client import HubRefused, HubUnreachable
 
-from .alternatives import instead
-from .service_client import CalendarTask, price
-from .times import plain, sent
+from .alternatives import alternatives_text
+from .service_client import CalendarTask, hold_text
+from .times import local_text, rest_time
 
 
 class BookApp(CalendarTask):
@@ -21,7 +21,7 @@ class BookApp(CalendarTask):
     name = "carme-hub reservations book"
     description = """Book GPUs: carme-hub reservations book TITLE --type a100 --from … --to …. The calendar decides, by
     the same rules as for its pages; what is taken is answered with what could be had instead, as commands. Times are
-    written 2026-12-01 09:00, "tomorrow 9:00", "thu 18:00", or 18:00. Exit status: 0 booked (or on the waitlist, or it
+    command_time 2026-12-01 09:00, "tomorrow 9:00", "thu 18:00", or 18:00. Exit status: 0 booked (or on the waitlist, or it
     waits for approval; with --dry-run: it could be booked), 1 refused, 2 the calendar could not be asked."""
     examples = """carme-hub reservations book "ML class" --account teaching --type a100 --seats 4 --group course-ml \\
     --from "2026-12-01 09:00" --to 11:00 --rule "FREQ=WEEKLY;BYDAY=TU;COUNT=12" --dry-run"""
@@ -82,20 +82,20 @@ class BookApp(CalendarTask):
 
     async def task(self) -> int:
         """Book it, or look at it."""
-        asked = self.asked()
+        body = self.body()
         if self.dry_run:
-            return self._checked(await self.ask("POST", "check", asked))
+            return self._print_check(await self.ask("POST", "check", body))
         key = new_key(self.key)
         try:
-            found = await self.ask("POST", "bookings", {**asked, "wait": True} if self.wait else asked, key=key)
+            found = await self.ask("POST", "bookings", {**body, "wait": True} if self.wait else body, key=key)
         except HubRefused as error:
             if self.as_json or not error.answer.get("conflicts"):
                 raise
             self.note(f"{self.name}: {error.message}")
-            self.note(self._instead(error.answer["conflicts"]))
+            self.note(self._alternatives(error.answer["conflicts"]))
             return 1
         except HubUnreachable as error:
-            again = self._again({"key": key}, wait=self.wait)
+            again = self._command_with({"key": key}, wait=self.wait)
             raise HubUnreachable(f"{error}. It may be booked all the same; this books it once:\n  {again}") from error
         first = found["bookings"][0]
         if first["waits"]:
@@ -103,17 +103,17 @@ class BookApp(CalendarTask):
         elif first["state"] == "pending":
             what = "It waits for an administrator's approval; the GPUs are kept meanwhile."
         else:
-            what = f"Booked. {price(sum(each['amount'] or 0 for each in found['bookings']))}".rstrip()
-        return self.told(found, what)
+            what = f"Booked. {hold_text(sum(each['amount'] or 0 for each in found['bookings']))}".rstrip()
+        return self.print_bookings(found, what)
 
-    def asked(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         """Return the body; the service says what is wrong with it."""
-        (title,) = words(self, "TITLE")
+        (title,) = positional_arguments(self, "TITLE")
         if not self.gpu_type:
             raise UsageError("say which GPUs with --type; `carme-hub reservations free` lists them")
         first, last = self.times(self.begin, self.end, self.length)
         # A command that is pasted means the same times, whenever that is, and something new.
-        self._fixed = {"from": plain(first), "to": plain(last), "length": "", "key": ""}
+        self._fixed_times = {"from": local_text(first), "to": local_text(last), "length": "", "key": ""}
         given = {
             "account": self.account,
             "owner": self.owner,
@@ -126,40 +126,40 @@ class BookApp(CalendarTask):
         }
         return {
             **{"title": title, "gpu_type": self.gpu_type, "gpus": self.gpus, "seats": self.seats},
-            **{"start": sent(first), "end": sent(last), "zone": self.here.key},
+            **{"start": rest_time(first), "end": rest_time(last), "zone": self.time_zone.key},
             **{name: value for name, value in given.items() if value},
         }
 
-    def _again(self, changes: Mapping[str, str], *, wait: bool = False) -> str:
+    def _command_with(self, changes: Mapping[str, str], *, wait: bool = False) -> str:
         """Return this command with other options."""
         flags = {"--everybody": self.everybody, "--wait": wait}
-        return self.again({**self._fixed, **changes}, *(flag for flag, on in flags.items() if on))
+        return self.command_with({**self._fixed_times, **changes}, *(flag for flag, on in flags.items() if on))
 
-    def _checked(self, found: Mapping[str, Any]) -> int:
+    def _print_check(self, found: Mapping[str, Any]) -> int:
         """Say what would become of it."""
         if self.as_json:
-            self.give(found)
+            self.print_json(found)
             return 0 if found["granted"] else 1
         refusal = found["refusal"] or "These GPUs are not free at all of these times."
         print("It could be booked now." if found["granted"] else refusal)
-        print(table((f"when ({self.here.key})", ""), [(self.when(each), each["note"]) for each in found["times"]]))
+        print(table((f"when ({self.time_zone.key})", ""), [(self.period_text(each), each["note"]) for each in found["times"]]))
         if found["needs_approval"]:
             print("An administrator would have to approve it.")
-        for line in filter(None, (price(found["amount"]).replace("holds", "would hold"), *found["notes"])):
+        for line in filter(None, (hold_text(found["amount"]).replace("holds", "would hold"), *found["notes"])):
             print(line)
         if found["conflicts"]:
-            print(self._instead(found["conflicts"]))
+            print(self._alternatives(found["conflicts"]))
         return 0 if found["granted"] else 1
 
-    def _instead(self, conflicts: Sequence[Mapping[str, Any]]) -> str:
+    def _alternatives(self, conflicts: Sequence[Mapping[str, Any]]) -> str:
         """Return what could be booked instead."""
         if self.rule:
             left_out = [*_names(self.without), *(each["occurrence"] for each in conflicts)]
-            more = [("all other times", self._again({"without": ",".join(left_out)}))]
+            more = [("all other times", self._command_with({"without": ",".join(left_out)}))]
         else:
-            more = [("wait until it is free", self._again({}, wait=True))]
+            more = [("wait until it is free", self._command_with({}, wait=True))]
         alone = {"rule": "", "without": ""}
-        return instead(conflicts, self.here, self._again, once=not self.rule, alone=alone, more=more)
+        return alternatives_text(conflicts, self.time_zone, self._command_with, once=not self.rule, alone=alone, more=more)
 
 
 def _names(text: str) -> list[str]:

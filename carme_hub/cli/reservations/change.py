@@ -9,13 +9,13 @@ from typing import Any
 
 from traitlets import Enum, Integer, Unicode
 
-from carme_hub.cli.base import YES, UsageError, words
+from carme_hub.cli.base import YES_FLAG, UsageError, positional_arguments
 from carme_hub.cli.hub_client import HubRefused
 from carme_hub.domain.cluster.tres import hosts_of
 
-from .alternatives import instead
-from .service_client import CalendarTask, booking_path, shown
-from .times import moment, read_length, read_time, sent
+from .alternatives import alternatives_text
+from .service_client import CalendarTask, booking_path, title_text
+from .times import moment, read_length, read_time, rest_time
 
 _SERIES = ("one", "later", "all")
 _WHICH = "Of one that comes again: this time alone (one, the default), this and the later ones (later), or all."
@@ -51,7 +51,7 @@ class MoveApp(CalendarTask):
 
     async def task(self) -> int:
         """Move it."""
-        (id,) = words(self, "ID")
+        (id,) = positional_arguments(self, "ID")
         before = await self.booking(id)
         changes = self._changes(before)
         if not changes:
@@ -63,9 +63,9 @@ class MoveApp(CalendarTask):
             if self.as_json or not error.answer.get("conflicts"):
                 raise
             self.note(f"{self.name}: {error.message}")
-            self.note(instead(error.answer["conflicts"], self.here, self.again, once=self.series == "one"))
+            self.note(alternatives_text(error.answer["conflicts"], self.time_zone, self.command_with, once=self.series == "one"))
             return 1
-        return self.told(found, "Changed.")
+        return self.print_bookings(found, "Changed.")
 
     def _changes(self, before: Mapping[str, Any]) -> dict[str, Any]:
         given = {"gpu_type": self.gpu_type, "gpus": self.gpus, "seats": self.seats, "title": self.title}
@@ -78,21 +78,21 @@ class MoveApp(CalendarTask):
         if not (self.begin or self.end or self.length):
             return {}
         now, (start, end) = time.time(), (before["start"], before["end"])
-        first = read_time(self.begin, self.here, now) if self.begin else datetime.fromtimestamp(start, self.here)
+        first = read_time(self.begin, self.time_zone, now) if self.begin else datetime.fromtimestamp(start, self.time_zone)
         if self.end:
-            last = read_time(self.end, self.here, now, after=first)
+            last = read_time(self.end, self.time_zone, now, after=first)
         else:
             last = first + (read_length(self.length) if self.length else timedelta(seconds=end - start))
-        first, last = self.ordered(first, last)
-        return {"start": moment(first, self.here), "end": moment(last, self.here)}
+        first, last = self.check_order(first, last)
+        return {"start": moment(first, self.time_zone), "end": moment(last, self.time_zone)}
 
 
-class _EndTask(CalendarTask):
+class _BookingActionTask(CalendarTask):
     """Takes a booking away, or says yes or no to it."""
 
     reason = Unicode("", help="Why; it is told to those whom it concerns.").tag(config=True)
-    aliases: Any = {"reason": "_EndTask.reason", **CalendarTask.aliases}
-    flags: Any = {**CalendarTask.flags, **YES}
+    aliases: Any = {"reason": "_BookingActionTask.reason", **CalendarTask.aliases}
+    flags: Any = {**CalendarTask.flags, **YES_FLAG}
 
     async def end(self, verb: str, question: str, done: str, **more: str) -> int:
         """Ask where that is wanted, do it to the booking that the command line names, and say what became of it.
@@ -100,15 +100,15 @@ class _EndTask(CalendarTask):
         Args:
             question: with ``{}`` for the booking; "" asks nothing.
         """
-        (id,) = words(self, "ID")
+        (id,) = positional_arguments(self, "ID")
         if question and not self.yes:
             one = await self.booking(id)
-            self.confirm(question.format(f"“{shown(one)}”, {self.when(one)} ({self.here.key})"))
+            self.confirm(question.format(f"“{title_text(one)}”, {self.period_text(one)} ({self.time_zone.key})"))
         body = {**more, "reason": self.reason.strip()}
-        return self.told(await self.ask("POST", booking_path(id, verb), body), done)
+        return self.print_bookings(await self.ask("POST", booking_path(id, verb), body), done)
 
 
-class CancelApp(_EndTask):
+class CancelApp(_BookingActionTask):
     """Cancel a booking."""
 
     name = "carme-hub reservations cancel"
@@ -117,7 +117,7 @@ class CancelApp(_EndTask):
     examples = "carme-hub reservations cancel 0f3a9d4c-5b6e-4f80-9a1b-2c3d4e5f6071 --series later"
 
     series = Enum(_SERIES, default_value="one", help=_WHICH).tag(config=True)
-    aliases: Any = {**_EndTask.aliases, "series": "CancelApp.series"}
+    aliases: Any = {**_BookingActionTask.aliases, "series": "CancelApp.series"}
 
     async def task(self) -> int:
         """Cancel it."""
@@ -125,7 +125,7 @@ class CancelApp(_EndTask):
         return await self.end("cancel", f"Cancel {{}}{which}?", "Cancelled.", series=self.series)
 
 
-class ReleaseApp(_EndTask):
+class ReleaseApp(_BookingActionTask):
     """Give back what is left of a booking."""
 
     name = "carme-hub reservations release"
@@ -138,7 +138,7 @@ class ReleaseApp(_EndTask):
         return await self.end("release", "Give back the rest of {}?", "Given back.")
 
 
-class ApproveApp(_EndTask):
+class ApproveApp(_BookingActionTask):
     """Approve a booking."""
 
     name = "carme-hub reservations approve"
@@ -152,7 +152,7 @@ class ApproveApp(_EndTask):
         return await self.end("decision", "", "Approved.", decision="approve")
 
 
-class DenyApp(_EndTask):
+class DenyApp(_BookingActionTask):
     """Deny a booking."""
 
     name = "carme-hub reservations deny"
@@ -185,27 +185,27 @@ class MaintenanceApp(CalendarTask):
         "length": "MaintenanceApp.length",
         **CalendarTask.aliases,
     }
-    flags: Any = {**CalendarTask.flags, **YES}
+    flags: Any = {**CalendarTask.flags, **YES_FLAG}
 
     async def task(self) -> int:
         """Set it, once whoever asks knows what lies there."""
-        (title,) = words(self, "TITLE")
+        (title,) = positional_arguments(self, "TITLE")
         nodes = self._nodes()
         first, last = self.times(self.begin, self.end, self.length)
-        start, end = moment(first, self.here), moment(last, self.here)
+        start, end = moment(first, self.time_zone), moment(last, self.time_zone)
         if not self.yes:
-            there = await self._there(nodes, start, end)
+            there = await self._count_bookings(nodes, start, end)
             whose = "1 booking, whose owner is" if there == 1 else f"{there} bookings, whose owners are"
             over = f"It lies over {whose} told. " if there else ""
-            self.confirm(f"{over}Keep {', '.join(nodes)} free of jobs, {self.when({'start': start, 'end': end})}?")
-        body = {"nodes": nodes, "start": sent(first), "end": sent(last), "zone": self.here.key, "title": title}
+            self.confirm(f"{over}Keep {', '.join(nodes)} free of jobs, {self.period_text({'start': start, 'end': end})}?")
+        body = {"nodes": nodes, "start": rest_time(first), "end": rest_time(last), "zone": self.time_zone.key, "title": title}
         found = await self.ask("POST", "maintenance", body)
         if self.as_json:
-            self.give(found)
+            self.print_json(found)
             return 0
-        print("Set.\n" + self.listed([found["maintenance"]]))
+        print("Set.\n" + self.bookings_table([found["maintenance"]]))
         if found["changed"]:
-            print("\nBooked there, and changed by it:\n" + self.listed(found["changed"], owners=True))
+            print("\nBooked there, and changed by it:\n" + self.bookings_table(found["changed"], owners=True))
         return 0
 
     def _nodes(self) -> list[str]:
@@ -217,7 +217,7 @@ class MaintenanceApp(CalendarTask):
             raise UsageError("say which nodes with --nodes, such as node[1-4]")
         return names
 
-    async def _there(self, nodes: Sequence[str], start: int, end: int) -> int:
+    async def _count_bookings(self, nodes: Sequence[str], start: int, end: int) -> int:
         """Return how many bookings have GPUs of these nodes then."""
         found = await self.ask("GET", "bookings", query={"from": start, "to": end})
         mine = (one for one in found["bookings"] if one["kind"] == "booking")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from carme_hub.cli.base import Parent
+from carme_hub.cli.base import CommandGroup
 
 
-class ReservationsApp(Parent):
+class ReservationsApp(CommandGroup):
     """The calendar in which GPUs are booked."""
 
     name = "carme-hub reservations"

@@ -28,16 +28,16 @@ from .times import local_zone, moment, read_length, read_time, read_zone, span
 
 SERVICE = "reservations"
 #: What a session is told where the site sets ``JupyterHub.public_url``.
-PUBLIC = "JUPYTERHUB_PUBLIC_HUB_URL"
+PUBLIC_HUB_URL_VARIABLE = "JUPYTERHUB_PUBLIC_HUB_URL"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: What is asked for of a period.
 Times = tuple[datetime, datetime]
 #: What who has not the scope can do.
-_MORE = "Where you may have it, /hub/token makes a token with it; else ask an administrator to do it."
+_SCOPE_HINT = "Where you may have it, /hub/token makes a token with it; else ask an administrator to do it."
 #: How states are said where the word is not enough.
 _STATES = {"pending": "waits for approval", "released": "given back"}
 #: States in which nothing can be wrong any more.
-_OVER = frozenset({"cancelled", "released", "ended"})
+_FINAL_STATES = frozenset({"cancelled", "released", "ended"})
 
 
 class CalendarTask(HubTask):
@@ -53,7 +53,7 @@ class CalendarTask(HubTask):
 
     def address(self) -> str:
         """Return the hub's address; within a session its API's is the hub's own, where no service answers."""
-        return self.hub or os.environ.get(PUBLIC, "") or super().address()
+        return self.hub or os.environ.get(PUBLIC_HUB_URL_VARIABLE, "") or super().address()
 
     async def work(self) -> int:
         """Open the service and do the task; a refusal is given whole with ``--json``."""
@@ -65,9 +65,9 @@ class CalendarTask(HubTask):
                     raise CarmeError("the hub does not take the token; its page /hub/token makes a new one") from error
                 if not self.as_json:
                     if error.reason == "forbidden":
-                        raise Refused(f"{error.message} {_MORE}", reason=error.reason) from error
+                        raise Refused(f"{error.message} {_SCOPE_HINT}", reason=error.reason) from error
                     raise
-                self.give(error.answer)
+                self.print_json(error.answer)
                 self.note(f"{self.name}: {error.message}")
                 return 1
 
@@ -83,7 +83,7 @@ class CalendarTask(HubTask):
         """Return the document that the service answers."""
         address = "/" + path + ("?" + urlencode(query) if query else "")
         headers = None if method == "GET" else {"Idempotency-Key": new_key(key)}
-        _, found = await self.waiting("asking the calendar", self._client.ask(method, address, body, headers))
+        _, found = await self.with_progress("asking the calendar", self._client.ask(method, address, body, headers))
         if not isinstance(found, dict):
             raise HubUnreachable(f"{self._client.api} gives an answer that is no calendar's")
         return found
@@ -95,7 +95,7 @@ class CalendarTask(HubTask):
     # -- times --------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def here(self) -> ZoneInfo:
+    def time_zone(self) -> ZoneInfo:
         """The zone of the times that are written and read."""
         name = self.zone or local_zone()
         if not name:
@@ -107,24 +107,24 @@ class CalendarTask(HubTask):
         if not begin or bool(end) == bool(length):
             raise UsageError("say from when with --from, and either until when with --to or how long with --length")
         now = time.time()
-        first = read_time(begin, self.here, now)
-        return self.ordered(first, read_time(end, self.here, now, after=first) if end else first + read_length(length))
+        first = read_time(begin, self.time_zone, now)
+        return self.check_order(first, read_time(end, self.time_zone, now, after=first) if end else first + read_length(length))
 
-    def ordered(self, first: datetime, last: datetime) -> Times:
+    def check_order(self, first: datetime, last: datetime) -> Times:
         """Return both times; refuse an end that is not after the start."""
-        if moment(last, self.here) <= moment(first, self.here):
+        if moment(last, self.time_zone) <= moment(first, self.time_zone):
             raise UsageError('it ends before it starts; give the day of the end too, as in --to "2026-12-02 01:00"')
         return first, last
 
-    def within(self, begin: str, end: str, usual: timedelta) -> tuple[int, int]:
+    def epoch_range(self, begin: str, end: str, usual: timedelta) -> tuple[int, int]:
         """Return what is looked at, in epoch seconds: from now on for the usual time, unless something else is said."""
         now = time.time() // 60 * 60  # whole minutes are read more easily, and nothing is missed by them
-        first = read_time(begin or "now", self.here, now)
-        last = read_time(end, self.here, now, after=first) if end else first + usual
-        first, last = self.ordered(first, last)
-        return moment(first, self.here), moment(last, self.here)
+        first = read_time(begin or "now", self.time_zone, now)
+        last = read_time(end, self.time_zone, now, after=first) if end else first + usual
+        first, last = self.check_order(first, last)
+        return moment(first, self.time_zone), moment(last, self.time_zone)
 
-    def again(self, changes: Mapping[str, str], *flags: str) -> str:
+    def command_with(self, changes: Mapping[str, str], *flags: str) -> str:
         """Return the command line with these options in place of those that were given; "" leaves one out."""
         options: dict[str, str] = {}
         for name, target in self.aliases.items():
@@ -136,28 +136,28 @@ class CalendarTask(HubTask):
 
     # -- words --------------------------------------------------------------------------------------------------------
 
-    def when(self, found: Mapping[str, Any]) -> str:
+    def period_text(self, found: Mapping[str, Any]) -> str:
         """Return the time of a booking or a conflict in words."""
-        return span(found["start"], found["end"], self.here)
+        return span(found["start"], found["end"], self.time_zone)
 
-    def listed(self, bookings: Sequence[Mapping[str, Any]], *, owners: bool = False) -> str:
+    def bookings_table(self, bookings: Sequence[Mapping[str, Any]], *, owners: bool = False) -> str:
         """Return bookings as a table, and below it what is wrong with them."""
-        heads = [f"when ({self.here.key})", "GPUs", "title", "state", "account", "id"]
-        rows = [[self.when(one), gpus(one), shown(one), state(one), one["account"], one["id"]] for one in bookings]
+        headers = [f"when ({self.time_zone.key})", "GPUs", "title", "state", "account", "id"]
+        rows = [[self.period_text(one), gpus(one), title_text(one), state_text(one), one["account"], one["id"]] for one in bookings]
         if owners:
-            heads.insert(2, "owner")
+            headers.insert(2, "owner")
             for row, one in zip(rows, bookings, strict=True):
                 row.insert(2, one["owner"])
-        broken = (one for one in bookings if one["problem"] and one["state"] not in _OVER)
-        problems = [f"{shown(one)}, {self.when(one)}: {one['problem']}" for one in broken]
-        return "\n".join([table(heads, rows), *problems])
+        broken = (one for one in bookings if one["problem"] and one["state"] not in _FINAL_STATES)
+        problems = [f"{title_text(one)}, {self.period_text(one)}: {one['problem']}" for one in broken]
+        return "\n".join([table(headers, rows), *problems])
 
-    def told(self, found: Mapping[str, Any], what: str) -> int:
+    def print_bookings(self, found: Mapping[str, Any], what: str) -> int:
         """Say what became of the bookings of an answer."""
         if self.as_json:
-            self.give(found)
+            self.print_json(found)
         else:
-            print(f"{what}\n{self.listed(found['bookings'])}")
+            print(f"{what}\n{self.bookings_table(found['bookings'])}")
         return 0
 
 
@@ -187,16 +187,16 @@ def counted(count: int, kind: str) -> str:
     return f"{count} × {kind}" if kind[:1].isdigit() else f"{count} {kind}"
 
 
-def shown(booking: Mapping[str, Any]) -> str:
+def title_text(booking: Mapping[str, Any]) -> str:
     """Return the title, or that it is not for everybody."""
     return str(booking["title"]) or "(somebody's)"
 
 
-def state(booking: Mapping[str, Any]) -> str:
+def state_text(booking: Mapping[str, Any]) -> str:
     """Return where it stands."""
     return "waitlist" if booking["waits"] else _STATES.get(booking["state"], str(booking["state"]))
 
 
-def price(amount: int | None) -> str:
+def hold_text(amount: int | None) -> str:
     """Return what is held of GPU time, "" where nothing is."""
     return f"It holds {gpu_hours(amount)} of GPU time." if amount else ""

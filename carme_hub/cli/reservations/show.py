@@ -8,10 +8,10 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from carme_hub.cli.base import table, words
+from carme_hub.cli.base import table, positional_arguments
 from carme_hub.domain.wording import gpu_hours
 
-from .service_client import CalendarTask, gpus, shown, state
+from .service_client import CalendarTask, gpus, title_text, state_text
 
 _STATES = ("", "draft", "pending", "confirmed", "active", "ended", "cancelled", "released")
 #: What is listed where nothing else is said: the whole term of one's own, the next month of everybody's.
@@ -52,20 +52,20 @@ class ListApp(CalendarTask):
 
     async def task(self) -> int:
         """List them."""
-        words(self)
+        positional_arguments(self)
         usual = _MINE if self.pending or not self.everybodys else _ALL
-        start, end = self.within(self.begin, self.end, usual)
+        start, end = self.epoch_range(self.begin, self.end, usual)
         query = {"from": start, "to": end, "mine": "false" if self.everybodys else "true"}
         found = await self.ask("GET", "bookings", query={**query, **({"state": self.state} if self.state else {})})
         if self.as_json:
-            self.give(found)
+            self.print_json(found)
         elif not found["bookings"]:
             whose = "Nothing is booked" if self.everybodys else "You have booked nothing"
             which = f" that is {self.state}" if self.state else ""
             said = "Nothing waits for an approval" if self.pending else f"{whose}{which}"
-            print(f"{said}, {self.when({'start': start, 'end': end})}.")
+            print(f"{said}, {self.period_text({'start': start, 'end': end})}.")
         else:
-            print(self.listed(found["bookings"], owners=self.everybodys))
+            print(self.bookings_table(found["bookings"], owners=self.everybodys))
         return 0
 
 
@@ -89,21 +89,21 @@ class FreeApp(CalendarTask):
 
     async def task(self) -> int:
         """Show it."""
-        words(self)
-        start, end = self.within(self.begin, self.end, _FREE)
+        positional_arguments(self)
+        start, end = self.epoch_range(self.begin, self.end, _FREE)
         query = {"from": start, "to": end, **({"type": self.gpu_type} if self.gpu_type else {})}
         found = await self.ask("GET", "free", query=query)
         if self.as_json:
-            self.give(found)
+            self.print_json(found)
         elif not found["types"]:
             print(f"There are no {self.gpu_type or 'GPUs'} that could be booked.")
         else:
             rows = [
-                (band["gpu_type"], self.when(part), part["free"], band["total"])
+                (band["gpu_type"], self.period_text(part), part["free"], band["total"])
                 for band in found["types"]
                 for part in band["parts"]
             ]
-            print(table(("GPU", f"when ({self.here.key})", "free", "of"), rows, "free of"))
+            print(table(("GPU", f"when ({self.time_zone.key})", "free", "of"), rows, "free of"))
         return 0
 
 
@@ -116,10 +116,10 @@ class ShowApp(CalendarTask):
 
     async def task(self) -> int:
         """Show it."""
-        (id,) = words(self, "ID")
+        (id,) = positional_arguments(self, "ID")
         found = await self.booking(id)
         if self.as_json:
-            self.give(found)
+            self.print_json(found)
             return 0
         lines = [(head, value) for head, value in self._lines(found).items() if value]
         width = max(len(head) for head, _ in lines)
@@ -129,13 +129,13 @@ class ShowApp(CalendarTask):
     def _lines(self, one: Mapping[str, Any]) -> dict[str, str]:
         people = [*one["users"], *([f"the group {one['group']}"] if one["group"] else [])]
         people += [f"everybody of {one['account']}"] if one["everybody"] else []
-        places = [f"{each['node']} ({_part(each)})" for each in one["places"]]
+        places = [f"{each['node']} ({_place_text(each)})" for each in one["places"]]
         changed = f"{one['reason']} ({one['actor']})" if one["reason"] and one["actor"] else one["reason"]
         return {
-            "title": shown(one),
-            "when": f"{self.when(one)} ({self.here.key})",
+            "title": title_text(one),
+            "when": f"{self.period_text(one)} ({self.time_zone.key})",
             "GPUs": gpus(one),
-            "state": state(one),
+            "state": state_text(one),
             "problem": one["problem"],
             "why": changed,
             "owner": one["owner"],
@@ -154,8 +154,8 @@ class ShowApp(CalendarTask):
         }
 
     def _at(self, at: int) -> str:
-        return f"{datetime.fromtimestamp(at, self.here):%a %Y-%m-%d %H:%M}" if at else ""
+        return f"{datetime.fromtimestamp(at, self.time_zone):%a %Y-%m-%d %H:%M}" if at else ""
 
 
-def _part(place: Mapping[str, Any]) -> str:
+def _place_text(place: Mapping[str, Any]) -> str:
     return "the whole node" if place["whole"] else f"{place['gpus']} {place['gpu_type']}"

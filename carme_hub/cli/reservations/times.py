@@ -16,9 +16,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from carme_hub.cli.base import UsageError
 from carme_hub.domain.quotas.durations import read_seconds
 
-_SAID = re.compile(r"(?P<day>\d{4}-\d\d-\d\d|[a-z]+)?(?:(?:^|[ t])\s*(?P<time>\d{1,2}:\d\d(?::\d\d)?))?")
+_TIME_PATTERN = re.compile(r"(?P<day>\d{4}-\d\d-\d\d|[a-z]+)?(?:(?:^|[ t])\s*(?P<time>\d{1,2}:\d\d(?::\d\d)?))?")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_HOW = 'write 2026-12-01 09:00, "tomorrow 9:00", "thu 18:00", or 18:00'
+_EXAMPLES = 'write 2026-12-01 09:00, "tomorrow 9:00", "thu 18:00", or 18:00'
 _DAY = timedelta(days=1)
 
 
@@ -58,8 +58,8 @@ def read_time(text: str, zone: ZoneInfo, now: float, *, after: datetime | None =
     if exact is not None and exact.tzinfo:
         return exact
     today = datetime.fromtimestamp(now, zone).replace(tzinfo=None)
-    base = today if after is None else wall(after, zone)
-    said = _SAID.fullmatch(words)
+    base = today if after is None else wall_time(after, zone)
+    said = _TIME_PATTERN.fullmatch(words)
     try:
         if not words or said is None:
             raise ValueError(words)
@@ -67,7 +67,7 @@ def read_time(text: str, zone: ZoneInfo, now: float, *, after: datetime | None =
         day = _day(said["day"] or "", today.date(), base, at if said["time"] else None)
         return datetime.combine(day, at) + (_DAY if after is not None and not said["time"] else timedelta())
     except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is no time; {_HOW}") from None
+        raise UsageError(f"{text!r} is no time; {_EXAMPLES}") from None
 
 
 def _time(text: str) -> time_of_day:
@@ -95,7 +95,7 @@ def read_length(text: str) -> timedelta:
     return timedelta(seconds=int(seconds))
 
 
-def wall(at: datetime, zone: ZoneInfo) -> datetime:
+def wall_time(at: datetime, zone: ZoneInfo) -> datetime:
     """Return a time on the wall of the zone."""
     return at.astimezone(zone).replace(tzinfo=None) if at.tzinfo else at
 
@@ -105,19 +105,19 @@ def moment(at: datetime, zone: ZoneInfo) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=zone)).timestamp())
 
 
-def sent(at: datetime) -> str | int:
+def rest_time(at: datetime) -> str | int:
     """Return a time as REST takes it."""
     return int(at.timestamp()) if at.tzinfo else at.isoformat(timespec="seconds")
 
 
-def written(at: int, zone: ZoneInfo) -> str:
+def command_time(at: int, zone: ZoneInfo) -> str:
     """Return a moment so that ``read_time`` reads it: with its offset where the wall alone does not say which it is."""
     there = datetime.fromtimestamp(at, zone)
     on_wall = there.replace(tzinfo=None, fold=0)
-    return plain(on_wall if moment(on_wall, zone) == at else there)
+    return local_text(on_wall if moment(on_wall, zone) == at else there)
 
 
-def plain(at: datetime) -> str:
+def local_text(at: datetime) -> str:
     """Return a time as one writes it, with its offset where it has one."""
     return at.isoformat(sep=" ", timespec="seconds" if at.second else "minutes")
 

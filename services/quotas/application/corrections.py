@@ -23,7 +23,7 @@ async def check(service: Any, account: str, user: str, used_at: float) -> None:
         known = await service.ledger.statement(Filter(account, user), most=1)
         if not known:
             raise NotGranted(f"{user} is no member of account {account} and has used none of its GPU time.")
-    if used_at > service.ledger.books.clock():
+    if used_at > service.ledger.context.clock():
         raise NotGranted("The use that is put right lies in the future. Give a day up to today.")
 
 

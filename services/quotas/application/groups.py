@@ -62,11 +62,11 @@ def rules_of(policy: Policy, group: str, now: float) -> list[Quota]:
     ]
 
 
-def sections(books: LedgerContext, reads: LedgerReads, group: str, users: Sequence[str], now: float) -> list[Section]:
+def sections(context: LedgerContext, reads: LedgerReads, group: str, users: Sequence[str], now: float) -> list[Section]:
     """Return the members' use for each of the group's rules; without any, over the last ``SHARE_DAYS``."""
-    policy = books.policy()
+    policy = context.policy()
     # Nobody asks here, so a member stands in for who would: a shared limit counts members alone.
-    gathering = SnapshotReader(books, reads, Person(users[0] if users else ""), now)
+    gathering = SnapshotReader(context, reads, Person(users[0] if users else ""), now)
     rules = rules_of(policy, group, now)
     plain = Quota("", Who.GROUP, group, window=Window.ROLLING, days=SHARE_DAYS)
     return [_section(gathering, quota, group, users, now, policy.zone) for quota in rules or [plain]]

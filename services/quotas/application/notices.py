@@ -40,7 +40,7 @@ class Notices(Notifier):
     def __init__(
         self, settings: CarmeQuotas, ledger: Ledger, book: AssociationBook, roster: HubUsers, log: logging.Logger
     ) -> None:
-        super().__init__(settings, ledger.books, "Your GPU time", log)
+        super().__init__(settings, ledger.context, "Your GPU time", log)
         self._ledger = ledger
         self._book = book
         self._roster = roster
@@ -71,16 +71,16 @@ class Notices(Notifier):
         anybody.
         """
         all_known = self._book.known and bool(self._roster.people)
-        books, policy, last = self._ledger.books, self._ledger.books.policy(), self._last
+        context, policy, last = self._ledger.context, self._ledger.context.policy(), self._last
 
         def ask() -> tuple[News, set[str], set[str]]:
-            with books.store.reading(books.cluster) as reads:
+            with context.store.reading(context.cluster) as reads:
                 news = News(newest(reads)) if last is None else written_after(reads, last)
                 held = reads.held()
                 return news, {each.user for each in held}, {each.account for each in held}
 
         news, users, accounts = await in_store_thread(ask)
-        running = books.running()
+        running = context.running()
         about = news.users | {*changed}, {*news.accounts}
         missed = self._missed[0] | about[0], self._missed[1] | about[1]
         looked_at = missed if all_known else about
@@ -110,16 +110,16 @@ class Notices(Notifier):
 
     async def look(self, users: Iterable[str], accounts: Collection[str] = ()) -> list[SentNotice]:
         """Tell everybody whom the budgets of these users and accounts, credits or requests concern; return the new."""
-        books, now = self._ledger.books, self._ledger.books.clock()
+        context, now = self._ledger.context, self._ledger.context.clock()
         people = [self._roster.person(user) for user in sorted(set(users))]
         wanted = {*accounts}.union(*(self._book.accounts_of(person.user) for person in people))
 
         def find() -> list[DueNotice]:
-            with books.store.reading(books.cluster) as reads:
-                reached = found_by.marks(books, reads, people, wanted, now)
+            with context.store.reading(context.cluster) as reads:
+                reached = found_by.marks(context, reads, people, wanted, now)
                 credits = reads.expired(now, now + found_by.SOON)
             found = [mark.due(user, now) for mark in reached for user in self._concerned(mark)]
-            zone = books.policy().zone
+            zone = context.policy().zone
             return found + [found_by.of_credit(one, user, zone, now) for one in credits for user in self._may_use(one)]
 
         due = await in_store_thread(find)
@@ -129,10 +129,10 @@ class Notices(Notifier):
 
     def _concerned(self, mark: Mark) -> Iterator[str]:
         """Yield the users who share a budget."""
-        rule, policy = mark.rule, self._ledger.books.policy()
+        rule, policy = mark.rule, self._ledger.context.policy()
         group = found_by.shared_by(rule) if rule is not None else None
         if group is not None:
-            users: Collection[str] = self._ledger.books.members(*group)
+            users: Collection[str] = self._ledger.context.members(*group)
         elif rule is None or rule.quota.who is Who.ACCOUNT:
             users = self._book.members_of(mark.account or (rule.subject if rule is not None else ""))
         else:

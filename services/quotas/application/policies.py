@@ -87,15 +87,15 @@ async def try_policy(
     """Return what the jobs of some time would have done under a policy; nothing is written."""
     await service.roster.refresh()
     reader, people = UsageReader(service.slurm.commands()), service.roster.people
-    return await policy_trial.try_policy(service.ledger.books, reader, policy, people, start, end, tell=tell)
+    return await policy_trial.try_policy(service.ledger.context, reader, policy, people, start, end, tell=tell)
 
 
 async def history(service: Any, most: int = 50) -> list[Note]:
     """Return the policies that were switched on, newest first."""
-    books = service.ledger.books
+    context = service.ledger.context
 
     def ask() -> list[Note]:
-        with books.store.reading(books.cluster) as reads:
+        with context.store.reading(context.cluster) as reads:
             return reads.note_history(POLICY_NOTE, most)
 
     return await in_store_thread(ask)
@@ -112,10 +112,10 @@ async def switch_on(service: Any, text: str, *, stamp: str, actor: str, reason: 
         PolicyChanged, NotEditable: it is not the one that the actor saw; it cannot be edited here.
     """
     policy = read_policy(text, "policy")
-    books, file = service.ledger.books, Path(service.settings.policy_file)
+    context, file = service.ledger.context, Path(service.settings.policy_file)
 
     def write() -> None:
-        with books.store.transaction(books.cluster) as writes:
+        with context.store.transaction(context.cluster) as writes:
             now = current(service)
             if now.fixed:
                 raise NotEditable(now.fixed)
@@ -123,7 +123,7 @@ async def switch_on(service: Any, text: str, *, stamp: str, actor: str, reason: 
                 raise PolicyChanged(
                     "The policy was changed in the meantime. Open the page again, and look at what it says now."
                 )
-            at = books.clock()
+            at = context.clock()
             if not writes.note_history(POLICY_NOTE, 1):
                 writes.add_note(POLICY_NOTE, {"text": now.text, "reason": "as it was before the first change here"}, at)
             writes.add_note(POLICY_NOTE, {"text": dumped(policy), "reason": reason}, at, actor)
@@ -139,21 +139,21 @@ async def notice_edits(service: Any) -> bool:
     """Put a policy that was changed by hand in the history, by who owns the file; return whether there was one."""
     if not service.settings.policy_file:
         return False
-    books, file = service.ledger.books, Path(service.settings.policy_file)
+    context, file = service.ledger.context, Path(service.settings.policy_file)
 
     def look() -> bool:
-        with books.store.transaction(books.cluster) as writes:
+        with context.store.transaction(context.cluster) as writes:
             policy, known = service.policy(), writes.note_history(POLICY_NOTE, 1)
             if known and _says(known[0].value["text"]) == policy:
                 return False
             text = dumped(policy)
             if not known:
                 writes.add_note(
-                    POLICY_NOTE, {"text": text, "reason": "as it was when it was first seen"}, books.clock()
+                    POLICY_NOTE, {"text": text, "reason": "as it was when it was first seen"}, context.clock()
                 )
                 return False
             value = {"text": text, "reason": "the file was changed by hand"}
-            writes.add_note(POLICY_NOTE, value, books.clock(), f"file:{_owner(file)}")
+            writes.add_note(POLICY_NOTE, value, context.clock(), f"file:{_owner(file)}")
             return True
 
     return await in_thread(look)

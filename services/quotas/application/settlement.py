@@ -184,7 +184,7 @@ class SettlementLoop:
 
     @property
     def _now(self) -> float:
-        return self._ledger.books.clock()
+        return self._ledger.context.clock()
 
 
 def as_note(found: Reconciliation) -> dict[str, Any]:

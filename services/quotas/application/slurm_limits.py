@@ -91,7 +91,7 @@ async def look(service: Any) -> Drift:
     Raises:
         SlurmUnreachable: accounting gave no answer.
     """
-    ledger, cluster = service.ledger, service.ledger.books.cluster
+    ledger, cluster = service.ledger, service.ledger.context.cluster
     await service.roster.refresh(LOOKED_AT)
     people = service.roster.people
     if not people and asks_who_is_who(ledger):

@@ -87,7 +87,7 @@ class AccountHandler(PageHandler):
         mine = [each for each in standing.limits if each.rule.quota.who is Who.ACCOUNT]
 
         def ask(reads: LedgerReads) -> tuple[RecentUse, list[Sum], list[Entry]]:
-            gathering = SnapshotReader(ledger.books, reads, nobody, now)
+            gathering = SnapshotReader(ledger.context, reads, nobody, now)
             paces = lately(reads, gathering, mine, [account], now)
             page = reads.statement(Filter(account=account), before, MOST + 1)
             return paces, used_between(reads, now - SHARE_DAYS * DAY, now, [account]), page

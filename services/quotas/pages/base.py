@@ -65,12 +65,12 @@ class PageHandler(pages.PageHandler):
     @property
     def now(self) -> float:
         """The ledger's time."""
-        return float(self.service.ledger.books.clock())
+        return float(self.service.ledger.context.clock())
 
     @property
     def zone(self) -> str:
         """The zone in which times are shown."""
-        return str(self.service.ledger.books.policy().zone)
+        return str(self.service.ledger.context.policy().zone)
 
     def tabs(self) -> list[dict[str, Any]]:
         """Return the parts of the service that the visitor may open."""
@@ -136,10 +136,10 @@ class PageHandler(pages.PageHandler):
 
     async def read(self, question: Callable[[LedgerReads], T]) -> T:
         """Ask several things of one moment of the ledger, in a thread."""
-        books = self.service.ledger.books
+        context = self.service.ledger.context
 
         def ask() -> T:
-            with books.store.reading(books.cluster) as reads:
+            with context.store.reading(context.cluster) as reads:
                 return question(reads)
 
         return await in_store_thread(ask)

@@ -51,7 +51,7 @@ class GroupsHandler(GroupsPage):
     async def get(self) -> None:
         """List them; those that the policy has rules about come first."""
         self.see(None)
-        known, policy = await self.members(), self.service.ledger.books.policy()
+        known, policy = await self.members(), self.service.ledger.context.policy()
         search = self.get_query_argument("q", "").strip()[:64]
         if self.tab == "groups" and len(known) == 1:
             self.redirect(f"{self.service.prefix}groups/{quote(next(iter(known)), safe='')}")
@@ -90,9 +90,9 @@ class GroupHandler(GroupsPage):
         known = await self.members()
         if group not in known and not self.silent:
             raise HTTPError(404, log_message=f"There is no group {group}, or nobody is in it.")
-        users, books, now = known.get(group, []), self.service.ledger.books, self.now
+        users, context, now = known.get(group, []), self.service.ledger.context, self.now
         asked = [each for each in await open_requests(self.service) if each.user in users]
-        found = await self.read(lambda reads: groups.sections(books, reads, group, users, now))
+        found = await self.read(lambda reads: groups.sections(context, reads, group, users, now))
         self.show(
             "group.html",
             heading=f"Group {group}",

@@ -133,7 +133,7 @@ class MineHandler(PageHandler):
         before = self.number("before")
 
         def ask(reads: LedgerReads) -> tuple[RecentUse, list[int], tuple[list[Entry], int]]:
-            gathering = SnapshotReader(self.service.ledger.books, reads, person, now)
+            gathering = SnapshotReader(self.service.ledger.context, reads, person, now)
             paces = lately(reads, gathering, standing.limits, accounts, now)
             mine = Subject(users=frozenset({me}))
             use = [reads.used(mine, start, end).amount for start, end in spans]

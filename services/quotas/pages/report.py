@@ -73,7 +73,7 @@ class ReportHandler(AdminHandler):
             total=self._shown(found.total) if found else None,
             no_group=reports.NO_GROUP,
             money=bool(self.service.settings.price_of_gpu_hour),
-            currency=self.service.ledger.books.policy().currency,
+            currency=self.service.ledger.context.policy().currency,
             zone=self.zone,
         )
 
@@ -91,7 +91,7 @@ class ReportFileHandler(ReportHandler):
         month, found = await self._report()
         if found is None:
             raise HTTPError(503, log_message=SILENT)
-        currency = self.service.ledger.books.policy().currency
+        currency = self.service.ledger.context.policy().currency
         send_csv(self, f"gpu-time-{month}-{found.by}.csv", reports.report_csv(found, currency))
 
 

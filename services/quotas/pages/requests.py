@@ -49,7 +49,7 @@ class AnsweredRequest:
 
 async def answered_requests(service: Any, *, user: str = "", account: str = "") -> list[AnsweredRequest]:
     """Return the requests that were answered in the last ``ANSWERED_DAYS``, the newest answer first."""
-    zone, since = service.ledger.books.policy().zone, service.ledger.books.clock() - ANSWERED_DAYS * DAY
+    zone, since = service.ledger.context.policy().zone, service.ledger.context.clock() - ANSWERED_DAYS * DAY
 
     found = await Requests(service.ledger).all(RequestFilter(user=user, account=account, since=since))
     decided = sorted((each for each in found if each.state != OPEN), key=lambda each: -each.decided)
@@ -66,7 +66,7 @@ def _answered(each: Request, zone: str) -> AnsweredRequest:
 
 async def open_requests(service: Any, *, user: str = "", account: str = "") -> list[Waiting]:
     """Return the requests that wait for an answer, newest first; "" = of everybody."""
-    zone = service.ledger.books.policy().zone
+    zone = service.ledger.context.policy().zone
     found = await Requests(service.ledger).all(RequestFilter(user=user, account=account, state=OPEN))
     return [_waiting(each, zone) for each in found]
 

@@ -73,7 +73,7 @@ async def reconciliation(call: Call) -> models.ReconciliationOut:
 async def reconcile(call: Call) -> models.ReconciliationOut:
     """Compare now."""
     asked: models.ReconcileIn = call.body
-    now = int(call.service.ledger.books.clock())
+    now = int(call.service.ledger.context.clock())
     end = asked.end or now
     start = asked.start or end - call.service.settings.full_days * _DAY
     _sensible(start, end)
@@ -127,7 +127,7 @@ async def replay(call: Call) -> models_replay.ReplayOut:
     """Try a policy on what was used between two times; nothing is written."""
     asked: models_replay.ReplayIn = call.body
     tried = parse_policy(asked.policy)
-    now = int(call.service.ledger.books.clock())
+    now = int(call.service.ledger.context.clock())
     _sensible(asked.start, min(asked.end, now))
     outcome = await policies.try_policy(call.service, tried, asked.start, min(asked.end, now))
     found, total = outcome.replay, outcome.replay.total
@@ -170,15 +170,15 @@ async def health(call: Call) -> models.HealthOut:
     """Say whether the service settles."""
     service = call.service
     last = await service.ledger.last_settled()
-    age = max(0, int(service.ledger.books.clock() - last)) if last else None
+    age = max(0, int(service.ledger.context.clock() - last)) if last else None
     return models.HealthOut(settling=age is not None and age <= service.settings.fresh_for, age=age)
 
 
 async def prometheus(call: Call) -> Text:
     """Return metrics for Prometheus."""
-    books = call.service.ledger.books
+    context = call.service.ledger.context
 
     def ask(reads: LedgerReads) -> str:
-        return metrics.text(reads, books.clock())
+        return metrics.text(reads, context.clock())
 
     return Text("text/plain; version=0.0.4; charset=utf-8", await call.read(ask))

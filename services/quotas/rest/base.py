@@ -63,10 +63,10 @@ class Call(AnyCall):
 
     async def read(self, question: Callable[[LedgerReads], Any]) -> Any:
         """Ask several things of one moment of the ledger, in a thread."""
-        books = self.service.ledger.books
+        context = self.service.ledger.context
 
         def ask() -> Any:
-            with books.store.reading(books.cluster) as reads:
+            with context.store.reading(context.cluster) as reads:
                 return question(reads)
 
         return await in_store_thread(ask)
@@ -81,4 +81,4 @@ class RestHandler(AnyHandler):
     @property
     def kept(self) -> IdempotencyStore:
         """Where keys of writes are kept."""
-        return self.service.ledger.books
+        return self.service.ledger.context

@@ -53,7 +53,7 @@ def _account(call: Call, found: QuotaStatus, person: Person, name: str, owner: b
 
 def _may(call: Call, person: Person, account: str) -> models.MayOut:
     quotas = call.service.policy().quotas
-    found = permissions(applying(quotas, person, account), call.service.ledger.books.clock())
+    found = permissions(applying(quotas, person, account), call.service.ledger.context.clock())
     return models.MayOut(
         extend=found.may_extend,
         book=found.may_book,
@@ -148,12 +148,12 @@ async def price(call: Call) -> models.PriceOut:
     if asked.gpus and not asked.gpu_type:
         raise NoSense("Say of which type the GPUs are: gpu_type is missing.")
     gpus = Gpus(asked.gpu_type, asked.gpus) if asked.gpus else NO_GPUS
-    factor = call.service.ledger.books.factor(asked.gpu_type, asked.partition, asked.qos) if asked.gpus else 1000
+    factor = call.service.ledger.context.factor(asked.gpu_type, asked.partition, asked.qos) if asked.gpus else 1000
     ask = Ask(asked.account, gpus, asked.minutes * 60, factor)
     person = call.visitor.person
     ledger = call.service.ledger
     (decision,) = await ledger.preview(person, [ask], partition=asked.partition, qos=asked.qos)
-    left = (await ledger.standing(person, [asked.account])).left(asked.account, ledger.books.clock())
+    left = (await ledger.standing(person, [asked.account])).left(asked.account, ledger.context.clock())
     largest = decision.largest
     possible = [each.possible_at for each in decision.refusals]
     return models.PriceOut(
@@ -189,7 +189,7 @@ async def remaining(call: Call) -> models.RemainingOut:
         ends = int(jobs[0].start + jobs[0].time_limit)  # extended sessions end later than was asked for
     if session.ended:
         ends = int(session.ended)
-    rate = call.service.ledger.books.rate((asked.gpus,), asked.partition, asked.qos)[0] if asked.gpus else 0
+    rate = call.service.ledger.context.rate((asked.gpus,), asked.partition, asked.qos)[0] if asked.gpus else 0
     return models.RemainingOut(
         session=session.id,
         account=accounts[0] if accounts else "",
@@ -254,7 +254,7 @@ async def accounts(call: Call) -> models.AccountsOut:
             used[key] = used.get(key, 0) + each.charged - each.refunded
         for hold in reads.held():
             held[hold.account, hold.user] = held.get((hold.account, hold.user), 0) + hold.amount
-        may = allowances(call.service.ledger.books, reads, shown, _now(call))
+        may = allowances(call.service.ledger.context, reads, shown, _now(call))
         found = [
             _owned(call, name, name in owned, balances.get(name, Balance()), used, held, may[name]) for name in shown
         ]
@@ -333,4 +333,4 @@ async def _report(call: Call) -> tuple[str, reports.Report]:
 
 
 def _now(call: Call) -> int:
-    return int(call.service.ledger.books.clock())
+    return int(call.service.ledger.context.clock())

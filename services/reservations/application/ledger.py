@@ -35,12 +35,12 @@ class SlotMoney:
         booked: whether all booked time is charged, in place of what was used.
     """
 
-    books: LedgerContext
+    context: LedgerContext
     booked: bool = False
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
         """Hold what all times of a confirmed booking may use; return the sentence of a refusal, "" where it is held."""
-        return holds.hold_all(self.books, writes, [slot_of(each) for each in booking], person, actor).message
+        return holds.hold_all(self.context, writes, [slot_of(each) for each in booking], person, actor).message
 
     def change(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
         """Hold for the booking as it is now, more or less than before; return the sentence of a refusal or "".
@@ -49,17 +49,17 @@ class SlotMoney:
         """
         if reservation.state is State.PENDING and reservation.id not in holds.holding(writes):
             return ""
-        return holds.change(self.books, writes, slot_of(reservation), person, actor).message
+        return holds.change(self.context, writes, slot_of(reservation), person, actor).message
 
     def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         """Release all that is held for a booking that will not be."""
-        holds.give_back(self.books, writes, slot_of(reservation), reason, actor)
+        holds.give_back(self.context, writes, slot_of(reservation), reason, actor)
 
     def level(
         self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], by_hand: int
     ) -> None:
         """Hold what is left of it beside what these open sessions in it hold, and other jobs in it have used."""
-        holds.level(self.books, writes, slot_of(reservation), now, inside, booked=self.booked, by_hand=by_hand)
+        holds.level(self.context, writes, slot_of(reservation), now, inside, booked=self.booked, by_hand=by_hand)
 
     def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         """Give back the price of time in which it was not to be had; where use is charged, none is due for it."""
@@ -73,7 +73,7 @@ class SlotMoney:
 
     def price(self, reservation: Reservation) -> int:
         """Return the milli-GPU-seconds of the whole, at its price."""
-        return holds.price_of(self.books, slot_of(reservation))
+        return holds.price_of(self.context, slot_of(reservation))
 
     # -- what is over -------------------------------------------------------------------------------------------------
 
@@ -94,20 +94,20 @@ class SlotMoney:
 
     def _due(self) -> list[Reservation]:
         """Return the reservations that hold GPU time and should not any more."""
-        with self.books.store.reading(self.books.cluster) as reads:
+        with self.context.store.reading(self.context.cluster) as reads:
             calendar = ReservationReads(reads)
             found = [calendar.get(id) for id in holds.holding(reads)]
         return [each for each in found if each is not None and each.state not in HOLDING]
 
     def _written(self, store: ReservationStore, one: Reservation, now: float, known: Sequence[Usage]) -> bool:
-        with store.transaction(self.books.cluster) as writes:
+        with store.transaction(self.context.cluster) as writes:
             if one.state in _OVER:
                 return self._settle(writes.ledger, one, now, _used(one, known))
-            return holds.give_back(self.books, writes.ledger, slot_of(one), "the booking is over", RULES)
+            return holds.give_back(self.context, writes.ledger, slot_of(one), "the booking is over", RULES)
 
     def _settle(self, writes: LedgerWrites, one: Reservation, now: float, used: Mapping[str, int]) -> bool:
         slot, ended = slot_of(one), _ended(one)
-        return settlement.settle_slot(self.books, writes, slot, now, ended=ended, booked=self.booked, used=used)
+        return settlement.settle_slot(self.context, writes, slot, now, ended=ended, booked=self.booked, used=used)
 
 
 def _ended(one: Reservation) -> int:

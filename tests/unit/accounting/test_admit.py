@@ -169,9 +169,9 @@ async def test_forty_threads_with_connections_of_their_own_are_granted_exactly_t
 
     def start(n: int) -> bool:
         # A store of its own has no turn to wait for: only the database keeps them apart.
-        books = Site(LedgerStore(engines[n])).ledger.books
+        context = Site(LedgerStore(engines[n])).ledger.context
         go.wait()
-        return admit(books, f"s{n}", ADA, a100(), "", "").granted
+        return admit(context, f"s{n}", ADA, a100(), "", "").granted
 
     with ThreadPoolExecutor(40) as pool:
         granted = sum(pool.map(start, range(40)))

@@ -86,7 +86,7 @@ async def test_a_replay_refunds_what_the_site_refunds(site: Site) -> None:
     tried = parse_policy({"quotas": [{"id": "day", "user": "*", "gpu_time": 1, "window": "day"}]})
     assert tried.quotas[0].gpu_time == GPU_HOUR
     for given_back, refused in ((True, 0), (False, 1)):
-        books = ledger(site, settings(refund_node_failure=given_back)).books
+        context = ledger(site, settings(refund_node_failure=given_back)).context
         reader: Any = Accounting()
-        found = await try_policy(books, reader, tried, {}, MONDAY, MONDAY + 86400)
+        found = await try_policy(context, reader, tried, {}, MONDAY, MONDAY + 86400)
         assert found.replay.total.refused == refused

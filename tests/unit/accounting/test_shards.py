@@ -116,7 +116,7 @@ class ForgedSlurm:
 def service(site: Site, slurm: ForgedSlurm, **settings: Any) -> SettlementLoop:
     """The service's settling loop as it is after a restart."""
     asked, prices = CarmeQuotas(**settings), PriceList(CarmeQuotas(**settings))
-    known = site.ledger.books
+    known = site.ledger.context
     ledger = Ledger(site.store, "lab", policy=known.policy, factor=prices.factor, clock=known.clock)
     client: Any = slurm
     sessions, log = SessionStore(site.store._engine), logging.getLogger("shards")

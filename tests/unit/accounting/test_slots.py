@@ -61,8 +61,8 @@ async def test_what_a_booking_holds_is_no_session(site: Site, till: Till) -> Non
         assert (reads.open_holds(), holds_open(reads), sessions_wanted(reads, [])) == ({}, 0, set())
         assert [(each.session, each.is_slot, each.amount) for each in reads.held()] == [("r1", True, 8 * GPU_HOUR)]
     assert (await site.ledger.admit("s1", ADA, a100())).granted
-    assert not release(site.ledger.books, "r1", "over", "root")
-    assert not undo_extension(site.ledger.books, "r1", "over")
+    assert not release(site.ledger.context, "r1", "over", "root")
+    assert not undo_extension(site.ledger.context, "r1", "over")
     with pytest.raises(Unknown):
         await site.ledger.extend("r1", HOUR)
     site.now += DAY
@@ -193,12 +193,12 @@ async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_who
     fits = next((at for at, each in enumerate(alone) if not each.granted), 20)
     assert 0 < fits < 20
     with till.open() as writes:
-        whole = hold_all(site.ledger.books, writes, times("bio")[: fits + 1], ADA, "ada")
+        whole = hold_all(site.ledger.context, writes, times("bio")[: fits + 1], ADA, "ada")
     assert whole.message == alone[fits].message.replace("physics", "bio")
     assert not [id for id in till.held() if id.startswith("bio")]
     for _ in range(2):  # again, it is held already
         with till.open() as writes:
-            assert hold_all(site.ledger.books, writes, times("bio")[:fits], ADA, "ada").granted
+            assert hold_all(site.ledger.context, writes, times("bio")[:fits], ADA, "ada").granted
     assert len([id for id in till.held() if id.startswith("bio")]) == fits
     assert await site.left("bio") == (110 - 8 * fits) * GPU_HOUR
 

@@ -80,7 +80,7 @@ class Story:
 
     def __post_init__(self) -> None:
         self.till = Till(self.site)
-        self.books = self.site.ledger.books
+        self.context = self.site.ledger.context
 
     def step(self, name: str, what: Sequence[Any]) -> None:
         now = self.site.now
@@ -88,7 +88,7 @@ class Story:
         if name == "grant":
             expires = now + what[1] * HOUR if what[1] % 3 else 0
             key = f"k{next(_numbers)}"
-            grant(self.books, self.account, what[0] * GPU_HOUR, key=key, actor="root", expires=expires, reason="course")
+            grant(self.context, self.account, what[0] * GPU_HOUR, key=key, actor="root", expires=expires, reason="course")
         elif name == "wait":
             self.site.now += what[0]
         elif name == "go to" and slots:
@@ -124,13 +124,13 @@ class Story:
             id = sessions[what[0] % len(sessions)]
             with self.site.store.reading("lab") as reads:
                 over = reads.open_holds([id])[id].end < now  # Slurm has ended it
-            if not over and extend(self.books, id, what[1], ADA, None).granted and what[2]:
-                assert undo_extension(self.books, id, "Slurm refused it")
+            if not over and extend(self.context, id, what[1], ADA, None).granted and what[2]:
+                assert undo_extension(self.context, id, "Slurm refused it")
         elif name == "end" and sessions:
             self._end(sessions[what[0] % len(sessions)], what[1])
         elif name == "give back" and sessions:
             id = sessions[what[0] % len(sessions)]
-            assert release(self.books, id, "sbatch refused it", "carme-hub")
+            assert release(self.context, id, "sbatch refused it", "carme-hub")
             del self.open[id]
         elif name == "level" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
@@ -159,7 +159,7 @@ class Story:
 
     def check(self) -> None:
         """Assert that no sum of the entries is beyond what there is, and that a slot holds what it can need at most."""
-        expire_all(self.books)
+        expire_all(self.context)
         with self.site.store.reading("lab") as reads:
             entries = reads.statement(Filter(account=self.account), 0, 10_000)
         assert sum(entry.amount for entry in entries) >= 0
@@ -173,7 +173,7 @@ class Story:
     def _start(self, within: str, gpus: int, seconds: int) -> None:
         id, now = f"s{next(_numbers)}", self.site.now
         held = self.till.held().get(within, 0)
-        granted = admit(self.books, id, ADA, a100(gpus, seconds, self.account), "", "", slot=within).granted
+        granted = admit(self.context, id, ADA, a100(gpus, seconds, self.account), "", "", slot=within).granted
         if within:
             mine = self.slots[within]
             inside = mine.start <= now and now + seconds <= mine.end
@@ -193,7 +193,7 @@ class Story:
         job = self.site.usage_of(id, self.site.rows[id].job_id, mine.began, mine.began + length, submitted=mine.began)
         gpus = (Gpus("a100", mine.gpus),)
         self.past.append(replace(job, account=self.account, gpus=gpus, reservation=mine.within))
-        settle(self.books, self.past, self.site.rows.values())
+        settle(self.context, self.past, self.site.rows.values())
 
     def _settle(self, chosen: Slot) -> None:
         now = self.site.now

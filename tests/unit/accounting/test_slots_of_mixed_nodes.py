@@ -54,7 +54,7 @@ async def test_each_type_is_held_at_its_price_and_told_by_itself(site: Site, til
     for _ in range(2):
         assert till.hold(MIXED).granted
     assert await balance(site) == Balance(WHOLE, 0, WHOLE)
-    assert price_of(site.ledger.books, MIXED) == WHOLE
+    assert price_of(site.ledger.context, MIXED) == WHOLE
     assert [(each.gpus, each.factor, each.amount, each.end) for each in till.entries()] == [
         ((Gpus("l4", 1),), 500, -GPU_HOUR, MIXED.end),
         ((Gpus("a100", 4),), 2000, -16 * GPU_HOUR, MIXED.end),
@@ -90,10 +90,10 @@ async def test_sessions_of_each_of_its_types_take_over_what_it_holds(site: Site,
     till.hold(MIXED)
     site.now = float(MIXED.start)
     for id, gpus, factor in (("s1", Gpus("l4", 1), 500), ("s2", Gpus("a100", 4), 2000)):
-        assert admit(site.ledger.books, id, ADA, Ask("physics", gpus, 2 * HOUR, factor), "", "", slot="r1").granted
+        assert admit(site.ledger.context, id, ADA, Ask("physics", gpus, 2 * HOUR, factor), "", "", slot="r1").granted
     assert till.held() == {"r1": 0}
     assert (await balance(site)).held == WHOLE
-    assert not admit(site.ledger.books, "s3", ADA, Ask("physics", Gpus("t4", 1), HOUR), "", "", slot="r1").granted
+    assert not admit(site.ledger.context, "s3", ADA, Ask("physics", Gpus("t4", 1), HOUR), "", "", slot="r1").granted
 
 
 @pytest.mark.parametrize("booked", [True, False])

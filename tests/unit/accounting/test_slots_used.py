@@ -38,7 +38,7 @@ async def test_a_session_takes_over_what_the_booking_holds_for_it(site: Site, ti
     site.now += HOUR
     assert not till.start("s0", 4, 2 * HOUR, within="")
     asks = [a100(4, 2 * HOUR), a100(4, 3 * HOUR)]
-    assert [each.granted for each in preview(site.ledger.books, ADA, asks, "", "", slot="r1")] == [True, False]
+    assert [each.granted for each in preview(site.ledger.context, ADA, asks, "", "", slot="r1")] == [True, False]
     assert till.start("s1", 4, 2 * HOUR)
     assert await balance(site) == Balance(8 * GPU_HOUR, 0, 8 * GPU_HOUR)
     assert till.held() == {"r1": 0}
@@ -69,7 +69,7 @@ async def test_a_refused_session_writes_nothing(site: Site, till: Till) -> None:
     site.quotas = (*site.quotas, Quota("one", Who.USER, sessions=1))
     assert till.start("s1")
     before = till.entries()
-    refused = admit(site.ledger.books, "s2", ADA, a100(), "gpu", "normal", slot="r1")
+    refused = admit(site.ledger.context, "s2", ADA, a100(), "gpu", "normal", slot="r1")
     assert [each.reason for each in refused.refusals] == ["sessions"]
     assert not till.start("s3", 1, 10 * DAY)
     assert (till.entries(), till.entries("s2"), till.entries("s3")) == (before, [], [])
@@ -100,7 +100,7 @@ async def test_what_a_session_did_not_use_goes_back_to_the_booking_when_it_is_se
     assert till.held() == {"r1": 6 * GPU_HOUR}
     assert not till.start("s2", within="")
     assert till.start("s3", 4, 1.5 * HOUR)
-    assert release(site.ledger.books, "s3", "sbatch refused it", "carme-hub") is True
+    assert release(site.ledger.context, "s3", "sbatch refused it", "carme-hub") is True
     assert till.held() == {"r1": 6 * GPU_HOUR}
 
 
@@ -133,10 +133,10 @@ async def test_an_extension_within_the_booking_is_taken_over_and_undone(site: Si
     till.hold(slot())
     site.now = float(MONDAY + HOUR)
     assert till.start("s1", 4, HOUR)
-    assert extend(site.ledger.books, "s1", HOUR, ADA, 1).granted
+    assert extend(site.ledger.context, "s1", HOUR, ADA, 1).granted
     assert till.held() == {"r1": 0}
-    assert not extend(site.ledger.books, "s1", HOUR, ADA, 2).granted, "the booking is over then"
-    assert undo_extension(site.ledger.books, "s1", "Slurm refused it")
+    assert not extend(site.ledger.context, "s1", HOUR, ADA, 2).granted, "the booking is over then"
+    assert undo_extension(site.ledger.context, "s1", "Slurm refused it")
     assert till.held() == {"r1": 4 * GPU_HOUR}
     assert await balance(site) == Balance(8 * GPU_HOUR, 0, 8 * GPU_HOUR)
     site.now += HOUR / 2

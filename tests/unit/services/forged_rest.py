@@ -235,5 +235,5 @@ def charge(job: int, user: str = "alice", account: str = "teaching", hours: int 
 
 
 def used(service: Service, *entries: Entry) -> None:
-    with service.ledger.books.store.transaction("lab") as writes:
+    with service.ledger.context.store.transaction("lab") as writes:
         writes.append(entries)

@@ -46,10 +46,10 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def anomaly(ledger: Any) -> int:
-    with ledger.books.store.transaction("lab") as writes:
+    with ledger.context.store.transaction("lab") as writes:
         seen = {**SEEN, "qos": "normal", "nodes": "n1"}
         writes.flag([Anomaly("long:lab:7:5", "long", "lab", NOW, 7, 5, "physics", "bob", seen)])
-    with ledger.books.store.reading("lab") as reads:
+    with ledger.context.store.reading("lab") as reads:
         return int(reads.anomalies()[0].id)
 
 

@@ -114,7 +114,7 @@ async def test_a_notice_is_not_sent_again_however_many_came_after_it(tmp_path: P
     ledger = ledger_of(tmp_path, {"id": "week", "user": "*", "gpu_time": 100, "window": "week"})
     await hold(ledger, "s1", 80)
     assert len(await notices_of(ledger).look(["alice"])) == 1
-    with ledger.books.store.transaction("lab") as writes:
+    with ledger.context.store.transaction("lab") as writes:
         writes.tell([(SentNotice(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
     assert await notices_of(ledger).look(["alice"]) == []
 
@@ -200,6 +200,6 @@ async def test_a_rolling_window_says_the_same_once_and_not_every_minute(tmp_path
     notices = notices_of(ledger)
     await hold(ledger, "s1", 8)
     assert len(await notices.look(["alice"])) == 1
-    clock = ledger.books.clock
-    object.__setattr__(ledger.books, "clock", lambda: clock() + 60)
+    clock = ledger.context.clock
+    object.__setattr__(ledger.context, "clock", lambda: clock() + 60)
     assert await notices.look(["alice"]) == []

@@ -243,7 +243,7 @@ async def test_what_was_decided_can_be_read_back_to_the_first(site: Site, monkey
 
 
 async def test_more_than_a_thousand_wait_and_are_counted_and_decided(site: Site) -> None:
-    with site.ledger.books.store.transaction("lab") as writes:
+    with site.ledger.context.store.transaction("lab") as writes:
         for number in range(1, 1003):
             writes.flag([Anomaly(f"long:lab:{number}:5", "long", "lab", site.now, number, 5, "physics", "bob")])
     root = await logged_in(site, "root")

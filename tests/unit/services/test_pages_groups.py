@@ -32,7 +32,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setitem(forged_login.SCOPES, "tina", (READ, MANAGE, f"{READ_ALL}!group=course"))
     async with running(tmp_path, monkeypatch, POLICY) as found:
         found.service.roster.people = dict(PEOPLE)
-        found.ledger.books = replace(found.ledger.books, members=found.service.roster.members)
+        found.ledger.context = replace(found.ledger.context, members=found.service.roster.members)
         for user, hours in (("alice", 3), ("bob", 1)):
             await used(found, user, hours)
         yield found

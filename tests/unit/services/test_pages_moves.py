@@ -111,7 +111,7 @@ async def test_a_correction_of_use_counts_on_its_day(site: Site) -> None:
     await root.post(CORRECT, **form, confirmed="yes")
     midnight = 1_794_956_400  # the 18th in Berlin
     alice = Subject(users=frozenset({"alice"}))
-    with site.ledger.books.store.reading("lab") as reads:
+    with site.ledger.context.store.reading("lab") as reads:
         days = [reads.used(alice, midnight + day * 86400, midnight + (day + 1) * 86400).amount for day in (-1, 0, 1)]
     assert days == [0, 3 * GPU_HOUR, 0]
     await root.post(CORRECT, **{**form, "key": "k2", "day": "2026-11-20", "direction": "add"}, confirmed="yes")

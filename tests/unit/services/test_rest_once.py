@@ -116,7 +116,7 @@ async def test_a_key_whose_worker_was_killed_is_free_after_a_while(
 
 async def test_two_claims_within_two_transactions_are_one(service: Service, other: Service) -> None:
     def claim(of: Service, token: str) -> Claim:
-        with of.ledger.books.store.transaction("lab") as writes:
+        with of.ledger.context.store.transaction("lab") as writes:
             return writes.claim(Claim("k" * 64, "d" * 64, token, NOW), lease=60, keep=3600)
 
     one, two = await asyncio.gather(asyncio.to_thread(claim, service, "one"), asyncio.to_thread(claim, other, "two"))

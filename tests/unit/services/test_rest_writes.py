@@ -264,7 +264,7 @@ async def test_a_policy_that_is_none_is_refused_with_its_place(service: Service)
 async def test_an_anomaly_is_charged_or_left_by_a_person(service: Service) -> None:
     seen = {"job": "7", "gpus": "a100:2", "start": int(NOW) - 7200, "end": int(NOW), "session": ""}
     seen |= {"partition": "gpu", "qos": "normal", "nodes": "n1"}
-    with service.ledger.books.store.transaction("lab") as writes:
+    with service.ledger.context.store.transaction("lab") as writes:
         for job in (7, 8):
             writes.flag([Anomaly(f"long:lab:{job}:5", "long", "lab", NOW, job, 5, "physics", "bob", seen)])
     ids = [each["id"] for each in (await service.ask("anomalies", "ada")).json["anomalies"]]

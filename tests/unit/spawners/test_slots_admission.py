@@ -22,9 +22,9 @@ async def test_a_session_in_a_booking_takes_its_hold_from_there(tmp_path: Path) 
     asked, alice = admission(tmp_path, BUDGET), user("alice")
     now = int(time.time())
     known = booking(owner="alice", group="").but(period=Period(now - 60, now + 7140))
-    books = asked.ledger.books
-    with books.store.transaction("lab") as writes:
-        assert holds.hold(books, writes, holds.slot_of(known), Person("alice"), "alice").granted
+    context = asked.ledger.context
+    with context.store.transaction("lab") as writes:
+        assert holds.hold(context, writes, holds.slot_of(known), Person("alice"), "alice").granted
     one = request(gpus=2, minutes=110, account="teaching")
     cost, _ = await asked.cost(alice, one)
     assert cost is not None

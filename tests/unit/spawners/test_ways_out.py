@@ -77,14 +77,14 @@ class Site:
         self.refunds = ("maintenance",)
         now = time.time()
         self.job = replace(job(), name=f"carme-{ID}", user="sam", start=now - HOUR, end=now + 2 * HOUR, time_limit=180)
-        books = SimpleNamespace(factor=lambda *_: ONE)
+        context = SimpleNamespace(factor=lambda *_: ONE)
         self.part: Any = SimpleNamespace(
             slots=self,
             client=SimpleNamespace(find=self.find),
             book=SimpleNamespace(current=self.open.get),
             keeper=SimpleNamespace(seen_terminal=lambda _id: False),
             cost=self.cost,
-            admission=SimpleNamespace(policy=lambda: Policy(refunds=self.refunds), ledger=SimpleNamespace(books=books)),
+            admission=SimpleNamespace(policy=lambda: Policy(refunds=self.refunds), ledger=SimpleNamespace(context=context)),
             log=logging.getLogger("test"),
         )
         self.user: Any = SimpleNamespace(
