@@ -45,13 +45,13 @@ class Till:
         with self.open() as writes:
             return holds.change(self.site.ledger.context, writes, which, person, "ada")
 
-    def level(self, which: Slot, *inside: str, **more: Any) -> int:
+    def lower_hold(self, which: Slot, *inside: str, **more: Any) -> int:
         with self.open() as writes:
-            return holds.level(self.site.ledger.context, writes, which, self.site.now, inside, **more)
+            return holds.lower_hold(self.site.ledger.context, writes, which, self.site.now, inside, **more)
 
-    def lapse(self, which: Slot, gpu_seconds: int, least: int = 0) -> int:
+    def return_unusable(self, which: Slot, gpu_seconds: int, least: int = 0) -> int:
         with self.open() as writes:
-            return settlement.lapse(writes, which, self.site.now, gpu_seconds, least)
+            return settlement.return_unusable(writes, which, self.site.now, gpu_seconds, least)
 
     def settle(self, which: Slot, *, ended: float = 0, booked: bool = True, used: int | Mapping[str, int] = 0) -> bool:
         at = int(ended or which.end)
@@ -67,7 +67,7 @@ class Till:
 
     def held(self) -> dict[str, int]:
         with self.site.store.reading("lab") as reads:
-            return holds.holding(reads)
+            return holds.held_amounts(reads)
 
     def entries(self, id: str = "r1") -> list[Entry]:
         with self.site.store.reading("lab") as reads:

@@ -22,7 +22,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.decision import Decision
-from carme_hub.domain.quotas.rules import Ask, Person, Quota
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger.writes import LedgerStore
@@ -198,8 +198,10 @@ def _without_waiting_for_the_disk(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA synchronous=OFF").close()
 
 
-def ask_of(wish: Wish) -> Ask:
-    return Ask(wish.account, Gpus(wish.type, wish.gpus) if wish.gpus else NO_GPUS, wish.seconds, held=wish.held)
+def ask_of(wish: Wish) -> QuotaRequest:
+    return QuotaRequest(
+        wish.account, Gpus(wish.type, wish.gpus) if wish.gpus else NO_GPUS, wish.seconds, already_held=wish.held
+    )
 
 
 def one_of(every: Any, which: int) -> Any:

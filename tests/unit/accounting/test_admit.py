@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from carme_hub.accounting.admission import StillRunning, admit
 from carme_hub.accounting.context import Unknown
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Ask, Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, QuotaRequest, Who, Window
 from carme_hub.errors import Refused
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger.writes import Filter, LedgerStore
@@ -102,12 +102,12 @@ async def test_jobs_from_outside_count_by_what_they_have_used_so_far(site: Site)
     site.running = [usage(start=MONDAY - HOUR, time_limit=4 * HOUR)]  # one hour of it was yesterday
     assert not (await site.ledger.admit("s1", ADA, a100(3, HOUR // 2))).granted
     assert not (await site.ledger.admit("s1", ADA, a100(2, 2 * HOUR))).granted
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert (standing.taken.used, standing.taken.held, standing.limit) == (GPU_HOUR, 0, 4 * GPU_HOUR)
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert (limit.taken.used, limit.taken.held, limit.limit) == (GPU_HOUR, 0, 4 * GPU_HOUR)
     assert (await site.ledger.admit("s1", ADA, a100(2))).granted
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert standing.taken.held == 2 * GPU_HOUR
-    assert (await site.ledger.standing(BOB, ["physics"])).limits[0].taken.used == 0
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert limit.taken.held == 2 * GPU_HOUR
+    assert (await site.ledger.quota_status(BOB, ["physics"])).limits[0].taken.used == 0
 
 
 async def test_a_job_with_the_name_of_another_session_is_not_covered_by_its_hold(site: Site) -> None:
@@ -126,22 +126,22 @@ async def test_members_of_a_group_share_what_is_given_to_them_together(site: Sit
     assert (await site.ledger.admit("s1", ADA, a100(2))).granted
     assert not (await site.ledger.admit("s2", BOB, a100(2))).granted
     assert (await site.ledger.admit("s2", BOB, a100(1))).granted
-    assert not (await site.ledger.admit("s3", BOB, Ask("physics"))).granted
+    assert not (await site.ledger.admit("s3", BOB, QuotaRequest("physics"))).granted
 
 
 async def test_sessions_without_gpus_cost_nothing_and_count_as_sessions(site: Site) -> None:
     site.quotas = (GRANTED_ONLY, Quota("two", Who.USER, sessions=2, sessions_per_day=3))
-    assert (await site.ledger.admit("s1", ADA, Ask("physics", seconds=HOUR))).granted
-    assert (await site.ledger.admit("s2", ADA, Ask("physics", seconds=HOUR))).granted
-    refused = await site.ledger.admit("s3", ADA, Ask("physics", seconds=HOUR))
+    assert (await site.ledger.admit("s1", ADA, QuotaRequest("physics", seconds=HOUR))).granted
+    assert (await site.ledger.admit("s2", ADA, QuotaRequest("physics", seconds=HOUR))).granted
+    refused = await site.ledger.admit("s3", ADA, QuotaRequest("physics", seconds=HOUR))
     assert [each.reason for each in refused.refusals] == ["sessions"]
     await site.ledger.release("s1", "over")
     await site.ledger.release("s2", "over")
-    assert (await site.ledger.admit("s3", ADA, Ask("physics", seconds=HOUR))).granted
-    refused = await site.ledger.admit("s4", ADA, Ask("physics", seconds=HOUR))
+    assert (await site.ledger.admit("s3", ADA, QuotaRequest("physics", seconds=HOUR))).granted
+    refused = await site.ledger.admit("s4", ADA, QuotaRequest("physics", seconds=HOUR))
     assert [each.reason for each in refused.refusals] == ["sessions-per-day"]
     site.now += DAY + 1
-    assert (await site.ledger.admit("s4", ADA, Ask("physics", seconds=HOUR))).granted
+    assert (await site.ledger.admit("s4", ADA, QuotaRequest("physics", seconds=HOUR))).granted
 
 
 async def test_a_refusal_says_when_use_leaves_a_rolling_window(site: Site) -> None:

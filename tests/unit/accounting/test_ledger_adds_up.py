@@ -154,7 +154,7 @@ from forged_site import ADA, Site, a100
 from carme_hub.accounting.admission import admit
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger.writes import LedgerStore
-books = Site(LedgerStore(make_engine({url!r}))).ledger.books
+books = Site(LedgerStore(make_engine({url!r}))).ledger.context
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range({first}, {last}):

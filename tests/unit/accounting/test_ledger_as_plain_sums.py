@@ -15,7 +15,7 @@ from plain_facts import DAY, Gift, Held, Moment, Wish
 from policies_by_chance import CLOCKS, policies
 from story_by_chance import ACCOUNTS, PEOPLE, Story, one_of
 
-from carme_hub.accounting.admission import extend, release, standing, undo_extension
+from carme_hub.accounting.admission import extend, quota_status, release, undo_extension
 from carme_hub.accounting.anomalies.decisions import decide_anomaly
 from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import NotEnoughLeft, correct, transfer
@@ -109,7 +109,7 @@ class Everybody(Story):
             self.context, account, amount, key=key, actor="root", reason="odd", user=person.user, used_at=float(moment)
         )
         if moment:
-            self.sums.moments.append(Moment(person.user, account, moment, -amount))
+            self.sums.window_moments.append(Moment(person.user, account, moment, -amount))
         else:
             self.sums.gifts.append(Gift(key, account, amount, self.site.now))
 
@@ -303,7 +303,7 @@ class Everybody(Story):
         if not hasattr(self, "sums"):
             return
         person = PEOPLE[next(self.numbers) % len(PEOPLE)]
-        for limit in standing(self.context, person, ACCOUNTS).limits:
+        for limit in quota_status(self.context, person, ACCOUNTS).limits:
             one = limit.rule.quota
             if self.sums.in_force(one):
                 [(account, users)] = {

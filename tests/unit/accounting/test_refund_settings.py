@@ -15,7 +15,7 @@ from carme_hub.accounting.policy_trial import try_policy
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.domain.ledger.entries import GPU_HOUR, ONE
 from carme_hub.domain.quotas.policy import REFUNDS, dump_policy, parse_policy
-from carme_hub.domain.sessions.session import MADE_WAY, SessionState
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, SessionState
 
 
 def settings(**values: Any) -> CarmeQuotas:
@@ -32,7 +32,7 @@ async def refunded(site: Site, said: CarmeQuotas) -> set[str]:
     site.session("s1", state=SessionState.ENDED, job_id=9, created=site.now, ended=site.now + 90, submitted=site.now)
     start_failed = site.usage_of(job=9, start=MONDAY, end=MONDAY + 90)
     at = site.now + 80
-    more = {"submitted": site.now, "started": site.now, "cancel_wanted": at, "cancel_reason": MADE_WAY + "n1."}
+    more = {"submitted": site.now, "started": site.now, "cancel_wanted": at, "cancel_reason": MAINTENANCE_STOP + "n1."}
     site.session("s2", state=SessionState.ENDED, job_id=10, created=site.now, ended=site.now + 90, **more)
     made_way = site.usage_of("s2", job=10, start=MONDAY, end=MONDAY + 90, state="CANCELLED by 0")
     site.now += 7000

@@ -44,7 +44,7 @@ async def test_shards_are_charged_as_the_part_of_a_gpu_that_they_are_and_both_si
     assert not await site.settle(done)
     report = await site.ledger.reconcile([done], site.now - DAY, site.now)
     assert (report.slurm, report.difference, report.changed) == (8 * 3601, 0, ())
-    assert [each.but(id=0) for each in await site.ledger.rebuild([done])] == [charge.but(id=0)]
+    assert [each.replace(id=0) for each in await site.ledger.rebuild([done])] == [charge.replace(id=0)]
 
 
 async def test_what_real_slurm_recorded_of_shards_is_charged_to_the_second(site: Site) -> None:
@@ -63,7 +63,7 @@ async def test_what_real_slurm_recorded_of_shards_is_charged_to_the_second(site:
     assert (report.jobs, report.difference, report.missing) == (8, 0, ())
     keys = [each.key for each in charged]
     rebuilt = await site.ledger.rebuild(found)
-    assert [e.but(id=0) for e in charged] == sorted(rebuilt, key=lambda e: keys.index(e.key))
+    assert [e.replace(id=0) for e in charged] == sorted(rebuilt, key=lambda e: keys.index(e.key))
 
 
 async def test_running_shards_count_for_gpu_time_and_balance_as_they_will_be_charged(site: Site) -> None:
@@ -72,14 +72,14 @@ async def test_running_shards_count_for_gpu_time_and_balance_as_they_will_be_cha
     await site.grant(4 * GPU_HOUR)
     site.now = MONDAY + HOUR
     site.running = [shards()]
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert standing.taken.used == 2 * GPU_HOUR
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert limit.taken.used == 2 * GPU_HOUR
     assert not (await site.ledger.admit("s1", ADA, a100(2))).granted
     assert (await site.ledger.admit("s1", ADA, a100(1))).granted
     await site.settle(shards(end=site.now))
     site.running = []
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert (standing.taken.used, standing.taken.held) == (2 * GPU_HOUR, GPU_HOUR)
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert (limit.taken.used, limit.taken.held) == (2 * GPU_HOUR, GPU_HOUR)
 
 
 async def test_one_shard_does_not_weigh_as_much_as_a_gpu_to_rules_on_numbers(site: Site) -> None:

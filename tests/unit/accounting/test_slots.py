@@ -79,14 +79,14 @@ async def test_a_booking_counts_in_the_window_of_its_time_and_in_no_other(
     assert till.hold(slot(start=far)).granted
     assert not till.hold(slot("r2", start=far + 2 * HOUR, gpus=1)).granted
     assert till.hold(slot("r3", start=far + 40 * DAY)).granted
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert (limit.taken.used, limit.taken.held) == (0, 0)
     assert (await site.ledger.admit("s1", ADA, a100(4, 2 * HOUR))).granted
     assert not (await site.ledger.admit("s2", ADA, a100(1, 60))).granted
     site.now = float(far)
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert limit.taken.held == 16 * GPU_HOUR  # the booking, and the session that nobody has settled
-    assert (await site.ledger.standing(BOB, ["physics"])).limits[0].taken.held == 0
+    assert (await site.ledger.quota_status(BOB, ["physics"])).limits[0].taken.held == 0
 
 
 async def test_a_booking_over_midnight_counts_whole_on_both_days(site: Site, till: Till) -> None:
@@ -213,7 +213,7 @@ async def test_a_booking_that_is_cancelled_gives_all_back_and_holds_nothing_more
     assert not till.give_back(slot())
     assert await balance(site) == Balance(8 * GPU_HOUR)
     assert [each.key for each in till.entries()] == ["slot:r1", "release:r1"]
-    assert (till.held(), till.level(slot())) == ({}, 0)
+    assert (till.held(), till.lower_hold(slot())) == ({}, 0)
     with pytest.raises(SlotClosed, match="Book a new one"):
         till.hold(slot())
 
@@ -226,7 +226,7 @@ async def test_a_longer_or_later_booking_is_decided_and_a_smaller_one_is_not(sit
     assert not till.change(slot(length=3 * HOUR)).granted
     assert till.held() == {"r1": 8 * GPU_HOUR}
     assert till.change(slot(start=MONDAY + DAY)).granted
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert (limit.taken.held, till.held()) == (0, {"r1": 8 * GPU_HOUR})
     site.quotas = (Quota("none", Who.USER, gpu_time=0),)
     assert till.change(slot(start=MONDAY + DAY, gpus=2)).granted

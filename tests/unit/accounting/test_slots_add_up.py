@@ -18,7 +18,7 @@ from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import grant
 from carme_hub.accounting.settlement import settle
 from carme_hub.accounting.slots.holds import Slot
-from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.accounting.slots.settlement import ACCOUNTING_DELAY, used_inside
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
@@ -88,7 +88,9 @@ class Story:
         if name == "grant":
             expires = now + what[1] * HOUR if what[1] % 3 else 0
             key = f"k{next(_numbers)}"
-            grant(self.context, self.account, what[0] * GPU_HOUR, key=key, actor="root", expires=expires, reason="course")
+            grant(
+                self.context, self.account, what[0] * GPU_HOUR, key=key, actor="root", expires=expires, reason="course"
+            )
         elif name == "wait":
             self.site.now += what[0]
         elif name == "go to" and slots:
@@ -100,13 +102,13 @@ class Story:
             start = min(start, (start // DAY + 1) * DAY - what[2] * HOUR)
             number = next(_numbers)
             found = slot(f"r{number}", start, what[2] * HOUR, what[1], account=self.account)
-            found = replace(found, also=(Gpus("l4", 1 + number % 2),) if number % 3 == 0 else ())
+            found = replace(found, other_gpus=(Gpus("l4", 1 + number % 2),) if number % 3 == 0 else ())
             if start >= now and self.till.hold(found).granted:
                 self.slots[found.id] = found
         elif name == "change" and slots:
             before = self.slots[slots[what[0] % len(slots)]]
             also = (Gpus("l4", what[2]),) if what[2] % 2 else ()
-            after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]), also=also)
+            after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]), other_gpus=also)
             sensible = after.start < after.end <= (after.start // DAY + 1) * DAY and now < before.end
             if sensible and self.till.change(after).granted:
                 self.slots[after.id] = after
@@ -136,12 +138,12 @@ class Story:
             chosen = self.slots[slots[what[0] % len(slots)]]
             inside = [id for id, each in self.open.items() if each.within == chosen.id]
             before_it = self.till.held()[chosen.id]
-            assert self.till.level(chosen, *inside, booked=self._booked(chosen)) <= before_it
+            assert self.till.lower_hold(chosen, *inside, booked=self._booked(chosen)) <= before_it
         elif name == "lapse" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             before_it = self.till.held()[chosen.id]
             if self._booked(chosen) and now > chosen.start:
-                self.till.lapse(chosen, what[1])
+                self.till.return_unusable(chosen, what[1])
             assert self.till.held()[chosen.id] <= before_it
         elif name == "settle" and slots:
             self._settle(self.slots[slots[what[0] % len(slots)]])
@@ -201,7 +203,7 @@ class Story:
             return
         ended = int(min(now, chosen.end))
         if self._booked(chosen):
-            self.site.now = max(now, float(ended + LATE))  # accounting has to know of all jobs in it
+            self.site.now = max(now, float(ended + ACCOUNTING_DELAY))  # accounting has to know of all jobs in it
         during = Period(chosen.start, max(ended, chosen.start + 1))
         used = used_inside(self.past, [chosen.id], during)
         took = any(each.within == chosen.id for each in self.open.values())

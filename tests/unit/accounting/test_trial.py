@@ -45,7 +45,7 @@ async def test_use_from_before_fills_the_windows(site: Site) -> None:
     tried = await try_policy(site.ledger.context, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
     assert (tried.replay.total.jobs, tried.replay.total.refused) == (1, 1)
     assert slurm.asked == [MONDAY - 30 * DAY]
-    assert (tried.reaches, tried.known) == (MONDAY - 30 * DAY, MONDAY - 3 * DAY)
+    assert (tried.use_since, tried.known) == (MONDAY - 30 * DAY, MONDAY - 3 * DAY)
     alone = AccountingSince(job(2, 1))
     tried = await try_policy(site.ledger.context, reader(alone), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
     assert (tried.replay.total.jobs, tried.replay.total.refused) == (1, 0)
@@ -56,7 +56,7 @@ async def test_without_windows_nothing_before_is_looked_at(site: Site) -> None:
     shape = Policy((Quota("shape", Who.USER, session_gpus=1),))
     tried = await try_policy(site.ledger.context, reader(slurm), shape, {}, MONDAY, MONDAY + 2 * DAY)
     assert slurm.asked == [MONDAY]
-    assert tried.reaches == MONDAY
+    assert tried.use_since == MONDAY
 
 
 async def test_what_slurm_forgot_and_the_ledger_has_is_said(site: Site) -> None:
@@ -84,7 +84,7 @@ async def test_it_says_what_it_is_doing(site: Site) -> None:
     said: list[str] = []
     slurm = AccountingSince(job(1, -3), job(2, 1))
     await try_policy(site.ledger.context, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY, tell=said.append)
-    assert said == ["Slurm’s accounting is being read.", "1 job of that time and 1 from before are replayed."]
+    assert said == ["Reading Slurm’s accounting.", "Replaying 1 job of the period and 1 from before."]
 
 
 async def test_credits_that_expire_cannot_be_moved(site: Site) -> None:
