@@ -34,7 +34,7 @@ from carme_hub.booking.calendar import BookingRequest, Calendar, SlotTaken, Supp
 from carme_hub.booking.context import Booker, BookingContext  # noqa: E402
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler  # noqa: E402
 from carme_hub.booking.rules import Rules  # noqa: E402
-from carme_hub.domain.calendar.capacity import Need, Place, Spot  # noqa: E402
+from carme_hub.domain.calendar.capacity import GpuInventory, Need, Place  # noqa: E402
 from carme_hub.domain.calendar.periods import Period  # noqa: E402
 from carme_hub.domain.calendar.recurrence import Recurrence  # noqa: E402
 from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Reservation, State  # noqa: E402
@@ -43,7 +43,7 @@ from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, Entry, Kind  # noqa: 
 from carme_hub.domain.quotas.booking_rules import BookingRule  # noqa: E402
 from carme_hub.domain.quotas.policy import Policy  # noqa: E402
 from carme_hub.domain.quotas.rules import Person, Quota, Who, Window  # noqa: E402
-from carme_hub.services.reservations.application.ledger import SlotMoney  # noqa: E402
+from carme_hub.services.reservations.application.ledger import ReservationLedger  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.ledger.writes import LedgerStore  # noqa: E402
 from carme_hub.store.reservations import ReservationStore  # noqa: E402
@@ -52,8 +52,8 @@ BOOKINGS, NODES, TIMES = 10_000, 1000, 200
 NOW, HOUR = 1_795_000_000, 3600
 YEAR, MONTH = 365 * 24 * HOUR, 30 * 24 * HOUR
 TYPES = ("a100", "h100", "l40s")
-SPOTS = tuple(Spot(f"n{n:04}", TYPES[n % 3], 8 if n % 3 == 0 else 4, 8) for n in range(NODES))
-TOTAL = {type: sum(spot.count for spot in SPOTS if spot.type == type) for type in TYPES}
+SPOTS = tuple(GpuInventory(f"n{n:04}", TYPES[n % 3], 8 if n % 3 == 0 else 4, 8) for n in range(NODES))
+TOTAL = {type: sum(item.count for item in SPOTS if item.type == type) for type in TYPES}
 #: Who books, and the rules on GPU time that count for them: one of each kind of window.
 ADA = Person("ada", frozenset({"course"}))
 QUOTAS = (
@@ -86,8 +86,8 @@ def booked(chance: random.Random) -> Iterator[Reservation]:
         start = NOW + chance.randrange(0, YEAR // HOUR) * HOUR
         period = Period(start, start + chance.choice([2, 4, 8, 24, 72]) * HOUR)
         type = chance.choice(TYPES)
-        ours = chance.sample([spot for spot in SPOTS if spot.type == type], chance.choice([1, 1, 2, 5, 20]))
-        places = tuple(Place(spot.node, type, spot.count, 1, cpus=spot.count * 8) for spot in ours)
+        ours = chance.sample([item for item in SPOTS if item.type == type], chance.choice([1, 1, 2, 5, 20]))
+        places = tuple(Place(item.node, type, item.count, 1, cpus=item.count * 8) for item in ours)
         yield Reservation(
             id=str(uuid.UUID(int=chance.getrandbits(128))),
             cluster="bench",
@@ -112,7 +112,7 @@ def timed(work: Callable[[], Any]) -> list[float]:
     return found
 
 
-def wish(chance: random.Random, gpus: int, seats: int, hours: int) -> BookingRequest:
+def request(chance: random.Random, gpus: int, seats: int, hours: int) -> BookingRequest:
     start = NOW + chance.randrange(0, YEAR // HOUR) * HOUR
     return BookingRequest(
         "ada", "physics", "Work", Need("a100", gpus, seats), [Time(Period(start, start + hours * HOUR))]
@@ -125,24 +125,24 @@ def measure(name: str, url: str) -> bool:
     ledger = LedgerStore(CarmeStore(url=url).open())
     store = ReservationStore(ledger)
     calendar = Calendar(store, "bench", lambda: Supply(SPOTS), lambda: NOW)
-    office = office_of(ledger, calendar)
+    context = office_of(ledger, calendar)
     ada = Booker(ADA, ("physics",))
     say(f"{name}: writing {BOOKINGS} bookings")
     write(store, chance)
 
     def book() -> None:
-        calendar._book(wish(chance, 2, 4, 2), State.CONFIRMED)
+        calendar._book(request(chance, 2, 4, 2), State.CONFIRMED)
 
     def conflict() -> None:
         with contextlib.suppress(SlotTaken):
-            calendar._book(wish(chance, 8, TOTAL["a100"] // 8, 24), State.CONFIRMED)
+            calendar._book(request(chance, 8, TOTAL["a100"] // 8, 24), State.CONFIRMED)
             raise AssertionError("nothing was in the way")
 
     def month() -> None:
         start = NOW + chance.randrange(0, YEAR - MONTH)
         period = Period(start, start + MONTH)
-        assert visibility.between(office, ada, period, HOLDING)
-        assert len(visibility.free(office, period, ())) == len(TYPES)
+        assert visibility.between(context, ada, period, HOLDING)
+        assert len(visibility.free(context, period, ())) == len(TYPES)
 
     say(f"{name}: booking")
     holds = [shown(name, "booking", timed(book), 50)]
@@ -152,13 +152,13 @@ def measure(name: str, url: str) -> bool:
     holds.append(shown(name, "month of the calendar", timed(month), 150))
     for number, goal in ((52, 0.15), (300, 0.7)):
         say(f"{name}: series of {number} times")
-        took = median([series(office, chance, number) for _ in range(9)])
+        took = median([series(context, chance, number) for _ in range(9)])
         what = f"series of {number} times, write transaction, {name}"
         holds.append(figure(what, took, "s", goal=goal, load=load()))
     say(f"{name}: the keeper")
     slurm = SlurmThatHasAll()
     with store.reading("bench") as reads:
-        slurm.there = tuple(each for one in reads.in_states(PROMISED) for each in one.in_slurm())
+        slurm.there = tuple(each for one in reads.in_states(PROMISED) for each in one.slurm_reservations())
     keeper = ReservationReconciler(
         store, slurm, "bench", clock=lambda: NOW - 1, members=lambda _: (), ahead=2 * YEAR, every=30
     )
@@ -175,7 +175,7 @@ def office_of(ledger: LedgerStore, calendar: Calendar) -> BookingContext:
     policy = Policy(QUOTAS, zone="Europe/Berlin")
     context = LedgerContext(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
     rules = Rules(True, BookingRule(), (), policy.zone)
-    return Bookings(calendar, rules=lambda *_: rules, money=SlotMoney(context))._office
+    return Bookings(calendar, rules=lambda *_: rules, ledger=ReservationLedger(context))._context
 
 
 def write(store: ReservationStore, chance: random.Random) -> None:
@@ -189,15 +189,15 @@ def write(store: ReservationStore, chance: random.Random) -> None:
     gc.freeze()  # as the service does when it starts
 
 
-def series(office: BookingContext, chance: random.Random, number: int) -> float:
+def series(context: BookingContext, chance: random.Random, number: int) -> float:
     """Book a weekly (52) or daily class, and take it back; return the seconds for which nobody else could write."""
     who = Booker(Person(f"tina{chance.random()}", ADA.groups), ("physics",))  # she has not booked anything yet
     nine = datetime(2026, 12, 1, 9) + timedelta(days=chance.randrange(0, 30))  # noqa: DTZ001
     often = "WEEKLY" if number <= 52 else "DAILY"
     rule = Recurrence("Europe/Berlin", nine, nine + timedelta(hours=2), f"FREQ={often};COUNT={number}")
-    asked = replace(wish(chance, 1, 4, 2), owner=who.user, times=())
+    asked = replace(request(chance, 1, 4, 2), owner=who.user, times=())
     alone: list[float] = []
-    began = office.store.transaction
+    began = context.store.transaction
 
     @contextlib.contextmanager
     def timed_alone(cluster: str) -> Iterator[Any]:
@@ -206,16 +206,16 @@ def series(office: BookingContext, chance: random.Random, number: int) -> float:
             yield writes
         alone.append(time.perf_counter() - since)
 
-    office.store.transaction = timed_alone  # type: ignore[method-assign]
+    context.store.transaction = timed_alone  # type: ignore[method-assign]
     try:
-        found = creation.book(office, who, asked, rule, "", False)
+        found = creation.book(context, who, asked, rule, "", False)
     finally:
-        del office.store.transaction
+        del context.store.transaction
     assert len(found) == number
-    with office.writing() as writes:
+    with context.writing() as writes:
         for each in found:
-            writes.save(each.to(State.CANCELLED, NOW, actor="ada"))
-            office.money.give_back(writes.ledger, each, "cancelled", "ada")
+            writes.save(each.in_state(State.CANCELLED, NOW, actor="ada"))
+            context.ledger.release_hold(writes.ledger, each, "cancelled", "ada")
     return alone[0]
 
 

@@ -126,12 +126,14 @@ def p95(values: list[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
 
 
-async def pages(look: ClusterLook, offered: Any, max_age: float) -> list[float]:
+async def pages(look: ClusterLook, offered_profiles: Any, max_age: float) -> list[float]:
     """Return how long each page took; with ``max_age`` 0 each one asks Slurm, reads the answer and indexes it."""
 
     class SpawnerOnManyNodes(SpawnerThatOnlyNotes):
         async def offer(self) -> Offer:
-            return Offer(offered, ("physics", "bio"), {"base": "", "torch": "PyTorch"}, cluster=await look.cluster())
+            return Offer(
+                offered_profiles, ("physics", "bio"), {"base": "", "torch": "PyTorch"}, cluster=await look.cluster()
+            )
 
     install_handlers()
     times = []
@@ -179,7 +181,7 @@ async def moss() -> float | None:
 async def main() -> None:
     logging.disable(logging.WARNING)
     text = recorded_nodes()
-    nodes, offered = parse.nodes(text), parse_profiles(profiles())
+    nodes, offered_profiles = parse.nodes(text), parse_profiles(profiles())
     jobs = queue(nodes).values()
     # The peer's server-side form against ours; ours once with everything worked out anew, as for the first page.
     other = await moss()
@@ -187,7 +189,7 @@ async def main() -> None:
 
     def form() -> None:
         cluster = Cluster(nodes, jobs, seen=NOW)
-        render_form(Offer(offered, ("a", "b"), {"base": "", "torch": ""}, cluster=cluster), now=NOW)
+        render_form(Offer(offered_profiles, ("a", "b"), {"base": "", "torch": ""}, cluster=cluster), now=NOW)
 
     figure("form_first_render", timed(form, 1)[0], "ms", 200)
     figure("form_render_median", statistics.median(timed(form, VIEWS)), "ms", 200, other, note=note)
@@ -195,10 +197,10 @@ async def main() -> None:
     watcher = WatcherThatCounts(text)
     look = ClusterLook(watcher, max_age=10.0)
     await look.cluster()
-    times = await pages(look, offered, max_age=3600.0)
+    times = await pages(look, offered_profiles, max_age=3600.0)
     figure("form_page_median", statistics.median(times), "ms", 200)
     figure("form_page_p95", p95(times), "ms", 200)
-    times = await pages(look, offered, max_age=0.0)
+    times = await pages(look, offered_profiles, max_age=0.0)
     figure("form_page_with_a_new_answer_p95", p95(times), "ms", 200)
     look, before = ClusterLook(watcher, max_age=10.0), watcher.asked
     for _ in range(1000):

@@ -29,7 +29,7 @@ from measure import figure, load, percentile, say  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
 from sqlalchemy import Connection, Engine, func, select, text  # noqa: E402
 
-from carme_hub.accounting.admission import admit, preview, standing  # noqa: E402
+from carme_hub.accounting.admission import admit, preview, quota_status  # noqa: E402
 from carme_hub.accounting.context import LedgerContext  # noqa: E402
 from carme_hub.accounting.reconciliation import reconcile  # noqa: E402
 from carme_hub.accounting.settlement import settle  # noqa: E402
@@ -38,7 +38,7 @@ from carme_hub.domain.cluster.resources import Gpus  # noqa: E402
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind, charge_key, hold_key, release_key  # noqa: E402
 from carme_hub.domain.ledger.usage import Usage  # noqa: E402
 from carme_hub.domain.quotas.policy import Policy  # noqa: E402
-from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who, Window  # noqa: E402
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, Who, Window  # noqa: E402
 from carme_hub.store.engine import CarmeStore, make_engine  # noqa: E402
 from carme_hub.store.ledger.rows import entry_row  # noqa: E402
 from carme_hub.store.ledger.sums import differences, sum_anew  # noqa: E402
@@ -70,13 +70,17 @@ def rows_of(count: int) -> Iterator[dict[str, Any]]:
     began = NOW - YEAR * max(1, count // ENTRIES)
     for n in range(ACCOUNTS):
         grant = Entry(f"grant:{n}", Kind.GRANT, "lab", f"account{n}", 500_000 * GPU_HOUR, began, actor="root")
-        yield entry_row(grant.but(amount=grant.amount * max(1, count // ENTRIES)))
+        yield entry_row(grant.replace(amount=grant.amount * max(1, count // ENTRIES)))
     sessions = count // 3
     # Ready rows: to make an entry of each takes longer than to write it.
     ready = {}
     for gpus in (1, 2, 4):
         hold = Entry("", Kind.HOLD, "lab", "", 0, 0, gpus=(Gpus("a100", gpus),), partition="gpu", qos="normal")
-        kinds = (hold.but(reason="held"), hold.but(kind=Kind.CHARGE, nodes="n1"), hold.but(kind=Kind.RELEASE))
+        kinds = (
+            hold.replace(reason="held"),
+            hold.replace(kind=Kind.CHARGE, nodes="n1"),
+            hold.replace(kind=Kind.RELEASE),
+        )
         ready[gpus] = [entry_row(each) for each in kinds]
     for n in range(sessions):
         user, at = rng.randrange(USERS), began + n * (NOW - began) // sessions
@@ -190,7 +194,7 @@ def measure(name: str, engine: Engine, rows: str, count: int) -> None:
 
     def one_admit(n: int) -> None:
         who, account = person()
-        assert admit(context, f"{rows}-{n}", who, Ask(account, A100, 3600), "gpu", "normal").granted
+        assert admit(context, f"{rows}-{n}", who, QuotaRequest(account, A100, 3600), "gpu", "normal").granted
 
     took = timed(one_admit)
     figure("ledger_admit_p50", percentile(took, 0.5), "ms", **more)
@@ -198,10 +202,14 @@ def measure(name: str, engine: Engine, rows: str, count: int) -> None:
 
     def one_preview(_: int) -> None:
         who, account = person()
-        preview(context, who, [Ask(account, Gpus("a100", count), 3600) for count in range(1, 9)], "gpu", "normal")
+        preview(
+            context, who, [QuotaRequest(account, Gpus("a100", count), 3600) for count in range(1, 9)], "gpu", "normal"
+        )
 
     figure("ledger_preview_of_8_p99", percentile(timed(one_preview), 0.99), "ms", goal=100, **more)
-    figure("ledger_standing_p99", percentile(timed(lambda _: standing(context, *_who(person()))), 0.99), "ms", **more)
+    figure(
+        "ledger_standing_p99", percentile(timed(lambda _: quota_status(context, *_who(person()))), 0.99), "ms", **more
+    )
 
     def page(which: Filter, before: int = 0) -> None:
         with store.reading("lab") as reads:
@@ -249,7 +257,9 @@ def storm(context: LedgerContext, rows: str, more: dict[str, Any]) -> None:
 
     def start(n: int) -> bool:
         began = time.perf_counter()
-        found = admit(few, f"storm-{rows}-{n}", Person(f"new-{rows}"), Ask("account1", A100, 3600), "", "").granted
+        found = admit(
+            few, f"storm-{rows}-{n}", Person(f"new-{rows}"), QuotaRequest("account1", A100, 3600), "", ""
+        ).granted
         took.append(1000 * (time.perf_counter() - began))
         return found
 

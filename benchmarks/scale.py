@@ -121,14 +121,14 @@ class SpawnerOfMeasuredHub(SpawnerThatOnlyNotes):
     """Offers what our spawners offer, and starts nothing."""
 
     part: ClassVar[Any] = None
-    offered: ClassVar[Any] = parse_profiles(PROFILES)
+    offered_profiles: ClassVar[Any] = parse_profiles(PROFILES)
 
     async def shared(self) -> Any:
         return self.part
 
     async def offer(self) -> Offer:
         accounts = self.part.associations.accounts_of(self.user.name)
-        return Offer(self.offered, accounts, {"base": "Python"}, cluster=await self.part.look.cluster())
+        return Offer(self.offered_profiles, accounts, {"base": "Python"}, cluster=await self.part.look.cluster())
 
 
 class LoopThatIsWatched:
@@ -189,11 +189,11 @@ async def looks(hub: Hub, slurm: SlurmFromARecord, goal: float | None, more: dic
         reading.append(1000 * (read - began))
         passes.append(1000 * (end - read))
         whole.append(1000 * (end - began))
-    verdicts = [hub.keeper.verdict(session.id).standing for session in hub.book.open_sessions()]
+    verdicts = [hub.keeper.verdict(session.id).liveness for session in hub.book.open_sessions()]
     assert set(verdicts) == {Liveness.ALIVE}
     assert len(snapshot.ours) == len(verdicts)
     began = time.process_time()
-    for _ in snapshot.reading():
+    for _ in snapshot.read_in_steps():
         pass
     all_read = 1000 * (time.process_time() - began)
     eager = [1000 * in_full(answers[at], Separators.of(WORDS[at])) for at in (0, 1)]
@@ -212,7 +212,7 @@ async def whole_looks(hub: Hub, more: dict[str, Any]) -> None:
         await hub.watcher._look()  # from the command to who stands in line before those of ours that wait
         looked = time.process_time()
         cluster = await hub.look.cluster()
-        render_form(Offer(SpawnerOfMeasuredHub.offered, ("account0",), {"base": "Python"}, cluster=cluster))
+        render_form(Offer(SpawnerOfMeasuredHub.offered_profiles, ("account0",), {"base": "Python"}, cluster=cluster))
         asking.append(1000 * (looked - began))
         forms.append(1000 * (time.process_time() - looked))
     figure("scale_whole_look", median(asking[1:]), "ms of processor", **more)

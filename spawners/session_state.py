@@ -11,7 +11,7 @@ from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence, mark_sentence
 from carme_hub.domain.sessions.liveness import Liveness
 from carme_hub.domain.sessions.profile import MISSING_FOLDER
-from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session, SessionState
 from carme_hub.spawners.companions.companions import described
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.hub.shared import Shared, ready
@@ -54,7 +54,9 @@ class SessionStatus:
         if part is None:
             return ""
         for leaving in part.book.open_of(self.user.name, self.name):
-            if leaving.cancel_reason.startswith(MADE_WAY):  # its end is being looked up; that it ends is certain
+            if leaving.cancel_reason.startswith(
+                MAINTENANCE_STOP
+            ):  # its end is being looked up; that it ends is certain
                 why = leaving.cancel_reason
                 return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(part, leaving)}"
             if leaving.server_ended and not leaving.cancel_wanted:
@@ -66,7 +68,7 @@ class SessionStatus:
         if session is None or session.end_reason == STOPPED:
             return ""
         when = datetime.fromtimestamp(session.ended).astimezone()
-        refund = _refund(part, session) if session.end_reason.startswith(MADE_WAY) else ""
+        refund = _refund(part, session) if session.end_reason.startswith(MAINTENANCE_STOP) else ""
         return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}{refund}"
 
     @property
@@ -111,7 +113,7 @@ class SessionStatus:
         part = ready()
         for session in part.book.open_of(self.user.name, self.name) if part is not None else ():
             verdict = part.keeper.verdict(session.id) if part is not None else None
-            if session.state is SessionState.RUNNING and verdict is not None and verdict.standing is Liveness.UNKNOWN:
+            if session.state is SessionState.RUNNING and verdict is not None and verdict.liveness is Liveness.UNKNOWN:
                 whose = f"server “{self.name}”" if self.name else "server"
                 return f"Whether your {whose} still runs is not known at the moment. {verdict.reason}"
         return ""

@@ -20,30 +20,30 @@ from carme_hub.store.threads import in_store_thread
 
 from . import cancellation, changes, creation, maintenance, visibility, waitlist
 from .calendar import BookingRequest, Calendar
-from .context import Booker, BookingContext, FreeOfCharge, Money, NotAllowed, NotYours, OverBudget, TooFar, Unknown
+from .context import Booker, BookingContext, NoLedger, BookingLedger, NotAllowed, NotYours, OverBudget, TooFar, Unknown
 from .creation import BookingPreview, PreviewedTime
-from .occurrences import Which
+from .occurrences import SeriesScope
 from .rules import Rules
-from .visibility import SHOWN, Facts, NodeFacts, TypeFacts, View
+from .visibility import SHOWN, SupplySummary, NodeSummary, TypeSummary, ReservationView
 
 __all__ = [
     "SHOWN",
     "Booker",
     "BookingPreview",
     "Bookings",
-    "Facts",
-    "FreeOfCharge",
-    "Money",
-    "NodeFacts",
+    "SupplySummary",
+    "NoLedger",
+    "BookingLedger",
+    "NodeSummary",
     "NotAllowed",
     "NotYours",
     "OverBudget",
     "PreviewedTime",
     "TooFar",
-    "TypeFacts",
+    "TypeSummary",
     "Unknown",
-    "View",
-    "Which",
+    "ReservationView",
+    "SeriesScope",
 ]
 
 P = ParamSpec("P")
@@ -74,12 +74,12 @@ class Bookings:
         calendar: Calendar,
         *,
         rules: Callable[[Person, str], Rules],
-        money: Money,
+        ledger: BookingLedger,
         people: Callable[[str], Person] = Person,
         accounts: Callable[[str], Collection[str] | None] = _nobody_knows,
         on_change: Callable[[], None] = _nobody_told,
     ) -> None:
-        self._office = BookingContext(calendar, rules, money, people, accounts)
+        self._context = BookingContext(calendar, rules, ledger, people, accounts)
         self._on_change = on_change
 
     # -- booking ----------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Bookings:
     async def book(
         self,
         who: Booker,
-        wish: BookingRequest,
+        request: BookingRequest,
         recurrence: Recurrence | None = None,
         *,
         key: str = "",
@@ -101,17 +101,17 @@ class Bookings:
             wait: where it is taken, put it on the waitlist (a DRAFT with ``waits``) instead of refusing it; for what
                 comes once only.
         """
-        return await self._write(creation.book, who, wish, recurrence, key, wait)
+        return await self._write(creation.book, who, request, recurrence, key, wait)
 
     async def check(
-        self, who: Booker, wish: BookingRequest, recurrence: Recurrence | None = None, *, instead_of: str = ""
+        self, who: Booker, request: BookingRequest, recurrence: Recurrence | None = None, *, instead_of: str = ""
     ) -> BookingPreview:
         """Say what would come of booking it; nothing is written, and what is refused is said, not raised.
 
         Args:
             instead_of: id of the reservation that would be moved there; it is not in its own way.
         """
-        return await in_store_thread(creation.check, self._office, who, wish, recurrence, instead_of)
+        return await in_store_thread(creation.check, self._context, who, request, recurrence, instead_of)
 
     async def move(
         self,
@@ -122,7 +122,7 @@ class Bookings:
         period: Period | None = None,
         need: Need | None = None,
         title: str | None = None,
-        series: Which = "one",
+        series: SeriesScope = "one",
     ) -> tuple[Reservation, ...]:
         """Change when, how much or what it is called; return all that were changed.
 
@@ -136,7 +136,7 @@ class Bookings:
         """
         return await self._write(changes.move, who, id, version, changes.Change(period, need, title), series)
 
-    async def cancel(self, who: Booker, id: str, *, reason: str = "", series: Which = "one") -> tuple[Reservation, ...]:
+    async def cancel(self, who: Booker, id: str, *, reason: str = "", series: SeriesScope = "one") -> tuple[Reservation, ...]:
         """Take back what has not begun, and give back what has; return all that were changed.
 
         A maintenance that is cancelled is no problem to anybody any more.
@@ -176,34 +176,34 @@ class Bookings:
 
     async def get(self, who: Booker, id: str) -> Reservation:
         """Return a reservation that they may see whole; ``Unknown`` for others."""
-        return await in_store_thread(visibility.get, self._office, who, id)
+        return await in_store_thread(visibility.get, self._context, who, id)
 
     async def mine(self, who: Booker, since: float) -> tuple[Reservation, ...]:
         """Return what ends after a time and is theirs: booked by them, or for them, their group or account."""
-        return await in_store_thread(visibility.mine, self._office, who, since)
+        return await in_store_thread(visibility.mine, self._context, who, since)
 
-    async def between(self, who: Booker, period: Period, states: Collection[State] = SHOWN) -> tuple[View, ...]:
+    async def between(self, who: Booker, period: Period, states: Collection[State] = SHOWN) -> tuple[ReservationView, ...]:
         """Return what is booked within a period, by start; of what is none of their business, only that it is."""
-        return await in_store_thread(visibility.between, self._office, who, period, states)
+        return await in_store_thread(visibility.between, self._context, who, period, states)
 
     async def pending(self, who: Booker) -> tuple[Reservation, ...]:
         """Return what waits for an approval: all of it to an administrator, their own to others."""
-        return await in_store_thread(visibility.pending, self._office, who)
+        return await in_store_thread(visibility.pending, self._context, who)
 
     async def free(self, period: Period, types: Sequence[str] = ()) -> Mapping[str, tuple[tuple[Period, int], ...]]:
         """Return how many GPUs of each type (() = all) are free within a period, in parts one after the other."""
-        return await in_store_thread(visibility.free, self._office, period, types)
+        return await in_store_thread(visibility.free, self._context, period, types)
 
-    async def supply(self) -> Facts:
+    async def supply(self) -> SupplySummary:
         """Return what can be booked here at all, and what this Slurm cannot keep exactly."""
-        return await in_store_thread(visibility.supply, self._office)
+        return await in_store_thread(visibility.supply, self._context)
 
     def price(self, reservation: Reservation) -> int:
         """Return the milli-GPU-seconds of a reservation."""
-        return self._office.money.price(reservation)
+        return self._context.ledger.price(reservation)
 
     async def _write(self, work: Callable[..., T], *args: object) -> T:
-        done = await in_store_thread(work, self._office, *args)
+        done = await in_store_thread(work, self._context, *args)
         if done:  # nothing to promote is no change
             self._on_change()
         return done

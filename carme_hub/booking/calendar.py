@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
-from carme_hub.domain.calendar.capacity import Capacity, Need, OccupiedGpus, Place, Spot
+from carme_hub.domain.calendar.capacity import Capacity, GpuInventory, Need, OccupiedGpus, Place
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.calendar.profile_placement import misfit, places_for
+from carme_hub.domain.calendar.profile_placement import mismatch, places_for
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.errors import ProfileNotAllowed, Refused
@@ -21,9 +21,9 @@ from carme_hub.store.reservations import ReservationReads, ReservationStore, by_
 from carme_hub.store.threads import in_store_thread
 
 #: Seconds before and after the wanted time in which another one is looked for.
-AROUND = 7 * 86_400
+SEARCH_WINDOW = 7 * 86_400
 #: Conflicts of one booking that are told with what could be had instead; the others are told alone.
-EXPLAINED = 5
+MAX_EXPLAINED = 5
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Supply:
         partitions: of each node, with "" where jobs start that name none.
     """
 
-    spots: Sequence[Spot]
+    inventory: Sequence[GpuInventory]
     taken: Sequence[OccupiedGpus] = ()
     by_node: bool = False
     share: int = 100
@@ -50,20 +50,20 @@ class Supply:
     @cached_property
     def empty(self) -> Capacity:
         """All of it, while nobody has anything."""
-        return Capacity(self.spots, (), by_node=self.by_node, share=self.share)
+        return Capacity(self.inventory, (), by_node=self.by_node, share=self.share)
 
-    def open_to(self, profile: str, need: Need) -> frozenset[tuple[str, str]] | None:
+    def places_for_profile(self, profile: str, need: Need) -> frozenset[tuple[str, str]] | None:
         """Return the nodes on which sessions of a profile can have such seats, and of which types; None = all."""
         known = self.profiles.get(profile) if profile and self.profiles is not None else None
         if known is None:
             return None
-        if (key := (profile, need.gpus)) not in self._open_to:
-            spots = (replace(spot, alone=spot.alone or self.by_node) for spot in self.spots)
-            self._open_to[key] = places_for(known, need, spots, self.partitions)
-        return self._open_to[key]
+        if (key := (profile, need.gpus)) not in self._profile_places:
+            inventory = (replace(item, exclusive=item.exclusive or self.by_node) for item in self.inventory)
+            self._profile_places[key] = places_for(known, need, inventory, self.partitions)
+        return self._profile_places[key]
 
     @cached_property
-    def _open_to(self) -> dict[tuple[str, int], frozenset[tuple[str, str]]]:
+    def _profile_places(self) -> dict[tuple[str, int], frozenset[tuple[str, str]]]:
         return {}
 
 
@@ -122,7 +122,7 @@ class NoSuchGpus(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlacementRequest:
     """One time and what is needed then.
 
     Attributes:
@@ -139,7 +139,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Placement:
     """Where what was asked for can be, each time by its number, and what cannot be had."""
 
     places: Mapping[int, tuple[Place, ...]]
@@ -166,33 +166,33 @@ class Calendar:
     clock: Callable[[], float]
     new_id: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
 
-    async def book(self, wish: BookingRequest, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
+    async def book(self, request: BookingRequest, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
         """Book all times of a wish, by no rule and for no money: ``Bookings`` is the door for people.
 
         Raises:
             SlotTaken: one of them is not free; nothing is booked.
             NoSuchGpus: they never are.
         """
-        return await in_store_thread(self._book, wish, state)
+        return await in_store_thread(self._book, request, state)
 
-    async def conflicts(self, wish: BookingRequest) -> tuple[Conflict, ...]:
+    async def conflicts(self, request: BookingRequest) -> tuple[Conflict, ...]:
         """Return the times that could not be had now; nothing is written."""
-        return await in_store_thread(self._conflicts, wish)
+        return await in_store_thread(self._conflicts, request)
 
-    def _book(self, wish: BookingRequest, state: State) -> tuple[Reservation, ...]:
-        supply = self.supply_for(wish.need, profile=wish.profile, account=wish.account)
+    def _book(self, request: BookingRequest, state: State) -> tuple[Reservation, ...]:
+        supply = self.supply_for(request.need, profile=request.profile, account=request.account)
         with self.store.transaction(self.cluster) as writes:
-            fit = self.fit(writes, supply, asked(wish))
-            if fit.conflicts:
-                raise taken(fit.conflicts)
-            found = self.made(wish, fit, state)
+            find_places = self.find_places(writes, supply, asked(request))
+            if find_places.conflicts:
+                raise slot_taken(find_places.conflicts)
+            found = self.new_reservations(request, find_places, state)
             writes.add(found)
         return found
 
-    def _conflicts(self, wish: BookingRequest) -> tuple[Conflict, ...]:
-        supply = self.supply_for(wish.need, profile=wish.profile, account=wish.account)
+    def _conflicts(self, request: BookingRequest) -> tuple[Conflict, ...]:
+        supply = self.supply_for(request.need, profile=request.profile, account=request.account)
         with self.store.reading(self.cluster) as reads:
-            return self.fit(reads, supply, asked(wish)).conflicts
+            return self.find_places(reads, supply, asked(request)).conflicts
 
     # -- parts of a use case, within its transaction ------------------------------------------------------------------
 
@@ -211,24 +211,24 @@ class Calendar:
             known = ", ".join(f"{empty.total(type)} {type}" for type in empty.types) or "none"
             raise NoSuchGpus(f"{what} can never be booked here. GPUs that may be: {known}.")
         if profile and supply.profiles is not None:
-            _need_start(supply, need, profile, account)
+            _check_profile(supply, need, profile, account)
         return supply
 
     def capacity(
         self, reads: ReservationReads, supply: Supply, within: Period, without: Collection[str] = ()
     ) -> Capacity:
         """Return what is free within a period. ``without``: ids of what is about to be somewhere else."""
-        return _capacity(supply, within, reads.taken(within, without))
+        return _capacity(supply, within, reads.occupied(within, without))
 
-    def fit(
+    def find_places(
         self,
         reads: ReservationReads,
         supply: Supply,
-        wanted: Sequence[Asked],
+        wanted: Sequence[PlacementRequest],
         without: Collection[str] = (),
         *,
         allowed: Callable[[Period], bool] = anytime,
-    ) -> Fit:
+    ) -> Placement:
         """Return where all that is asked for can be at once, and what cannot be had.
 
         Args:
@@ -242,7 +242,7 @@ class Calendar:
             range(len(wanted)), key=lambda at: (not wanted[at].sure, not wanted[at].fixed, wanted[at].time.period)
         )
         periods = sorted({one.time.period for one in wanted if not one.sure})
-        known = dict(zip(periods, reads.taken_in(periods, without), strict=True))
+        known = dict(zip(periods, reads.occupied_in(periods, without), strict=True))
         for at in order:
             one = wanted[at]
             places = one.places if one.sure else _place(supply, known[one.time.period], more, one)
@@ -250,24 +250,28 @@ class Calendar:
                 missed.append(at)
             else:
                 found[at] = places
-                more += [place.taken(one.time.period) for place in places]
+                more += [place.occupied(one.time.period) for place in places]
         conflicts = [
-            self._explained(reads, supply, more, wanted[at], without, allowed)
-            if number < EXPLAINED
+            self._conflict(reads, supply, more, wanted[at], without, allowed)
+            if number < MAX_EXPLAINED
             else Conflict(wanted[at].time)
             for number, at in enumerate(sorted(missed, key=lambda at: wanted[at].time.period))
         ]
-        return Fit(found, tuple(conflicts))
+        return Placement(found, tuple(conflicts))
 
-    def made(self, wish: BookingRequest, fit: Fit, state: State, *, actor: str = "") -> tuple[Reservation, ...]:
+    def new_reservations(
+        self, request: BookingRequest, find_places: Placement, state: State, *, actor: str = ""
+    ) -> tuple[Reservation, ...]:
         """Return the reservations of a wish all of whose times have places."""
-        series = self.new_id() if len(wish.times) > 1 else ""
-        times = sorted(enumerate(wish.times), key=lambda each: each[1].period)
-        return tuple(self.reservation(wish, time, fit.places[at], state, series, actor) for at, time in times)
+        series = self.new_id() if len(request.times) > 1 else ""
+        times = sorted(enumerate(request.times), key=lambda each: each[1].period)
+        return tuple(
+            self.new_reservation(request, time, find_places.places[at], state, series, actor) for at, time in times
+        )
 
-    def reservation(
+    def new_reservation(
         self,
-        wish: BookingRequest,
+        request: BookingRequest,
         time: Time,
         places: tuple[Place, ...],
         state: State,
@@ -279,43 +283,43 @@ class Calendar:
         made = Reservation(
             id=self.new_id(),
             cluster=self.cluster,
-            owner=wish.owner,
-            account=wish.account,
-            title=wish.title,
-            need=wish.need,
+            owner=request.owner,
+            account=request.account,
+            title=request.title,
+            need=request.need,
             period=time.period,
             places=places,
             state=state,
             created=now,
-            users=wish.users,
-            group=wish.group,
-            everybody=wish.everybody,
-            profile=wish.profile,
-            zone=wish.zone,
+            users=request.users,
+            group=request.group,
+            everybody=request.everybody,
+            profile=request.profile,
+            zone=request.zone,
             series=series,
             occurrence=time.occurrence,
             changed=now,
-            actor=actor or wish.owner,
+            actor=actor or request.owner,
         )
         return by_license(made, self.store.licenses)
 
-    def _explained(
+    def _conflict(
         self,
         reads: ReservationReads,
         supply: Supply,
         more: Sequence[OccupiedGpus],
-        one: Asked,
+        one: PlacementRequest,
         without: Collection[str],
         allowed: Callable[[Period], bool],
     ) -> Conflict:
         """``more``: what other times of the same booking take, which may overlap each other."""
         time, need = one.time, one.need
-        start, end = time.period.start - AROUND, time.period.end + AROUND
+        start, end = time.period.start - SEARCH_WINDOW, time.period.end + SEARCH_WINDOW
         within = Period(max(start, min(int(self.clock()), time.period.start)), end)
-        capacity = _capacity(supply, within, reads.taken(within, without), more)
+        capacity = _capacity(supply, within, reads.occupied(within, without), more)
         if one.fixed:
-            return Conflict(time, _longest(capacity, one, within, allowed))
-        capacity = capacity.only(supply.open_to(one.profile, need))
+            return Conflict(time, _shortened(capacity, one, within, allowed))
+        capacity = capacity.restricted_to(supply.places_for_profile(one.profile, need))
         times = capacity.other_times(need, time.period, within, allowed=allowed)
         if not allowed(time.period):
             return Conflict(time, times)
@@ -324,28 +328,28 @@ class Calendar:
         return Conflict(time, times, fewer.seats if fewer else 0, types)
 
 
-def asked(wish: BookingRequest) -> tuple[Asked, ...]:
+def asked(request: BookingRequest) -> tuple[PlacementRequest, ...]:
     """Return a wish as its times."""
-    return tuple(Asked(time, wish.need, profile=wish.profile) for time in wish.times)
+    return tuple(PlacementRequest(time, request.need, profile=request.profile) for time in request.times)
 
 
-def taken(conflicts: Sequence[Conflict], done: str = "booked") -> SlotTaken:
+def slot_taken(conflicts: Sequence[Conflict], done: str = "booked") -> SlotTaken:
     """Return the refusal of what is not free; ``done``: what was not done with it."""
     when = "that time" if len(conflicts) == 1 else f"{len(conflicts)} of the times"
     return SlotTaken(f"These GPUs are not free at {when}. Nothing was {done}.", conflicts)
 
 
-def _need_start(supply: Supply, need: Need, slug: str, account: str) -> None:
+def _check_profile(supply: Supply, need: Need, slug: str, account: str) -> None:
     """Refuse what sessions of a profile can never start with."""
     known = supply.profiles or {}
     if slug not in known:
         raise ProfileNotAllowed(f"There is no profile {slug}. Profiles are: {', '.join(sorted(known)) or 'none'}.")
-    if sentence := misfit(known[slug], need, account):
+    if sentence := mismatch(known[slug], need, account):
         raise ProfileNotAllowed(sentence)
-    where = supply.open_to(slug, need)
-    if supply.empty.only(where).place(need, Period(0, 1)) is None:
+    where = supply.places_for_profile(slug, need)
+    if supply.empty.restricted_to(where).place(need, Period(0, 1)) is None:
         what = f"{need.seats} × {need.gpus or 'a whole node of'} {need.type}"
-        there = {spot.node for spot in supply.spots if spot.type == need.type}
+        there = {item.node for item in supply.inventory if item.type == need.type}
         some = len(there & {node for node, type in where or () if type == need.type})
         on = f"{some} of the {len(there)} nodes with {need.type} only" if some else f"no node with {need.type}"
         name = known[slug].display_name
@@ -357,24 +361,26 @@ def _capacity(
 ) -> Capacity:
     """Return what is free within a period, of which ``taken`` is all that is booked then."""
     others = (each for each in (*supply.taken, *more) if each.period.overlaps(within))
-    return supply.empty.but((*taken, *others))
+    return supply.empty.with_occupied((*taken, *others))
 
 
 def _place(
-    supply: Supply, taken: Sequence[OccupiedGpus], more: Sequence[OccupiedGpus], one: Asked
+    supply: Supply, taken: Sequence[OccupiedGpus], more: Sequence[OccupiedGpus], one: PlacementRequest
 ) -> tuple[Place, ...] | None:
     period = one.time.period
     capacity = _capacity(supply, period, taken, more)
-    where = supply.open_to(one.profile, one.need)
+    where = supply.places_for_profile(one.profile, one.need)
     stays = one.fixed or where is None or all((place.node, place.type) in where for place in one.places)
     if one.places and stays and capacity.fits(one.places, period):
         return one.places
-    return None if one.fixed else capacity.only(where).place(one.need, period)
+    return None if one.fixed else capacity.restricted_to(where).place(one.need, period)
 
 
-def _longest(capacity: Capacity, one: Asked, within: Period, allowed: Callable[[Period], bool]) -> tuple[Period, ...]:
+def _shortened(
+    capacity: Capacity, one: PlacementRequest, within: Period, allowed: Callable[[Period], bool]
+) -> tuple[Period, ...]:
     """Return until when it can keep its places, as the period from its start; () where not at all."""
     start = one.time.period.start
-    ends = (part.start for part, _ in reversed(capacity.band(one.need.type, within)))
+    ends = (part.start for part, _ in reversed(capacity.free_over_time(one.need.type, within)))
     shorter = (Period(start, end) for end in ends if start < end < one.time.period.end)
     return tuple(islice((each for each in shorter if capacity.fits(one.places, each) and allowed(each)), 1))

@@ -17,11 +17,11 @@ from carme_hub.domain.quotas.booking_rules import needs_approval
 from carme_hub.store.reservations import ConcurrentChange, ReservationWrites
 
 from . import maintenance
-from .calendar import Asked, Time, taken
+from .calendar import PlacementRequest, Time, slot_taken
 from .context import Booker, BookingContext, NotAllowed, OverBudget, booking_of, has_begun, share_of
-from .occurrences import FINAL, Which, chosen, step, stepped
+from .occurrences import FINAL, SeriesScope, in_scope, shift_to, shifted
 from .rules import Rules
-from .validation import need_account, period_asked, title_of
+from .validation import check_account, validated_period, title_of
 
 _BEGUN = "“{title}” has begun: only its end can be moved, since running jobs cannot."
 
@@ -59,41 +59,41 @@ def grows(old: Reservation, period: Period, need: Need) -> bool:
     return not (smaller and _within(period, old.period))
 
 
-def asked_again(old: Reservation, period: Period, need: Need, now: int) -> Asked:
+def moved_placement(old: Reservation, period: Period, need: Need, now: int) -> PlacementRequest:
     """Return what is asked for by moving a reservation there."""
     time, same = Time(period, old.occurrence), need == old.need
     sure = same and bool(old.places) and _within(period, old.period)
     places, fixed = old.places if same else (), same and has_begun(old, now)
-    return Asked(time, need, places, fixed=fixed, sure=sure, profile=old.profile)
+    return PlacementRequest(time, need, places, fixed=fixed, sure=sure, profile=old.profile)
 
 
 def move(
-    office: BookingContext, who: Booker, id: str, version: int, change: Change, which: Which
+    context: BookingContext, who: Booker, id: str, version: int, change: Change, which: SeriesScope
 ) -> tuple[Reservation, ...]:
     """Change a reservation, or several of its booking; see ``Bookings.move``."""
-    now = office.now()
-    with office.writing() as writes:
-        one = office.to_change(writes, who, id)
+    now = context.now()
+    with context.writing() as writes:
+        one = context.get_changeable(writes, who, id)
         if one.version != version:
             raise ConcurrentChange("The reservation was changed meanwhile. Look at it again.")
         moves = [each for each in _moves(writes, one, change, which, now) if each.new != each.old]
         if one.kind is Kind.MAINTENANCE:
-            return (maintenance.moved(office, writes, one, moves[0].new, now, who.name),) if moves else (one,)
-        rules = office.rules(office.person(who, one.owner), one.account)
+            return (maintenance.moved(context, writes, one, moves[0].new, now, who.name),) if moves else (one,)
+        rules = context.rules(context.person(who, one.owner), one.account)
         periods = [each.new.period for each in moves if each.grows]
         if periods:
-            need_account(who, one.account)
-            office.need_allowed(writes, rules, one.owner, periods, booking_of(one), now)
-        moves = _placed(office, writes, one, moves, rules, now)
-        moves = _approved(office, writes, who, one, moves, rules, now)
+            check_account(who, one.account)
+            context.check_rules(writes, rules, one.owner, periods, booking_of(one), now)
+        moves = _placed(context, writes, one, moves, rules, now)
+        moves = _approved(context, writes, who, one, moves, rules, now)
         moves.sort(
-            key=lambda each: office.money.price(each.new) - office.money.price(each.old)
+            key=lambda each: context.ledger.price(each.new) - context.ledger.price(each.old)
         )  # what is given back first
-        found = [_written(office, writes, who, each, now) for each in moves]
+        found = [_written(context, writes, who, each, now) for each in moves]
         if periods and any(each.state is State.PENDING for each in found):
             whole = writes.of_series(one.series) if one.series else found
             waiting = [each for each in whole if each.state is State.PENDING and each.period.end > now]
-            office.could_hold(writes, waiting, office.person(who, one.owner), who.name)
+            context.check_hold(writes, waiting, context.person(who, one.owner), who.name)
     return tuple(sorted(found, key=lambda each: each.period)) or (one,)
 
 
@@ -110,45 +110,45 @@ def moved_to(one: Reservation, period: Period | None, need: Need | None, now: in
         raise NotPossible(_BEGUN.format(title=one.title))
     if period.end <= now:
         raise NotPossible("It would be over by now. To end it at once, give it back.")
-    return period_asked(period, now, begun=one.period.start if begun else 0)
+    return validated_period(period, now, begun=one.period.start if begun else 0)
 
 
-def _moves(writes: ReservationWrites, one: Reservation, change: Change, which: Which, now: int) -> list[_Move]:
+def _moves(writes: ReservationWrites, one: Reservation, change: Change, which: SeriesScope, now: int) -> list[_Move]:
     """Return all that are meant, with what each is to be."""
     period = moved_to(one, change.period, change.need, now)
     title = one.title if change.title is None else title_of(change.title)
-    by, found = step(one, period), []
-    for each in chosen(writes, one, which):
-        new = each.but(title=title if change.title is not None else each.title)
+    by, found = shift_to(one, period), []
+    for each in in_scope(writes, one, which):
+        new = each.replace(title=title if change.title is not None else each.title)
         if each.id == one.id:
-            new = new.but(period=period, need=change.need or one.need)
+            new = new.replace(period=period, need=change.need or one.need)
         elif not has_begun(each, now):  # what takes place now is not moved along with the others
-            new = new.but(need=change.need or each.need)
+            new = new.replace(need=change.need or each.need)
             if period != one.period:
-                new = new.but(period=period_asked(stepped(each, by), now))
+                new = new.replace(period=validated_period(shifted(each, by), now))
         found.append(_Move(each, new))
     return found
 
 
 def _placed(
-    office: BookingContext, writes: ReservationWrites, one: Reservation, moves: Sequence[_Move], rules: Rules, now: int
+    context: BookingContext, writes: ReservationWrites, one: Reservation, moves: Sequence[_Move], rules: Rules, now: int
 ) -> list[_Move]:
     """Give all that holds GPUs places for its new time, or refuse the whole."""
     some = [each for each in moves if each.placed and each.old.state in HOLDING]
-    wanted = [asked_again(each.old, each.new.period, each.new.need, now) for each in some]
-    supply = office.calendar.supply()
+    wanted = [moved_placement(each.old, each.new.period, each.new.need, now) for each in some]
+    supply = context.calendar.supply()
     for need, profile in {(each.need, each.profile) for each in wanted if not each.sure}:
-        supply = office.calendar.supply_for(need, share_of(rules), profile=profile, account=one.account)
-    allowed = office.allowing(writes, rules, one.owner, booking_of(one), now)
-    fit = office.calendar.fit(writes, supply, wanted, {each.old.id for each in some}, allowed=allowed)
-    if fit.conflicts:
-        raise taken(fit.conflicts, "changed")
-    places = {each.old.id: fit.places[at] for at, each in enumerate(some)}
-    return [_Move(each.old, each.new.but(places=places.get(each.old.id, each.old.places))) for each in moves]
+        supply = context.calendar.supply_for(need, share_of(rules), profile=profile, account=one.account)
+    allowed = context.period_filter(writes, rules, one.owner, booking_of(one), now)
+    placement = context.calendar.find_places(writes, supply, wanted, {each.old.id for each in some}, allowed=allowed)
+    if placement.conflicts:
+        raise slot_taken(placement.conflicts, "changed")
+    places = {each.old.id: placement.places[at] for at, each in enumerate(some)}
+    return [_Move(each.old, each.new.replace(places=places.get(each.old.id, each.old.places))) for each in moves]
 
 
 def _approved(
-    office: BookingContext,
+    context: BookingContext,
     writes: ReservationWrites,
     who: Booker,
     one: Reservation,
@@ -160,25 +160,25 @@ def _approved(
     ours = {each.old.id for each in moves}
     others = [each for each in writes.of_series(one.series) if each.id not in ours] if one.series else []
     whole = [each for each in (*others, *(each.new for each in moves)) if each.state in HOLDING]
-    asks = not who.admin and needs_approval(rules.rule, sum(office.money.price(each) for each in whole))
+    asks = not who.admin and needs_approval(rules.rule, sum(context.ledger.price(each) for each in whole))
     found = []
     for each in moves:
         if asks and each.grows and each.old.state in HOLDING:
             if has_begun(each.old, now):
                 raise NotAllowed("That has to be approved, and it has begun. Ask an administrator to change it.")
-            each = _Move(each.old, each.new.but(state=State.PENDING, reason=""))
+            each = _Move(each.old, each.new.replace(state=State.PENDING, reason=""))
         found.append(each)
     return found
 
 
-def _written(office: BookingContext, writes: ReservationWrites, who: Booker, each: _Move, now: int) -> Reservation:
+def _written(context: BookingContext, writes: ReservationWrites, who: Booker, each: _Move, now: int) -> Reservation:
     """Write one, and hold for it as it is now."""
     old, new = each.old, each.new
-    new = new.but(version=old.version + 1, changed=office.calendar.clock(), actor=who.name)
+    new = new.replace(version=old.version + 1, changed=context.calendar.clock(), actor=who.name)
     if each.placed:
-        new = new.but(problem=maintenance.problem_left(writes, old, new, now))
+        new = new.replace(problem=maintenance.problem_left(writes, old, new, now))
         if new.state in HOLDING:
-            sentence = office.money.change(writes.ledger, new, office.person(who, new.owner), who.name)
+            sentence = context.ledger.change(writes.ledger, new, context.person(who, new.owner), who.name)
             if sentence:
                 raise OverBudget(sentence)
     writes.save(new)

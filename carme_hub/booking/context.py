@@ -69,19 +69,19 @@ class OverBudget(Refused):
     reason = "over-budget"
 
 
-class SlotClosing(Protocol):
+class BookingSettlement(Protocol):
     """What ends the money of a booking, in the transaction that writes the booking."""
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         """Release all that is held for a booking that will not be. Nothing held is no error."""
         ...
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         """Settle a booking that has ended or was given back in its time: charge what is to be, release the rest."""
         ...
 
 
-class Money(SlotClosing, Protocol):
+class BookingLedger(BookingSettlement, Protocol):
     """Who keeps GPU time; all is written in the transaction that writes the booking. A refusal has written nothing."""
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
@@ -100,7 +100,7 @@ class Money(SlotClosing, Protocol):
         ...
 
 
-class FreeOfCharge:
+class NoLedger:
     """The money of a hub that keeps no ledger."""
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:  # noqa: ARG002
@@ -111,10 +111,10 @@ class FreeOfCharge:
         """Grant it."""
         return ""
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         """Do nothing."""
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         """Do nothing."""
 
     def price(self, reservation: Reservation) -> int:
@@ -153,7 +153,7 @@ class BookingContext:
 
     calendar: Calendar
     rules: Callable[[Person, str], Rules]
-    money: Money
+    ledger: BookingLedger
     people: Callable[[str], Person]
     accounts: Callable[[str], Collection[str] | None]
 
@@ -178,7 +178,7 @@ class BookingContext:
         """Return the owner with their groups and roles."""
         return who.person if owner == who.user else self.people(owner)
 
-    def need_allowed(
+    def check_rules(
         self, reads: ReservationReads, rules: Rules, owner: str, periods: Iterable[Period], booking: str, now: int
     ) -> None:
         """Refuse periods that the rules do not let an owner book. ``booking``: the one that they belong to."""
@@ -189,7 +189,7 @@ class BookingContext:
                 far = rules.may_book and ahead is not None and period.start - now > ahead
                 raise (TooFar if far else NotAllowed)(sentence)
 
-    def allowing(
+    def period_filter(
         self, reads: ReservationReads, rules: Rules, owner: str, booking: str, now: int
     ) -> Callable[[Period], bool]:
         """Return whether the rules let an owner book a period, for what is offered to them."""
@@ -200,7 +200,7 @@ class BookingContext:
 
         return lambda period: not refused(rules, period, booking=booking, mine=mine(), now=now)
 
-    def promised(
+    def confirmed_or_pending(
         self,
         writes: ReservationWrites,
         found: Sequence[Reservation],
@@ -211,24 +211,24 @@ class BookingContext:
         actor: str,
     ) -> tuple[Reservation, ...]:
         """Return a whole new booking as it is to be written: confirmed and held for, or pending."""
-        price = sum(self.money.price(each) for each in found)
+        price = sum(self.ledger.price(each) for each in found)
         if not admin and needs_approval(rules.rule, price):
-            self.could_hold(writes, found, person, actor)
-            return tuple(each.but(state=State.PENDING) for each in found)
+            self.check_hold(writes, found, person, actor)
+            return tuple(each.replace(state=State.PENDING) for each in found)
         self.hold(writes, found, person, actor)
         return tuple(found)
 
     def hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
         """Hold GPU time for all times of a booking, or refuse it."""
-        if sentence := self.money.hold(writes.ledger, booking, person, actor):
+        if sentence := self.ledger.hold(writes.ledger, booking, person, actor):
             raise OverBudget(sentence)
 
-    def could_hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
+    def check_hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
         """Refuse what could not be held for if it were approved now: it keeps its GPUs from others meanwhile."""
         with writes.ledger.trial():
-            self.hold(writes, [each.but(state=State.CONFIRMED) for each in booking], person, actor)
+            self.hold(writes, [each.replace(state=State.CONFIRMED) for each in booking], person, actor)
 
-    def need_member(self, user: str, account: str) -> None:
+    def check_member(self, user: str, account: str) -> None:
         """Refuse what is booked by itself later, and never would be: its owner is not in the account."""
         known = self.accounts(user)
         if known is not None and account not in known:
@@ -236,14 +236,14 @@ class BookingContext:
                 f"{user} is no member of {account[:60]}, and what waits is booked for members alone. Take what is free."
             )
 
-    def to_change(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
+    def get_changeable(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
         """Return a reservation that they may change, or refuse it."""
-        found = self.to_see(reads, who, id)
+        found = self.get_visible(reads, who, id)
         if not may_change(who, found):
             raise NotYours(f"“{found.title}” was booked by {found.owner}. Only they and administrators may change it.")
         return found
 
-    def to_see(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
+    def get_visible(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
         """Return a reservation that they may see whole, or say that there is none."""
         found = reads.get(id)
         if found is None or not may_see(who, found):

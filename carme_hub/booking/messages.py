@@ -127,9 +127,9 @@ def not_exact(supply: Supply) -> str:
     if supply.by_node:
         return f"{WHOLE_NODES}: a booking of some of a node's GPUs takes the node with all of them."
     found = []
-    if alone := sorted({spot.node for spot in supply.spots if spot.alone}):
-        found.append(f"{SHARED_NODES}, since Slurm lets shards run on reserved GPUs: {listed(alone)}.")
-    if not all(spot.alone for spot in supply.spots):
+    if exclusive := sorted({item.node for item in supply.inventory if item.exclusive}):
+        found.append(f"{SHARED_NODES}, since Slurm lets shards run on reserved GPUs: {listed(exclusive)}.")
+    if not all(item.exclusive for item in supply.inventory):
         found.append(NO_MEMORY)
     return " ".join(found)
 

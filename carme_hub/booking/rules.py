@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule, ExistingBooking, refusal, strictest
 from carme_hub.domain.quotas.policy import Policy, permissions
-from carme_hub.domain.quotas.rules import Person, Who, applying
+from carme_hub.domain.quotas.rules import Person, Who, applicable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Rules:
 
 def rules_for(policy: Policy, person: Person, account: str, now: float, usual: BookingRule) -> Rules:
     """Return what the policy's rules in force come to; ``usual`` counts where they say nothing."""
-    applied = applying(policy.quotas, person, account)
+    applied = applicable(policy.quotas, person, account)
     said = [one.quota.booking for one in applied if one.quota.booking and one.quota.in_force(now)]
     return Rules(permissions(applied, now).may_book, strictest(said, usual), policy.blackouts, policy.zone)
 

@@ -21,11 +21,11 @@ from .context import BadBooking, Booker, BookingContext, may_change, may_see, ti
 #: States that a calendar shows.
 SHOWN = HOLDING | {State.ENDED, State.RELEASED}
 #: Seconds that are looked at at once: a year and some.
-LONGEST = 400 * 86_400
+MAX_PERIOD = 400 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ReservationView:
     """A reservation as somebody may see it.
 
     Attributes:
@@ -46,7 +46,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class TypeFacts:
+class TypeSummary:
     """GPUs of one type: how many there are, the most of them that one seat may have, and how many may be booked."""
 
     type: str
@@ -56,7 +56,7 @@ class TypeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeSummary:
     """A node that can be booked: its GPUs by type."""
 
     name: str
@@ -64,7 +64,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SupplySummary:
     """What can be booked at all.
 
     Attributes:
@@ -72,65 +72,65 @@ class Facts:
         share: percent of each type that may be booked at one moment. by_license: whether Slurm keeps their number only.
     """
 
-    types: tuple[TypeFacts, ...]
-    nodes: tuple[NodeFacts, ...]
+    types: tuple[TypeSummary, ...]
+    nodes: tuple[NodeSummary, ...]
     by_node: bool
     share: int
     note: str
     by_license: bool = False
 
 
-def get(office: BookingContext, who: Booker, id: str) -> Reservation:
+def get(context: BookingContext, who: Booker, id: str) -> Reservation:
     """Return one whole."""
-    with office.reading() as reads:
-        return office.to_see(reads, who, id)
+    with context.reading() as reads:
+        return context.get_visible(reads, who, id)
 
 
-def mine(office: BookingContext, who: Booker, since: float) -> tuple[Reservation, ...]:
+def mine(context: BookingContext, who: Booker, since: float) -> tuple[Reservation, ...]:
     """Return what is theirs, or for them. What is not certain yet is its owner's alone."""
-    with office.reading() as reads:
+    with context.reading() as reads:
         found = reads.concerning(who.user, who.accounts, who.person.groups, since)
     return tuple(each for each in found if may_see(who, each))
 
 
-def between(office: BookingContext, who: Booker, period: Period, states: Collection[State]) -> tuple[View, ...]:
+def between(context: BookingContext, who: Booker, period: Period, states: Collection[State]) -> tuple[ReservationView, ...]:
     """Return views of what is booked within a period; what takes nothing from others concerns no others."""
-    need_sensible(period)
-    with office.reading() as reads:
+    check_period(period)
+    with context.reading() as reads:
         found = [each for each in reads.overlapping(period, states) if each.state in SHOWN or may_see(who, each)]
     return tuple(_view(who, each, there) for each in found if (there := time_taken(each)) and there.overlaps(period))
 
 
-def pending(office: BookingContext, who: Booker) -> tuple[Reservation, ...]:
+def pending(context: BookingContext, who: Booker) -> tuple[Reservation, ...]:
     """Return what waits for an approval."""
-    with office.reading() as reads:
+    with context.reading() as reads:
         found = reads.in_states({State.PENDING})
     return tuple(each for each in found if who.admin or each.owner == who.user)
 
 
-def free(office: BookingContext, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
+def free(context: BookingContext, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
     """Return how many GPUs are free, by type."""
-    need_sensible(period)
-    supply = office.calendar.supply()
-    with office.reading() as reads:
-        capacity = office.calendar.capacity(reads, supply, period)
+    check_period(period)
+    supply = context.calendar.supply()
+    with context.reading() as reads:
+        capacity = context.calendar.capacity(reads, supply, period)
     if unknown := sorted(set(types) - set(capacity.types)):
         raise NoSuchGpus(f"There is no GPU of type {unknown[0][:60]!r} here that can be booked.")
-    return {type: capacity.band(type, period) for type in types or capacity.types}
+    return {type: capacity.free_over_time(type, period) for type in types or capacity.types}
 
 
-def supply(office: BookingContext) -> Facts:
+def supply(context: BookingContext) -> SupplySummary:
     """Return what can be booked at all."""
-    known = office.calendar.supply()
-    capacity, nodes = Capacity(known.spots, ()), defaultdict[str, dict[str, int]](dict)
-    for spot in known.spots:
-        nodes[spot.node][spot.type] = spot.count
-    return Facts(
+    known = context.calendar.supply()
+    capacity, nodes = Capacity(known.inventory, ()), defaultdict[str, dict[str, int]](dict)
+    for item in known.inventory:
+        nodes[item.node][item.type] = item.count
+    return SupplySummary(
         tuple(
-            TypeFacts(type, capacity.total(type), capacity.room(type), capacity.total(type) * known.share // 100)
+            TypeSummary(type, capacity.total(type), capacity.largest_node(type), capacity.total(type) * known.share // 100)
             for type in capacity.types
         ),
-        tuple(NodeFacts(name, nodes[name]) for name in sorted(nodes)),
+        tuple(NodeSummary(name, nodes[name]) for name in sorted(nodes)),
         known.by_node,
         known.share,
         messages.not_exact(known),
@@ -138,15 +138,15 @@ def supply(office: BookingContext) -> Facts:
     )
 
 
-def need_sensible(period: Period) -> None:
+def check_period(period: Period) -> None:
     """Refuse to look at more than a calendar shows."""
-    if period.length > LONGEST:
-        raise BadBooking(f"At most {LONGEST // 86_400} days are looked at at once.")
+    if period.length > MAX_PERIOD:
+        raise BadBooking(f"At most {MAX_PERIOD // 86_400} days are looked at at once.")
 
 
-def _view(who: Booker, reservation: Reservation, period: Period) -> View:
+def _view(who: Booker, reservation: Reservation, period: Period) -> ReservationView:
     groups, seen = who.person.groups, may_see(who, reservation)
-    return View(
+    return ReservationView(
         period,
         reservation.state,
         reservation.kind,

@@ -35,7 +35,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ScalingCurve:
     """One curve.
 
     Attributes:
@@ -78,7 +78,7 @@ class Measured:
         up_to = f", up to {self.fastest}; more are slower" if percent > 0 and 0 < self.fastest < self.most else ""
         return f"Ask for {self.ranks}, not {self.most}{at}: beyond {self.ranks} each further {unit} {more}{up_to}."
 
-    def doubt(self) -> str:
+    def caveat(self) -> str:
         """Return why it may not be so, "" where there is no reason."""
         if self.repeats < 2:
             return "It was measured once."
@@ -90,7 +90,7 @@ class Measured:
         return {name: value[name] for name in value if name not in ("image", "script")}
 
     @classmethod
-    def from_value(cls, image: str, script: str, value: Mapping[str, Any]) -> Measured:
+    def from_value(cls, image: str, script: str, value: Mapping[str, Any]) -> ScalingCurve:
         """Return what was stored."""
         points = tuple(Point(**point) for point in value["points"])
         return cls(image=image, script=script, **{**value, "points": points})

@@ -25,7 +25,7 @@ else:  # signal, socket, json and contextlib import enum and re, which costs eac
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 BLOCKED = {*FORWARDED, signal.SIGCHLD, signal.SIGIO}
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-LOOK_EVERY, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
+POLL_INTERVAL, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 
 
@@ -72,7 +72,7 @@ def descendants(of: int) -> "List[int]":
     return found[1:]
 
 
-def is_first_of_namespace(pid: int) -> bool:
+def is_namespace_init(pid: int) -> bool:
     """Return whether a process is the first of a pid namespace."""
     with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in file)
@@ -115,7 +115,7 @@ def spawn(argv: "Sequence[str]", environ: "Dict[str, str]", prepare: "Callable[[
     Raises:
         OSError: it cannot be executed.
     """
-    hear, tell = os.pipe()  # closed by execve(2), as all that Python opens
+    reader, writer = os.pipe()  # closed by execve(2), as all that Python opens
     pid = os.fork()
     if not pid:
         error = 0
@@ -126,17 +126,17 @@ def spawn(argv: "Sequence[str]", environ: "Dict[str, str]", prepare: "Callable[[
             prepare()
             os.set_inheritable(keep, True)
             for name in os.listdir("/proc/self/fd"):  # what Slurm left open too
-                if int(name) > 2 and int(name) not in (keep, tell):
+                if int(name) > 2 and int(name) not in (keep, writer):
                     with suppress(OSError):
                         os.close(int(name))
             os.execvpe(argv[0], list(argv), environ)
         except OSError as failed:
             error = failed.errno or errno.ENOEXEC
         finally:
-            os.write(tell, str(error or errno.EIO).encode())
+            os.write(writer, str(error or errno.EIO).encode())
             os._exit(127)
-    os.close(tell)
-    with os.fdopen(hear) as answer:
+    os.close(writer)
+    with os.fdopen(reader) as answer:
         failed_with = answer.read()
     if failed_with:
         os.waitpid(pid, 0)
@@ -188,17 +188,17 @@ class Supervisor:
     def __init__(
         self,
         plan: "Dict[str, Any]",
-        look: "Callable[[], None]",
-        every: float = LOOK_EVERY,
-        beside: "Optional[SocketActivated]" = None,
+        poll: "Callable[[], None]",
+        poll_interval: float = POLL_INTERVAL,
+        socket_program: "Optional[SocketActivated]" = None,
     ) -> None:
-        self.plan, self.way, self.look = plan, plan.get("supervise", "child"), look
-        self.every, self.beside = every, beside
+        self.plan, self.mode, self.poll = plan, plan.get("supervise", "child"), poll
+        self.poll_interval, self.socket_program = poll_interval, socket_program
         passed = {name: os.environ[name] for name in plan.get("pass_env", ()) if name in os.environ}
         self.environ = {**plan.get("environ", {}), **passed}
-        self.pid = self.inner = self.owed = 0
+        self.pid = self.inner = self.pending_signal = 0
         self.ended = {}  # type: Dict[int, int]
-        self.ends_at = 0.0
+        self.grace_ends = 0.0
 
     def run(self) -> int:
         """Start the runtime and return the payload's exit status."""
@@ -207,29 +207,29 @@ class Supervisor:
         self.start()
         while True:
             # Podman's monitor dies of Slurm's TERM, its client then ends too early: the payload, ours now, goes on.
-            goes_on = self.way == "podman" and (self.payload() or os.path.exists(f"/proc/{self.inner}"))  # or a zombie
+            goes_on = self.mode == "podman" and (self.payload() or os.path.exists(f"/proc/{self.inner}"))  # or a zombie
             self.ended.update(reap())
             if self.pid in self.ended and not goes_on:
-                status = self.ended.get(self.inner if self.way == "podman" else self.pid, self.ended[self.pid])
+                status = self.ended.get(self.inner if self.mode == "podman" else self.pid, self.ended[self.pid])
                 return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            self.look()
-            wait = self.every if not self.ends_at else max(0.01, self.ends_at - time.monotonic())
-            wait = min(wait, 0.1) if self.owed or (self.way == "podman" and not self.inner) else wait
+            self.poll()
+            wait = self.poll_interval if not self.grace_ends else max(0.01, self.grace_ends - time.monotonic())
+            wait = min(wait, 0.1) if self.pending_signal or (self.mode == "podman" and not self.inner) else wait
             got = signal.sigtimedwait(BLOCKED, wait)
-            if got and got.si_signo == signal.SIGIO and self.beside:
-                self.beside.start(self.prepare)
-            number = got.si_signo if got and got.si_signo in FORWARDED else self.owed
+            if got and got.si_signo == signal.SIGIO and self.socket_program:
+                self.socket_program.start(self.prepare)
+            number = got.si_signo if got and got.si_signo in FORWARDED else self.pending_signal
             if number:
                 self.forward(number)
-            if self.ends_at and time.monotonic() >= self.ends_at:
+            if self.grace_ends and time.monotonic() >= self.grace_ends:
                 say("the grace time is over")
                 self.kill()
-                self.ends_at += 1.0
+                self.grace_ends += 1.0
 
     def start(self) -> None:
         """Start the runtime with the plan's environment and nothing of the job's beyond."""
         argv = list(self.plan["argv"])
-        pipe = os.pipe() if self.way == "bwrap" else ()  # type: Tuple[int, ...]
+        pipe = os.pipe() if self.mode == "bwrap" else ()  # type: Tuple[int, ...]
         argv[1:1] = ["--info-fd", str(pipe[1])] if pipe else []
         try:
             self.pid = spawn(argv, self.environ, self.prepare, *pipe[1:])
@@ -245,29 +245,31 @@ class Supervisor:
         # bwrap must outlive a TERM that Slurm sends to every process of the job, or the payload is killed at once.
         # Its inner process is safe as the first of its pid namespace.
         for number in FORWARDED:
-            signal.signal(number, signal.SIG_IGN if self.way == "bwrap" else signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if self.mode == "bwrap" else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nothing goes on unsupervised
 
     def payload(self) -> int:
         """Return the pid that signals go to, 0 when there is none yet."""
-        if self.way == "podman":
-            found = [pid for pid in descendants(os.getpid()) if is_first_of_namespace(pid)]
+        if self.mode == "podman":
+            found = [pid for pid in descendants(os.getpid()) if is_namespace_init(pid)]
             self.inner = found[0] if found else self.inner
             return found[0] if found else 0
-        if self.way != "bwrap":
+        if self.mode != "bwrap":
             return self.pid
         # Orphans of the payload are children of the same inner process: the payload is the eldest.
-        inside = [(begun, pid) for pid, (above, begun) in process_table().items() if self.inner and above == self.inner]
+        inside = [
+            (started, pid) for pid, (above, started) in process_table().items() if self.inner and above == self.inner
+        ]
         return min(inside)[1] if inside else 0
 
     def forward(self, number: int) -> None:
         """Hand a signal to the payload; one that asks for the end starts the grace time."""
         target = self.payload()
-        if number in ENDING and not self.ends_at:
-            self.ends_at = time.monotonic() + self.plan.get("grace", 10)
+        if number in ENDING and not self.grace_ends:
+            self.grace_ends = time.monotonic() + self.plan.get("grace", 10)
             say(f"asked to end by signal {int(number)}")
-        self.owed = 0 if target else number  # not yet begun, or about to be collected
+        self.pending_signal = 0 if target else number  # not yet begun, or about to be collected
         if target:
             kill(target, number)
 
@@ -299,9 +301,10 @@ def run(supervisor: Supervisor, ended: "Callable[[int], int]" = int) -> int:
     try:
         return ended(supervisor.run())
     finally:
-        end, beside = time.monotonic() + STEPS_SECONDS, supervisor.beside.pid if supervisor.beside else 0
-        while beside in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
-            kill(beside, signal.SIGTERM)
+        end = time.monotonic() + STEPS_SECONDS
+        steps = supervisor.socket_program.pid if supervisor.socket_program else 0
+        while steps in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
+            kill(steps, signal.SIGTERM)
             time.sleep(0.05)
         cleanup = supervisor.plan.get("cleanup", ())
         if cleanup:

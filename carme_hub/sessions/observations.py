@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, Patience, Verdict
+from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, LivenessTimeouts, Observation, Verdict
 from carme_hub.domain.sessions.session import Session
 
 #: Sessions in one step.
@@ -53,22 +53,22 @@ class SessionObservation:
         else:
             self.folded = self.history.add(Observation(snapshot.asked, snapshot.answered, jobs))
 
-    def at_rest(self, session: Session, now: float, patience: Patience) -> bool:
+    def at_rest(self, session: Session, now: float, timeouts: LivenessTimeouts) -> bool:
         """Return whether nothing is owed to a session, as when it was last looked at."""
         again = self.again
         return (
             self.rests is session
             and again is not None
-            and now - again.answered <= patience.stale_after
+            and now - again.answered <= timeouts.stale_after
             and self.judged is not None
             and self.judged[1] is self.accounting
         )
 
-    def still_alive(self, session: Session, now: float, patience: Patience) -> bool:
+    def still_alive(self, session: Session, now: float, timeouts: LivenessTimeouts) -> bool:
         """Return whether the newest look shows just what the last verdict was made of: the job lives."""
         last, verdict = self.history.last, self.verdict
         return (
-            verdict.standing is Liveness.ALIVE
+            verdict.liveness is Liveness.ALIVE
             and not verdict.others
             and last is not None
             and len(last.jobs) == 1
@@ -76,7 +76,7 @@ class SessionObservation:
             and self.judged is not None
             and self.judged[0] is session
             and self.judged[1] is self.accounting
-            and now - last.answered <= patience.stale_after
+            and now - last.answered <= timeouts.stale_after
         )
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.cluster.reasons import end_sentence, mark_sentence
-from carme_hub.domain.sessions.liveness import Accounting, Liveness, Patience, Verdict, judge
+from carme_hub.domain.sessions.liveness import Accounting, Liveness, LivenessTimeouts, Verdict, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import SlurmClient
@@ -54,7 +54,7 @@ class SessionReconciler:
         forget: Callable[[Session], Awaitable[bool]],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        patience: Patience | None = None,
+        timeouts: LivenessTimeouts | None = None,
     ) -> None:
         self._book = book
         self._client = client
@@ -62,7 +62,7 @@ class SessionReconciler:
         self._forget = forget
         self._log = log or logging.getLogger(__name__)
         self._clock = clock
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or LivenessTimeouts()
         self._watches: dict[str, SessionObservation] = {}
         self._looks = Observations()
         self._held: set[str] = set()
@@ -145,7 +145,7 @@ class SessionReconciler:
             session = self._book.current(id)
             if session is not None and id not in self._held:
                 watch = watch_of(self._watches, id)
-                if watch.at_rest(session, self._clock(), self._patience):
+                if watch.at_rest(session, self._clock(), self._timeouts):
                     self._watcher.done_fast(id)
                     continue
                 try:
@@ -180,7 +180,7 @@ class SessionReconciler:
 
     def _judge(self, session: Session, watch: SessionObservation) -> Verdict:
         proved = self._cannot_be_forgotten(session, watch)
-        if watch.still_alive(session, self._clock(), self._patience):
+        if watch.still_alive(session, self._clock(), self._timeouts):
             return watch.verdict
         watch.judged = session, watch.accounting
         watch.verdict = judge(
@@ -192,7 +192,7 @@ class SessionReconciler:
             unseen=self._ran_unseen(session, watch),
             accounting=watch.accounting,
             end_mark=watch.mark is not None,
-            patience=self._patience,
+            timeouts=self._timeouts,
         )
         return watch.verdict
 
@@ -215,16 +215,16 @@ class SessionReconciler:
         last = watch.history.last
         if last is not None and not watch.history.ends:
             seen = time.time() - (self._clock() - last.asked)
-            watch.saved = watch.saved or seen - session.started > self._patience.save_delay
+            watch.saved = watch.saved or seen - session.started > self._timeouts.save_delay
         return watch.saved or session.saved > 0
 
     async def _settle(self, session: Session, watch: SessionObservation) -> None:
         """Do what one session is owed."""
         watch.rests = None
         verdict = self._judge(session, watch)
-        if verdict.wants_records:
+        if verdict.needs_accounting:
             self._ask_records(session, watch)
-        if verdict.standing is Liveness.GONE:
+        if verdict.liveness is Liveness.GONE:
             await self._close(session, verdict, watch)
             return
         if watch.saved and not session.saved:
@@ -246,7 +246,7 @@ class SessionReconciler:
             await self.cancel(session.id, LINGERED)
         if session.cancel_wanted:
             self._cancel_again(watch)
-        if session.leaving or watch.history.ends or verdict.standing is not Liveness.ALIVE:
+        if session.is_ending or watch.history.ends or verdict.liveness is not Liveness.ALIVE:
             self._watcher.want_fast(session.id)
         elif session.state is SessionState.RUNNING:
             self._watcher.done_fast(session.id)
@@ -261,7 +261,7 @@ class SessionReconciler:
         parent = self._book.current(session.parent)
         if session.cancel_wanted:
             return session
-        if parent is None or parent.leaving:
+        if parent is None or parent.is_ending:
             await self.cancel(session.id, WITH_ITS_SESSION)
             return self._book.current(session.id) or session
         if job is not None and job.phase is Phase.ACTIVE and job.nodes:

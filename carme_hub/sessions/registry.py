@@ -160,7 +160,7 @@ class SessionRegistry:
 
         def change(session: Session) -> Session:
             state = SessionState.SUBMITTED if session.state is SessionState.INTENDED else session.state
-            return session.but(state=state, job_id=job_id, submitted=submitted or session.submitted)
+            return session.replace(state=state, job_id=job_id, submitted=submitted or session.submitted)
 
         return await self._change(id, change)
 
@@ -177,11 +177,11 @@ class SessionRegistry:
                 return session  # the answer to the first call was lost, with the hub that gave it
             if session.port:
                 raise CallbackRefused("a port was reported already")
-            if session.leaving:
+            if session.is_ending:
                 raise CallbackRefused("the session is being ended")
             if not 1024 <= port <= 65535:
                 raise CallbackRefused("a port is a number from 1024 to 65535")
-            return session.but(state=SessionState.RUNNING, port=port, node=node, started=self._clock())
+            return session.replace(state=SessionState.RUNNING, port=port, node=node, started=self._clock())
 
         if id not in self._open:
             raise CallbackRefused("no such session is waiting for its server")
@@ -201,7 +201,7 @@ class SessionRegistry:
             _check_nonce(session, nonce)
             if session.server_ended:
                 return session  # the answer to the first call was lost
-            return session.but(server_ended=self._clock(), server_exit=status)
+            return session.replace(server_ended=self._clock(), server_exit=status)
 
         if id not in self._open:
             raise CallbackRefused("no such session is open")
@@ -213,17 +213,21 @@ class SessionRegistry:
         def change(session: Session) -> Session:
             if not session.parent or session.state is SessionState.RUNNING:
                 return session
-            return session.but(state=SessionState.RUNNING, node=node, started=self._clock())
+            return session.replace(state=SessionState.RUNNING, node=node, started=self._clock())
 
         return await self._change(id, change)
 
     async def saved(self, id: str) -> Session:
         """Note that the controller has the session's job in its saved state."""
-        return await self._change(id, lambda session: session if session.saved else session.but(saved=self._clock()))
+        return await self._change(
+            id, lambda session: session if session.saved else session.replace(saved=self._clock())
+        )
 
     async def extended(self, id: str, minutes: int) -> Session:
         """Note a longer time limit (minutes in all)."""
-        return await self._change(id, lambda session: session.but(request=replace(session.request, time_limit=minutes)))
+        return await self._change(
+            id, lambda session: session.replace(request=replace(session.request, time_limit=minutes))
+        )
 
     async def want_cancel(self, id: str, reason: str) -> Session | None:
         """Store that the session is to end; the keeper cancels until the job is seen terminal."""
@@ -233,7 +237,7 @@ class SessionRegistry:
         def change(session: Session) -> Session:
             if session.cancel_wanted:
                 return session
-            return session.but(cancel_wanted=self._clock(), cancel_reason=reason)
+            return session.replace(cancel_wanted=self._clock(), cancel_reason=reason)
 
         session = await self._change(id, change)
         crash_point("cancel-wanted")
@@ -245,7 +249,9 @@ class SessionRegistry:
             return None
 
         def change(session: Session) -> Session:
-            return session.but(state=SessionState.ENDED, ended=at or self._clock(), end_reason=reason, nonce_hash="")
+            return session.replace(
+                state=SessionState.ENDED, ended=at or self._clock(), end_reason=reason, nonce_hash=""
+            )
 
         return await self._change(id, change)
 

@@ -67,7 +67,7 @@ async def submit_once(
                 log.info("Job %s of session %s was accepted after all", job.id, session.id)
                 return await book.submitted(session.id, job.id, job.submitted)
             current = book.current(session.id)
-            if current is None or current.leaving:
+            if current is None or current.is_ending:
                 return current or session
 
 

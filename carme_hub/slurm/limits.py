@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from carme_hub.domain.cluster.tres import minutes_of
 from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
-from carme_hub.domain.quotas.slurm_limits import Change, Needs, State, commands
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, Change, State, commands
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 from .command import Answer, Commands
@@ -67,7 +67,7 @@ class LimitsWriter:
         Raises:
             SlurmRejected: Slurm refused one; those before it are made. SlurmUnreachable: no answer; do it again.
         """
-        ours = tuple(change for change in changes if change.needs is Needs.OPERATOR)
+        ours = tuple(change for change in changes if change.admin_level is AdminLevel.OPERATOR)
         for name, *args in commands(ours, self._cluster):
             answer = await self._commands.query(name, *args, timeout=self._timeout)
             if answer.code == 0 and not answer.complains:
@@ -96,7 +96,7 @@ def _target(account: str, user: str, partition: str) -> Target:
 
 def script(changes: Iterable[Change], cluster: str) -> str:
     """Return the commands that only an administrator of Slurm may run, as lines for a shell; "" for none."""
-    theirs = (change for change in changes if change.needs is Needs.ADMINISTRATOR)
+    theirs = (change for change in changes if change.admin_level is AdminLevel.ADMINISTRATOR)
     return "".join(f"{shlex.join(argv)}\n" for argv in commands(theirs, cluster))
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
-from carme_hub.domain.cluster.tres import held_of_tres, hosts_of, time_of
+from carme_hub.domain.cluster.tres import hosts_of, time_of, typed_gpus_of_tres
 from carme_hub.errors import SlurmUnreachable
 
 from .command import Commands
@@ -169,7 +169,7 @@ def _reservation(line: str) -> SlurmReservation:
         name=words["ReservationName"],
         period=Period(int(time_of(words["StartTime"])), int(time_of(words["EndTime"]))),
         nodes=frozenset(hosts_of(words["Nodes"])),
-        gpus={gpus.type: gpus.count for gpus in held_of_tres(tres)},
+        gpus={gpus.type: gpus.count for gpus in typed_gpus_of_tres(tres)},
         cpus=int(cpus[1]) if cpus else 0,
         users=_names(words["Users"]),
         accounts=_names(words["Accounts"]),

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.domain.cluster.tres import exit_of, held_of_tres, phase_of, time_of
+from carme_hub.domain.cluster.tres import exit_of, phase_of, time_of, typed_gpus_of_tres
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli import parse
@@ -147,7 +147,7 @@ def read(text: str, cut: str) -> tuple[Usage, ...]:
 def _usage(row: Mapping[str, str]) -> Usage | None:
     job_id, submitted = int(row["JobIDRaw"]), time_of(row["Submit"])
     start, end = time_of(row["Start"]), time_of(row["End"])
-    gpus = held_of_tres(row["AllocTRES"])
+    gpus = typed_gpus_of_tres(row["AllocTRES"])
     if not gpus or not start or row["NodeList"] in ("", "None assigned"):
         return None
     if not submitted:

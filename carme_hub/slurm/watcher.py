@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from carme_hub.domain.cluster.jobs import Phase, Snapshot
-from carme_hub.domain.cluster.queue_position import lining_up
+from carme_hub.domain.cluster.queue_position import count_in_steps
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmError, SlurmUnreachable
 
@@ -278,7 +278,7 @@ class SlurmWatcher:
             self._changed.notify_all()
         if snapshot is not None and any(job.phase is Phase.WAITING for job in snapshot.ours):
             try:
-                await all_steps(lining_up(snapshot))
+                await all_steps(count_in_steps(snapshot))
             except Exception:  # then nobody is told who is ahead of them
                 self.log.exception("Who stands in line cannot be said")
         self._tell(self._later, snapshot, error)

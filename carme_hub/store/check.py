@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from carme_hub.domain.calendar.reservations import HOLDING, stem_of_id
-from carme_hub.domain.ledger.entries import SLOT, Kind
+from carme_hub.domain.ledger.entries import SLOT_PREFIX, Kind
 from carme_hub.errors import StoreError
 from carme_hub.store.ledger.sums import differences
 
@@ -154,7 +154,7 @@ def _ledger(connection: Connection) -> Iterator[CheckResult]:
         select(open_hold.c.session)
         .join(ledger, ledger.c.id == open_hold.c.entry)
         .outerjoin(sessions, sessions.c.id == open_hold.c.session)
-        .where(sessions.c.id.is_(None), ledger.c.at < time.time() - _ROW_AFTER, ~ledger.c.key.startswith(SLOT))
+        .where(sessions.c.id.is_(None), ledger.c.at < time.time() - _ROW_AFTER, ~ledger.c.key.startswith(SLOT_PREFIX))
         .distinct()
     )
     good = "every session that holds GPU time has its row"
@@ -165,7 +165,7 @@ def _ledger(connection: Connection) -> Iterator[CheckResult]:
         select(open_hold.c.session)
         .join(ledger, ledger.c.id == open_hold.c.entry)
         .outerjoin(reservations, reservations.c.id == open_hold.c.session)
-        .where(ledger.c.key.startswith(SLOT), or_(reservations.c.id.is_(None), settled))
+        .where(ledger.c.key.startswith(SLOT_PREFIX), or_(reservations.c.id.is_(None), settled))
         .distinct()
     )
     good = "every reservation that holds GPU time will be, or is now"

@@ -49,15 +49,15 @@ class ReservationReads:
         """Return the reservations in these states that share a second with a period, by start."""
         return self._of(_in(states), *_during(period))
 
-    def taken(self, period: Period, without: Collection[str] = ()) -> list[OccupiedGpus]:
+    def occupied(self, period: Period, without: Collection[str] = ()) -> list[OccupiedGpus]:
         """Return what reservations that hold GPUs take within a period, without all else that is known of them.
 
         Args:
             without: ids of reservations that are left out: they are about to be somewhere else.
         """
-        return self.taken_in([period], without)[0]
+        return self.occupied_in([period], without)[0]
 
-    def taken_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[OccupiedGpus]]:
+    def occupied_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[OccupiedGpus]]:
         """Return what they take within each period, by one question to the database: a series has hundreds.
 
         Args:
@@ -74,7 +74,7 @@ class ReservationReads:
             there = [row for row in there if row[1] > period.start]
             while coming and coming[0][0] < period.end:
                 there.append(coming.popleft())
-            found.append([taken for row in there if _overlap(row, period) for taken in _taken(*row[:4])])
+            found.append([occupied for row in there if _overlap(row, period) for occupied in _occupied(*row[:4])])
         return found
 
     def in_states(self, states: Collection[State]) -> list[Reservation]:
@@ -193,7 +193,7 @@ class ReservationStore:
 def by_license(reservation: Reservation, licenses: Mapping[str, str]) -> Reservation:
     """Return a reservation with the licence that keeps it, where one does; maintenance is of nodes."""
     name = licenses.get(reservation.need.type, "") if reservation.kind is Kind.BOOKING else ""
-    return reservation.but(license=name) if name else reservation
+    return reservation.replace(license=name) if name else reservation
 
 
 def _during(period: Period) -> tuple[ColumnElement[bool], ...]:
@@ -249,9 +249,9 @@ def _overlap(row: Any, period: Period) -> bool:
     return bool(start < period.end and end > period.start)
 
 
-def _taken(start: int, end: int, places: str, kind: str) -> list[OccupiedGpus]:
+def _occupied(start: int, end: int, places: str, kind: str) -> list[OccupiedGpus]:
     period = Period(start, end)
-    found = [place.taken(period) for place in _places(places)]
+    found = [place.occupied(period) for place in _places(places)]
     # Maintenance is nobody's booking: it leaves the share that may be booked as it is.
     return found if kind == Kind.BOOKING.value else [replace(each, booked=False) for each in found]
 

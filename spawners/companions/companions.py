@@ -18,7 +18,14 @@ from weakref import WeakValueDictionary
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import refusal_sentence, waiting_sentence
-from carme_hub.domain.sessions.companions import NoCompanion, Start, Wish, request_for, shown, starts
+from carme_hub.domain.sessions.companions import (
+    CompanionRequest,
+    CompanionStart,
+    NoCompanion,
+    companion_start,
+    describe_companion,
+    request_for,
+)
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
 from carme_hub.sessions.submission import submit_once
@@ -61,7 +68,7 @@ class Quote:
     cost: Cost | None = None
     left: str = ""
     price: str = ""
-    start: Start | None = None
+    start: CompanionStart | None = None
     left_to_open: int = 0
     most: int = 0
 
@@ -75,7 +82,7 @@ class Quote:
             "gpu_seconds": -(-self.cost.amount // 1000) if self.cost is not None else 0,
             "left": self.left,
             "expected_start": int(start.expected) if start is not None else 0,
-            "said": start.said if start is not None else "",
+            "said": start.text if start is not None else "",
             "nodes": request.nodes if request is not None else 0,
             "gpus": request.gpus.count if request is not None else 0,
             "gpu_type": request.gpus.type if request is not None else "",
@@ -87,7 +94,7 @@ class Quote:
         }
 
 
-async def quote(part: Shared, spawner: Any, session: Session, wish: Wish) -> Quote:
+async def quote(part: Shared, spawner: Any, session: Session, wish: CompanionRequest) -> Quote:
     """Return what would come of a wish; nothing is written and Slurm is not asked.
 
     Raises:
@@ -111,7 +118,7 @@ async def quote(part: Shared, spawner: Any, session: Session, wish: Wish) -> Quo
 
 
 async def open_companion(
-    part: Shared, spawner: Any, session: Session, wish: Wish, key: str = ""
+    part: Shared, spawner: Any, session: Session, wish: CompanionRequest, key: str = ""
 ) -> tuple[Session, tuple[str, ...]]:
     """Open a companion; return it and warnings of the policy. With the same key it is opened once.
 
@@ -136,7 +143,9 @@ async def open_companion(
             *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
         await _submit(part, spawner, opened)
-    part.log.info("Session %s of %s has the companion %s: %s", session.id, session.user, id, shown(request))
+    part.log.info(
+        "Session %s of %s has the companion %s: %s", session.id, session.user, id, describe_companion(request)
+    )
     return part.book.current(id) or opened, tuple(warnings)
 
 
@@ -153,10 +162,10 @@ async def give_back(part: Shared, session: Session, id: str) -> Session:
     return part.book.current(id) or await part.book.get(id) or found
 
 
-def _asked(part: Shared, spawner: Any, session: Session, wish: Wish, offer: Offer) -> Request:
+def _asked(part: Shared, spawner: Any, session: Session, wish: CompanionRequest, offer: Offer) -> Request:
     if session.parent:
         raise NoCompanion("A companion has none of its own. Ask for its session.")
-    if session.state is not SessionState.RUNNING or session.leaving:
+    if session.state is not SessionState.RUNNING or session.is_ending:
         raise NoCompanion("Only a running session can have more nodes.")
     if len(part.book.companions_of(session.id)) >= spawner.max_companions:
         most = spawner.max_companions
@@ -175,25 +184,25 @@ def _minutes_left(job: Job | None, most: int, now: float) -> int:
     return int(job.start + 60 * job.time_limit - now) // 60 if job.time_limit else most
 
 
-def _start_of(offer: Offer, request: Request) -> Start:
+def _start_of(offer: Offer, request: Request) -> CompanionStart:
     """Return when it would start; raise where no nodes could ever take it."""
     now = time.time()
-    start = starts(offer.cluster, request, now, lambda at: clock(at, now), virtual=offer.virtual)
+    start = companion_start(offer.cluster, request, now, lambda at: clock(at, now), virtual=offer.virtual)
     if start.never:
-        raise NoCompanion(f"{start.said[:1].upper()}{start.said[1:]}.")
+        raise NoCompanion(f"{start.text[:1].upper()}{start.text[1:]}.")
     if offer.bookings is None:
         return start
     inside = offer.bookings.inside(request)
     if inside is not None:
         room = offer.bookings.has_room(inside, request.gpus.count)
         where = f"in your booking “{inside.title}”"
-        return start if room else Start(f"all GPUs {where} are in use, so it waits for some")
+        return start if room else CompanionStart(f"all GPUs {where} are in use, so it waits for some")
     one = request.on_one_node()
     found = offer.bookings.in_the_way(one)
     if found is None:
         return start
-    said = f"{start.said.removesuffix('; starts now')}; from {clock(found.at, now)} they are booked, so it may wait"
-    return Start(said, expected=found.expected or 0.0)
+    said = f"{start.text.removesuffix('; companion_start now')}; from {clock(found.at, now)} they are booked, so it may wait"
+    return CompanionStart(said, expected=found.expected or 0.0)
 
 
 def _money(part: Shared, cost: Cost) -> str:
@@ -204,7 +213,7 @@ def _money(part: Shared, cost: Cost) -> str:
     return f"{exact.quantize(Decimal('0.01'), ROUND_HALF_UP)} {part.admission.policy().currency}".strip()
 
 
-def _differs(found: Session, wish: Wish) -> bool:
+def _differs(found: Session, wish: CompanionRequest) -> bool:
     request = found.request
     return (request.nodes, request.gpus.count, request.purpose) != (wish.nodes, wish.gpus, wish.name)
 
@@ -273,7 +282,7 @@ def described(part: Shared, companion: Session, now: float, *, virtual: bool = F
         "state": state,
         "said": _said(part, companion, state, job, now),
         "name": companion.request.purpose,
-        "shown": shown(companion.request, virtual=virtual),
+        "shown": describe_companion(companion.request, virtual=virtual),
         "nodes": list(job.nodes) if job is not None and runs else [],
         "node_count": companion.request.nodes,
         "gpus": companion.request.gpus.count,

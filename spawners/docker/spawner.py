@@ -22,7 +22,7 @@ from traitlets import default, observe
 
 from carme_hub.crash import crash_point
 from carme_hub.domain.sessions.profile import Profile
-from carme_hub.domain.sessions.profile_choice import offered
+from carme_hub.domain.sessions.profile_choice import offered_profiles
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, EngineRejected, EngineUnreachable, Refused
 from carme_hub.spawners.docker.arrival import BoxArrival
@@ -96,7 +96,7 @@ class CarmeDockerSpawner(BoxSettings, StartInPieces, OfferSettings, DockerSpawne
         keeper = await self.keeper()
         groups = [group.name for group in self.user.groups]
         return Offer(
-            profiles=offered(await self.profiles(), groups, None),
+            profiles=offered_profiles(await self.profiles(), groups, None),
             images={image.name: image.description for image in self.site_images()},
             cluster=keeper.cluster(),
             virtual=self.virtual,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from carme_hub.accounting.admission import QuotaStatus
 from carme_hub.domain.quotas.decision import Decision
-from carme_hub.domain.quotas.rules import Ask
+from carme_hub.domain.quotas.rules import QuotaRequest
 from carme_hub.domain.wording import duration, gpu_hours, hours
 
 
@@ -31,9 +31,9 @@ class RemainingBudget:
 NOT_KNOWN = RemainingBudget("what is left is not known now")
 
 
-def left_of(standing: QuotaStatus, accounts: Iterable[str], now: float) -> dict[str, RemainingBudget]:
+def left_of(quota_status: QuotaStatus, accounts: Iterable[str], now: float) -> dict[str, RemainingBudget]:
     """Return what is left of each account, all from one look at how things stand."""
-    return {account: _left(standing.left(account, now)) for account in accounts}
+    return {account: _left(quota_status.left(account, now)) for account in accounts}
 
 
 def _left(amount: int | None) -> RemainingBudget:
@@ -82,11 +82,13 @@ def said(sentence: str, user: str, *, virtual: bool) -> str:
     return sentence.replace(" × ", " × virtual ") if virtual else sentence
 
 
-def cost_of(ask: Ask, decision: Decision, standing: QuotaStatus, user: str, *, virtual: bool = False) -> Cost:
+def cost_of(
+    ask: QuotaRequest, decision: Decision, quota_status: QuotaStatus, user: str, *, virtual: bool = False
+) -> Cost:
     """Return the cost of what is asked, from the decision on it and from how things stand with any accounts."""
-    standing = standing.of(ask.account)
-    needs_grant = any(one.quota.needs_grant for one in standing.rules)
-    left = standing.balances[ask.account].left if needs_grant else None
+    quota_status = quota_status.of(ask.account)
+    needs_grant = any(one.quota.needs_grant for one in quota_status.rules)
+    left = quota_status.balances[ask.account].left if needs_grant else None
     if not decision.granted:
         largest = decision.largest
         what, options = "", None
@@ -99,7 +101,7 @@ def cost_of(ask: Ask, decision: Decision, standing: QuotaStatus, user: str, *, v
     parts = [f"Costs up to {gpu_hours(ask.amount)} of {ask.account}" if ask.amount else f"Costs {ask.account} nothing"]
     if left is not None and ask.amount:
         parts.append(f"{hours(left)} left before, {hours(left - ask.amount)} after")
-    for limit in standing.limits:
+    for limit in quota_status.limits:
         if limit.rule.quota.gpu_time is not None and ask.amount:
             taken = limit.taken.used + limit.taken.held
             window = limit.rule.quota.window.value

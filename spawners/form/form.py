@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from carme_hub.domain.scaling_curve import Measured
+from carme_hub.domain.scaling_curve import ScalingCurve
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.profile import MISSING_FOLDER, UNLISTED, Limit, Profile
-from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, granted
+from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, require_valid
 from carme_hub.domain.sessions.session import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
@@ -38,7 +38,7 @@ class Offer:
     """Everything the form and the check need to know for one user.
 
     Attributes:
-        profiles: those offered to this user (``domain.sessions.profile_choice.offered``).
+        profiles: those offered to this user (``domain.sessions.profile_choice.offered_profiles``).
         accounts: the user's Slurm accounts, the default one first; None = the site keeps no accounts.
         images: name to description of the site's images, the default one first.
         reservations: reservations that the user may use besides those of a profile.
@@ -62,7 +62,7 @@ class Offer:
     source: str = "Slurm"
     left: Mapping[str, RemainingBudget] = field(default_factory=dict)
     bookings: Bookings | None = None
-    curves: tuple[Measured, ...] = ()
+    curves: tuple[ScalingCurve, ...] = ()
     makes_folders: bool = True
 
     def choose(self, options: Mapping[str, object]) -> Request:
@@ -71,7 +71,7 @@ class Offer:
         Raises:
             ProfileNotAllowed: something is wrong with them. NoAccount: only that no account may be charged.
         """
-        return granted(*self.examine(options))
+        return require_valid(*self.examine(options))
 
     def examine(self, options: Mapping[str, object]) -> tuple[Request | None, tuple[Problem, ...]]:
         """Return the request these options come to, in the booking that it fits, or None and what is wrong."""

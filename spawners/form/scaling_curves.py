@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from carme_hub.domain.scaling_curve import LIMITS, Measured, Point
+from carme_hub.domain.scaling_curve import LIMITS, Point, ScalingCurve
 from carme_hub.domain.sessions.profile import UNLISTED, Profile
 from carme_hub.spawners.form.durations import clock
 
@@ -66,15 +66,15 @@ class CurveUpload(BaseModel):
             raise ValueError("fastest is from ranks to most, or 0")
         return self
 
-    def of(self, image: str) -> Measured:
+    def of(self, image: str) -> ScalingCurve:
         """Return the curve, of the image that the session runs."""
         values = self.model_dump()
         points = tuple(Point(**point) for point in values.pop("points"))
-        return Measured(image=image, points=points, **values)
+        return ScalingCurve(image=image, points=points, **values)
 
 
 def curves_shown(
-    curves: Sequence[Measured],
+    curves: Sequence[ScalingCurve],
     profile: Profile,
     options: Mapping[str, object],
     images: Mapping[str, str],
@@ -105,7 +105,7 @@ def curves_shown(
     return found
 
 
-def _said(curve: Measured, now: float | None) -> dict[str, Any]:
+def _said(curve: ScalingCurve, now: float | None) -> dict[str, Any]:
     on = curve.gpu_type or "GPUs" if curve.device == "gpu" else "CPUs, not GPUs"
     when = _day(curve.measured, time.time() if now is None else now)
     limit = LIMITS[curve.limit]
@@ -113,7 +113,7 @@ def _said(curve: Measured, now: float | None) -> dict[str, Any]:
         "script": curve.script,
         "advice": curve.advice(),
         "measured": " ".join(
-            filter(None, (f"Measured {when} on {on}, {curve.mode} scaling, batch {curve.batch}.", curve.doubt()))
+            filter(None, (f"Measured {when} on {on}, {curve.mode} scaling, batch {curve.batch}.", curve.caveat()))
         ),
         "limit": f"With {curve.most} the likely limit is {limit}." if limit else "",
         "points": [

@@ -48,7 +48,7 @@ def lines(offer: Offer) -> tuple[str, ...]:
     coming = (
         f"{'The class' if each.group else 'Your booking'} “{each.title}” begins at "
         f"{clock_there(each.period.start, bookings.now, each.zone)}."
-        for each in bookings.to_come
+        for each in bookings.upcoming
     )
     return (*coming, *((bookings.note(),) if bookings.note() else ()))
 
@@ -117,13 +117,13 @@ def _options(offer: Offer, bookings: Bookings, reservation: Reservation) -> tupl
 
 def _seat(reservation: Reservation, *, virtual: bool = False) -> str:
     """Return what one session has of a booking: 2 × a100."""
-    seat = slots.seat(reservation)
+    seat = slots.seat_gpus(reservation)
     return f"{seat.count} × {'virtual ' if virtual else ''}{seat.type}"
 
 
 def _asked(profile: Profile, reservation: Reservation, now: float) -> dict[str, str | int]:
     """Return the user options that ask a profile for a seat, until the booking ends; {} where it gives none."""
-    seat, cpus = slots.seat(reservation), slots.seat_cpus(reservation)
+    seat, cpus = slots.seat_gpus(reservation), slots.seat_cpus(reservation)
     if profile.gpus is None or profile.reservation:
         return {}
     most = min(seat.count, profile.gpus.most(seat.type))

@@ -141,7 +141,7 @@ class Slots:
 
     def named(self, names: str) -> Reservation | None:
         """Return the booking that a session's ``reservation`` names, None for none."""
-        return slots.named(self.latest.known, names)
+        return slots.reservation_named(self.latest.known, names)
 
     def entered(self, request: Request, say: Callable[[int, str], None]) -> tuple[Request, str]:
         """Return a request that starts now, and the id of the booking that it starts in; as it is and "" for none.
@@ -230,12 +230,12 @@ class Bookings:
     @property
     def mine(self) -> tuple[Reservation, ...]:
         """Return those that this user may start in now."""
-        return slots.mine(self.look.known, self.user, self.groups, self.accounts or (), self.now)
+        return slots.usable_now(self.look.known, self.user, self.groups, self.accounts or (), self.now)
 
     @property
-    def to_come(self) -> tuple[Reservation, ...]:
+    def upcoming(self) -> tuple[Reservation, ...]:
         """Return those of this user that begin within a day."""
-        return slots.to_come(self.look.known, self.user, self.groups, self.accounts or (), self.now)
+        return slots.upcoming(self.look.known, self.user, self.groups, self.accounts or (), self.now)
 
     def note(self) -> str:
         """Return what has to be said while the calendar is not read; "" while it is."""
@@ -279,18 +279,18 @@ class Bookings:
 
     def inside(self, request: Request) -> Reservation | None:
         """Return the booking that a placed request is in."""
-        return slots.named(self.look.known, request.reservation)
+        return slots.reservation_named(self.look.known, request.reservation)
 
     def _put(self, request: Request, reservation: Reservation) -> Request:
-        return slots.put_in(request, reservation, self.cluster.booked, self.now)
+        return slots.placed_in(request, reservation, self.cluster.booked, self.now)
 
     def _misfit(self, reservation: Reservation, request: Request) -> str:
-        why = slots.misfit(reservation, request)
+        why = slots.mismatch(reservation, request)
         if why:
             return why
         if self.accounts is not None and reservation.account not in self.accounts:
             return f"is charged to the account {reservation.account}, which you do not have"
-        nodes = {node.name for node in self.cluster.part(request.partition).nodes}
+        nodes = {node.name for node in self.cluster.partition_nodes(request.partition).nodes}
         apart = not reservation.license and nodes.isdisjoint(place.node for place in reservation.places)
         if self.cluster.known and apart:
             return f"is on nodes that are not in the partition {request.partition}"
@@ -311,7 +311,7 @@ class Bookings:
         """Return what a session that starts now would run into; None for nothing, and in a reservation."""
         if request.reservation or not self.cluster.known:
             return None
-        return self._times().crossing(request)
+        return self._times().conflict(request)
 
     def _times(self) -> Timetable:
         return self.timetable or Timetable(self.cluster, self.look.known, self.now, self.look.by_hand)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from carme_hub.domain.calendar.conflicts import ReservationConflict
 from carme_hub.domain.calendar.reservations import Kind, Reservation
-from carme_hub.domain.sessions.availability import Cluster, Suggestion, outlook, sentence, sooner
+from carme_hub.domain.sessions.availability import Cluster, Suggestion, estimate_start, sentence, suggest_smaller
 from carme_hub.domain.sessions.profile import Limit, Profile
 from carme_hub.domain.sessions.session import Request
 from carme_hub.spawners.form.durations import clock, duration
@@ -37,7 +37,7 @@ def prospect(
     inside = bookings.inside(request) if bookings is not None else None
     if bookings is not None and inside is not None:
         return _inside(bookings, inside, request, silent)
-    seen = outlook(cluster, request, now)
+    seen = estimate_start(cluster, request, now)
     found = bookings.in_the_way(request) if bookings is not None and not silent and seen.possible else None
     if found is not None and not found.longest:
         seen = replace(seen, fits=False, expected=max(seen.expected, found.expected) if found.expected else 0.0)
@@ -48,7 +48,7 @@ def prospect(
         state = "never"
     elif seen.starts_now and found is None:
         state = "now"
-    smaller = sooner(cluster, profile, request, virtual=virtual) if suggest and state != "now" else None
+    smaller = suggest_smaller(cluster, profile, request, virtual=virtual) if suggest and state != "now" else None
     said = sentence(cluster, request, seen, lambda t: clock(t, now), virtual=virtual)
     expected = seen.expected
     if bookings is not None and found is not None:
@@ -90,7 +90,7 @@ def _warned(
     if not found.longest:
         return f"{said}, after what is booked{named}"
     type = f"virtual {request.gpus.type}" if virtual and request.gpus else request.gpus.type
-    which = f"all {type}" if found.everything else f"the {type} that are free now" if type else "the nodes free now"
+    which = f"all {type}" if found.all_booked else f"the {type} that are free now" if type else "the nodes free now"
     what = f"{which} are booked{named}"
     if cause is not None and cause.kind is Kind.MAINTENANCE:
         what = f"there is maintenance{named}"

@@ -17,7 +17,7 @@ from jupyterhub.scopes import needs_scope
 from jupyterhub.utils import url_path_join
 from tornado import web
 
-from carme_hub.domain.sessions.companions import Wish
+from carme_hub.domain.sessions.companions import CompanionRequest
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.companions.companions import described, give_back, listed, open_companion, quote
@@ -184,7 +184,7 @@ def _body(body: bytes) -> dict[str, object]:
     return data
 
 
-def wish_of(said: dict[str, Any]) -> Wish:
+def wish_of(said: dict[str, Any]) -> CompanionRequest:
     """Return what a query or a body asks for; numbers may be written as text, and nothing is guessed."""
     unknown = sorted(set(said) - {*_NUMBERS, "name"})
     if unknown:
@@ -193,7 +193,9 @@ def wish_of(said: dict[str, Any]) -> Wish:
     name = said.get("name", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise web.HTTPError(400, "A name is at most 64 letters, digits, blanks and . : + -")
-    return Wish(**{field: _number(field, said[field]) for field in _NUMBERS if field in said}, name=name.strip())
+    return CompanionRequest(
+        **{field: _number(field, said[field]) for field in _NUMBERS if field in said}, name=name.strip()
+    )
 
 
 def _number(field: str, value: object) -> int:

@@ -49,7 +49,7 @@ async def extend(part: Shared, spawner: Any, session: Session, minutes: int) -> 
 
 
 async def _extend(part: Shared, spawner: Any, session: Session, minutes: int) -> tuple[Session, float, tuple[str, ...]]:
-    if session.state is not SessionState.RUNNING or session.leaving:
+    if session.state is not SessionState.RUNNING or session.is_ending:
         raise TimeFixed("Only a running session can have more time.")
     found = [job for job in await part.client.find(session.job_name, session.user) if job.start]
     if not found:

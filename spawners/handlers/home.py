@@ -83,11 +83,11 @@ def of_times(
     known: Sequence[Reservation], user: str, groups: Sequence[str], accounts: Sequence[str], now: float
 ) -> Iterator[Notice]:
     """Yield which bookings are now, and which begin within a day. Of those with a problem that is said."""
-    for each in slots.mine(known, user, groups, accounts, now):
+    for each in slots.usable_now(known, user, groups, accounts, now):
         if not each.problem:
             say = messages.soon if each.period.start > now else messages.is_now
             yield _shown("success", each, say(each, now))
-    for each in slots.to_come(known, user, groups, accounts, now):
+    for each in slots.upcoming(known, user, groups, accounts, now):
         if not each.problem:
             yield _shown("info", each, messages.soon(each, now))
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from tornado import web
 
-from carme_hub.domain.scaling_curve import Measured
+from carme_hub.domain.scaling_curve import ScalingCurve
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import StoreError
 from carme_hub.spawners.form.scaling_curves import CurveUpload
@@ -39,7 +39,7 @@ class ScalingHandler(OfSession):
         self.finish(json.dumps({"image": image, "script": curve.script, "advice": curve.advice()}))
 
 
-async def curves_of(user: str) -> tuple[Measured, ...]:
+async def curves_of(user: str) -> tuple[ScalingCurve, ...]:
     """Return what a user measured, the newest first; nothing where there is no Slurm, or no database now."""
     part = ready()
     if part is None:
@@ -49,7 +49,7 @@ async def curves_of(user: str) -> tuple[Measured, ...]:
     except StoreError as error:
         part.log.warning("The form of %s shows no scaling curves: %s", user, error)
         return ()
-    return tuple(Measured.from_value(image, script, value) for image, script, value in found)
+    return tuple(ScalingCurve.from_value(image, script, value) for image, script, value in found)
 
 
 def _sent(body: bytes) -> CurveUpload:

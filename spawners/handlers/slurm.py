@@ -76,7 +76,7 @@ class JobsHandler(SlurmHandler):
     async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
         """Read those that nobody has read yet in steps, and write them in a thread: there may be thousands."""
         snapshot = await _snapshot(part, max_age)
-        await all_steps(snapshot.reading())
+        await all_steps(snapshot.read_in_steps())
 
         def write() -> str:
             return json.dumps(jobs_to_json(filter(matters_to_bookings, snapshot.jobs.values())))

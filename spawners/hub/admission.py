@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from carme_hub.accounting.admission import HELD
+from carme_hub.accounting.admission import HOLD_REASON
 from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.price_list import PriceList
@@ -22,7 +22,7 @@ from carme_hub.domain.cluster.jobs import Phase, Snapshot
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.group_names import ROLE_GROUP, person_in
 from carme_hub.domain.quotas.policy import Permissions, nice_of, permissions
-from carme_hub.domain.quotas.rules import Ask, Person, Who, applying
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, Who, applicable
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import CarmeError, NoAccount, QuotaExceeded, Refused
 from carme_hub.sessions.associations import AssociationBook
@@ -38,7 +38,7 @@ PROVISIONAL = "held provisionally: the quotas service was down; it is settled li
 
 def running(snapshot: Snapshot | None) -> tuple[Usage, ...]:
     """Return the jobs with GPUs that the newest look at the queue shows running, ours and those from outside."""
-    return snapshot.once(_running) if snapshot is not None else ()
+    return snapshot.cached(_running) if snapshot is not None else ()
 
 
 def _running(snapshot: Snapshot) -> tuple[Usage, ...]:
@@ -111,7 +111,7 @@ class Admission:
             if shared & {(who, name), (who, "*")} and time.monotonic() - asked > MEMBERS_FRESH:
                 self._members[who, name] = time.monotonic(), frozenset(member.name for member in group.users)
 
-    def ask(self, user: str, request: Request) -> Ask:
+    def ask(self, user: str, request: Request) -> QuotaRequest:
         """Return what a request asks of the ledger.
 
         Raises:
@@ -122,7 +122,7 @@ class Admission:
             if not self._book.known:
                 raise NoAccount("Slurm has not said yet which accounts you may charge. Try again in a minute.")
             raise NoAccount("You have no Slurm account that could pay for this. Ask an administrator for one.")
-        return Ask(account, request.gpus, request.time_limit * 60)
+        return QuotaRequest(account, request.gpus, request.time_limit * 60)
 
     async def hold(
         self,
@@ -154,7 +154,7 @@ class Admission:
         await self._read_running()
         person = self.person(user)
         where = {"partition": request.partition, "qos": request.qos, "slot": slot, "instead_of": instead_of}
-        reason = HELD if fresh else PROVISIONAL
+        reason = HOLD_REASON if fresh else PROVISIONAL
         decision = await self.ledger.admit(session, person, ask, reason=reason, **where)
         if not decision.granted:
             refusal_metrics.count(decision.refusals[0], self.policy().quotas)
@@ -166,7 +166,7 @@ class Admission:
         return replace(request, account=ask.account, qos=decision.qos or request.qos, nice=nice)
 
     def _permissions(self, person: Person, account: str) -> Permissions:
-        return permissions(applying(self.policy().quotas, person, account), time.time())
+        return permissions(applicable(self.policy().quotas, person, account), time.time())
 
     async def _fresh(self) -> bool:
         """Return whether what is known of use is fresh enough to admit on; raise where the site is closed then."""
@@ -193,15 +193,15 @@ class Admission:
         person, accounts = self.person(user), self._book.accounts_of(user.name)
         ask = self.ask(user.name, request) if request is not None else None
         await self._read_running()
-        standing = await self.ledger.standing(person, {*accounts, *([ask.account] if ask else [])})
-        left = left_of(standing, accounts, self.ledger.context.clock())
+        quota_status = await self.ledger.quota_status(person, {*accounts, *([ask.account] if ask else [])})
+        left = left_of(quota_status, accounts, self.ledger.context.clock())
         if ask is None or request is None:
             return None, left
         await self._prices.load(self.ledger)
         where = {"partition": request.partition, "qos": request.qos, "slot": slot, "instead_of": instead_of}
         [decision] = await self.ledger.preview(person, [ask], **where)
         factor = self.ledger.context.factor(ask.gpus.type, request.partition, request.qos)
-        cost = cost_of(replace(ask, factor=factor), decision, standing, person.user, virtual=self._virtual)
+        cost = cost_of(replace(ask, factor=factor), decision, quota_status, person.user, virtual=self._virtual)
         return in_booking(cost) if slot else cost, left
 
     async def extend(self, user: Any, session: Session, minutes: int) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ class Admission:
     async def _read_running(self) -> None:
         """Read the jobs that run in steps, before a thread needs all of them at once."""
         if (latest := self._watcher.latest) is not None:
-            await all_steps(latest.reading(Phase.ACTIVE, Phase.ENDING))
+            await all_steps(latest.read_in_steps(Phase.ACTIVE, Phase.ENDING))
 
     async def undo_extension(self, session: Session) -> None:
         """Take back what was held for more time that Slurm did not give."""

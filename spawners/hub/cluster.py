@@ -67,7 +67,7 @@ class ClusterLook:
         before_nodes, before_latest, before_silent = self._made
         if self._nodes is not before_nodes or latest is not before_latest or silent != before_silent:
             if latest is not None:
-                await all_steps(latest.reading())
+                await all_steps(latest.read_in_steps())
             jobs = latest.jobs.values() if latest else ()
             self._cluster = Cluster(self._nodes, jobs, seen=self._seen, silent_since=silent)
             self._made = (self._nodes, latest, silent)

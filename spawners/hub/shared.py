@@ -206,7 +206,7 @@ class Shared:
 
     def _tell_spawner(self, session: Session) -> None:
         spawner = self._spawners.get(session.id)
-        if spawner is None or not (session.ended or session.leaving) or spawner.pending:
+        if spawner is None or not (session.ended or session.is_ending) or spawner.pending:
             return
         if spawner.user.spawners.get(spawner.name) is not spawner:
             return  # stopped already: JupyterHub would take what it is told now for news of the next server

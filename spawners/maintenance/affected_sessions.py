@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from carme_hub.booking.maintenance import NOTICE
 from carme_hub.booking.messages import listed
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, in_the_way
+from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, jobs_past_start
 from carme_hub.domain.calendar.slurm_reservations import PREFIX
 from carme_hub.domain.cluster.jobs import Job, Snapshot
 from carme_hub.domain.sessions.profile import Limit
@@ -50,11 +50,11 @@ def found_in_the_way(
     Args:
         jobs: of this session. known: reservations.
     """
-    if session.state is not SessionState.RUNNING or session.leaving:
+    if session.state is not SessionState.RUNNING or session.is_ending:
         return None
     soon = (each for each in known if each.kind is Kind.MAINTENANCE and each.state in PROMISED)
     windows = sorted((each for each in soon if each.period.overlaps(lookout(now))), key=lambda each: each.period)
-    there = ((job, window) for job in jobs for window in windows if in_the_way(window, [job]))
+    there = ((job, window) for job in jobs for window in windows if jobs_past_start(window, [job]))
     return next((AffectedSession(session, job, window) for job, window in there), None)
 
 

@@ -15,7 +15,7 @@ from tornado import web
 
 from carme_hub.domain.calendar.reservations import PROMISED
 from carme_hub.domain.ledger.entries import price
-from carme_hub.domain.sessions.session import MADE_WAY, Session
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session
 from carme_hub.domain.wording import gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
@@ -143,7 +143,7 @@ async def look_now(part: Shared, session: Session) -> AffectedSession:
 async def make_way(handler: Any, part: Shared, user: Any, session: Session) -> None:
     """Stop a session for maintenance; what it has used is refunded where the policy says so, when it is settled."""
     found = await look_now(part, session)
-    await _stop(handler, user, session, f"{MADE_WAY}{found.nodes}.")
+    await _stop(handler, user, session, f"{MAINTENANCE_STOP}{found.nodes}.")
     part.log.info("Session %s of %s made way for maintenance %s", session.id, user.name, found.maintenance.id)
 
 

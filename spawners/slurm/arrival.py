@@ -41,7 +41,7 @@ class Arrival:
         """Return the session once its server has reported its port."""
         while True:
             session = self._part.book.current(id)
-            if session is None or session.leaving:
+            if session is None or session.is_ending:
                 raise await self.failure(id)
             if session.state is SessionState.RUNNING:
                 return session
@@ -81,7 +81,7 @@ class Arrival:
         try:
             while not await answers(probe, context, certificate=session.certificate if context else ""):
                 current = self._part.book.current(session.id)
-                if current is None or current.leaving:
+                if current is None or current.is_ending:
                     raise await self.failure(session.id)
                 await self._part.book.changed(session.id, LOOK + LOOK_MORE * len(waiting))
         except SomethingElseAnswers as error:

@@ -23,7 +23,7 @@ from traitlets import default
 
 from carme_hub.crash import crash_point
 from carme_hub.domain.cluster.reasons import refusal_sentence
-from carme_hub.domain.sessions.profile_choice import offered
+from carme_hub.domain.sessions.profile_choice import offered_profiles
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import CarmeError, ConfigError, ContainerError, Refused, SlurmRejected, StoreError
 from carme_hub.sessions.submission import submit_once
@@ -110,7 +110,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         profiles = [p for p in await self.profiles() if known or not p.accounts]
         cluster = await part.look.cluster()
         return Offer(
-            profiles=offered(profiles, groups, accounts),
+            profiles=offered_profiles(profiles, groups, accounts),
             accounts=accounts,
             images={image.name: image.description for image in self.site_images()},
             cluster=cluster,
@@ -159,7 +159,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
         part = await self.shared()
         found = part.book.current(self._session_id) if self._session_id else None
         if found is None and not self._session_id:
-            wanted = [s for s in part.book.open_of(self.user.name, self.name) if not s.leaving]
+            wanted = [s for s in part.book.open_of(self.user.name, self.name) if not s.is_ending]
             found = wanted[-1] if wanted else None
             if found is not None:
                 self._session_id = found.id
@@ -247,7 +247,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
     async def _end_earlier(self, part: Shared) -> None:
         """End what is left of earlier sessions of this server, so that there are never two."""
         for old in part.book.open_of(self.user.name, self.name):
-            if not old.leaving:
+            if not old.is_ending:
                 self.log.warning("Session %s of %s is open beside a new one; it is ended", old.id, old.user)
                 await part.keeper.cancel(old.id, "Replaced by a new session of the same server.")
 
@@ -294,7 +294,7 @@ class SlurmContainerSpawner(SessionStatus, StartInPieces, SessionSettings):
             self.log.error("Session of %s cannot be looked up: %s", self._log_name, error)
             return None if self._session_id else 0
         if session is not None:
-            return session.server_exit if session.leaving else None
+            return session.server_exit if session.is_ending else None
         return 1 if self._session_id and not self._stopped else 0
 
     async def stop(self, now: bool = False) -> None:

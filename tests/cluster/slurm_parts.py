@@ -138,7 +138,7 @@ async def settled(client: SlurmCli, job: JobSpec, number: int, within: float = 2
         asked = time.monotonic()
         accounting = Accounting(asked, await client.records(job.name, job.user, time.time() - 600))
         verdict = judge(history, now=time.monotonic(), job_id=number, accounting=accounting)
-        if verdict.standing is Liveness.GONE:
+        if verdict.liveness is Liveness.GONE:
             return verdict
         assert time.monotonic() < end, verdict
         await asyncio.sleep(0.2)

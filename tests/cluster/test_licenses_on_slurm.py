@@ -11,7 +11,7 @@ from slurm_parts import CommandsOfTheHub, hub_client, spec, submitter
 
 from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.licenses import faults, named_by
 from carme_hub.domain.calendar.periods import Period
@@ -48,7 +48,7 @@ class Site:
     async def book(self, owner: str, start: float = 0, hours: float = 0.5) -> Reservation:
         """Book four a100 from so many hours on."""
         nodes = await hub_client(self.cluster).nodes()
-        supply = Supply([each for each in spots_of(nodes, shards_kept_off=True) if each.type == "a100"])
+        supply = Supply([each for each in inventory_of(nodes, shards_kept_off=True) if each.type == "a100"])
         begin = int(time.time() + start * 3600)
         period = Period(begin, begin + int(hours * 3600))
         calendar = Calendar(self.store, "lab", lambda: supply, time.time)
@@ -66,7 +66,7 @@ class Site:
         with self.store.transaction("lab") as writes:
             now = writes.get(booked.id)
             assert now is not None
-            writes.save(now.to(State.RELEASED, time.time(), actor=booked.owner))
+            writes.save(now.in_state(State.RELEASED, time.time(), actor=booked.owner))
         assert (await self.keeper.once()).refused == {}
 
     async def session(self, user: str, inside: Reservation | None, way: str = "direct") -> int:

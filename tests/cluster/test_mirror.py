@@ -12,7 +12,7 @@ from slurm_parts import CommandsOfTheHub
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.rules import Quota, Who
-from carme_hub.domain.quotas.slurm_limits import Entity, LimitSettings, Needs, Plan, plan
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, Entity, LimitSettings, Plan, plan
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.billing import BillingReader
@@ -61,8 +61,8 @@ async def test_the_second_run_changes_nothing(books: Cluster) -> None:
         *("teaching", "teaching/ada", "teaching/alice", "teaching/tina"),
     }
     assert not first.drift
-    assert {c.needs for c in first.changes} == {Needs.OPERATOR}
-    assert any("cannot tell a session" in left.why for left in first.left_out)
+    assert {c.admin_level for c in first.changes} == {AdminLevel.OPERATOR}
+    assert any("cannot tell a session" in left.reason for left in first.unenforced)
     again, after = await run(books, last)
     assert (again.changes, again.drift, after) == ((), (), last)
     unknown, _ = await run(books, {})  # what was last written is lost: what is as wanted is no drift
@@ -91,7 +91,7 @@ async def test_slurm_holds_jobs_back_without_any_check_of_ours(books: Cluster) -
 
 
 async def test_every_job_may_be_limited_as_sessions_are(books: Cluster) -> None:
-    await run(books, {}, fence=LimitSettings(every_job=True))
+    await run(books, {}, limit_settings=LimitSettings(every_job=True))
     jobs = [books.sbatch("--mem=50", "--gres=gpu:a100:1", user="alice", script=WAIT) for _ in range(3)]
     long = books.sbatch("--mem=50", "--gres=gpu:a100:1", "-t", "130", user="ada", script=WAIT)
     books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(jobs[2]) and "MaxJobs" in r["reason"]])
@@ -101,7 +101,7 @@ async def test_every_job_may_be_limited_as_sessions_are(books: Cluster) -> None:
 async def test_a_budget_is_kept_by_a_qos_that_an_administrator_makes(books: Cluster) -> None:
     budgets = {"physics": GPU_HOUR // 10}  # six GPU-minutes
     first, last = await run(books, {}, policy=(), budgets=budgets)
-    assert {c.needs for c in first.changes} == {Needs.ADMINISTRATOR}
+    assert {c.admin_level for c in first.changes} == {AdminLevel.ADMINISTRATOR}
     assert [(c.key, c.have) for c in first.drift] == [("DefaultQOS", "normal"), ("QOS", "normal,short,small,typed")]
     _, last = await run(books, last, policy=(), budgets=budgets, force=True, as_administrator=True)
     again, _ = await run(books, last, policy=(), budgets=budgets)
@@ -122,8 +122,8 @@ async def test_what_sacctmgr_says_it_did_but_did_not_is_seen(books: Cluster) -> 
     books.run(*alice, "QOS=normal,short", "DefaultQOS=short")
     try:
         found, last = await run(books, {}, policy=(), budgets={"physics": GPU_HOUR}, force=True)
-        assert {c.key for c in found.changes if c.needs is Needs.OPERATOR} == {"QOS", "DefaultQOS"}
-        assert "physics/alice has QOS of its own (normal, short)" in found.left_out[0].why
+        assert {c.key for c in found.changes if c.admin_level is AdminLevel.OPERATOR} == {"QOS", "DefaultQOS"}
+        assert "physics/alice has QOS of its own (normal, short)" in found.unenforced[0].reason
         state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
         have = state.limits[Entity.ACCOUNT, "physics"]["QOS"]
         assert ("account physics QOS" in last) is (have == "carme-physics")  # 22.05 leaves it as it was, with status 0
@@ -132,10 +132,10 @@ async def test_what_sacctmgr_says_it_did_but_did_not_is_seen(books: Cluster) -> 
 
 
 async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(books: Cluster) -> None:
-    fence = LimitSettings(session_qos="sessions")
-    _, last = await run(books, {}, fence=fence, as_administrator=True)
-    again, _ = await run(books, last, fence=fence)
-    assert (again.changes, again.drift, again.left_out) == ((), (), ())
+    limit_settings = LimitSettings(session_qos="sessions")
+    _, last = await run(books, {}, limit_settings=limit_settings, as_administrator=True)
+    again, _ = await run(books, last, limit_settings=limit_settings)
+    assert (again.changes, again.drift, again.unenforced) == ((), (), ())
     state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
     assert state.limits[Entity.QOS, "sessions"] == {
         "Name": "yes",

@@ -12,7 +12,7 @@ from slurm_parts import hub_client, hub_reservations
 
 from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import State
@@ -37,12 +37,12 @@ class Slurm:
 
     async def reconcile(self, wanted: Sequence[SlurmReservation], gone: Collection[str] = ()) -> list[str]:
         """Take the steps that are due and return what Slurm refused."""
-        steps = plan(wanted, await self.cli.show(), gone=gone, now=int(time.time()))
+        steps = plan(wanted, await self.cli.show(), obsolete=gone, now=int(time.time()))
         return [words for step in steps if (words := await self.cli.take(step))]
 
     async def steps(self, wanted: Sequence[SlurmReservation], gone: Collection[str] = ()) -> int:
         """Return how many steps would be due now."""
-        return len(plan(wanted, await self.cli.show(), gone=gone, now=int(time.time())))
+        return len(plan(wanted, await self.cli.show(), obsolete=gone, now=int(time.time())))
 
     async def clear(self) -> None:
         """Delete all reservations, once their jobs have ended."""
@@ -158,7 +158,7 @@ async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, t
     nodes = await client.nodes()
     await client.close()
     store = ReservationStore(LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()))
-    calendar = Calendar(store, "lab", lambda: Supply(spots_of(nodes), by_node=True), time.time)
+    calendar = Calendar(store, "lab", lambda: Supply(inventory_of(nodes), by_node=True), time.time)
     keeper = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
     start = int(time.time()) + HOUR
     times = [Time(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
@@ -176,7 +176,7 @@ async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, t
     slurm.cluster.run("scontrol", "delete", f"reservationname={min(names)}")
     slurm.cluster.kill("slurmctld")
     with store.transaction("lab") as writes:  # the service was killed here, before it had told Slurm
-        writes.save(booked[2].to(State.CANCELLED, time.time(), actor="alice"))
+        writes.save(booked[2].in_state(State.CANCELLED, time.time(), actor="alice"))
     assert (await keeper.once()).unreachable
     Sandbox(slurm.cluster.state).restart("slurmctld")
     assert (await keeper.once()).refused == {}

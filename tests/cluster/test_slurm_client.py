@@ -189,12 +189,12 @@ async def test_a_requeued_job_is_noticed_and_both_incarnations_are_known(quiet: 
     assert again.submitted > first.submitted
     observed = History.of([await look(client, job)])
     verdict = judge(observed, now=time.monotonic(), job_id=number, submitted=first.submitted)
-    assert (verdict.standing, verdict.requeued) == (Liveness.ALIVE, True)
+    assert (verdict.liveness, verdict.requeued) == (Liveness.ALIVE, True)
     async with asyncio.timeout(30):
         while "REQUEUED" not in [r.state for r in await client.records(job.name, "alice", time.time())]:
             await asyncio.sleep(0.2)
     await client.cancel(again)
-    assert (await settled(client, job, number)).standing is Liveness.GONE
+    assert (await settled(client, job, number)).liveness is Liveness.GONE
 
 
 async def test_hostile_names_arrays_and_het_jobs_break_nothing(quiet: Cluster, client: SlurmCli) -> None:

@@ -56,7 +56,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
         for _ in range(2):
             history = history.add(await look(client, job))
         assert history.error
-        assert judge(history, now=time.monotonic(), job_id=number).standing is not Liveness.GONE
+        assert judge(history, now=time.monotonic(), job_id=number).liveness is not Liveness.GONE
         await _all_fail(client, within=7)
         if fault != "munge":
             assert not await client.ping()
@@ -74,7 +74,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
         assert time.monotonic() < end
         await asyncio.sleep(0.3)
     verdict = judge(history, now=time.monotonic(), job_id=number)
-    assert verdict.standing is Liveness.ALIVE
+    assert verdict.liveness is Liveness.ALIVE
     assert verdict.job is not None
     assert verdict.job.state == "RUNNING"
 
@@ -95,7 +95,7 @@ async def test_with_accounting_down_the_queue_is_known_and_an_end_is_not(quiet: 
         await until(client, job, "CANCELLED")
         history = History.of([await look(client, job), await look(client, job)])
         verdict = judge(history, now=time.monotonic(), job_id=number)
-        assert (verdict.standing, verdict.wants_records) == (Liveness.UNKNOWN, True)
+        assert (verdict.liveness, verdict.needs_accounting) == (Liveness.UNKNOWN, True)
     finally:
         Sandbox(quiet.state).up()
     await settled(client, job, number, within=60)

@@ -24,7 +24,7 @@ from carme_hub.cli.quotas.show import ReportApp, ShowApp
 from carme_hub.cli.quotas.slurm import AnomaliesApp, ReconcileApp, SettleApp
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import GPU_HOUR, RULES
+from carme_hub.domain.ledger.entries import GPU_HOUR, SYSTEM_ACTOR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.store.engine import current_revision, make_engine, migrate
 
@@ -109,8 +109,8 @@ def test_a_credit_is_worth_something_until_the_end_of_its_last_day(line: Line) -
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["physics", "10h"], "say why with --reason"),
-        (["physics"], "write: carme-hub quotas grant ACCOUNT AMOUNT"),
+        (["physics", "10h"], "give a reason with --reason"),
+        (["physics"], "usage: carme-hub quotas grant ACCOUNT AMOUNT"),
         (["physics", "10h", "--reason", "x", "--expire", "2027-01-01"], "Did you mean --expires?"),
         (["physics", "ten", "--reason", "x"], "is no GPU time"),
         (["physics", "-10", "--reason", "x"], "there is no option -10"),
@@ -150,7 +150,7 @@ def test_a_grant_that_was_too_large_is_taken_back(line: Line) -> None:
 def test_an_account_that_slurm_does_not_have_is_refused(line: Line) -> None:
     code, _, err = line.run(GrantApp, "physics", "1h", "--reason", "x")
     assert code == 2
-    assert "--no-check does without" in err
+    assert "--no-check skips this check" in err
     forge_accounts(line)
     assert line.run(GrantApp, "physcs", "1h", "--reason", "x")[0] == 1
     assert line.statement() == []
@@ -195,10 +195,10 @@ def test_the_actor_is_who_called_sudo_and_nobody_else(monkeypatch: pytest.Monkey
 
 def test_who_runs_commands_as_the_hubs_user_is_not_taken_for_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 998)
-    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name=RULES))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name=SYSTEM_ACTOR))
     assert actor() == "user:carme-hub"
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    monkeypatch.setenv("SUDO_USER", RULES)
+    monkeypatch.setenv("SUDO_USER", SYSTEM_ACTOR)
     assert actor() == "user:carme-hub"
 
 
@@ -225,7 +225,7 @@ def test_a_request_is_answered_once_by_a_person(line: Line) -> None:
     assert asked["id"] in line.run(RequestApp)[1]
     code, _, err = line.run(ApproveApp, asked["id"])
     assert code == 2
-    assert "say --yes" in err
+    assert "add --yes" in err
     assert line.statement() == []
     answered = line.run(ApproveApp, asked["id"], "--amount", "25h", "--reason", "half", "--yes")[1]
     assert f"approved with 25 GPU-hours by {actor()}: half" in answered
@@ -258,7 +258,7 @@ def forge_accounts(line: Line) -> None:
 
 
 def test_what_looks_wrong_waits_for_a_person_who_decides_once(line: Line) -> None:
-    assert line.run(AnomaliesApp)[:2] == (0, "Nothing waits for a person.\n")
+    assert line.run(AnomaliesApp)[:2] == (0, "No anomaly waits for a person.\n")
     line.used(usage(7, time_limit=60))  # it ran for an hour
     code, out, _ = line.run(AnomaliesApp)
     assert code == 1

@@ -55,7 +55,7 @@ class Rebooking:
                 inside = [job.phase for job in jobs_inside(each, named)]
                 found.append(self._mended(each, why, promises, inside, now))
             elif why is None and now - self._well.get(each.id, now) >= self._lasting:
-                found.append(self._written(each, each.but(problem=""), now))
+                found.append(self._written(each, each.replace(problem=""), now))
             else:
                 found.append(each)
         return found
@@ -85,22 +85,22 @@ class Rebooking:
             if in_use or not why.nodes or self._supply is None:
                 return None
             without = {node for id, node in self._in_vain if id == reservation.id}
-            booked = reads.taken(reservation.period, {reservation.id})
+            booked = reads.occupied(reservation.period, {reservation.id})
             return promises.elsewhere(reservation, self._supply(), booked, without)
 
         with self._store.reading(self._cluster) as reads:
             there = places(reads) is not None
         if not there and why.places:
-            return self._written(reservation, reservation.but(problem=""), now)
+            return self._written(reservation, reservation.replace(problem=""), now)
         if not there:
-            return self._written(reservation, _told(reservation, why, now, in_use=in_use), now)
+            return self._written(reservation, _with_problem(reservation, why, now, in_use=in_use), now)
         try:
             with self._store.transaction(self._cluster) as writes:
                 if (new := places(writes)) is None:
                     return reservation  # somebody was faster; the next pass looks again
                 reason = moved(reservation, new, why, waited=Phase.WAITING in inside and not why.places)
-                changed = reservation.but(places=new, problem="", reason=reason, actor=ACTOR)
-                changed = changed.but(changed=now, version=reservation.version + 1)
+                changed = reservation.replace(places=new, problem="", reason=reason, actor=ACTOR)
+                changed = changed.replace(changed=now, version=reservation.version + 1)
                 writes.save(changed)
         except ConcurrentChange:
             return reservation
@@ -109,7 +109,7 @@ class Rebooking:
     def _written(self, old: Reservation, new: Reservation, now: float) -> Reservation:
         if new.problem == old.problem:
             return old
-        new = new.but(changed=now, version=old.version + 1)
+        new = new.replace(changed=now, version=old.version + 1)
         try:
             with self._store.transaction(self._cluster) as writes:
                 writes.save(new)
@@ -118,5 +118,5 @@ class Rebooking:
         return new
 
 
-def _told(reservation: Reservation, why: ViolationReason, now: float, *, in_use: bool) -> Reservation:
-    return reservation.but(problem=problem(reservation, why, int(now), in_use=in_use))
+def _with_problem(reservation: Reservation, why: ViolationReason, now: float, *, in_use: bool) -> Reservation:
+    return reservation.replace(problem=problem(reservation, why, int(now), in_use=in_use))

@@ -22,7 +22,7 @@ from typing import Protocol
 from carme_hub.booking.calendar import Supply
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar.reservations import PROMISED, Reservation, State
-from carme_hub.domain.calendar.slurm_reservations import Create, SlurmReservation, Step, make_way, plan, stem_of
+from carme_hub.domain.calendar.slurm_reservations import Create, SlurmReservation, Step, deletions_for_retry, plan, stem_of
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import CarmeError, SlurmUnreachable
@@ -106,7 +106,7 @@ class ReservationReconciler:
         charging: Callable[[str], Collection[str]] = lambda _: (),
         ahead: float = 30 * 86_400,
         every: float = 30.0,
-        money: SlotLedger | None = None,
+        ledger: SlotLedger | None = None,
         jobs: Callable[[], Snapshot | None] | None = None,
         nodes: Callable[[], Sequence[Node] | None] | None = None,
         supply: Callable[[], Supply] | None = None,
@@ -128,7 +128,7 @@ class ReservationReconciler:
         self._promote = promote
         self._on_turn = on_turn or _nobody_told
         self._log = log or logging.getLogger(__name__)
-        self._turning = Transitions(store, cluster, money=money, no_show=no_show, log=self._log)
+        self._turning = Transitions(store, cluster, ledger=ledger, no_show=no_show, log=self._log)
         self._mending = Rebooking(store, cluster, supply=supply, lasting=every)
         self._due = asyncio.Event()
         #: Done at the end of the pass that begins next.
@@ -240,7 +240,7 @@ class ReservationReconciler:
         elif self._jobs is not None:
             self._turning.lost()
         wanted, gone = self._wanted(turns.known, there, now)
-        steps = plan(wanted, there, gone=gone, now=int(now))
+        steps = plan(wanted, there, obsolete=gone, now=int(now))
         refused = {_name(step): words for step in steps if (words := await self._slurm.take(step))}
         for name, words in refused.items():
             if self._refused.get(name) != words:
@@ -268,7 +268,7 @@ class ReservationReconciler:
         self._way_made = {name: at for name, at in self._way_made.items() if now - at < IN_VAIN}
         new = [step for step in refused if _name(step) not in self._way_made]
         named = {name for job in jobs.jobs.values() for name in job.reservations}
-        if deletions := make_way(new, there, named=named, now=int(now)):
+        if deletions := deletions_for_retry(new, there, named=named, now=int(now)):
             for step in deletions:
                 await self._slurm.take(step)
             self._way_made |= {_name(step): now for step in new}
@@ -296,7 +296,7 @@ class ReservationReconciler:
         wanted: list[SlurmReservation] = []
         for each in known:
             if each.state in PROMISED and each.period.start - now <= self._ahead:
-                parts = each.in_slurm(self._members(each.group) if each.group else ())
+                parts = each.slurm_reservations(self._members(each.group) if each.group else ())
                 wanted += [self._for_who_can_pay(part, each.account) for part in parts]
         names, stems = {each.name for each in wanted}, {each.stem for each in known}
         # Also what was on more nodes before, and is on fewer now.

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from carme_hub.booking.context import ACTOR, SlotClosing
+from carme_hub.booking.context import ACTOR, BookingSettlement
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.quotas.windows import overlap
@@ -29,20 +29,20 @@ NOT_APPROVED = "not approved in time"
 #: Why what was never active in its time is not charged.
 NOT_KEPT = "it could not be kept"
 #: Seconds after which the money of what is active is made level again: time that has passed is not needed any more.
-LEVEL = 300.0
+LOWER_INTERVAL = 300.0
 #: Seconds between two looks at the queue in which no job can come and be forgotten: less than Slurm's MinJobAge.
-BLIND = 120.0
+MAX_SNAPSHOT_GAP = 120.0
 
 
-class SlotLedger(SlotClosing, Protocol):
+class SlotLedger(BookingSettlement, Protocol):
     """What the keeper asks of the money of reservations, in the transaction of their state."""
 
-    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
+    def credit_outage(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         """Do not charge the time in which it was not to be had."""
         ...
 
-    def level(
-        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], by_hand: int
+    def lower_hold(
+        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], unmanaged: int
     ) -> None:
         """Hold what is left of it beside what these open sessions in it hold, and other jobs in it have used.
 
@@ -53,7 +53,7 @@ class SlotLedger(SlotClosing, Protocol):
 
 
 #: What is done to the money of a turn, in its transaction.
-Paying = Callable[[SlotLedger, ReservationWrites], None]
+LedgerUpdate = Callable[[SlotLedger, ReservationWrites], None]
 
 
 class Transitions:
@@ -68,22 +68,22 @@ class Transitions:
         store: ReservationStore,
         cluster: str,
         *,
-        money: SlotLedger | None,
+        ledger: SlotLedger | None,
         no_show: int,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._store = store
         self._cluster = cluster
-        self._money = money
+        self._ledger = ledger
         self._no_show = no_show
         self._log = log
         #: Since when each was in Slurm and had no problem, without a gap in what is known.
         self._kept: dict[str, float] = {}
         #: When the money of each was last made level, and the open sessions in it then.
-        self._level_at: dict[str, tuple[float, frozenset[str]]] = {}
+        self._lowered_at: dict[str, tuple[float, frozenset[str]]] = {}
         #: The GPU-seconds of jobs in each that are of no session, by job and start; also of what squeue has forgotten.
         #: A start of the service forgets it, and what they used is held until the end as well.
-        self._by_hand: dict[str, dict[tuple[int, float], int]] = {}
+        self._unmanaged: dict[str, dict[tuple[int, float], int]] = {}
         self._lapses = Outages()
         #: How many GPUs the jobs in each have.
         self._in_use: dict[str, int] = {}
@@ -98,7 +98,7 @@ class Transitions:
     def kept(self, known: Collection[Reservation], kept: Collection[str], anew: Collection[str], now: float) -> None:
         """Note the ids of the reservations that Slurm has now. ``anew``: of which it did not have before."""
         self._kept = {id: now if id in anew else self._kept.get(id, now) for id in kept}
-        if self._money is not None:
+        if self._ledger is not None:
             self._lapses.note(known, kept, anew, self._in_use, now)
 
     # -- turns --------------------------------------------------------------------------------------------------------
@@ -118,13 +118,13 @@ class Transitions:
         """
         if jobs.asked <= self._asked:
             return list(known)
-        if jobs.asked - self._asked > BLIND:
+        if jobs.asked - self._asked > MAX_SNAPSHOT_GAP:
             self._kept.clear()
         self._asked = jobs.asked
         named = jobs_by_reservation(jobs.jobs.values())
         promised = {each.id for each in known if each.state in PROMISED}
-        self._level_at = {id: last for id, last in self._level_at.items() if id in promised}
-        self._by_hand = {id: used for id, used in self._by_hand.items() if id in promised}
+        self._lowered_at = {id: last for id, last in self._lowered_at.items() if id in promised}
+        self._unmanaged = {id: used for id, used in self._unmanaged.items() if id in promised}
         self._in_use = {}
         return [self._used(each, jobs_inside(each, named), now) if each.id in promised else each for each in known]
 
@@ -133,11 +133,11 @@ class Transitions:
         if reservation.state in PROMISED and reservation.period.end <= now:
             return self._ended(reservation, now)
         if reservation.state is State.CONFIRMED and started:
-            return self._turned(reservation, reservation.to(State.ACTIVE, now, actor=ACTOR))
+            return self._turned(reservation, reservation.in_state(State.ACTIVE, now, actor=ACTOR))
         if reservation.state is State.PENDING and started:
-            late = reservation.to(State.CANCELLED, now, actor=ACTOR, reason=NOT_APPROVED)
+            late = reservation.in_state(State.CANCELLED, now, actor=ACTOR, reason=NOT_APPROVED)
             return self._turned(
-                reservation, late, lambda till, writes: till.give_back(writes.ledger, late, NOT_APPROVED, ACTOR)
+                reservation, late, lambda ledger, writes: ledger.release_hold(writes.ledger, late, NOT_APPROVED, ACTOR)
             )
         return reservation
 
@@ -146,15 +146,15 @@ class Transitions:
             return reservation
         if self._is_missed(reservation, jobs, now):
             reason = f"unused for {_length(self._no_show)}"
-            return self._over(reservation, reservation.to(State.RELEASED, now, actor=ACTOR, reason=reason), now)
+            return self._close(reservation, reservation.in_state(State.RELEASED, now, actor=ACTOR, reason=reason), now)
         if not reservation.used and any(_has_run(job) for job in jobs):
-            reservation = self._turned(reservation, reservation.but(used=now, version=reservation.version + 1))
+            reservation = self._turned(reservation, reservation.replace(used=now, version=reservation.version + 1))
         if reservation.problem and reservation.id in self._kept:
             self._kept[reservation.id] = now  # who could not come is missed only once they can
         self._in_use[reservation.id] = sum(job.gpus.whole for job in jobs if job.phase in (Phase.ACTIVE, Phase.ENDING))
-        by_hand = self._by_hand.setdefault(reservation.id, {})
-        by_hand |= {(job.id, job.start): _gpu_seconds(job, reservation, now) for job in jobs if _is_by_hand(job)}
-        self._level(reservation, _sessions(jobs), sum(by_hand.values()), now)
+        unmanaged = self._unmanaged.setdefault(reservation.id, {})
+        unmanaged |= {(job.id, job.start): _gpu_seconds(job, reservation, now) for job in jobs if _is_unmanaged(job)}
+        self._lower_hold(reservation, _sessions(jobs), sum(unmanaged.values()), now)
         return reservation
 
     def _is_missed(self, reservation: Reservation, jobs: Sequence[Job], now: float) -> bool:
@@ -165,29 +165,29 @@ class Transitions:
         nobody = all(job.phase is Phase.TERMINAL and not _has_run(job) for job in jobs)
         return nobody and since is not None and now >= max(reservation.period.start, since) + self._no_show
 
-    def _level(self, reservation: Reservation, inside: frozenset[str], by_hand: int, now: float) -> None:
+    def _lower_hold(self, reservation: Reservation, inside: frozenset[str], unmanaged: int, now: float) -> None:
         """Make the hold level with the open sessions inside, where those are not the ones of the last look.
 
         After a start of the service nobody knows which those were, so what is active is made level then.
         """
         active = reservation.state is State.ACTIVE
-        at, before = self._level_at.get(reservation.id, (float("-inf"), frozenset[str]()))
-        if inside == before and not (active and now - at >= LEVEL):
+        at, before = self._lowered_at.get(reservation.id, (float("-inf"), frozenset[str]()))
+        if inside == before and not (active and now - at >= LOWER_INTERVAL):
             return
 
-        def level(till: SlotLedger, writes: ReservationWrites) -> None:
+        def lower_hold(ledger: SlotLedger, writes: ReservationWrites) -> None:
             there = writes.get(reservation.id)
             if there is None or there.version != reservation.version:
                 raise ConcurrentChange("The reservation was changed meanwhile.")
-            till.level(writes.ledger, reservation, now, inside, by_hand)
+            ledger.lower_hold(writes.ledger, reservation, now, inside, unmanaged)
 
-        if self._written(reservation, None, level):
-            self._level_at[reservation.id] = (now, inside)
+        if self._written(reservation, None, lower_hold):
+            self._lowered_at[reservation.id] = (now, inside)
 
     def _note_lapse(self, reservation: Reservation, now: float) -> None:
         """Write now and then, and before it is over, for how long one was not to be had."""
         final = reservation.state in (State.ENDED, State.CANCELLED, State.RELEASED)
-        if self._money is None or reservation.kind is not Kind.BOOKING or not (final or reservation.state in PROMISED):
+        if self._ledger is None or reservation.kind is not Kind.BOOKING or not (final or reservation.state in PROMISED):
             return
         self._lapses.expect(reservation, now)
         over = final or reservation.period.end <= now
@@ -196,7 +196,7 @@ class Transitions:
         owed = self._lapses.owed(reservation.id, now, all=over)
         if owed:
             if not self._written(
-                reservation, None, lambda till, writes: till.lapse(writes.ledger, reservation, owed, now)
+                reservation, None, lambda ledger, writes: ledger.credit_outage(writes.ledger, reservation, owed, now)
             ):
                 return
             self._lapses.written(reservation.id, owed, now)
@@ -204,26 +204,26 @@ class Transitions:
             self._lapses.forget(reservation.id)
 
     def _ended(self, old: Reservation, now: float) -> Reservation:
-        new = old.to(State.ENDED, now, actor=ACTOR)
+        new = old.in_state(State.ENDED, now, actor=ACTOR)
         if old.state is State.ACTIVE or old.used:
-            return self._over(old, new, now)
+            return self._close(old, new, now)
         # Nobody was here in all its time, so it is not known whether Slurm had it: only what ran is charged.
-        return self._turned(old, new, lambda till, writes: till.give_back(writes.ledger, new, NOT_KEPT, ACTOR))
+        return self._turned(old, new, lambda ledger, writes: ledger.release_hold(writes.ledger, new, NOT_KEPT, ACTOR))
 
-    def _over(self, old: Reservation, new: Reservation, now: float) -> Reservation:
-        return self._turned(old, new, lambda till, writes: till.over(writes.ledger, new, now))
+    def _close(self, old: Reservation, new: Reservation, now: float) -> Reservation:
+        return self._turned(old, new, lambda ledger, writes: ledger.settle(writes.ledger, new, now))
 
-    def _turned(self, old: Reservation, new: Reservation, money: Paying | None = None) -> Reservation:
-        return new if self._written(old, new, money) else old
+    def _turned(self, old: Reservation, new: Reservation, update: LedgerUpdate | None = None) -> Reservation:
+        return new if self._written(old, new, update) else old
 
-    def _written(self, old: Reservation, new: Reservation | None, money: Paying | None) -> bool:
+    def _written(self, old: Reservation, new: Reservation | None, update: LedgerUpdate | None) -> bool:
         """Write a turn with its money, None = only that; return whether it was written."""
         try:
             with self._store.transaction(self._cluster) as writes:
                 if new is not None:
                     writes.save(new)
-                if money is not None and self._money is not None and old.kind is Kind.BOOKING:
-                    money(self._money, writes)
+                if update is not None and self._ledger is not None and old.kind is Kind.BOOKING:
+                    update(self._ledger, writes)
         except ConcurrentChange:
             return False  # somebody was faster; the next pass sees what came of it
         except StoreError:
@@ -267,7 +267,7 @@ def _has_run(job: Job) -> bool:
     return job.phase in (Phase.ACTIVE, Phase.ENDING)
 
 
-def _is_by_hand(job: Job) -> bool:
+def _is_unmanaged(job: Job) -> bool:
     return _has_run(job) and not job.name.startswith(JOB_NAME_PREFIX)
 
 

@@ -19,7 +19,7 @@ from itertools import takewhile
 
 from carme_hub.booking import messages
 from carme_hub.booking.calendar import Supply
-from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, is_out
+from carme_hub.domain.calendar.bookable_nodes import is_unavailable, occupied_by_jobs
 from carme_hub.domain.calendar.capacity import Capacity, OccupiedGpus, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, by_type
@@ -96,7 +96,7 @@ class ViolationCheck:
         for job in seen.jobs:
             asked = (stems[stem] for stem in map(stem_of, job.reservations) if stem in stems)
             of = next((each for each in asked if each.license or not each.nodes.isdisjoint(job.nodes)), None)
-            for held in held_by_jobs((job,), seen.nodes, seen.now):
+            for held in occupied_by_jobs((job,), seen.nodes, seen.now):
                 self._held.setdefault(held.node, []).append((held, of))
 
     def broken(self) -> dict[str, ViolationReason]:
@@ -116,16 +116,16 @@ class ViolationCheck:
         """
         period, nodes = reservation.period, self._seen.nodes
         sizes = {place.count for place in reservation.places if place.whole}
-        spots = (
-            spot
-            for spot in supply.spots
-            if spot.node in nodes and spot.node not in without and not is_out(nodes[spot.node])
-            if not sizes or spot.count in sizes
+        inventory = (
+            item
+            for item in supply.inventory
+            if item.node in nodes and item.node not in without and not is_unavailable(nodes[item.node])
+            if not sizes or item.count in sizes
         )
         running = (held for node in self._held for held in self._running(node, reservation))
         taken = (each for each in (*supply.taken, *booked, *running) if each.period.overlaps(period))
-        need, capacity = reservation.need, Capacity(spots, taken, by_node=supply.by_node)
-        places = capacity.only(supply.open_to(reservation.profile, need)).place(need, period)
+        need, capacity = reservation.need, Capacity(inventory, taken, by_node=supply.by_node)
+        places = capacity.restricted_to(supply.places_for_profile(reservation.profile, need)).place(need, period)
         return places if places and by_type(places) == reservation.by_type else None
 
     def _why(self, reservation: Reservation) -> ViolationReason | None:
@@ -151,7 +151,7 @@ class ViolationCheck:
         refused = self._seen.refused
         if reservation.stem not in self._refused_stems:
             return []
-        return [(part, refused[part.name]) for part in reservation.in_slurm() if part.name in refused]
+        return [(part, refused[part.name]) for part in reservation.slurm_reservations() if part.name in refused]
 
     def _maintained(self, reservation: Reservation) -> tuple[dict[str, str], Reservation | None]:
         """Return which of its nodes are maintained in its time, in words, and the calendar's maintenance if any."""
@@ -168,7 +168,7 @@ class ViolationCheck:
         node = self._seen.nodes.get(name)
         if node is None:
             return f"{name} is not in Slurm any more"
-        if not is_out(node):
+        if not is_unavailable(node):
             return ""
         state = {node.state, *node.flags}
         if state & _DRAINED:
@@ -214,10 +214,10 @@ class ViolationCheck:
                 gone += [f"jobs of others {self._when(reservation)} on {node.name}"] if used else []
         ahead = takewhile(lambda each: each is not reservation, self._promised)
         same = (each for each in ahead if each.kind is Kind.BOOKING)
-        left -= sum(each.own for each in same if each.period.start <= at < each.period.end)
-        if left >= reservation.own or not gone:
+        left -= sum(each.own_type_gpus for each in same if each.period.start <= at < each.period.end)
+        if left >= reservation.own_type_gpus or not gone:
             return ""
-        return f"only {max(0, left)} of its {reservation.own} × {type} are left: {messages.listed(gone)}"
+        return f"only {max(0, left)} of its {reservation.own_type_gpus} × {type} are left: {messages.listed(gone)}"
 
     def _when(self, reservation: Reservation) -> str:
         return "run" if reservation.period.start <= self._seen.now else "may still run then"

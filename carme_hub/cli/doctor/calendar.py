@@ -1,4 +1,7 @@
-"""Whether this Slurm can keep a calendar as it is configured, and whether it does. Reading asks; judging is pure."""
+"""Whether Slurm can keep the calendar as it is configured, and whether it does.
+
+``read_facts`` asks Slurm, the database and the reservations service; ``check`` is pure.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,13 @@ _TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CalendarFacts:
-    """What was found out; None where it was not.
+    """The facts on which the findings rest; None where one is not known.
 
     Attributes:
-        keeps_gpus: whether Slurm reserves single GPUs. user: who asks Slurm, and level: what sacctmgr says of them.
-        there: Slurm's reservations. stems: what the names of those begin with that the database knows.
-        health: what the service says of itself. errors: why something is not known, by what was asked.
+        keeps_gpus: whether Slurm reserves single GPUs.
+        user: the user who asks Slurm. level: the user's AdminLevel, as sacctmgr shows it.
+        reservations: Slurm's reservations. stems: the stems of the names that the database knows.
+        health: the service's answer about its health. errors: why a fact is not known, by its source.
     """
 
     keeps_gpus: bool | None = None
@@ -61,17 +65,17 @@ class CalendarFacts:
 
 
 def check_site(config: Config) -> Iterator[Finding]:
-    """Yield what is wrong with the calendar of a site that has one."""
+    """Yield the findings about the calendar of a site that has one."""
     try:
         settings = CarmeReservations(config=config)
         if settings.enabled:
             yield from check(settings, asyncio.run(read_facts(config)))
     except (TraitError, CarmeError):
-        return  # said already
+        return  # reported already
 
 
 async def read_facts(config: Config) -> CalendarFacts:
-    """Ask Slurm, the database and the service; nothing is changed anywhere."""
+    """Ask Slurm, the database and the service; change nothing."""
     slurm, errors = CarmeSlurm(config=config), dict[str, str]()
     commands = slurm.commands()
 
@@ -121,7 +125,7 @@ def _health(hub: Any) -> dict[str, Any]:
     connection = http.client.HTTPConnection(host, where.port or 80, timeout=_TIMEOUT)
     if secure:
         context = ssl.create_default_context()
-        # The certificate is for the name that browsers know; what is asked is no secret, and nothing is sent.
+        # The certificate is for the name that browsers use; the answer is not secret, and no secret is sent.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(host, where.port or 443, timeout=_TIMEOUT, context=context)
     try:
@@ -137,7 +141,7 @@ def _health(hub: Any) -> dict[str, Any]:
 
 
 def check(settings: CarmeReservations, facts: CalendarFacts, now: float | None = None) -> Iterator[Finding]:
-    """Yield what is wrong by these facts."""
+    """Yield the findings that follow from these facts."""
     yield from _check_keep(settings, facts)
     yield from _check_operator(facts)
     yield from _check_orphans(facts, time.time() if now is None else now)
@@ -146,13 +150,13 @@ def check(settings: CarmeReservations, facts: CalendarFacts, now: float | None =
 
 def _check_keep(settings: CarmeReservations, facts: CalendarFacts) -> Iterator[Finding]:
     if settings.keep in ("gpus", "auto") and facts.keeps_gpus is None:
-        why = f"which release of Slurm this is was not found out: {facts.errors.get('scontrol', 'not asked')}"
+        why = f"the release of this Slurm is not known: {facts.errors.get('scontrol', 'not asked')}"
         yield unknown("CarmeReservations.keep", why, _RUN_WHERE_SLURM_ANSWERS)
     elif settings.keep == "gpus" and not facts.keeps_gpus:
         yield unsafe(
             "CarmeReservations.keep",
             settings.keep,
-            "this Slurm refuses GPUs in reservations, as all before 24.11 do: nothing that is booked would be kept",
+            "this Slurm refuses GPUs in reservations, as all before 24.11 do: it would keep nothing that is booked",
             'c.CarmeReservations.keep = "auto", which takes whole nodes here',
         )
 
@@ -161,13 +165,13 @@ def _check_operator(facts: CalendarFacts) -> Iterator[Finding]:
     if facts.user in ("root", facts.slurm_user) or facts.level in MAY_RESERVE:
         return
     if facts.level is None:
-        why = f"whether {facts.user} may make reservations was not found out: {facts.errors.get('sacctmgr', '')}"
+        why = f"whether {facts.user} may make reservations is not known: {facts.errors.get('sacctmgr', '')}"
         yield unknown("AdminLevel", why, "run the doctor as the hub's user, while slurmdbd answers")
         return
     yield unsafe(
         "AdminLevel",
         f"{facts.user}: {facts.level}",
-        "only Operators make reservations: Slurm refuses all that is booked",
+        "only Operators may make reservations: Slurm refuses everything that is booked",
         f"sacctmgr -i modify user {facts.user} set adminlevel=operator; run the doctor as the hub's user",
     )
 
@@ -175,7 +179,7 @@ def _check_operator(facts: CalendarFacts) -> Iterator[Finding]:
 def _check_orphans(facts: CalendarFacts, now: float) -> Iterator[Finding]:
     if facts.reservations is None or facts.stems is None:
         what = "scontrol" if facts.reservations is None else "database"
-        why = f"whether Slurm keeps GPUs for nobody was not found out: {facts.errors.get(what, 'not asked')}"
+        why = f"whether Slurm keeps GPUs for no booking is not known: {facts.errors.get(what, 'not asked')}"
         yield unknown("Slurm's reservations", why, "run the doctor as the hub's user, where Slurm answers")
         return
     for each in facts.reservations:
@@ -183,15 +187,17 @@ def _check_orphans(facts: CalendarFacts, now: float) -> Iterator[Finding]:
             yield advice(
                 "Slurm's reservations",
                 each.name,
-                "no booking in the database knows it, so nobody takes it away, and its GPUs are kept for nobody",
-                f"scontrol delete ReservationName={each.name}, unless the calendar of another hub has made it",
+                "no booking in the database belongs to it, so nothing removes it, and its GPUs stay unused",
+                f"scontrol delete ReservationName={each.name}, unless the calendar of another hub made it",
             )
 
 
 def _check_service(facts: CalendarFacts) -> Iterator[Finding]:
     if facts.health is None:
         why = f"it gave no answer: {facts.errors.get('service', 'not asked')}"
-        yield unknown(_HEALTH_SETTING, why, "run the doctor while the hub and its proxy run; the hub's log has the service's")
+        yield unknown(
+            _HEALTH_SETTING, why, "run the doctor while the hub and its proxy run; the hub's log has the service's"
+        )
     elif not facts.health.get("keeping"):
         age = facts.health.get("age")
         since = "since it was started" if age is None else f"for {age} s"
@@ -205,6 +211,6 @@ def _check_service(facts: CalendarFacts) -> Iterator[Finding]:
         yield advice(
             _HEALTH_SETTING,
             "not equal",
-            "at its last comparison Slurm had something else than what is booked, and it was put right then",
-            "run the doctor again in a minute; where it stays so, the hub's log names what Slurm refuses",
+            "at its last comparison Slurm differed from the bookings, and was corrected then",
+            "run the doctor again in a minute; if it still differs, the hub's log names what Slurm refuses",
         )

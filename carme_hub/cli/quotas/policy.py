@@ -1,4 +1,4 @@
-"""``carme-hub quotas replay | mirror``: a policy trial on past jobs, and the part of it that Slurm keeps by itself."""
+"""``carme-hub quotas replay | mirror``: try a policy on past jobs, and copy its limits to Slurm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traitlets.config import Config
 from carme_hub.accounting.policy_trial import Trial, try_policy
 from carme_hub.accounting.settings import CarmeMirror, read_policy
 from carme_hub.accounting.slurm_limits import MIRRORED, compare
-from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, actor, table, positional_arguments
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, actor, positional_arguments, table
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.slurm_limits import Change, Plan
 from carme_hub.slurm.limits import LimitsWriter, script
@@ -26,9 +26,9 @@ class ReplayApp(ConfiguredApp):
     """Try a policy on past jobs."""
 
     name = "carme-hub quotas replay"
-    description = """What the jobs of a time would have done under a policy: which would have been refused, for whom,
-    and how much they used. Jobs come from Slurm's accounting; jobs from before fill the policy's windows. Nothing is
-    written, and the policy is not switched on."""
+    description = """Show what would have become of the jobs of a time under a policy: which jobs it would have refused,
+    whose, and how much they used. Jobs come from Slurm's accounting; earlier jobs fill the policy's windows. Nothing is
+    written, and the policy does not come into force."""
     examples = "carme-hub quotas replay --policy new.yaml --from 2026-10-01 --to 2026-10-31"
 
     policy = Unicode("", help="The YAML file of the policy. The default is the policy in force.").tag(config=True)
@@ -42,17 +42,17 @@ class ReplayApp(ConfiguredApp):
     }
 
     async def work(self) -> int:
-        """Walk through the jobs, and print who loses what."""
+        """Replay the jobs, and print which the policy would have refused."""
         positional_arguments(self)
         async with open_ledger(self) as access:
             policy = self._policy(access)
             if not self.since:
-                raise UsageError("say from when: --from 2026-10-01")
+                raise UsageError("give the start: --from 2026-10-01")
             now = time.time()
             since = read_time(self.since, policy.zone)
             until = min(now, read_time(self.until, policy.zone, after=1)) if self.until else now
             if until <= since:
-                raise UsageError("there is no time between --from and --to")
+                raise UsageError("--to must be after --from")
             reader, context = UsageReader(access.slurm.commands()), access.ledger.context
             replaying = try_policy(context, reader, policy, await access.people(), since, until)
             return self._print(access, await self.with_progress("replaying what Slurm's accounting has", replaying))
@@ -79,7 +79,7 @@ class ReplayApp(ConfiguredApp):
             ]
             sums = {"jobs": total.jobs, "refused": total.refused, "used": total.before}
             sums["used_by_refused"] = total.refused_amount
-            counted = {"from": int(trial.reaches), "known_from": int(trial.known), "missing": trial.missing}
+            counted = {"from": int(trial.use_since), "known_from": int(trial.known), "missing": trial.missing}
             self.print_json({"total": sums, "rules": dict(found.rules), "lines": lines, "counted": counted})
             return 0
         rows = [
@@ -96,14 +96,14 @@ class ReplayApp(ConfiguredApp):
                 print(f"\n{one.user} in {one.account}, first at {access.when(one.first_at)}:\n  {one.first}")
         if found.rules:
             print("\n" + table(("rule", "refused"), list(found.rules.items()), "refused"))
-        print(f"\nThe policy's windows count use from {access.when(trial.reaches or trial.known or trial.since)} on.")
+        print(f"\nThe policy's windows count use from {access.when(trial.use_since or trial.known or trial.since)} on.")
         if trial.missing:
-            print(f"Not in them: {hours(trial.missing)} GPU-hours that the ledger has and Slurm's accounting no more.")
+            print(f"Not in them: {hours(trial.missing)} GPU-hours in the ledger that Slurm's accounting has purged.")
         return 0
 
 
 class MirrorApp(ConfiguredApp, CarmeMirror):
-    """Let Slurm keep the policy's limits by itself."""
+    """Copy the policy's limits to Slurm, which then keeps them by itself."""
 
     name = "carme-hub quotas mirror"
     description = """The second fence: compare the limits in Slurm with the policy, and with --apply write what an
@@ -127,7 +127,7 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
     }
 
     async def work(self) -> int:
-        """Compare, print, and write where that is asked for."""
+        """Compare and print; write with ``--apply``."""
         positional_arguments(self)
         async with open_ledger(self) as access:
             overrides = {name: access.config[name] for name in ("CarmeMirror", "MirrorApp") if name in access.config}
@@ -139,37 +139,42 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
             plan, last = compared.plan, compared.last
             applied: Sequence[Change] = ()
             if self.apply:
-                if found.changes and self.force:
-                    self.confirm(f"Change {len(found.changes)} limits in Slurm, also what was set by hand?")
-                applied = await self.with_progress("writing limits", writer.apply(found.changes))
-                written = found.written(last, applied)
+                if plan.changes and self.force:
+                    self.confirm(f"Change {len(plan.changes)} limits in Slurm, including those set by hand?")
+                applied = await self.with_progress("writing limits", writer.apply(plan.changes))
+                written = plan.written(last, applied)
                 if applied or written != last:
                     changed = [f"{each.entity.value} {each.name} {each.key}={each.want}" for each in applied]
                     await access.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
-            return self._print(access, found, applied)
+            return self._print(access, plan, applied)
 
-    def _print(self, access: LedgerAccess, found: Plan, applied: Sequence[Change]) -> int:
-        left = [change for change in found.changes if change not in applied]
-        commands = script(found.changes, access.slurm.cluster)
-        code = 1 if left or found.drift else 0
+    def _print(self, access: LedgerAccess, plan: Plan, applied: Sequence[Change]) -> int:
+        left = [change for change in plan.changes if change not in applied]
+        commands = script(plan.changes, access.slurm.cluster)
+        code = 1 if left or plan.drift else 0
         if self.as_json:
             self.print_json(
                 {
                     "applied": [_change_document(each) for each in applied],
                     "changes": [_change_document(each) for each in left],
-                    "drift": [_change_document(each) for each in found.drift],
-                    "left_out": [{"quota": each.quota, "why": each.why} for each in found.left_out],
+                    "drift": [_change_document(each) for each in plan.drift],
+                    "left_out": [{"quota": each.quota, "why": each.reason} for each in plan.unenforced],
                     "commands": commands.splitlines(),
                 }
             )
             return code
-        for head, changes in (("written", applied), ("to be written", left), ("set by hand, kept", found.drift)):
+        for head, changes in (("written", applied), ("to be written", left), ("set by hand, kept", plan.drift)):
             if changes:
-                rows = [(c.entity.value, c.name, c.key, c.have or "-", c.want or "-", c.needs.value) for c in changes]
+                rows = [
+                    (c.entity.value, c.name, c.key, c.have or "-", c.want or "-", c.admin_level.value) for c in changes
+                ]
                 print(f"{head}:\n" + table(("", "name", "limit", "is", "policy", "takes"), rows) + "\n")
-        if found.left_out:
-            print("only the hub's own check keeps:")
-            print("\n".join(f"  {each.quota + ': ' if each.quota else ''}{each.why}" for each in found.left_out) + "\n")
+        if plan.unenforced:
+            print("kept by the hub's own check alone:")
+            print(
+                "\n".join(f"  {each.quota + ': ' if each.quota else ''}{each.reason}" for each in plan.unenforced)
+                + "\n"
+            )
         if commands:
             print(f"for an administrator of Slurm to run, then mirror again:\n{commands}")
         if not code:
@@ -182,5 +187,5 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
 def _change_document(change: Change) -> dict[str, Any]:
     return {
         **{"entity": change.entity.value, "name": change.name, "limit": change.key, "is": change.have},
-        **{"policy": change.want, "takes": change.needs.value, "argv": list(change.argv)},
+        **{"policy": change.want, "takes": change.admin_level.value, "argv": list(change.argv)},
     }

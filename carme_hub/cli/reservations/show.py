@@ -8,13 +8,13 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from carme_hub.cli.base import table, positional_arguments
+from carme_hub.cli.base import positional_arguments, table
 from carme_hub.domain.wording import gpu_hours
 
-from .service_client import CalendarTask, gpus, title_text, state_text
+from .service_client import CalendarTask, gpus, state_text, title_text
 
 _STATES = ("", "draft", "pending", "confirmed", "active", "ended", "cancelled", "released")
-#: What is listed where nothing else is said: the whole term of one's own, the next month of everybody's.
+#: Default lengths of listings: a year of one's own bookings, a month of everybody's, a day of free GPUs.
 _MINE, _ALL, _FREE = timedelta(days=366), timedelta(days=31), timedelta(days=1)
 
 
@@ -22,19 +22,19 @@ class ListApp(CalendarTask):
     """List bookings."""
 
     name = "carme-hub reservations list"
-    description = """List your bookings and those that you are invited to, from now on; with --all everybody's that take
-    GPUs, of which you see what is for you to see."""
+    description = """List your bookings and those to which you are invited, from now on; with --all everybody's bookings
+    that take GPUs, with the details that you may see."""
     examples = "carme-hub reservations list --json\ncarme-hub reservations list --pending"
 
-    begin = Unicode("", help="From when. The default is now.").tag(config=True)
-    end = Unicode("", help="Until when. The default is in a year; with --all in 31 days.").tag(config=True)
+    begin = Unicode("", help="The start of the listing. The default is now.").tag(config=True)
+    end = Unicode("", help="Its end. The default is in a year; with --all in 31 days.").tag(config=True)
     state = Enum(
         _STATES,
         default_value="",
-        help="Only those in this state: draft, pending, confirmed, active, ended, cancelled or released.",
+        help="Only bookings in this state: draft, pending, confirmed, active, ended, cancelled or released.",
     ).tag(config=True)
-    everybodys = Bool(False, help="List everybody's.").tag(config=True)
-    pending = Bool(False, help="List all that wait for an approval.").tag(config=True)
+    everybodys = Bool(False, help="List everybody's bookings.").tag(config=True)
+    pending = Bool(False, help="List all bookings that wait for approval.").tag(config=True)
     aliases: Any = {
         **CalendarTask.aliases,
         "from": "ListApp.begin",
@@ -43,10 +43,10 @@ class ListApp(CalendarTask):
     }
     flags: Any = {
         **CalendarTask.flags,
-        "all": ({"ListApp": {"everybodys": True}}, "List everybody's."),
+        "all": ({"ListApp": {"everybodys": True}}, "List everybody's bookings."),
         "pending": (
             {"ListApp": {"pending": True, "everybodys": True, "state": "pending"}},
-            "List all that wait for an approval.",
+            "List all bookings that wait for approval.",
         ),
     }
 
@@ -62,8 +62,8 @@ class ListApp(CalendarTask):
         elif not found["bookings"]:
             whose = "Nothing is booked" if self.everybodys else "You have booked nothing"
             which = f" that is {self.state}" if self.state else ""
-            said = "Nothing waits for an approval" if self.pending else f"{whose}{which}"
-            print(f"{said}, {self.period_text({'start': start, 'end': end})}.")
+            none = "Nothing waits for approval" if self.pending else f"{whose}{which}"
+            print(f"{none}, {self.period_text({'start': start, 'end': end})}.")
         else:
             print(self.bookings_table(found["bookings"], owners=self.everybodys))
         return 0
@@ -73,13 +73,13 @@ class FreeApp(CalendarTask):
     """Show what is free."""
 
     name = "carme-hub reservations free"
-    description = """Show how many GPUs of each type, or of one, are free from when to when: in the next 24 hours, or
-    from --from to --to."""
+    description = """Show how many GPUs of each type, or of one, are free, and when: in the next 24 hours, or from
+    --from to --to."""
     examples = 'carme-hub reservations free --type a100 --from "tomorrow 8:00" --to 18:00'
 
     gpu_type = Unicode("", help="Only these GPUs, such as a100.").tag(config=True)
-    begin = Unicode("", help="From when. The default is now.").tag(config=True)
-    end = Unicode("", help="Until when. The default is 24 hours later.").tag(config=True)
+    begin = Unicode("", help="The start. The default is now.").tag(config=True)
+    end = Unicode("", help="The end. The default is 24 hours later.").tag(config=True)
     aliases: Any = {
         **CalendarTask.aliases,
         "type": "FreeApp.gpu_type",
@@ -111,7 +111,7 @@ class ShowApp(CalendarTask):
     """Show one booking."""
 
     name = "carme-hub reservations show"
-    description = "Show all that is known of one booking: carme-hub reservations show ID."
+    description = "Show all details of one booking: carme-hub reservations show ID."
     examples = "carme-hub reservations show 0f3a9d4c-5b6e-4f80-9a1b-2c3d4e5f6071"
 
     async def task(self) -> int:

@@ -13,7 +13,7 @@ from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.resources import SHARD, Node
 from carme_hub.domain.cluster.tres import ANY_TYPE
 
-from .capacity import OccupiedGpus, Spot
+from .capacity import GpuInventory, OccupiedGpus
 from .periods import Period
 from .slurm_reservations import SlurmReservation
 
@@ -26,19 +26,19 @@ _WITHOUT_END = 10 * 366 * 86_400
 _QUARTER = 900
 
 
-def spots_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[Spot, ...]:
+def inventory_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[GpuInventory, ...]:
     """Return the GPUs of nodes; a node's CPUs are shared out to all its GPUs alike, rounded down.
 
     Args:
         shards_kept_off: whether the site sees to it that no shard job runs on GPUs that are reserved.
     """
     return tuple(
-        Spot(
+        GpuInventory(
             node.name,
             type,
             count,
             max(1, node.cpus // sum(node.gpus.values())),
-            alone=bool(node.shards) and not shards_kept_off,
+            exclusive=bool(node.shards) and not shards_kept_off,
         )
         for node in nodes
         for type, count in sorted(node.gpus.items())
@@ -46,12 +46,12 @@ def spots_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[S
     )
 
 
-def is_out(node: Node) -> bool:
+def is_unavailable(node: Node) -> bool:
     """Return whether a node is down or drained. That it is reserved or in maintenance has an end, and is no outage."""
     return node.state in _OUT or bool(node.flags & _OUT)
 
 
-def taken_by_others(
+def occupied_by_others(
     nodes: Iterable[Node],
     reservations: Iterable[SlurmReservation],
     *,
@@ -67,14 +67,14 @@ def taken_by_others(
             what is offered from then on can still be taken a moment later.
     """
     known, back = {node.name: node for node in nodes}, -(-(now + back_in) // _QUARTER) * _QUARTER
-    found = [OccupiedGpus(Period(now, back), node.name) for node in known.values() if is_out(node)]
+    found = [OccupiedGpus(Period(now, back), node.name) for node in known.values() if is_unavailable(node)]
     for each in reservations:
         if each.name not in ours:
-            found += taken_by(each, known)
+            found += occupied_by(each, known)
     return tuple(found)
 
 
-def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[OccupiedGpus]:
+def occupied_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[OccupiedGpus]:
     """Yield what a reservation by hand has of each node: where it does not say how many GPUs, as many as it may."""
     there = [nodes[name] for name in sorted(reservation.nodes) if name in nodes]
     if reservation.gpus:
@@ -86,7 +86,7 @@ def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterat
         yield from (OccupiedGpus(reservation.period, node.name) for node in there)
 
 
-def held_by_jobs(jobs: Iterable[Job], nodes: Mapping[str, Node], now: int) -> tuple[OccupiedGpus, ...]:
+def occupied_by_jobs(jobs: Iterable[Job], nodes: Mapping[str, Node], now: int) -> tuple[OccupiedGpus, ...]:
     """Return what running jobs have of each node until their time limits end them.
 
     A job of several nodes is taken to have as many GPUs on each, rounded up, and a shard to have its part of one. GPUs

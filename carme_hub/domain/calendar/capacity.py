@@ -18,7 +18,7 @@ from .step_function import Steps
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class GpuInventory:
     """The GPUs of one type on one node, and the CPUs that go with each of them.
 
     ``alone``: the node is booked whole, whoever books some of it.
@@ -28,7 +28,7 @@ class Spot:
     type: str
     count: int
     cpus: int = 1
-    alone: bool = False
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Place:
         """Return how many GPUs it takes, of all types."""
         return self.count + sum(count for _, count in self.also)
 
-    def taken(self, period: Period) -> OccupiedGpus:
+    def occupied(self, period: Period) -> OccupiedGpus:
         """Return what it takes from others."""
         if self.whole:
             return OccupiedGpus(period, self.node, "", 0, True)
@@ -104,70 +104,75 @@ class Capacity:
     """
 
     def __init__(
-        self, spots: Iterable[Spot], taken: Iterable[OccupiedGpus], *, by_node: bool = False, share: int = 100
+        self,
+        inventory: Iterable[GpuInventory],
+        occupied: Iterable[OccupiedGpus],
+        *,
+        by_node: bool = False,
+        share: int = 100,
     ) -> None:
-        self._spots: dict[str, dict[str, int]] = defaultdict(dict)
-        self._nodes: dict[str, dict[str, int]] = defaultdict(dict)
+        self._by_type: dict[str, dict[str, int]] = defaultdict(dict)
+        self._by_node: dict[str, dict[str, int]] = defaultdict(dict)
         self._cpus: dict[tuple[str, str], int] = {}
-        self._alone: set[str] = set()
-        for spot in spots:
-            if spot.count > 0:
-                self._spots[spot.type][spot.node] = spot.count
-                self._nodes[spot.node][spot.type] = spot.count
-                self._cpus[spot.node, spot.type] = spot.cpus
-                if by_node or spot.alone:
-                    self._alone.add(spot.node)
-        total = {type: sum(nodes.values()) for type, nodes in self._spots.items()}
+        self._exclusive: set[str] = set()
+        for item in inventory:
+            if item.count > 0:
+                self._by_type[item.type][item.node] = item.count
+                self._by_node[item.node][item.type] = item.count
+                self._cpus[item.node, item.type] = item.cpus
+                if by_node or item.exclusive:
+                    self._exclusive.add(item.node)
+        total = {type: sum(nodes.values()) for type, nodes in self._by_type.items()}
         #: How many GPUs of a type may be booked at one moment, where not all of them may.
         self._limit = {type: limit for type, all in total.items() if (limit := all * share // 100) < all}
         #: The lines of nodes while nobody has anything.
-        self._bare: dict[str, dict[str, tuple[int, Steps | None]]] = {}
+        self._unoccupied: dict[str, dict[str, tuple[int, Steps | None]]] = {}
         #: Where alone something new is placed, by node and type; None = anywhere.
-        self._where: Collection[tuple[str, str]] | None = None
-        self._take(taken)
+        self._allowed: Collection[tuple[str, str]] | None = None
+        self._set_occupied(occupied)
 
-    def _take(self, taken: Iterable[OccupiedGpus]) -> None:
-        self._taken = [*taken]
-        self._on: dict[str, list[OccupiedGpus]] = defaultdict(list)
-        for each in self._taken:
-            self._on[each.node].append(each)
+    def _set_occupied(self, occupied: Iterable[OccupiedGpus]) -> None:
+        self._occupied = [*occupied]
+        self._occupied_on: dict[str, list[OccupiedGpus]] = defaultdict(list)
+        for each in self._occupied:
+            self._occupied_on[each.node].append(each)
         # What is made of it is kept: one conflict asks for several things, and for many times.
-        self._lines: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
-        self._bookable: dict[str, Steps] = {}
+        self._free_cache: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
+        self._share_left: dict[str, Steps] = {}
 
-    def but(self, taken: Iterable[OccupiedGpus]) -> Capacity:
+    def with_occupied(self, occupied: Iterable[OccupiedGpus]) -> Capacity:
         """Return the same GPUs, of which others have these."""
         other = copy(self)
-        other._take(taken)
+        other._set_occupied(occupied)
         return other
 
-    def only(self, where: Collection[tuple[str, str]] | None) -> Capacity:
+    def restricted_to(self, allowed: Collection[tuple[str, str]] | None) -> Capacity:
         """Return the same, of which new places are taken on these nodes with these types alone; None = anywhere.
 
         The share is still that of all nodes, and ``fits`` asks of any places.
         """
-        if where is None:
+        if allowed is None:
             return self
         other = copy(self)
-        other._where = where
+        other._allowed = allowed
         return other
 
     @property
     def types(self) -> tuple[str, ...]:
         """Return the GPU types, by name."""
-        return tuple(sorted(self._spots))
+        return tuple(sorted(self._by_type))
 
     def total(self, type: str) -> int:
         """Return how many GPUs of a type there are."""
-        return sum(self._spots.get(type, {}).values())
+        return sum(self._by_type.get(type, {}).values())
 
-    def room(self, type: str) -> int:
+    def largest_node(self, type: str) -> int:
         """Return how many GPUs of a type the largest node has: no seat may have more."""
-        return max(self._spots.get(type, {}).values(), default=0)
+        return max(self._by_type.get(type, {}).values(), default=0)
 
     def free_on(self, node: str, type: str, period: Period) -> int:
         """Return how many GPUs of a type a node has free at every moment of a period."""
-        return self._left(node, type, period)
+        return self._free_during(node, type, period)
 
     # -- places -----------------------------------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class Capacity:
 
         The largest rooms are filled first, so that it is on few nodes, and the rest goes where it leaves least.
         """
-        if need.gpus > self.room(need.type):
+        if need.gpus > self.largest_node(need.type):
             return None
         return self._place(need, period, self._offers(need, period))
 
@@ -188,9 +193,9 @@ class Capacity:
         for number, (seats, _, node) in enumerate(offers):
             if -seats >= wanted:  # all of these have room for the rest
                 rest = (offer for offer in offers[number:] if -offer[0] >= wanted)
-                _, _, node = min(rest, key=lambda offer: (offer[2] in self._alone, *offer[1:]))
+                _, _, node = min(rest, key=lambda offer: (offer[2] in self._exclusive, *offer[1:]))
             mine = min(-seats, wanted)
-            found.append(self._placed(need, node, mine))
+            found.append(self._place_on(need, node, mine))
             wanted -= mine
             if not wanted:
                 break
@@ -199,53 +204,53 @@ class Capacity:
     def fits(self, places: Iterable[Place], period: Period) -> bool:
         """Return whether these very places are free for the whole period."""
         there = [*places]
-        return all(self._has(place, period) for place in there) and self._within_share(there, period)
+        return all(self._is_free(place, period) for place in there) and self._within_share(there, period)
 
-    def _has(self, place: Place, period: Period) -> bool:
-        return 0 < place.count <= self._left(place.node, place.type, period, alone=place.whole)
+    def _is_free(self, place: Place, period: Period) -> bool:
+        return 0 < place.count <= self._free_during(place.node, place.type, period, exclusive=place.whole)
 
     def _offers(self, need: Need, period: Period) -> list[tuple[int, int, str]]:
         """Return, for each node with room, for how many seats (negative), the GPUs free there, and its name; sorted."""
         found, start, end = [], period.start, period.end
-        for node, count, free in self._rooms(need):
+        for node, count, free in self._candidates(need):
             left = count if free is None else free.least(start, end)
             if seats := _seats(need, left):
                 found.append((-seats, left, node))
         return sorted(found)
 
-    def _seats_at_all(self, need: Need) -> int:
+    def _max_seats(self, need: Need) -> int:
         """Return for how many seats there is room while nobody has anything."""
-        where, there = self._where, self._spots.get(need.type, {}).items()
-        return sum(_seats(need, count) for node, count in there if where is None or (node, need.type) in where)
+        allowed, there = self._allowed, self._by_type.get(need.type, {}).items()
+        return sum(_seats(need, count) for node, count in there if allowed is None or (node, need.type) in allowed)
 
-    def _rooms(self, need: Need) -> Iterator[tuple[str, int, Steps | None]]:
+    def _candidates(self, need: Need) -> Iterator[tuple[str, int, Steps | None]]:
         """Yield the lines of the nodes on which it may be placed."""
-        where = self._where
-        for node, (count, free) in self._line(need.type, alone=not need.gpus).items():
-            if where is None or (node, need.type) in where:
+        allowed = self._allowed
+        for node, (count, free) in self._free_by_node(need.type, exclusive=not need.gpus).items():
+            if allowed is None or (node, need.type) in allowed:
                 yield node, count, free
 
-    def _left(self, node: str, type: str, period: Period, *, alone: bool = False) -> int:
+    def _free_during(self, node: str, type: str, period: Period, *, exclusive: bool = False) -> int:
         """Return how many GPUs of a type a node has free at every moment. ``alone``: while nobody else is there."""
-        count, free = self._line(type, alone=alone).get(node, (0, None))
+        count, free = self._free_by_node(type, exclusive=exclusive).get(node, (0, None))
         return count if free is None else free.least(period.start, period.end)
 
-    def _line(self, type: str, *, alone: bool = False) -> dict[str, tuple[int, Steps | None]]:
+    def _free_by_node(self, type: str, *, exclusive: bool = False) -> dict[str, tuple[int, Steps | None]]:
         """Return how many GPUs of a type each node has, and how many are free over time (None = all, always)."""
-        if (type, alone) not in self._lines:
-            if type not in self._bare:
-                self._bare[type] = {node: (count, None) for node, count in self._spots.get(type, {}).items()}
-            line = self._bare[type].copy()
-            for node in self._on:
+        if (type, exclusive) not in self._free_cache:
+            if type not in self._unoccupied:
+                self._unoccupied[type] = {node: (count, None) for node, count in self._by_type.get(type, {}).items()}
+            line = self._unoccupied[type].copy()
+            for node in self._occupied_on:
                 if node in line:
-                    line[node] = (line[node][0], self._free(node, type, line[node][0], alone))
-            self._lines[type, alone] = line
-        return self._lines[type, alone]
+                    line[node] = (line[node][0], self._free(node, type, line[node][0], exclusive))
+            self._free_cache[type, exclusive] = line
+        return self._free_cache[type, exclusive]
 
-    def _free(self, node: str, type: str, count: int, alone: bool) -> Steps | None:
-        alone, changes = alone or node in self._alone, dict[int, int]()
-        for each in self._on[node]:
-            if alone or not each.count:
+    def _free(self, node: str, type: str, count: int, exclusive: bool) -> Steps | None:
+        exclusive, changes = exclusive or node in self._exclusive, dict[int, int]()
+        for each in self._occupied_on[node]:
+            if exclusive or not each.count:
                 mine = count
             elif each.type == type:
                 mine = each.count
@@ -259,10 +264,10 @@ class Capacity:
         steps = Steps.of(count, changes)
         return Steps(steps.edges, [max(0, level) for level in steps.levels])
 
-    def _placed(self, need: Need, node: str, seats: int) -> Place:
-        count, whole = self._spots[need.type][node], node in self._alone or not need.gpus
+    def _place_on(self, need: Need, node: str, seats: int) -> Place:
+        count, whole = self._by_type[need.type][node], node in self._exclusive or not need.gpus
         mine = count if whole else seats * need.gpus
-        also = tuple(sorted(other for other in self._nodes[node].items() if other[0] != need.type)) if whole else ()
+        also = tuple(sorted(other for other in self._by_node[node].items() if other[0] != need.type)) if whole else ()
         return Place(node, need.type, mine, seats, whole, mine * self._cpus[node, need.type], also)
 
     # -- the share that may be booked ---------------------------------------------------------------------------------
@@ -272,32 +277,32 @@ class Capacity:
             return True
         more: dict[str, int] = defaultdict(int)
         for place in places:
-            for type, count in self._gpus_of(place.taken(period)):
+            for type, count in self._gpus_of(place.occupied(period)):
                 more[type] += count
         return all(count <= self._left_of_share(type, period) for type, count in more.items() if type in self._limit)
 
     def _left_of_share(self, type: str, period: Period) -> int:
         """Return how many GPUs of a type of which not all may be booked still may, at every moment."""
-        if type not in self._bookable:
+        if type not in self._share_left:
             changes: dict[int, int] = defaultdict(int)
-            for each in self._taken:
+            for each in self._occupied:
                 for of, count in self._gpus_of(each) if each.booked else ():
                     if of == type:
                         changes[each.period.start] -= count
                         changes[each.period.end] += count
-            self._bookable[type] = Steps.of(self._limit[type], changes)
-        return self._bookable[type].least(period.start, period.end)
+            self._share_left[type] = Steps.of(self._limit[type], changes)
+        return self._share_left[type].least(period.start, period.end)
 
-    def _gpus_of(self, taken: OccupiedGpus) -> Collection[tuple[str, int]]:
+    def _gpus_of(self, occupied: OccupiedGpus) -> Collection[tuple[str, int]]:
         """Return what it takes, by type: of a node that is taken whole, all."""
-        return ((taken.type, taken.count),) if taken.count else self._nodes.get(taken.node, {}).items()
+        return ((occupied.type, occupied.count),) if occupied.count else self._by_node.get(occupied.node, {}).items()
 
     # -- over time --------------------------------------------------------------------------------------------------
 
-    def band(self, type: str, period: Period) -> tuple[tuple[Period, int], ...]:
+    def free_over_time(self, type: str, period: Period) -> tuple[tuple[Period, int], ...]:
         """Return how many GPUs of a type are free: parts of the period, one after the other, each unlike the next."""
         changes: dict[int, int] = defaultdict(int)
-        for _, free in self._line(type).values():
+        for _, free in self._free_by_node(type).values():
             if free is not None:
                 for at, before, after in zip(free.edges, free.levels, free.levels[1:], strict=False):
                     changes[at] += after - before
@@ -307,7 +312,7 @@ class Capacity:
         """Return for how many seats there is room for so long, by the moment from which on."""
         first, last = within.start, within.end - length
         total, changes = 0, dict[int, int]()
-        for _, count, free in self._rooms(need):
+        for _, count, free in self._candidates(need):
             if free is None:
                 total += _seats(need, count)
                 continue
@@ -342,11 +347,11 @@ class Capacity:
             allowed: whether a time may be booked at all.
         """
         length = period.length
-        if within.length < length or self._seats_at_all(need) < need.seats:
+        if within.length < length or self._max_seats(need) < need.seats:
             return ()
         edges = {period.start, within.start, within.end - length}
-        for node in self._spots.get(need.type, {}):
-            for each in self._on.get(node, ()):
+        for node in self._by_type.get(need.type, {}):
+            for each in self._occupied_on.get(node, ()):
                 edges |= {each.period.end, each.period.start - length}
         room, last = self._seats_from(need, length, within), within.end - length
         possible = [at for at in edges if within.start <= at <= last and room.at(at) >= need.seats]

@@ -13,7 +13,7 @@ from .periods import Period
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class LicenseCount:
     """A licence at one moment.
 
     Attributes:
@@ -24,7 +24,7 @@ class Count:
     running: Sequence[tuple[int, int]]
     booked: Sequence[tuple[Period, int]]
 
-    def taken_at(self, count: int, now: int, length: int) -> int | None:
+    def first_shortage(self, count: int, now: int, length: int) -> int | None:
         """Return when that begins with which so many are too many for so many seconds from now; None for nothing."""
         used = count + sum(have for _, have in self.running)
         if used > self.total:
@@ -35,14 +35,14 @@ class Count:
                 return max(now, period.start)
         return None
 
-    def first(self, count: int, now: int, length: int) -> int | None:
+    def first_start(self, count: int, now: int, length: int) -> int | None:
         """Return from when on so many are left for so many seconds, None for never: at once, or after an end."""
         ends = {now, *(end for end, _ in self.running), *(period.end for period, _ in self.booked)}
         return next((at for at in sorted(ends) if at >= now and self._fits(count, at, length)), None)
 
-    def without_bookings(self) -> Count:
+    def without_bookings(self) -> LicenseCount:
         """Return it as if nobody had booked."""
-        return Count(self.total, self.running, ())
+        return LicenseCount(self.total, self.running, ())
 
     def booked_at(self, at: int) -> int:
         """Return how many are booked at a moment."""

@@ -12,57 +12,57 @@ from itertools import islice, product
 
 from carme_hub.domain.sessions.profile import Choice, GpuLimit, Limit, Profile, ProfileOption
 
-from .capacity import Need, Spot
+from .capacity import GpuInventory, Need
 
 #: Settings that say where a session can start.
-_DECIDING = frozenset({"gpu_type", "gpus", "partition", "cpus"})
+_PLACEMENT_KEYS = frozenset({"gpu_type", "gpus", "partition", "cpus"})
 #: The most ways of choosing that are looked at.
-_MOST = 1000
+_MAX_COMBINATIONS = 1000
 #: The most GPUs of a seat that a refusal names.
-_LARGEST = 64
+_MAX_SEAT_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SubmitOptions:
     """How a session of a profile is submitted: to partitions ("" = to none by name), with this many CPUs at least."""
 
     partition: str
     cpus: int
 
-    def on(self, spot: Spot, gpus: int, partitions: Collection[str]) -> bool:
+    def fits_on(self, item: GpuInventory, gpus: int, partitions: Collection[str]) -> bool:
         """Return whether it can be on a node of these partitions, beside so many GPUs of it (0 = all)."""
         inside = not set(self.partition.split(",")).isdisjoint(partitions)
         # Of a node that is booked whole, how many CPUs a seat has is known when its places are.
-        return inside and (spot.alone or self.cpus <= spot.cpus * (gpus or spot.count))
+        return inside and (item.exclusive or self.cpus <= item.cpus * (gpus or item.count))
 
 
-def start_of(profile: Profile, need: Need) -> Start | None:
+def submit_options(profile: Profile, need: Need) -> SubmitOptions | None:
     """Return how a session starts that is to have a seat, None where the profile never gives it."""
-    for fixed in _ways(profile):
+    for fixed in _combinations(profile):
         if _gives(profile, fixed, need):
-            cpus = fixed.get("cpus", _least(profile.cpus))
-            return Start(str(fixed.get("partition", profile.partition)), cpus if isinstance(cpus, int) else 1)
+            cpus = fixed.get("cpus", _lowest(profile.cpus))
+            return SubmitOptions(str(fixed.get("partition", profile.partition)), cpus if isinstance(cpus, int) else 1)
     return None
 
 
 def places_for(
-    profile: Profile, need: Need, spots: Iterable[Spot], partitions: Mapping[str, Collection[str]]
+    profile: Profile, need: Need, inventory: Iterable[GpuInventory], partitions: Mapping[str, Collection[str]]
 ) -> frozenset[tuple[str, str]]:
     """Return the nodes where its sessions can have such seats, with GPUs of which type: also of others than needed.
 
     Args:
         partitions: by node, with "" among those of the nodes on which jobs start that name none.
     """
-    known = [*spots]
-    starts = {type: start_of(profile, Need(type, need.gpus)) for type in {spot.type for spot in known}}
+    known = [*inventory]
+    starts = {type: submit_options(profile, Need(type, need.gpus)) for type in {item.type for item in known}}
     return frozenset(
-        (spot.node, spot.type)
-        for spot in known
-        if (start := starts[spot.type]) is not None and start.on(spot, need.gpus, partitions.get(spot.node, ()))
+        (item.node, item.type)
+        for item in known
+        if (start := starts[item.type]) is not None and start.fits_on(item, need.gpus, partitions.get(item.node, ()))
     )
 
 
-def misfit(profile: Profile, need: Need, account: str) -> str:
+def mismatch(profile: Profile, need: Need, account: str) -> str:
     """Return why no session of a profile can have such a seat anywhere, as a sentence; "" where one could."""
     name, limit = f"“{profile.display_name}”", profile.gpus
     if limit is None:
@@ -72,7 +72,7 @@ def misfit(profile: Profile, need: Need, account: str) -> str:
     if profile.accounts and account and account not in profile.accounts:
         listed = ", ".join(profile.accounts)
         return f"{name} is for the account{'' if len(profile.accounts) == 1 else 's'} {listed}, and not for {account}."
-    if start_of(profile, need) is not None:
+    if submit_options(profile, need) is not None:
         return ""
     if not (most := _counts(profile, limit, need.type)):
         return f"{name} gives no {need.type}, but {', '.join(limit.types)}. Choose one of these, or another profile."
@@ -81,20 +81,22 @@ def misfit(profile: Profile, need: Need, account: str) -> str:
 
 
 def _counts(profile: Profile, limit: GpuLimit, type: str) -> list[str]:
-    most = min(limit.most(type), _LARGEST)
-    return [str(count) for count in range(1, most + 1) if start_of(profile, Need(type, count)) is not None]
+    most = min(limit.most(type), _MAX_SEAT_GPUS)
+    return [str(count) for count in range(1, most + 1) if submit_options(profile, Need(type, count)) is not None]
 
 
-def _ways(profile: Profile) -> Iterator[Mapping[str, object]]:
+def _combinations(profile: Profile) -> Iterator[Mapping[str, object]]:
     """Yield what is fixed by each way of choosing from its options, as far as that matters; the defaults first."""
-    options = [each for each in profile.options if any(_DECIDING & choice.override.keys() for choice in each.choices)]
+    options = [
+        each for each in profile.options if any(_PLACEMENT_KEYS & choice.override.keys() for choice in each.choices)
+    ]
     names = [each.name for each in options]
-    choices = [[*_those(each, default=True), *_those(each, default=False)] for each in options]
-    for some in islice(product(*choices), _MOST):
+    choices = [[*_choices(each, default=True), *_choices(each, default=False)] for each in options]
+    for some in islice(product(*choices), _MAX_COMBINATIONS):
         yield profile.overridden(dict(zip(names, some, strict=True)))
 
 
-def _those(option: ProfileOption, *, default: bool) -> Iterator[Choice]:
+def _choices(option: ProfileOption, *, default: bool) -> Iterator[Choice]:
     return (choice for choice in option.choices if (choice.name == option.default) is default)
 
 
@@ -108,5 +110,5 @@ def _gives(profile: Profile, fixed: Mapping[str, object], need: Need) -> bool:
     return not need.gpus or (limit.count.allows(need.gpus) and need.gpus <= limit.most(need.type))
 
 
-def _least(limit: Limit) -> int:
+def _lowest(limit: Limit) -> int:
     return min(limit.choices, default=limit.min)

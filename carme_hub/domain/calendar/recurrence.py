@@ -18,12 +18,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from carme_hub.errors import Refused
 
 from .periods import Period
-from .rrule import BadRule, days, read
+from .rrule import BadRule, days, parse
 
 #: The most occurrences of one rule: every day of a year.
-MOST = 366
+MAX_OCCURRENCES = 366
 #: Days from the first occurrence to the last at most: three years.
-LONGEST = 3 * 366
+MAX_DAYS = 3 * 366
 #: Years in which it may lie: near the ends of the calendar days have no neighbours to count with.
 _YEARS = range(1970, 9000)
 _UNTIL = re.compile(r"(\d{8})(?:T(\d{6})(Z?))?")
@@ -68,7 +68,7 @@ class Occurrence:
     note: str = ""
 
 
-def occurrences(recurrence: Recurrence, most: int = MOST) -> tuple[Occurrence, ...]:
+def occurrences(recurrence: Recurrence, limit: int = MAX_OCCURRENCES) -> tuple[Occurrence, ...]:
     """Return all occurrences, by their start.
 
     Raises:
@@ -89,8 +89,8 @@ def occurrences(recurrence: Recurrence, most: int = MOST) -> tuple[Occurrence, .
         raise BadRecurrence("It ends before it starts. Give a later end.")
     found = []
     for number, start in enumerate(_starts(recurrence, zone)):
-        if number >= most:
-            raise BadRecurrence(f"That comes more than {most} times. Let it end sooner, or book it in parts.")
+        if number >= limit:
+            raise BadRecurrence(f"That comes more than {limit} times. Let it end sooner, or book it in parts.")
         id = start.isoformat()
         if id in recurrence.without:
             continue
@@ -107,25 +107,25 @@ def _starts(recurrence: Recurrence, zone: ZoneInfo) -> Iterator[datetime]:
         yield recurrence.start
         return
     try:
-        rule = read(recurrence.rule)
+        rule = parse(recurrence.rule)
     except BadRule as error:
         raise BadRecurrence(str(error)) from error
-    last = recurrence.start + timedelta(days=LONGEST)
+    last = recurrence.start + timedelta(days=MAX_DAYS)
     until = _until(rule.until, zone) if rule.until else None
     count = _count(rule.count) if rule.count else None
     if until is not None and until > last:
-        raise BadRecurrence(f"It goes on for more than {LONGEST} days. Let it end sooner.")
+        raise BadRecurrence(f"It goes on for more than {MAX_DAYS} days. Let it end sooner.")
     found = 0
     for start in islice(days(rule, recurrence.start, until or last), count):
         yield start
         found += 1
     if count is not None and found < count:
-        raise BadRecurrence(f"In {LONGEST} days it comes {found} times, not {count}. Take a smaller COUNT.")
+        raise BadRecurrence(f"In {MAX_DAYS} days it comes {found} times, not {count}. Take a smaller COUNT.")
 
 
 def _count(value: str) -> int:
-    if not value.isdecimal() or not value.isascii() or not 0 < int(value) <= MOST:
-        raise BadRecurrence(f"COUNT={value} is no number of times from 1 to {MOST}.")
+    if not value.isdecimal() or not value.isascii() or not 0 < int(value) <= MAX_OCCURRENCES:
+        raise BadRecurrence(f"COUNT={value} is no number of times from 1 to {MAX_OCCURRENCES}.")
     return int(value)
 
 
@@ -151,7 +151,7 @@ def _occurrence(start: datetime, end: datetime, zone: ZoneInfo) -> Occurrence:
         words.append(f"Clocks skip {start:%H:%M} on that day; it starts at {there:%H:%M}.")
         if over <= began:  # both in the gap, or the end just after it: keep its length
             over = began + asked
-    elif _doubled(start, zone):
+    elif _ambiguous(start, zone):
         words.append(f"{start:%H:%M} comes twice on that day; the first one counts.")
     if over - began != asked and not _skipped(start, zone):
         more = timedelta(seconds=abs(over - began - asked))
@@ -168,7 +168,7 @@ def _skipped(wall: datetime, zone: ZoneInfo) -> bool:
     return datetime.fromtimestamp(_moment(wall, zone), zone).replace(tzinfo=None, fold=0) != wall
 
 
-def _doubled(wall: datetime, zone: ZoneInfo) -> bool:
+def _ambiguous(wall: datetime, zone: ZoneInfo) -> bool:
     first, second = (wall.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
     return first < second and not _skipped(wall, zone)
 

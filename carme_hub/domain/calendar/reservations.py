@@ -12,7 +12,7 @@ from carme_hub.errors import Refused
 
 from .capacity import Need, OccupiedGpus, Place
 from .periods import Period
-from .slurm_reservations import LICENSES_ALONE, MAINTAIN, PREFIX, SlurmReservation
+from .slurm_reservations import LICENSE_ONLY_FLAGS, OWN_MAINTENANCE_FLAGS, PREFIX, SlurmReservation
 
 
 class State(Enum):
@@ -103,11 +103,11 @@ class Reservation:
     problem: str = ""
     license: str = ""
 
-    def but(self, **changes: Any) -> Reservation:
+    def replace(self, **changes: Any) -> Reservation:
         """Return the same with changes."""
         return replace(self, **changes)
 
-    def to(self, state: State, now: float, *, actor: str, reason: str = "") -> Reservation:
+    def in_state(self, state: State, now: float, *, actor: str, reason: str = "") -> Reservation:
         """Return it in another state.
 
         Raises:
@@ -116,7 +116,7 @@ class Reservation:
         if state not in _NEXT.get(self.state, ()):
             raise NotPossible(f"“{self.title}” is {self.state.value}, and cannot be {state.value} any more.")
         over = now if state in (State.CANCELLED, State.RELEASED) else 0.0
-        return self.but(state=state, changed=now, actor=actor, reason=reason, ended=over, version=self.version + 1)
+        return self.replace(state=state, changed=now, actor=actor, reason=reason, ended=over, version=self.version + 1)
 
     @property
     def gpus(self) -> int:
@@ -124,7 +124,7 @@ class Reservation:
         return sum(place.gpus for place in self.places)
 
     @property
-    def own(self) -> int:
+    def own_type_gpus(self) -> int:
         """Return how many GPUs of its own type it takes."""
         return sum(place.count for place in self.places)
 
@@ -143,9 +143,9 @@ class Reservation:
         listed = user == self.owner or user in self.users or bool(self.group and self.group in groups)
         return listed or (self.everybody and self.account in accounts)
 
-    def taken(self) -> tuple[OccupiedGpus, ...]:
+    def occupied(self) -> tuple[OccupiedGpus, ...]:
         """Return what it takes from others: nothing in states in which it holds nothing."""
-        return tuple(place.taken(self.period) for place in self.places) if self.state in HOLDING else ()
+        return tuple(place.occupied(self.period) for place in self.places) if self.state in HOLDING else ()
 
     def names(self) -> tuple[str, ...]:
         """Return the names that its reservations in Slurm have, also those that it had before it was over."""
@@ -161,7 +161,7 @@ class Reservation:
         """Return the nodes that it is on."""
         return frozenset(place.node for place in self.places)
 
-    def in_slurm(self, members: Collection[str] = ()) -> tuple[SlurmReservation, ...]:
+    def slurm_reservations(self, members: Collection[str] = ()) -> tuple[SlurmReservation, ...]:
         """Return what Slurm is to have: nothing where nothing is promised.
 
         Args:
@@ -171,12 +171,14 @@ class Reservation:
             return ()
         if self.kind is Kind.MAINTENANCE:
             root = frozenset({"root"})
-            return (SlurmReservation(self.names()[0], self.period, self.nodes, users=root, flags=MAINTAIN),)
+            return (
+                SlurmReservation(self.names()[0], self.period, self.nodes, users=root, flags=OWN_MAINTENANCE_FLAGS),
+            )
         users = frozenset() if self.everybody else frozenset({self.owner, *self.users, *members})
         accounts = frozenset({self.account})
         if self.license:
             wanted = SlurmReservation(self.names()[0], self.period, frozenset(), users=users, accounts=accounts)
-            return (replace(wanted, flags=LICENSES_ALONE, licenses={self.license: self.own}),)
+            return (replace(wanted, flags=LICENSE_ONLY_FLAGS, licenses={self.license: self.own_type_gpus}),)
         return tuple(
             SlurmReservation(
                 name,
@@ -210,7 +212,7 @@ def by_type(places: Collection[Place]) -> dict[str, int]:
     return found
 
 
-def in_the_way(reservation: Reservation, jobs: Iterable[Job]) -> tuple[Job, ...]:
+def jobs_past_start(reservation: Reservation, jobs: Iterable[Job]) -> tuple[Job, ...]:
     """Return the jobs of sessions that run on its nodes and may do so past its start, by their time limits.
 
     Who has one of them is told before a maintenance: such a job ends with the node.

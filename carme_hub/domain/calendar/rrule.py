@@ -28,9 +28,9 @@ _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,3}")
 _BYDAY = re.compile(rf"([+-]?[0-9]{{1,2}})?({'|'.join(_WEEKDAYS)})")
 #: Characters of a rule: a number of each day of a month has room.
-_LONGEST = 500
+_MAX_LENGTH = 500
 #: Every so many years, or months, there is nothing else until the year 9999, where dateutil ends its search.
-_NO_MORE = 120_000
+_BEYOND_ALL = 120_000
 
 
 class BadRule(ValueError):
@@ -52,14 +52,14 @@ class Rule:
     by: Mapping[str, str]
 
 
-def read(text: str) -> Rule:
+def parse(text: str) -> Rule:
     """Return what a rule says.
 
     Raises:
         BadRule: it makes no sense, or never ends.
     """
-    if len(text) > _LONGEST:
-        raise BadRule(f"The rule is too long: it may have {_LONGEST} characters.")
+    if len(text) > _MAX_LENGTH:
+        raise BadRule(f"The rule is too long: it may have {_MAX_LENGTH} characters.")
     parts: dict[str, str] = {}
     for part in text.upper().strip().removeprefix("RRULE:").split(";"):
         name, equals, value = part.partition("=")
@@ -70,8 +70,8 @@ def read(text: str) -> Rule:
         raise BadRule("It comes daily, weekly, monthly or yearly: write FREQ=WEEKLY, for example.")
     if ("COUNT" in parts) == ("UNTIL" in parts):
         raise BadRule("Say when it ends, by COUNT (how many times) or UNTIL (the last day), and not by both.")
-    _need_numbers(parts)
-    _need_days(parts)
+    _check_numbers(parts)
+    _check_days(parts)
     freq, interval = parts.pop("FREQ"), int(parts.pop("INTERVAL", "1"))
     return Rule(freq, interval, parts.pop("COUNT", ""), parts.pop("UNTIL", ""), parts)
 
@@ -90,16 +90,16 @@ def days(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
         if rule.freq == "YEARLY":
             by.setdefault("BYMONTH", str(first.month))
     freq = "MONTHLY" if rule.freq == "MONTHLY" else "YEARLY"  # of single days and weeks a year is asked for at once
-    asked = ";".join([f"FREQ={freq}", f"INTERVAL={_NO_MORE}", *(f"{name}={value}" for name, value in by.items())])
-    for begin in _begins(rule, first, last):
-        for day in rrulestr(asked, dtstart=begin):
+    query = ";".join([f"FREQ={freq}", f"INTERVAL={_BEYOND_ALL}", *(f"{name}={value}" for name, value in by.items())])
+    for begin in _period_starts(rule, first, last):
+        for day in rrulestr(query, dtstart=begin):
             if day > last:
                 return
-            if day >= first and _counts(rule, first, day):
+            if day >= first and _matches_interval(rule, first, day):
                 yield day
 
 
-def _begins(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
+def _period_starts(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
     """Yield the first days of the months or years that are asked for."""
     month = first.year * 12 + (first.month - 1 if rule.freq == "MONTHLY" else 0)
     step = {"MONTHLY": rule.interval, "YEARLY": 12 * rule.interval}.get(rule.freq, 12)
@@ -108,7 +108,7 @@ def _begins(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
         month += step
 
 
-def _counts(rule: Rule, first: datetime, day: datetime) -> bool:
+def _matches_interval(rule: Rule, first: datetime, day: datetime) -> bool:
     """Return whether it is one of every so many days or weeks."""
     if rule.freq == "DAILY":
         return (day - first).days % rule.interval == 0
@@ -118,18 +118,20 @@ def _counts(rule: Rule, first: datetime, day: datetime) -> bool:
     return True
 
 
-def _need_numbers(parts: Mapping[str, str]) -> None:
+def _check_numbers(parts: Mapping[str, str]) -> None:
     for name in _NUMBERS.keys() & parts.keys():
-        (least, most, fits), value = _NUMBERS[name], parts[name]
-        if parts["FREQ"] not in fits:
-            raise BadRule(f"{name} does not go with FREQ={parts['FREQ']}. Write FREQ={fits[-1]}, or leave it out.")
+        (least, most, frequencies), value = _NUMBERS[name], parts[name]
+        if parts["FREQ"] not in frequencies:
+            raise BadRule(
+                f"{name} does not go with FREQ={parts['FREQ']}. Write FREQ={frequencies[-1]}, or leave it out."
+            )
         numbers = [value] if name == "INTERVAL" else value.split(",")
         if not all(_NUMBER.fullmatch(each) and int(each) and least <= int(each) <= most for each in numbers):
             below = f", or from {least} to -1" if least < 0 else ""
             raise BadRule(f"{name}={value} cannot be followed. Write whole numbers from 1 to {most}{below}.")
 
 
-def _need_days(parts: Mapping[str, str]) -> None:
+def _check_days(parts: Mapping[str, str]) -> None:
     if (start := parts.get("WKST", "MO")) not in _WEEKDAYS:
         raise BadRule(f"WKST={start} cannot be followed. Write the day with which a week begins: MO or SU.")
     if "BYDAY" not in parts:

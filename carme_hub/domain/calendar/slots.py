@@ -16,28 +16,28 @@ from carme_hub.domain.sessions.session import Request
 from .reservations import PROMISED, Kind, Reservation
 
 #: Seconds before its start from which sessions may be started in it; Slurm lets their jobs wait for it.
-EARLY = 60
+EARLY_SECONDS = 60
 #: Seconds by which a session ends before its booking: until it runs, some time has passed.
-GRACE = 60
+GRACE_SECONDS = 60
 #: The most characters of ``--reservation`` (slurmctld, job_mgr.c: ``_test_job_desc_fields``).
-LONGEST = 1024
+MAX_NAMES_LENGTH = 1024
 
-_RUNS = (Phase.ACTIVE, Phase.ENDING)
+_RUNNING = (Phase.ACTIVE, Phase.ENDING)
 
 
 def minutes_left(reservation: Reservation, now: float) -> int:
     """Return the longest time limit of a session that starts in it now, in minutes; 0 where it is too late."""
     begin = max(now, reservation.period.start)
-    return max(0, int(reservation.period.end - GRACE - begin) // 60)
+    return max(0, int(reservation.period.end - GRACE_SECONDS - begin) // 60)
 
 
 def is_now(reservation: Reservation, now: float) -> bool:
     """Return whether a session can be started in it at this moment."""
     promised = reservation.kind is Kind.BOOKING and reservation.state in PROMISED
-    return promised and reservation.period.start - EARLY <= now and minutes_left(reservation, now) > 0
+    return promised and reservation.period.start - EARLY_SECONDS <= now and minutes_left(reservation, now) > 0
 
 
-def mine(
+def usable_now(
     known: Iterable[Reservation], user: str, groups: Collection[str], accounts: Collection[str], now: float
 ) -> tuple[Reservation, ...]:
     """Return the bookings in which this user may start now, the one that ends first first."""
@@ -45,7 +45,7 @@ def mine(
     return tuple(sorted(found, key=lambda each: (each.period.end, each.id)))
 
 
-def to_come(
+def upcoming(
     known: Iterable[Reservation],
     user: str,
     groups: Collection[str],
@@ -59,13 +59,13 @@ def to_come(
         for each in known
         if each.kind is Kind.BOOKING
         and each.state in PROMISED
-        and now + EARLY < each.period.start <= now + within
+        and now + EARLY_SECONDS < each.period.start <= now + within
         and each.concerns(user, accounts, groups)
     )
     return tuple(sorted(found, key=lambda each: (each.period.start, each.id)))
 
 
-def seat(reservation: Reservation) -> Gpus:
+def seat_gpus(reservation: Reservation) -> Gpus:
     """Return the GPUs that one session may have: those of a seat, or of the largest whole node."""
     need = reservation.need
     return Gpus(need.type, need.gpus or max((place.count for place in reservation.places), default=0))
@@ -76,9 +76,9 @@ def seat_cpus(reservation: Reservation) -> int:
     return max((place.cpus // max(1, place.seats) for place in reservation.places), default=0)
 
 
-def misfit(reservation: Reservation, request: Request) -> str:
+def mismatch(reservation: Reservation, request: Request) -> str:
     """Return why a session cannot be in it, as the end of a sentence that begins with its title; "" where it can."""
-    room, cpus = seat(reservation), seat_cpus(reservation)
+    room, cpus = seat_gpus(reservation), seat_cpus(reservation)
     if reservation.profile and request.profile != reservation.profile:
         return f"is for the profile {reservation.profile}"
     if request.gpus.type != room.type:
@@ -105,11 +105,11 @@ def names_for(reservation: Reservation, gpus: int, jobs: Collection[Job]) -> str
     for name, free in _free(reservation, jobs):
         best[name] = max(best.get(name, 0), free // max(1, gpus))
     order = sorted(best, key=lambda name: -best[name])
-    most = (LONGEST + 1) // (max(map(len, order), default=0) + 1)
+    most = (MAX_NAMES_LENGTH + 1) // (max(map(len, order), default=0) + 1)
     return ",".join(order[:most])
 
 
-def put_in(request: Request, reservation: Reservation, jobs: Collection[Job], now: float) -> Request:
+def placed_in(request: Request, reservation: Reservation, jobs: Collection[Job], now: float) -> Request:
     """Return the request as it is in a booking: with its reservations and account, and over before it is."""
     return replace(
         request,
@@ -119,7 +119,7 @@ def put_in(request: Request, reservation: Reservation, jobs: Collection[Job], no
     )
 
 
-def named(known: Iterable[Reservation], names: str) -> Reservation | None:
+def reservation_named(known: Iterable[Reservation], names: str) -> Reservation | None:
     """Return the booking that a job's ``--reservation`` names; None for none, and for reservations made by hand."""
     wanted = set(names.split(",")) - {""}
     return next((each for each in known if wanted.intersection(each.names())), None) if wanted else None
@@ -127,7 +127,7 @@ def named(known: Iterable[Reservation], names: str) -> Reservation | None:
 
 def runs_inside(job: Job, names: Collection[str]) -> bool:
     """Return whether a job runs in one of these reservations of Slurm."""
-    return job.phase in _RUNS and any(name in names for name in job.reservations)
+    return job.phase in _RUNNING and any(name in names for name in job.reservations)
 
 
 def _free(reservation: Reservation, jobs: Collection[Job]) -> list[tuple[str, int]]:
@@ -138,7 +138,7 @@ def _free(reservation: Reservation, jobs: Collection[Job]) -> list[tuple[str, in
     if reservation.license:
         names = set(reservation.names())
         running = sum(job.gpus.count for job in jobs if runs_inside(job, names))
-        return [(each.name, max(0, reservation.own - running)) for each in reservation.in_slurm()]
+        return [(each.name, max(0, reservation.own_type_gpus - running)) for each in reservation.slurm_reservations()]
     places = {place.node: place.count for place in reservation.places}
     names = set(reservation.names())
     # A job goes on naming all that it might have started in: in which one it is, its node says.
@@ -146,5 +146,5 @@ def _free(reservation: Reservation, jobs: Collection[Job]) -> list[tuple[str, in
         if runs_inside(job, names):
             for node in places.keys() & set(job.nodes):
                 places[node] -= job.gpus.count // len(job.nodes)
-    parts = [(each.name, node) for each in reservation.in_slurm() for node in sorted(each.nodes)]
+    parts = [(each.name, node) for each in reservation.slurm_reservations() for node in sorted(each.nodes)]
     return [(name, max(0, places[node])) for name, node in parts]

@@ -29,15 +29,15 @@ from .periods import Period
 
 PREFIX = "carme-"
 #: Seconds by which times may differ; Slurm keeps them to the second.
-CLOSE = 1
+TIME_TOLERANCE = 1
 #: Seconds before its start from which a reservation does not make way for another one any more.
-_IN_TIME = 120
+_MIN_LEAD = 120
 #: Flags that mean that nobody's ordinary jobs run there.
-MAINTENANCE = frozenset({"MAINT"})
+MAINTENANCE_FLAGS = frozenset({"MAINT"})
 #: Flags of our own maintenance windows: they may lie over bookings and over jobs that run.
-MAINTAIN = MAINTENANCE | {"IGNORE_JOBS"}
+OWN_MAINTENANCE_FLAGS = MAINTENANCE_FLAGS | {"IGNORE_JOBS"}
 #: The flag of what is of licences alone; LICENSE_ONLY is another name for it.
-LICENSES_ALONE = frozenset({"ANY_NODES"})
+LICENSE_ONLY_FLAGS = frozenset({"ANY_NODES"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class SlurmReservation:
     @property
     def maintenance(self) -> bool:
         """Whether it is a maintenance window."""
-        return bool(self.flags & MAINTENANCE)
+        return bool(self.flags & MAINTENANCE_FLAGS)
 
     @property
     def stem(self) -> str:
@@ -113,7 +113,7 @@ Step = Create | Change | Delete
 
 
 def plan(
-    wanted: Iterable[SlurmReservation], there: Iterable[SlurmReservation], *, gone: Collection[str], now: int
+    wanted: Iterable[SlurmReservation], existing: Iterable[SlurmReservation], *, obsolete: Collection[str], now: int
 ) -> tuple[Step, ...]:
     """Return the steps that make Slurm's reservations those that are wanted: deletions first, since they make room.
 
@@ -121,8 +121,8 @@ def plan(
         there: all of Slurm's. gone: names that we know and that are not wanted any more; other names are left alone.
         now: epoch seconds; what is over is neither made nor changed.
     """
-    known = {each.name: each for each in there}
-    deletions: list[Step] = [Delete(name) for name in sorted(gone) if name in known]
+    known = {each.name: each for each in existing}
+    deletions: list[Step] = [Delete(name) for name in sorted(obsolete) if name in known]
     changes: list[Step] = []
     for want in sorted(wanted, key=lambda each: (each.period, each.name)):
         have = known.get(want.name)
@@ -130,7 +130,7 @@ def plan(
             continue
         if have is None:
             changes.append(Create(_from(want, now)))
-        elif not _same(want, have) or have.period.start <= now < want.period.start - CLOSE:
+        elif not _same(want, have) or have.period.start <= now < want.period.start - TIME_TOLERANCE:
             deletions.append(Delete(want.name))
             changes.append(Create(_from(want, now)))
         elif (change := _change(want, have, now)) is not None:
@@ -138,8 +138,8 @@ def plan(
     return (*deletions, *changes)
 
 
-def make_way(
-    refused: Iterable[Step], there: Iterable[SlurmReservation], *, named: Collection[str], now: int
+def deletions_for_retry(
+    refused: Iterable[Step], existing: Iterable[SlurmReservation], *, named: Collection[str], now: int
 ) -> tuple[Delete, ...]:
     """Return what of licences is to be deleted, so that Slurm takes what it has refused, and then that again.
 
@@ -150,7 +150,7 @@ def make_way(
     Args:
         there: all of Slurm's. named: those that jobs name, which stay: Slurm would hold these jobs.
     """
-    known = {each.name: each for each in there}
+    known = {each.name: each for each in existing}
     found: set[str] = set()
     for step in refused:
         match step:
@@ -164,7 +164,7 @@ def make_way(
             each.name
             for each in known.values()
             if each.ours and not licenses.keys().isdisjoint(each.licenses)
-            if each.period.overlaps(period) and each.period.start > max(period.start, now + _IN_TIME)
+            if each.period.overlaps(period) and each.period.start > max(period.start, now + _MIN_LEAD)
         }
     return tuple(Delete(name) for name in sorted(found - set(named)))
 
@@ -189,7 +189,7 @@ def _change(want: SlurmReservation, have: SlurmReservation, now: int) -> Change 
     # When it began is past changing, and matters to nobody; Slurm lets none begin in the past.
     began = have.period.start <= now and want.period.start <= now
     start = have.period.start if began else max(now, want.period.start)
-    moved = abs(start - have.period.start) > CLOSE or abs(want.period.end - have.period.end) > CLOSE
+    moved = abs(start - have.period.start) > TIME_TOLERANCE or abs(want.period.end - have.period.end) > TIME_TOLERANCE
     who = (want.users, want.accounts) != (have.users, have.accounts)
     counted = dict(want.licenses) != dict(have.licenses)
     if not moved and not who and not counted:

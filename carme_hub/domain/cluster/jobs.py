@@ -62,7 +62,7 @@ class JobSpec:
     @property
     def gpus_per_node(self) -> Gpus:
         """The GPUs on each of its nodes."""
-        return self.gpus.on_each(self.nodes)
+        return self.gpus.per_node(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class JobsOnDemand(Mapping[int, Job]):
     """Jobs by id, each read only when somebody asks for it: a queue may hold 50,000 that concern nobody here."""
 
     @abstractmethod
-    def begin_with(self, prefix: str) -> Iterable[Job]:
+    def with_prefix(self, prefix: str) -> Iterable[Job]:
         """Return those whose names begin so, without reading others."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class JobsOnDemand(Mapping[int, Job]):
         """Return those in these phases, without reading others."""
 
     @abstractmethod
-    def reading(self, phases: Collection[Phase] = ()) -> Iterator[None]:
+    def read_in_steps(self, phases: Collection[Phase] = ()) -> Iterator[None]:
         """Read what was not read yet of those in these phases, or of all; a few jobs at each step."""
 
 
@@ -158,7 +158,7 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         if isinstance(self.jobs, JobsOnDemand):
-            ours = self.jobs.begin_with(JOB_NAME_PREFIX)
+            ours = self.jobs.with_prefix(JOB_NAME_PREFIX)
         else:
             ours = (job for job in self.jobs.values() if job.name.startswith(JOB_NAME_PREFIX))
         object.__setattr__(self, "ours", tuple(ours))
@@ -182,21 +182,21 @@ class Snapshot:
             return tuple(self.jobs.in_phases(phases))
         return tuple(job for job in self.jobs.values() if job.phase in phases)
 
-    def reading(self, *phases: Phase) -> Iterator[None]:
+    def read_in_steps(self, *phases: Phase) -> Iterator[None]:
         """Read the jobs in these phases, or all, a few at each step: others can go on in between."""
         if isinstance(self.jobs, JobsOnDemand):
-            yield from self.jobs.reading(phases)
+            yield from self.jobs.read_in_steps(phases)
 
-    def once(self, make: Callable[[Snapshot], _T]) -> _T:
+    def cached(self, make: Callable[[Snapshot], _T]) -> _T:
         """Return what a function makes of this answer. It is made once, whoever asks for it."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]  # type: ignore[return-value]
 
-    def keep(self, make: Callable[[Snapshot], _T], made: _T) -> None:
+    def put_cached(self, make: Callable[[Snapshot], _T], made: _T) -> None:
         """Take what that function would make, where it was made in steps."""
         self._made[make] = made
 
-    def knows(self, make: Callable[[Snapshot], object]) -> bool:
+    def has_cached(self, make: Callable[[Snapshot], object]) -> bool:
         """Return whether that was made already."""
         return make in self._made

@@ -17,10 +17,10 @@ _Place = tuple[str, str]
 #: Priority, the highest first, then age.
 _Key = tuple[int, float, int]
 #: A queue with more jobs is not gone through at once while everybody waits; jobs in one step.
-_LONG, _STEP = 2000, 500
+_LONG_QUEUE, _STEP = 2000, 500
 
 #: Reasons for which a job does not stand in anybody's way, whatever its priority is.
-_ASIDE = (
+_NOT_COMPETING = (
     "Assoc",
     "BeginTime",
     "DependencyNeverSatisfied",
@@ -38,7 +38,7 @@ _ASIDE = (
 )
 
 
-class Line:
+class WaitingJobs:
     """The jobs of one look that stand in line, by partitions and kind of GPU."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -46,17 +46,17 @@ class Line:
         self._keys: dict[_Place, list[_Key]] = {}
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Line:
+    def of(cls, snapshot: Snapshot) -> WaitingJobs:
         """Return the line of a look."""
         line = cls(snapshot)
-        for _ in line.forming():
+        for _ in line.collect_in_steps():
             pass
         return line
 
-    def forming(self) -> Iterator[None]:
+    def collect_in_steps(self) -> Iterator[None]:
         """Let the jobs line up, a few at each step."""
         for number, job in enumerate(self._snapshot.in_phases(Phase.WAITING), 1):
-            if not job.reason.startswith(_ASIDE):
+            if not job.reason.startswith(_NOT_COMPETING):
                 self._keys.setdefault(_place(job), []).append(_key(job))
             if not number % _STEP:
                 yield
@@ -74,17 +74,17 @@ class Line:
         ahead = sum(bisect_left(self._keys[place], mine) for place in rivals)
         # What is asked about may be told otherwise than the queue has it; nobody is ahead of themselves.
         itself = self._snapshot.jobs.get(job.id)
-        if itself is None or itself.phase is not Phase.WAITING or itself.reason.startswith(_ASIDE):
+        if itself is None or itself.phase is not Phase.WAITING or itself.reason.startswith(_NOT_COMPETING):
             return ahead
         return ahead - (_place(itself) in rivals and _key(itself) < mine)
 
 
-def lining_up(snapshot: Snapshot) -> Iterator[None]:
+def count_in_steps(snapshot: Snapshot) -> Iterator[None]:
     """Work out the line of a look in steps: a long queue takes its time."""
-    yield from snapshot.reading(Phase.WAITING)
-    line = Line(snapshot)
-    yield from line.forming()
-    snapshot.keep(Line.of, line)
+    yield from snapshot.read_in_steps(Phase.WAITING)
+    line = WaitingJobs(snapshot)
+    yield from line.collect_in_steps()
+    snapshot.put_cached(WaitingJobs.of, line)
 
 
 def ahead_of(job: Job, snapshot: Snapshot) -> int | None:
@@ -94,9 +94,9 @@ def ahead_of(job: Job, snapshot: Snapshot) -> int | None:
     """
     if job.phase is not Phase.WAITING or job.state == "CONFIGURING":
         return None
-    if len(snapshot.jobs) > _LONG and not snapshot.knows(Line.of):
+    if len(snapshot.jobs) > _LONG_QUEUE and not snapshot.has_cached(WaitingJobs.of):
         return None
-    return snapshot.once(Line.of).ahead_of(job)
+    return snapshot.cached(WaitingJobs.of).ahead_of(job)
 
 
 def _place(job: Job) -> _Place:

@@ -42,7 +42,7 @@ class Gpus:
         """The value of sbatch's ``--gres``; ``gpu:a100:2``. Empty for no GPU."""
         return f"gpu:{self.type}:{self.count}" if self.count else ""
 
-    def on_each(self, nodes: int) -> Gpus:
+    def per_node(self, nodes: int) -> Gpus:
         """Return the part of them that is on each of so many nodes."""
         if nodes < 1 or self.count % nodes:
             raise ValueError(f"{self} cannot be the same number on each of {nodes} nodes")

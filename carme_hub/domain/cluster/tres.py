@@ -17,7 +17,7 @@ from .resources import NO_GPUS, SHARD, Gpus
 #: The type of GPUs that were not asked for by type. Ours always are; other people's jobs may not be.
 ANY_TYPE = "gpu"
 
-_NOTHING = frozenset({"", "N/A", "n/a", "(null)", "NONE", "None", "Unknown", "UNKNOWN", "NOT_SET", "UNLIMITED"})
+_NO_VALUE = frozenset({"", "N/A", "n/a", "(null)", "NONE", "None", "Unknown", "UNKNOWN", "NOT_SET", "UNLIMITED"})
 _MAX_HOSTS = 100_000
 
 _PHASES = {
@@ -36,7 +36,7 @@ def phase_of(state: str) -> Phase:
 
 def time_of(text: str) -> float:
     """Return an epoch time from ``%s`` or from Slurm's standard form in UTC; 0 for none."""
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return 0.0
     if _is_number(text):
         return float(text)
@@ -46,7 +46,7 @@ def time_of(text: str) -> float:
 @lru_cache(maxsize=4096)
 def minutes_of(text: str) -> int:
     """Return minutes from ``days-hours:minutes:seconds``, rounded up; 0 for no limit or none known."""
-    if text in _NOTHING or text in {"Partition_Limit", "INVALID"}:
+    if text in _NO_VALUE or text in {"Partition_Limit", "INVALID"}:
         return 0
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
@@ -63,7 +63,7 @@ def minutes_of(text: str) -> int:
 
 def exit_of(text: str) -> tuple[int, int] | None:
     """Return exit status and signal from ``3:0`` (sacct) or from a raw wait status (squeue)."""
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return None
     if ":" in text:
         status, _, signal = text.partition(":")
@@ -74,17 +74,17 @@ def exit_of(text: str) -> tuple[int, int] | None:
 
 def gpus_of_tres(text: str) -> Gpus:
     """Return the GPUs in a TRES string: ``cpu=1,gres/gpu=2,gres/gpu:a100=2``; of several types the most frequent."""
-    total, typed = _counted(text, "gres/gpu")
-    return _one(total, typed) or next(iter(held_of_tres(text)), NO_GPUS)
+    total, typed = _tres_counts(text, "gres/gpu")
+    return _dominant_type(total, typed) or next(iter(typed_gpus_of_tres(text)), NO_GPUS)
 
 
-def held_of_tres(text: str) -> tuple[Gpus, ...]:
+def typed_gpus_of_tres(text: str) -> tuple[Gpus, ...]:
     """Return the GPUs in a TRES string, one value for each type, by type; shards where it names no GPUs.
 
     A type is named only where the site lists it in AccountingStorageTRES; the rest is of any type. Shards are parts of
     the same GPUs, so a string that names both (all of a node's GRES) is about its GPUs.
     """
-    total, typed = _counted(text, "gres/gpu")
+    total, typed = _tres_counts(text, "gres/gpu")
     unnamed = max(0, total - typed.total())
     if unnamed:
         typed[ANY_TYPE] += unnamed
@@ -95,7 +95,7 @@ def held_of_tres(text: str) -> tuple[Gpus, ...]:
 
 def shards_of_tres(text: str) -> int:
     """Return the number of shards in a TRES string: ``gres/shard=2``, perhaps ``gres/shard:a100=2`` beside it."""
-    total, typed = _counted(text, f"gres/{SHARD}")
+    total, typed = _tres_counts(text, f"gres/{SHARD}")
     return max(total, typed.total())
 
 
@@ -106,7 +106,7 @@ def gpus_of_gres(text: str, name: str = "gpu") -> dict[str, int]:
         name: ``shard`` for the shards of those GPUs in place of them.
     """
     found: Counter[str] = Counter()
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return {}
     for part in _split(text):
         words = re.sub(r"\(.*\)", "", part).removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
@@ -121,7 +121,7 @@ def gpus_of_gres(text: str, name: str = "gpu") -> dict[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def gpus_asked(alloc: str, per_node: str, per_job: str, per_task: str, nodes: int) -> Gpus:
+def job_gpus(alloc: str, per_node: str, per_job: str, per_task: str, nodes: int) -> Gpus:
     """Return the GPUs of a job from what squeue shows.
 
     The TRES string knows types only where the site lists each in AccountingStorageTRES; the request knows its own.
@@ -132,7 +132,7 @@ def gpus_asked(alloc: str, per_node: str, per_job: str, per_task: str, nodes: in
     for text, times in ((per_node, max(1, nodes)), (per_job, 1), (per_task, 1)):
         typed = Counter({t: n * times for t, n in gpus_of_gres(text).items()})
         if typed:
-            asked = _one(sum(typed.values()), typed)
+            asked = _dominant_type(sum(typed.values()), typed)
             return Gpus(asked.type, counted.count) if counted else asked
     return counted
 
@@ -145,7 +145,7 @@ def gpus_in_use(gres: str, used: str) -> dict[str, int]:
     result = Counter(gpus_of_gres(used))
     taken: set[int] = set()
     shared: dict[str, set[int]] = {}
-    for part in _split(used) if used not in _NOTHING else ():
+    for part in _split(used) if used not in _NO_VALUE else ():
         words = re.sub(r"\(.*\)", "", part).split(":")
         if words[0] == "gpu":
             taken |= _indexes(part)
@@ -161,7 +161,7 @@ def gpus_in_use(gres: str, used: str) -> dict[str, int]:
 @lru_cache(maxsize=4096)
 def hosts_of(text: str) -> tuple[str, ...]:
     """Return the names in a host list: ``node[1-3,07],login`` and ``r[1-2]n[01-02]``."""
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return ()
     names: list[str] = []
     for part in _split(text):
@@ -171,7 +171,7 @@ def hosts_of(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _counted(text: str, wanted: str) -> tuple[int, Counter[str]]:
+def _tres_counts(text: str, wanted: str) -> tuple[int, Counter[str]]:
     """Return the count of a TRES name as such, and by type."""
     total, typed = 0, Counter[str]()
     for part in text.split(","):
@@ -183,7 +183,7 @@ def _counted(text: str, wanted: str) -> tuple[int, Counter[str]]:
     return total, typed
 
 
-def _one(total: int, typed: Counter[str]) -> Gpus:
+def _dominant_type(total: int, typed: Counter[str]) -> Gpus:
     """Return one value for GPUs that may be of several types: the type of which there are most."""
     typed = +typed
     if not typed:

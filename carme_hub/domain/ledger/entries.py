@@ -16,9 +16,9 @@ ONE = 1000
 #: Milli-GPU-seconds in one GPU-hour.
 GPU_HOUR = 3600 * ONE
 #: Begins the keys of what is held for reservations; the session of such an entry is the reservation's id.
-SLOT = "slot:"
+SLOT_PREFIX = "slot:"
 #: Who writes by the rules, and is no person.
-RULES = "carme-hub"
+SYSTEM_ACTOR = "carme-hub"
 
 
 class Kind(Enum):
@@ -43,7 +43,7 @@ class Entry:
         session: UUID of the session, or of the reservation that it is about; "" for jobs from outside the hub.
         job_id, submitted: Slurm's job and its submit time; 0 where it is about no job.
         gpus: one value for each GPU type. factor: price factor in thousandths, 0 where the types differ in it.
-        reason: one sentence for the statement. actor: who wrote it: a user's name, or ``RULES``.
+        reason: one sentence for the statement. actor: who wrote it: a user's name, or ``SYSTEM_ACTOR``.
         expires: when a grant loses its value; 0 = never. On what takes the rest back: when the credit did, where known.
     """
 
@@ -65,11 +65,11 @@ class Entry:
     qos: str = ""
     nodes: str = ""
     reason: str = ""
-    actor: str = RULES
+    actor: str = SYSTEM_ACTOR
     expires: float = 0.0
     id: int = 0
 
-    def but(self, **changes: object) -> Entry:
+    def replace(self, **changes: object) -> Entry:
         """Return a copy with changes."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
@@ -121,7 +121,7 @@ def slot_key(reservation: str, number: int = 0, session: str = "") -> str:
         session: which took over what the change takes away, or gives it back.
     """
     parts = [reservation, *([str(number)] if number else []), *([session] if session else [])]
-    return SLOT + ":".join(parts)
+    return SLOT_PREFIX + ":".join(parts)
 
 
 def slot_session(key: str, reservation: str) -> str:
@@ -141,7 +141,7 @@ def charge_key(cluster: str, job_id: int, submitted: float) -> str:
 
 def slot_charge_key(reservation: str, type: str = "") -> str:
     """Return the key of the charge for what a reservation had and did not use. ``type``: of other GPUs than its own."""
-    return f"charge:{SLOT}{reservation}{f':{type}' if type else ''}"
+    return f"charge:{SLOT_PREFIX}{reservation}{f':{type}' if type else ''}"
 
 
 def refund_key(cluster: str, job_id: int, submitted: float) -> str:

@@ -102,7 +102,7 @@ class Prices:
         type_, where, quality = self._factors(gpu_type, partition, qos)
         return -(-type_ * where * quality // ONE**2)
 
-    def of_shard(self, parts: Mapping[str, Mapping[str, int]], partition: str = "", qos: str = "") -> int:
+    def shard_factor(self, parts: Mapping[str, Mapping[str, int]], partition: str = "", qos: str = "") -> int:
         """Return the price of one second of one shard, in thousandths: as named, or drawn from the parts, rounded up.
 
         Args:
@@ -113,7 +113,7 @@ class Prices:
             return self.factor(SHARD, partition, qos)
         return max(-(-part * self.factor(type_, partition, qos) // ONE) for type_, part in here.items())
 
-    def least(self, gpu_types: Iterable[str]) -> int:
+    def lowest_factor(self, gpu_types: Iterable[str]) -> int:
         """Return the lowest factor that any of the types has anywhere, in thousandths."""
         places = tuple(product({*self.partition, *self.gpu_in, ""}, {*self.qos, ""}))
         kinds = {*gpu_types} or {""}

@@ -49,23 +49,23 @@ class ExistingBooking:
     period: Period
 
 
-def strictest(rules: Iterable[BookingRule], usual: BookingRule) -> BookingRule:
+def strictest(rules: Iterable[BookingRule], default: BookingRule) -> BookingRule:
     """Return what several rules come to together."""
     known = [*rules]
 
-    def word(name: str, *, largest: bool = False) -> int | None:
+    def strictest_value(name: str, *, largest: bool = False) -> int | None:
         said = [value for rule in known if (value := getattr(rule, name)) is not None]
         if not said:
-            said = [value for value in (getattr(usual, name),) if value is not None]
+            said = [value for value in (getattr(default, name),) if value is not None]
         return (max(said) if largest else min(said)) if said else None
 
     return BookingRule(
-        word("ahead"),
-        word("length"),
-        word("at_once"),
-        word("cooldown", largest=True),
-        word("approval_above"),
-        word("share"),
+        strictest_value("ahead"),
+        strictest_value("length"),
+        strictest_value("at_once"),
+        strictest_value("cooldown", largest=True),
+        strictest_value("approval_above"),
+        strictest_value("share"),
     )
 
 
@@ -97,8 +97,8 @@ def refusal(
         latest = wording.moment(now + rule.ahead, now, zone)
         return f"You may book {wording.duration(rule.ahead)} ahead: the latest start is {latest}."
     if rule.length is not None and period.length > rule.length:
-        asked = wording.duration(period.length)
-        return f"You may book at most {wording.duration(rule.length)} at a time, and this is {asked}."
+        requested = wording.duration(period.length)
+        return f"You may book at most {wording.duration(rule.length)} at a time, and this is {requested}."
     for blackout in blackouts:
         if period.overlaps(blackout.period):
             edges = (wording.moment(at, now, zone) for at in (blackout.period.start, blackout.period.end))

@@ -53,12 +53,12 @@ class Policy:
     zone: str = "UTC"
     currency: str = "EUR"
     blackouts: tuple[Blackout, ...] = ()
-    otherwise: tuple[str, ...] = field(default=REFUNDS, compare=False)
+    default_refunds: tuple[str, ...] = field(default=REFUNDS, compare=False)
 
     @property
     def refunded(self) -> tuple[str, ...]:
         """Return for what GPU time is given back: what the policy says, or else what the site's settings say."""
-        return self.otherwise if self.refunds is None else self.refunds
+        return self.default_refunds if self.refunds is None else self.refunds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ def permissions(applied: Iterable[AppliedQuota], now: float) -> Permissions:
     rules = [one.quota for one in applied if one.quota.in_force(now)]
     none = Permissions()
 
-    def may(said: Iterable[bool | None], otherwise: bool) -> bool:
+    def may(said: Iterable[bool | None], default: bool) -> bool:
         words = [word for word in said if word is not None]
-        return all(words) if words else otherwise
+        return all(words) if words else default
 
     return Permissions(
         may((rule.may_extend for rule in rules), none.may_extend),
@@ -113,24 +113,24 @@ def parse_policy(document: Mapping[str, object]) -> Policy:
     Raises:
         ConfigError: a key is unknown, a value cannot be understood, or two things contradict each other.
     """
-    given = values.mapping(document, "policy", _POLICY_KEYS)
-    zone = _zone(given.get("zone", "UTC"))
-    rules = values.items(given.get("quotas", []), "quotas")
+    data = values.mapping(document, "policy", _POLICY_KEYS)
+    zone = _zone(data.get("zone", "UTC"))
+    rules = values.items(data.get("quotas", []), "quotas")
     quotas = tuple(_quota(rule, f"quotas[{n}]", zone) for n, rule in enumerate(rules))
     seen: dict[str, int] = {}
     for n, quota in enumerate(quotas):
         if quota.id in seen:
             raise wrong(f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once")
         seen[quota.id] = n
-    currency = given.get("currency", "EUR")
+    currency = data.get("currency", "EUR")
     if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
         raise wrong("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
-    refunds = values.items(given["refunds"], "refunds") if "refunds" in given else None
+    refunds = values.items(data["refunds"], "refunds") if "refunds" in data else None
     for n, name in enumerate(refunds or ()):
         if name not in REFUNDS:
             raise wrong(f"refunds[{n}]", f"{name!r} is no refund. {values.near(name, REFUNDS)}")
     named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
-    blackouts = values.items(given.get("blackouts", []), "blackouts")
+    blackouts = values.items(data.get("blackouts", []), "blackouts")
     times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
     return Policy(quotas, named, zone, currency, times)
 
@@ -179,83 +179,83 @@ def _dump_quota(quota: Quota, zone: str) -> dict[str, object]:
 
 
 def _quota(entry: object, where: str, zone: str) -> Quota:
-    given = values.mapping(entry, where, _QUOTA_KEYS)
+    data = values.mapping(entry, where, _QUOTA_KEYS)
 
     def place(key: str) -> str:
         return f"{where}.{key}"
 
-    if not isinstance(given.get("id"), str) or not _ID.fullmatch(str(given["id"])):
+    if not isinstance(data.get("id"), str) or not _ID.fullmatch(str(data["id"])):
         raise wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
-    subjects = [key for key in _WHO_KEYS if key in given]
+    subjects = [key for key in _WHO_KEYS if key in data]
     if len(subjects) != 1:
         raise wrong(where, f"say whom it is about with one of {', '.join(_WHO_KEYS)}, such as group: students")
     (who,) = subjects
-    if not any(key in given for key in _LIMITS):
+    if not any(key in data for key in _LIMITS):
         raise wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
-    window, days, start, end = _window(given, where, zone)
-    soft = values.flag(given, "soft", where)
-    if soft and "gpu_time" not in given:
+    window, days, start, end = _window(data, where, zone)
+    soft = values.flag(data, "soft", where)
+    if soft and "gpu_time" not in data:
         raise wrong(place("soft"), "only gpu_time can be soft, and this quota has none")
-    if "soft_qos" in given and not soft:
+    if "soft_qos" in data and not soft:
         raise wrong(place("soft_qos"), "it is for soft limits; add soft: true")
-    together = values.flag(given, "together", where)
+    together = values.flag(data, "together", where)
     if together and who not in (Who.GROUP.value, Who.ROLE.value):
         raise wrong(place("together"), f"it is for groups and roles, and this quota is about {who}s")
-    if "owners_approve" in given and who != Who.ACCOUNT.value:
+    if "owners_approve" in data and who != Who.ACCOUNT.value:
         raise wrong(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
-    if together and "booking" in given:
+    if together and "booking" in data:
         raise wrong(place("together"), "limits on booking are each user's own; give booking a quota without together")
     types = [
         values.text(name, f"{where}.gpu_types[{n}]", _GPU_TYPE, "a GPU type as in gres.conf, such as a100")
-        for n, name in enumerate(values.items(given.get("gpu_types", []), place("gpu_types")))
+        for n, name in enumerate(values.items(data.get("gpu_types", []), place("gpu_types")))
     ]
-    numbers = {key: values.count(given[key], place(key)) for key in (*_COUNTS, "priority") if key in given}
-    numbers |= {key: values.gpu_time(given[key], place(key)) for key in ("gpu_time", "owners_approve") if key in given}
+    numbers = {key: values.count(data[key], place(key)) for key in (*_COUNTS, "priority") if key in data}
+    numbers |= {key: values.gpu_time(data[key], place(key)) for key in ("gpu_time", "owners_approve") if key in data}
     return Quota(
-        id=str(given["id"]),
+        id=str(data["id"]),
         who=Who(who),
-        name=values.text(given[who], place(who), _SUBJECT, 'a name, or "*" for each'),
+        name=values.text(data[who], place(who), _SUBJECT, 'a name, or "*" for each'),
         together=together,
         window=window,
         days=days,
         start=start,
         end=end,
         soft=soft,
-        soft_qos=_qos(given["soft_qos"], place("soft_qos")) if "soft_qos" in given else "",
-        time_limit=values.duration(given["time_limit"], place("time_limit")) if "time_limit" in given else None,
-        gpu_types=tuple(dict.fromkeys(types)) if "gpu_types" in given else None,
-        needs_grant=values.flag(given, "needs_grant", where),
-        booking=booking.read_rule(given["booking"], place("booking")) if "booking" in given else None,
-        **{key: values.flag(given, key, where) for key in _MAY if key in given},
+        soft_qos=_qos(data["soft_qos"], place("soft_qos")) if "soft_qos" in data else "",
+        time_limit=values.duration(data["time_limit"], place("time_limit")) if "time_limit" in data else None,
+        gpu_types=tuple(dict.fromkeys(types)) if "gpu_types" in data else None,
+        needs_grant=values.flag(data, "needs_grant", where),
+        booking=booking.read_rule(data["booking"], place("booking")) if "booking" in data else None,
+        **{key: values.flag(data, key, where) for key in _MAY if key in data},
         **numbers,  # type: ignore[arg-type]
     )
 
 
-def _window(given: Mapping[str, object], where: str, zone: str) -> tuple[Window, int, float, float]:
+def _window(data: Mapping[str, object], where: str, zone: str) -> tuple[Window, int, float, float]:
     names = [window.value for window in Window]
-    if "window" not in given:
-        if "gpu_time" in given:
+    if "window" not in data:
+        if "gpu_time" in data:
             raise wrong(f"{where}.window", f"say over which time gpu_time is counted: {', '.join(names)}")
         word = Window.TOTAL.value
     else:
-        word = str(given["window"])
+        word = str(data["window"])
         if word not in names:
-            raise wrong(f"{where}.window", f"{given['window']!r} is no window. {values.near(word, names)}")
-        if "gpu_time" not in given and word != Window.TERM.value:
+            raise wrong(f"{where}.window", f"{data['window']!r} is no window. {values.near(word, names)}")
+        if "gpu_time" not in data and word != Window.TERM.value:
             raise wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
     needed = {Window.ROLLING.value: ("days",), Window.TERM.value: ("start", "end")}.get(word, ())
     for key in ("days", "start", "end"):
-        if (key in given) != (key in needed):
+        if (key in data) != (key in needed):
             does = "needs it" if key in needed else "does not take it"
             raise wrong(f"{where}.{key}", f"window: {word} {does}")
-    days = values.count(given["days"], f"{where}.days") if "days" in needed else 0
+    days = values.count(data["days"], f"{where}.days") if "days" in needed else 0
     if "days" in needed and not 1 <= days <= 3660:
         raise wrong(f"{where}.days", "give a whole number of days from 1 to 3660")
     if "start" not in needed:
         return Window(word), days, 0.0, 0.0
     start, end = (
-        values.moment(given["start"], f"{where}.start", zone, 0),
-        values.moment(given["end"], f"{where}.end", zone, 1),
+        values.moment(data["start"], f"{where}.start", zone, 0),
+        values.moment(data["end"], f"{where}.end", zone, 1),
     )
     if end <= start:
         raise wrong(f"{where}.end", "the term ends before it begins")

@@ -103,9 +103,9 @@ def items(value: object, where: str) -> list[object]:
     return list(value)
 
 
-def flag(given: Mapping[str, object], key: str, where: str) -> bool:
+def flag(data: Mapping[str, object], key: str, where: str) -> bool:
     """Return what a key says, True or False; without it False."""
-    value = given.get(key, False)
+    value = data.get(key, False)
     if not isinstance(value, bool):
         raise wrong(f"{where}.{key}", f"give true or false, not {value!r}")
     return value

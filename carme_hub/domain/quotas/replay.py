@@ -18,7 +18,7 @@ from carme_hub.domain.ledger.usage import Usage
 
 from .decision import decide
 from .policy import Policy
-from .rules import AppliedQuota, Ask, Check, Facts, Person, Use, applying, checks
+from .rules import AppliedQuota, Check, Facts, Person, QuotaRequest, Use, applicable, checks
 from .running_totals import Meter
 
 #: Slurm's states for which GPU time is refunded, by the rule that does it.
@@ -201,8 +201,8 @@ class _Walk:
         priced = -(-rate // count) if count else ONE
         types = [Gpus(gpus.type, count) for gpus in usage.gpus if gpus] or [NO_GPUS]
         for gpus in types:
-            ask = Ask(usage.account, gpus, seconds, priced)
-            broken: list[Check] = [check for check in checks(applied, ask, facts) if not check.holds]
+            request = QuotaRequest(usage.account, gpus, seconds, priced)
+            broken: list[Check] = [check for check in checks(applied, request, facts) if not check.holds]
             if broken:
                 sums.refused += 1
                 for id in {check.rule.quota.id for check in broken}:
@@ -210,7 +210,7 @@ class _Walk:
                 if not sums.first:
                     full = Facts(at, {meter.key: meter.use(at, whole=True) for meter in meters}, self._left)
                     sums.first_at = at
-                    sums.first = decide(applied, ask, full, zone=self._policy.zone).message
+                    sums.first = decide(applied, request, full, zone=self._policy.zone).message
                 return False
         none = Use()
         sums.soft += any(
@@ -240,7 +240,7 @@ class _Walk:
         key = (usage.user, usage.account)
         if key not in self._applied:
             person = self._people.get(usage.user) or Person(usage.user)
-            applied = applying(self._policy.quotas, person, usage.account)
+            applied = applicable(self._policy.quotas, person, usage.account)
             meters = []
             for one in applied:
                 if Meter.needed(one.quota):

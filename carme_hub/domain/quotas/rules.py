@@ -97,7 +97,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class QuotaRequest:
     """What is asked: GPUs for so many seconds at a price factor (thousandths), charged to an account.
 
     Attributes:
@@ -109,13 +109,13 @@ class Ask:
     gpus: Gpus = NO_GPUS
     seconds: int = 0
     factor: int = 1000
-    held: int = 0
-    also: int = 0
+    already_held: int = 0
+    other_rate: int = 0
 
     @property
     def amount(self) -> int:
         """Return the milli-GPU-seconds that would be held."""
-        return (self.gpus.count * self.factor + self.also) * self.seconds
+        return (self.gpus.count * self.factor + self.other_rate) * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class AppliedQuota:
     subject: str
 
 
-def applying(quotas: Sequence[Quota], person: Person, account: str) -> tuple[AppliedQuota, ...]:
+def applicable(quotas: Sequence[Quota], person: Person, account: str) -> tuple[AppliedQuota, ...]:
     """Return the quotas that are about this person or this account, in the policy's order."""
     found: list[AppliedQuota] = []
     for quota in quotas:
@@ -191,30 +191,30 @@ class Check(NamedTuple):
     reason: str
     limit: int
     used: int
-    asked: int
+    requested: int
 
     @property
     def holds(self) -> bool:
         """Return whether the limit allows it."""
-        return self.asked <= 0 or self.used + self.asked <= self.limit
+        return self.requested <= 0 or self.used + self.requested <= self.limit
 
     @property
-    def allows(self) -> Fraction:
+    def allowed_part(self) -> Fraction:
         """Return the part of what is asked that the limit would allow by itself, from 0 to less than 1."""
-        return Fraction(max(0, self.limit - self.used), self.asked)
+        return Fraction(max(0, self.limit - self.used), self.requested)
 
 
-UNUSED = Use()
+NO_USAGE = Use()
 
 
-def checks(applied: Iterable[AppliedQuota], ask: Ask, facts: Facts) -> Iterator[Check]:
+def checks(applied: Iterable[AppliedQuota], request: QuotaRequest, facts: Facts) -> Iterator[Check]:
     """Yield every hard limit of the rules in force. A request without GPUs is nothing to limits on GPUs."""
-    count, amount, new = ask.gpus.whole, ask.amount, 0 if ask.held else 1
+    count, amount, new = request.gpus.whole, request.amount, 0 if request.already_held else 1
     for one in applied:
         rule = one.quota
         if not rule.in_force(facts.now):
             continue
-        use = facts.use.get((rule.id, one.subject), UNUSED)
+        use = facts.use.get((rule.id, one.subject), NO_USAGE)
         if rule.gpu_time is not None and not rule.soft:
             yield Check(one, "gpu-time", rule.gpu_time, use.gpu_time, amount)
         if rule.concurrent_gpus is not None:
@@ -224,22 +224,24 @@ def checks(applied: Iterable[AppliedQuota], ask: Ask, facts: Facts) -> Iterator[
         if rule.sessions is not None:
             yield Check(one, "sessions", rule.sessions, use.sessions, new)
         if rule.sessions_per_day is not None:
-            yield Check(one, "sessions-per-day", rule.sessions_per_day, len(lately(use, facts.now)), new)
+            yield Check(one, "sessions-per-day", rule.sessions_per_day, len(recent_starts(use, facts.now)), new)
         if rule.time_limit is not None:
-            yield Check(one, "time-limit", rule.time_limit, ask.held, ask.seconds)
+            yield Check(one, "time-limit", rule.time_limit, request.already_held, request.seconds)
         if rule.gpu_types is not None:
-            yield Check(one, "gpu-types", 0, 0, int(bool(count) and ask.gpus.type not in rule.gpu_types))
+            yield Check(one, "gpu-types", 0, 0, int(bool(count) and request.gpus.type not in rule.gpu_types))
         if rule.needs_grant:
-            yield Check(one, "needs-grant", facts.left.get(ask.account, 0), 0, amount)
+            yield Check(one, "needs-grant", facts.left.get(request.account, 0), 0, amount)
         if rule.may_extend is False:
             yield Check(one, "may-extend", 0, 0, 1 - new)
 
 
-def allowed(applied: Iterable[AppliedQuota], ask: Ask, facts: Facts) -> bool:
+def allowed(applied: Iterable[AppliedQuota], request: QuotaRequest, facts: Facts) -> bool:
     """Return whether ``decide`` would grant it, without its sentences."""
-    return all(check.asked <= 0 or check.used + check.asked <= check.limit for check in checks(applied, ask, facts))
+    return all(
+        check.requested <= 0 or check.used + check.requested <= check.limit for check in checks(applied, request, facts)
+    )
 
 
-def lately(use: Use, now: float) -> list[float]:
+def recent_starts(use: Use, now: float) -> list[float]:
     """Return the starts of the last 24 hours."""
     return [at for at in use.started if at > now - DAY]

@@ -14,7 +14,7 @@ from enum import Enum
 from carme_hub.domain.ledger.entries import ONE
 
 from .last_written_limits import id_of, is_ours, list_of, read_id
-from .rules import Person, Quota, Who, Window, applying
+from .rules import Person, Quota, Who, Window, applicable
 from .sacctmgr_argv import ORDER, Entity, Target, settings_of, single
 
 GPU = "gres/gpu"
@@ -24,7 +24,7 @@ ROOT = "root"
 _STAYS = ("QOS", "DefaultQOS")
 
 
-class Needs(Enum):
+class AdminLevel(Enum):
     """Which AdminLevel in Slurm a change takes."""
 
     OPERATOR = "operator"
@@ -104,7 +104,7 @@ class Change:
     key: str
     have: str
     want: str
-    needs: Needs = Needs.OPERATOR
+    admin_level: AdminLevel = AdminLevel.OPERATOR
     argv: tuple[str, ...] = ()
 
     @property
@@ -118,7 +118,7 @@ class UnenforcedRule:
     """A rule, or a part of one, that Slurm cannot keep: the quota's id and a sentence that says why."""
 
     quota: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class Plan:
 
     changes: tuple[Change, ...] = ()
     drift: tuple[Change, ...] = ()
-    left_out: tuple[UnenforcedRule, ...] = ()
+    unenforced: tuple[UnenforcedRule, ...] = ()
     wanted: Mapping[str, str] = field(default_factory=dict)
-    stays: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def written(self, last: Mapping[str, str], applied: Iterable[Change] = ()) -> dict[str, str]:
         """Return what is last written by us, once these changes are applied: the ``last`` of the next plan."""
@@ -144,7 +144,7 @@ class Plan:
         ours = {id_: want for id_, want in self.wanted.items() if id_ not in open_ | kept}
         old = {id_: value for id_, value in last.items() if id_ in open_ | kept}
         ours |= {id_: want for id_, want in done.items() if want}
-        return {**{id_: value for id_, value in self.stays.items() if list_of(id_) not in ours}, **old, **ours}
+        return {**{id_: value for id_, value in self.kept.items() if list_of(id_) not in ours}, **old, **ours}
 
 
 def plan(
@@ -154,7 +154,7 @@ def plan(
     now: float,
     people: Mapping[str, Person] | None = None,
     budgets: Mapping[str, int] | None = None,
-    fence: LimitSettings | None = None,
+    limit_settings: LimitSettings | None = None,
     last: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Plan:
@@ -164,11 +164,11 @@ def plan(
         people: groups and roles by user name. budgets: by account, all that was ever granted to it (with refunds), in
             milli-GPU-seconds. last: what an earlier plan has written. force: overwrite what others have set.
     """
-    wish = _Wish(quotas, state, fence or LimitSettings(), now)
-    wish.collect(people or {}, budgets or {})
+    builder = _LimitBuilder(quotas, state, limit_settings or LimitSettings(), now)
+    builder.collect(people or {}, budgets or {})
     known, changes, drift = dict(last or {}), [], []
-    by_hand = set() if force else wish.lists_by_hand(known)
-    wanted = {(target, key): str(value) for target, limits in wish.limits.items() for key, value in limits.items()}
+    by_hand = set() if force else builder.lists_by_hand(known)
+    wanted = {(target, key): str(value) for target, limits in builder.limits.items() for key, value in limits.items()}
     named = {id_of(t, k): (t, k) for t in state.limits for k in state.limits[t]} | {id_of(*one): one for one in wanted}
     for id_, (target, key) in sorted(named.items()):
         if (target, key) not in wanted and id_ not in known:
@@ -177,7 +177,7 @@ def plan(
         if have == want or (not want and key.partition("/")[0] in (*_STAYS, "Name")):
             continue
         change = Change(
-            *target, key, have, want, wish.needs(target, key, want), single(target, key, want, state.cluster)
+            *target, key, have, want, builder.admin_level(target, key, want), single(target, key, want, state.cluster)
         )
         # A default that is not in the list kept by hand would be refused, or let nobody run.
         ours = is_ours(id_, have, known) and not (key == "DefaultQOS" and target in by_hand)
@@ -188,32 +188,32 @@ def plan(
     ids = {id_of(*one): value for one, value in wanted.items()}
     changes.sort(key=lambda c: (ORDER.index(c.entity), c.name, c.key != "Name", c.key != "QOS", c.key))
     old = {id_: value for id_, value in known.items() if id_ not in ids and state.value(*read_id(id_)) == value}
-    stays = {id_: value for id_, value in old.items() if read_id(id_)[1].partition("/")[0] in _STAYS}
-    return Plan(tuple(changes), tuple(drift), tuple(dict.fromkeys(wish.left_out)), ids, stays)
+    kept = {id_: value for id_, value in old.items() if read_id(id_)[1].partition("/")[0] in _STAYS}
+    return Plan(tuple(changes), tuple(drift), tuple(dict.fromkeys(builder.unenforced)), ids, kept)
 
 
-class _Wish:
+class _LimitBuilder:
     """Collects the limits that a policy wants, the tightest where several are about the same thing."""
 
-    def __init__(self, quotas: Sequence[Quota], state: State, fence: LimitSettings, now: float) -> None:
+    def __init__(self, quotas: Sequence[Quota], state: State, limit_settings: LimitSettings, now: float) -> None:
         self.quotas = [quota for quota in quotas if quota.in_force(now)]
         self.soft = [q for q in quotas if q.soft_qos and (q.window is not Window.TERM or now < q.end)]
         self.soft_of: dict[str, set[str]] = {}
-        self.state, self.fence = state, fence
+        self.state, self.limit_settings = state, limit_settings
         self.limits: dict[Target, dict[str, int | str]] = {}
-        self.left_out: list[UnenforcedRule] = []
+        self.unenforced: list[UnenforcedRule] = []
 
     def collect(self, people: Mapping[str, Person], budgets: Mapping[str, int]) -> None:
         """Go through all associations that there are."""
         if GPU not in self.state.tres:
-            self.left_out.append(
+            self.unenforced.append(
                 UnenforcedRule("", "Slurm counts no GPUs: AccountingStorageTRES does not name gres/gpu.")
             )
         self._find_soft(people)
         accounts = [name for entity, name in self.state.limits if entity is Entity.ACCOUNT and name != ROOT]
         for account in accounts:
             target = (Entity.ACCOUNT, account)
-            for one in applying(self.quotas, Person(""), account):
+            for one in applicable(self.quotas, Person(""), account):
                 if one.quota.who is Who.ACCOUNT:
                     self._rule(target, one.quota)
                     self._budget(account, one.quota)
@@ -224,11 +224,13 @@ class _Wish:
             user = user.partition("/")[0]
             if entity is not Entity.USER or account == ROOT:
                 continue
-            for one in applying(self.quotas, people.get(user, Person(user)), account):
+            for one in applicable(self.quotas, people.get(user, Person(user)), account):
                 if one.quota.who is Who.ACCOUNT:
                     continue
                 if one.subject != user or one.quota.together:
-                    self._leave(one.quota, "Slurm knows no limit that the members of a group or role share.")
+                    self._report_unenforced(
+                        one.quota, "Slurm knows no limit that the members of a group or role share."
+                    )
                     continue
                 self._rule((entity, name), one.quota)
                 self._user_time((entity, name), one.quota)
@@ -247,12 +249,12 @@ class _Wish:
                     self._put(target, f"QOS/{qos}", "yes")
         return found
 
-    def needs(self, target: Target, key: str, want: str) -> Needs:
+    def admin_level(self, target: Target, key: str, want: str) -> AdminLevel:
         """Return who may make this change: QOS take an administrator, and nothing can name one that is not there."""
         names = want.split(",") if key in ("QOS", "DefaultQOS") else []
         names += [key.partition("/")[2]] if key.startswith("QOS/") else []
         missing = any((Entity.QOS, name) not in self.state.limits for name in names if name)
-        return Needs.ADMINISTRATOR if target[0] is Entity.QOS or missing else Needs.OPERATOR
+        return AdminLevel.ADMINISTRATOR if target[0] is Entity.QOS or missing else AdminLevel.OPERATOR
 
     def _rule(self, target: Target, quota: Quota) -> None:
         """Write the limits of one rule to an association."""
@@ -264,12 +266,12 @@ class _Wish:
                 if type_ != name and type_ not in quota.gpu_types:
                     self._put(target, f"GrpTRES/{name}", 0)
         if quota.sessions_per_day is not None:
-            self._leave(quota, "Slurm does not count starts per day.")
+            self._report_unenforced(quota, "Slurm does not count starts per day.")
         for key, value in self._of_sessions(quota, "GrpJobs" if target[0] is Entity.ACCOUNT else "MaxJobs").items():
-            if self.fence.every_job:
+            if self.limit_settings.every_job:
                 self._put(target, key, value)
-            elif quota.who is not Who.USER or quota.name != "*" or not self.fence.session_qos:
-                self._leave(
+            elif quota.who is not Who.USER or quota.name != "*" or not self.limit_settings.session_qos:
+                self._report_unenforced(
                     quota,
                     "Limits of single sessions: Slurm cannot tell a session from another job. For all users alike "
                     "they can be kept on a QOS for sessions only, otherwise for every job or not at all.",
@@ -286,7 +288,7 @@ class _Wish:
 
     def _sessions(self) -> None:
         """Write what holds for every user's sessions to the QOS that only sessions use."""
-        name = self.fence.session_qos
+        name = self.limit_settings.session_qos
         if not name:
             return
         target = (Entity.QOS, name)
@@ -305,12 +307,12 @@ class _Wish:
             user = user.partition("/")[0]
             if entity is Entity.QOS or account == ROOT:
                 continue
-            for one in applying(self.soft, people.get(user, Person(user)), account):
+            for one in applicable(self.soft, people.get(user, Person(user)), account):
                 if user or one.quota.who is Who.ACCOUNT:
                     self.soft_of.setdefault(account, set()).add(one.quota.soft_qos)
         for quota in self.soft:
             if (Entity.QOS, quota.soft_qos) not in self.state.limits:
-                self._leave(
+                self._report_unenforced(
                     quota,
                     f"Slurm refuses whoever is over this limit (Invalid qos) until there is a QOS {quota.soft_qos}; "
                     "its Priority is yours to set.",
@@ -331,49 +333,55 @@ class _Wish:
         if quota.window is Window.TOTAL:
             self._write_budget(account, quota.gpu_time)
         else:
-            self._leave(quota, "GPU time per window: Slurm's counters know no windows.")
+            self._report_unenforced(quota, "GPU time per window: Slurm's counters know no windows.")
 
     def _write_budget(self, account: str, amount: int) -> None:
         minutes = self._minutes(amount)
-        if minutes is None or self.fence.budgets is Budgets.NONE:
+        if minutes is None or self.limit_settings.budgets is Budgets.NONE:
             return
-        if self.fence.budgets is Budgets.ASSOCIATION:
+        if self.limit_settings.budgets is Budgets.ASSOCIATION:
             self._put((Entity.ACCOUNT, account), f"GrpTRESMins/{GPU}", minutes)
             return
-        name = self.fence.prefix + account
+        name = self.limit_settings.prefix + account
         target = (Entity.QOS, name)
         self._put(target, "Name", "yes")
         self._put(target, "Flags/NoDecay", "yes")
         self._put(target, f"GrpTRESMins/{GPU}", minutes)
-        beside = {*self.fence.keep_qos, *self.soft_of.get(account, ())}
+        beside = {*self.limit_settings.keep_qos, *self.soft_of.get(account, ())}
         self._put((Entity.ACCOUNT, account), "QOS", ",".join(sorted({name, *beside})))
         self._put((Entity.ACCOUNT, account), "DefaultQOS", name)
         for qos in sorted(self.soft_of.get(account, ())):
-            why = f"Slurm does not count jobs with QOS {qos} in {account}'s budget."
-            self.left_out.append(UnenforcedRule("", why))
+            reason = f"Slurm does not count jobs with QOS {qos} in {account}'s budget."
+            self.unenforced.append(UnenforcedRule("", reason))
         for (entity, user), limits in self.state.limits.items():
-            own = {*limits.get("QOS", "").split(","), limits.get("DefaultQOS", "")} - {"", name, *self.fence.keep_qos}
+            own = {*limits.get("QOS", "").split(","), limits.get("DefaultQOS", "")} - {
+                "",
+                name,
+                *self.limit_settings.keep_qos,
+            }
             if entity is Entity.USER and user.startswith(f"{account}/") and own:
-                why = (
+                reason = (
                     f"{user} has QOS of its own ({', '.join(sorted(own))}), which {account}'s budget does not count. "
                     "While one of them is the default, Slurm does not change the account's."
                 )
-                self.left_out.append(UnenforcedRule("", why))
+                self.unenforced.append(UnenforcedRule("", reason))
 
     def _user_time(self, target: Target, quota: Quota) -> None:
         if quota.gpu_time is None or quota.soft:
             return
         minutes = self._minutes(quota.gpu_time)
         if quota.window is not Window.TOTAL:
-            self._leave(quota, "GPU time per window: Slurm's counters know no windows.")
-        elif self.fence.budgets is not Budgets.ASSOCIATION:
-            self._leave(quota, "GPU time of a user: only associations can keep it, where it decays.")
+            self._report_unenforced(quota, "GPU time per window: Slurm's counters know no windows.")
+        elif self.limit_settings.budgets is not Budgets.ASSOCIATION:
+            self._report_unenforced(quota, "GPU time of a user: only associations can keep it, where it decays.")
         elif minutes is not None:
             self._put(target, f"GrpTRESMins/{GPU}", minutes)
 
     def _minutes(self, amount: int) -> int | None:
         """Return the GPU-minutes that so many milli-GPU-seconds buy at the lowest price, None for no end of them."""
-        return -(-max(0, amount) // (60 * self.fence.least_factor)) if self.fence.least_factor else None
+        return (
+            -(-max(0, amount) // (60 * self.limit_settings.least_factor)) if self.limit_settings.least_factor else None
+        )
 
     def _no_wider(self, user: Target, account: Target) -> None:
         """Keep a user's own limits within the account's: in Slurm the user's would count, even if wider."""
@@ -389,8 +397,8 @@ class _Wish:
         known = limits.get(key, value)
         limits[key] = min(known, value) if isinstance(known, int) and isinstance(value, int) else value
 
-    def _leave(self, quota: Quota, why: str) -> None:
-        self.left_out.append(UnenforcedRule(quota.id, why))
+    def _report_unenforced(self, quota: Quota, reason: str) -> None:
+        self.unenforced.append(UnenforcedRule(quota.id, reason))
 
 
 def commands(changes: Iterable[Change], cluster: str) -> tuple[tuple[str, ...], ...]:

@@ -19,7 +19,7 @@ from .profile import Limit, Profile
 from .session import Request
 
 #: Reasons of waiting jobs that are in line; held or dependent jobs are not ahead of anybody.
-_IN_LINE = frozenset({"", "None", "Resources", "Priority"})
+_IN_QUEUE = frozenset({"", "None", "Resources", "Priority"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TypeCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionNodes:
     """The nodes of one partition, indexed once."""
 
     nodes: tuple[Node, ...]
@@ -81,7 +81,7 @@ class Cluster:
         self.seen = seen
         self.silent_since = silent_since
         self.queue = queue
-        self._parts: dict[str, Part] = {}
+        self._by_partition: dict[str, PartitionNodes] = {}
         self._ends: dict[str, Mapping[str, list[tuple[float, int]]]] = {}
 
     @property
@@ -89,27 +89,27 @@ class Cluster:
         """Whether Slurm has ever answered."""
         return bool(self.seen)
 
-    def part(self, partition: str) -> Part:
+    def partition_nodes(self, partition: str) -> PartitionNodes:
         """Return the nodes of a partition (or of several, ``a,b``); "" = all nodes."""
-        if partition not in self._parts:
+        if partition not in self._by_partition:
             names = set(partition.split(","))
             nodes = [n for n in self.nodes if not partition or names & set(n.partitions)]
-            self._parts[partition] = _index(nodes)
-        return self._parts[partition]
+            self._by_partition[partition] = _index(nodes)
+        return self._by_partition[partition]
 
     def waiting(self, request: Request) -> int:
         """Return how many jobs are in line for the same kind of thing in the same partition."""
         partitions = ("", *request.partition.split(","))
         return sum(
             count
-            for (type, partition), count in self._line.items()
+            for (type, partition), count in self._queue_counts.items()
             if type == request.gpus.type and (not request.partition or partition in partitions)
         )
 
     @cached_property
-    def _line(self) -> Counter[tuple[str, str]]:
+    def _queue_counts(self) -> Counter[tuple[str, str]]:
         """How many jobs are in line, by type and partition: a form asks this for each of its choices."""
-        waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_LINE)
+        waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_QUEUE)
         return Counter((job.gpus.type, job.partition) for job in waiting)
 
     @cached_property
@@ -133,7 +133,7 @@ class Cluster:
         return tuple(job for job in self.jobs if job.phase in (Phase.ACTIVE, Phase.ENDING))
 
 
-def _index(nodes: list[Node]) -> Part:
+def _index(nodes: list[Node]) -> PartitionNodes:
     gpus: dict[str, list[int]] = {}
     cpus = [0, 0, 0]
     for node in nodes:
@@ -145,11 +145,11 @@ def _index(nodes: list[Node]) -> Part:
         cpus[0] += node.cpus
         cpus[1] += max(0, node.cpus - node.cpus_used) if node.usable else 0
         cpus[2] += 0 if node.usable else node.cpus
-    return Part(tuple(nodes), {t: TypeCount(*row) for t, row in gpus.items()}, TypeCount(*cpus))
+    return PartitionNodes(tuple(nodes), {t: TypeCount(*row) for t, row in gpus.items()}, TypeCount(*cpus))
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class StartEstimate:
     """When a choice would start.
 
     Attributes:
@@ -180,29 +180,29 @@ class Suggestion:
     what: str = ""
 
 
-def outlook(cluster: Cluster, request: Request, now: float) -> Outlook:
+def estimate_start(cluster: Cluster, request: Request, now: float) -> StartEstimate:
     """Return when this request would start, as far as one look can tell."""
-    part = cluster.part(request.partition)
+    partition_nodes = cluster.partition_nodes(request.partition)
     gpus = request.gpus
-    fits = part.fits(request)
-    return Outlook(
-        count=part.gpus.get(gpus.type, TypeCount()) if gpus else part.cpus,
+    fits = partition_nodes.fits(request)
+    return StartEstimate(
+        count=partition_nodes.gpus.get(gpus.type, TypeCount()) if gpus else partition_nodes.cpus,
         fits=fits,
-        possible=fits or part.could_fit(request),
-        largest=part.largest(gpus.type, request.cpus, request.memory_mib) if gpus else 0,
+        possible=fits or partition_nodes.could_fit(request),
+        largest=partition_nodes.largest(gpus.type, request.cpus, request.memory_mib) if gpus else 0,
         ahead=cluster.waiting(request),
-        expected=now if fits else _freed(cluster, part, request, now),
+        expected=now if fits else _expected_start(cluster, partition_nodes, request, now),
     )
 
 
-def _freed(cluster: Cluster, part: Part, request: Request, now: float) -> float:
+def _expected_start(cluster: Cluster, partition_nodes: PartitionNodes, request: Request, now: float) -> float:
     """Return by when one node will have given back enough GPUs, or 0 where that cannot be known."""
     gpus = request.gpus
     if not gpus:
         return 0.0
     ends = cluster.ends(gpus.type)
     best = 0.0
-    for node in part.nodes:
+    for node in partition_nodes.nodes:
         if not node.usable or node.gpus.get(gpus.type, 0) < gpus.count:
             continue
         free = node.free_gpus(gpus.type)
@@ -217,7 +217,7 @@ def _freed(cluster: Cluster, part: Part, request: Request, now: float) -> float:
 def sentence(
     cluster: Cluster,
     request: Request,
-    seen: Outlook,
+    seen: StartEstimate,
     clock: Callable[[float], str],
     *,
     virtual: bool = False,
@@ -240,7 +240,7 @@ def sentence(
         return f"{start}; {_without_queue(request, seen, what, clock)}"
     if not seen.possible:
         where = " of this partition" if request.partition else ""
-        most = max((n.gpus.get(gpus.type, 0) for n in cluster.part(request.partition).nodes), default=0)
+        most = max((n.gpus.get(gpus.type, 0) for n in cluster.partition_nodes(request.partition).nodes), default=0)
         if gpus and most < gpus.count:
             return f"{start}; no node{where} has {gpus.count} of them, the most is {most}"
         return f"{start}; no node{where} is large enough for {_size(request)}"
@@ -249,7 +249,7 @@ def sentence(
     if seen.fits:
         return f"{start}; {_jobs(seen.ahead)} in line for {what}, so it may wait a little"
     if gpus and count.free >= gpus.count > seen.largest:
-        enough = cluster.part(request.partition).largest(gpus.type, 1, 1)
+        enough = cluster.partition_nodes(request.partition).largest(gpus.type, 1, 1)
         if enough >= gpus.count:
             start += f", but without {_size(request)} beside them"
         else:
@@ -262,7 +262,7 @@ def sentence(
     return f"{start}{line}; it will wait in the queue"
 
 
-def _without_queue(request: Request, seen: Outlook, what: str, clock: Callable[[float], str]) -> str:
+def _without_queue(request: Request, seen: StartEstimate, what: str, clock: Callable[[float], str]) -> str:
     gpus = request.gpus
     if not seen.possible:
         return f"this machine is too small for {f'{gpus.count} × {what} with ' if gpus else ''}{_size(request)}"
@@ -282,15 +282,17 @@ def _size(request: Request) -> str:
     return f"{cpus} and {request.memory_mib // 1024} GiB"
 
 
-def sooner(cluster: Cluster, profile: Profile, request: Request, *, virtual: bool = False) -> Suggestion | None:
+def suggest_smaller(
+    cluster: Cluster, profile: Profile, request: Request, *, virtual: bool = False
+) -> Suggestion | None:
     """Return a smaller choice from the same profile that one node could take now, or None.
 
     Tried in this order: the same GPUs with less beside them, fewer GPUs of the same type, another type.
     """
     if not cluster.known or cluster.silent_since:
         return None
-    part = cluster.part(request.partition)
-    if part.fits(request):
+    partition_nodes = cluster.partition_nodes(request.partition)
+    if partition_nodes.fits(request):
         return None
     settled = set(profile.override).union(*(c.override for o in profile.options for c in o.choices))
     sizes = _sizes(profile, request, settled)
@@ -298,10 +300,14 @@ def sooner(cluster: Cluster, profile: Profile, request: Request, *, virtual: boo
     if profile.gpus and request.gpus and "gpu_type" not in settled:
         types += [t for t in profile.gpus.types if t != request.gpus.type]
     for type in types:
-        found = [(cpus, memory, part.largest(type, cpus, memory) if type else 0) for cpus, memory in sizes]
+        found = [(cpus, memory, partition_nodes.largest(type, cpus, memory) if type else 0) for cpus, memory in sizes]
         for count in _counts(profile, request, type, "gpus" in settled):
             for cpus, memory, largest in found:
-                fits = largest >= count if type else part.fits(Request(profile.slug, "", cpus=cpus, memory_mib=memory))
+                fits = (
+                    largest >= count
+                    if type
+                    else partition_nodes.fits(Request(profile.slug, "", cpus=cpus, memory_mib=memory))
+                )
                 if fits:
                     return _suggestion(request, Gpus(type if count else "", count), cpus, memory, virtual)
     return None

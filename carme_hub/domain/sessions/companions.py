@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.errors import Refused
 
-from .availability import Cluster, outlook, sentence
+from .availability import Cluster, estimate_start, sentence
 from .profile import Limit, Profile
 from .session import Request
 
@@ -25,7 +25,7 @@ class NoCompanion(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompanionRequest:
     """What is asked for beside a session.
 
     Attributes:
@@ -42,20 +42,22 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class CompanionStart:
     """When a companion would start: in words, whether that is now, and the expected time (0 = nobody knows).
 
     Attributes:
         never: no nodes of the partition could ever take it.
     """
 
-    said: str
+    text: str
     now: bool = False
     expected: float = 0.0
     never: bool = False
 
 
-def request_for(wish: Wish, parent: Request, profile: Profile, *, minutes_left: int, most_nodes: int) -> Request:
+def request_for(
+    companion: CompanionRequest, parent: Request, profile: Profile, *, minutes_left: int, most_nodes: int
+) -> Request:
     """Return what a wish asks of the cluster: what differs from the session that it is for.
 
     CPUs and memory are what the profile gives that is at least as much as was asked for.
@@ -66,41 +68,43 @@ def request_for(wish: Wish, parent: Request, profile: Profile, *, minutes_left: 
     Raises:
         NoCompanion: naming the limit.
     """
-    if not 1 <= wish.nodes <= most_nodes:
-        raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {wish.nodes}.")
+    if not 1 <= companion.nodes <= most_nodes:
+        raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {companion.nodes}.")
     if minutes_left < 1:
         raise NoCompanion("The session's time is nearly over. Give it more time first.")
     return replace(
         parent,
-        nodes=wish.nodes,
-        gpus=_gpus(wish, parent, profile),
-        cpus=_at_least(profile, profile.cpus, wish.cpus or parent.cpus, "CPUs"),
+        nodes=companion.nodes,
+        gpus=_gpus(companion, parent, profile),
+        cpus=_at_least(profile, profile.cpus, companion.cpus or parent.cpus, "CPUs"),
         memory_mib=1024
-        * _at_least(profile, profile.memory_gib, -(-(wish.memory_mib or parent.memory_mib) // 1024), "GiB of memory"),
-        time_limit=min(wish.minutes or minutes_left, minutes_left),
+        * _at_least(
+            profile, profile.memory_gib, -(-(companion.memory_mib or parent.memory_mib) // 1024), "GiB of memory"
+        ),
+        time_limit=min(companion.minutes or minutes_left, minutes_left),
         nice=0,
-        purpose=wish.name,
+        purpose=companion.name,
     )
 
 
-def _gpus(wish: Wish, parent: Request, profile: Profile) -> Gpus:
+def _gpus(companion: CompanionRequest, parent: Request, profile: Profile) -> Gpus:
     limit, name = profile.gpus, profile.display_name
     if limit is None:
-        if wish.gpus:
+        if companion.gpus:
             raise NoCompanion(f"“{name}” gives no GPU. Start a session with a profile that does.")
         return NO_GPUS
     type = parent.gpus.type or limit.default_type
-    each, rest = divmod(wish.gpus, wish.nodes)
+    each, rest = divmod(companion.gpus, companion.nodes)
     if rest:
         raise NoCompanion(
-            f"{wish.gpus} GPUs are not the same number on each of {wish.nodes} nodes. "
-            f"Ask for {each * wish.nodes or wish.nodes} or {(each + 1) * wish.nodes}."
+            f"{companion.gpus} GPUs are not the same number on each of {companion.nodes} nodes. "
+            f"Ask for {each * companion.nodes or companion.nodes} or {(each + 1) * companion.nodes}."
         )
     if not limit.count.allows(each) or each > limit.most(type):
         raise NoCompanion(
             f"“{name}” gives {_range(limit.count, limit.most(type))} {type} on each node; you asked for {each}."
         )
-    return Gpus(type, wish.gpus) if wish.gpus else NO_GPUS
+    return Gpus(type, companion.gpus) if companion.gpus else NO_GPUS
 
 
 def _at_least(profile: Profile, limit: Limit, wanted: int, unit: str) -> int:
@@ -122,9 +126,9 @@ def _range(limit: Limit, most: int) -> str:
     return f"{limit.min} to {most}" if limit.min < most else f"{most}"
 
 
-def starts(
+def companion_start(
     cluster: Cluster, request: Request, now: float, clock: Callable[[float], str], *, virtual: bool = False
-) -> Start:
+) -> CompanionStart:
     """Return when nodes for a request would be there, as far as one look can tell.
 
     Args:
@@ -133,34 +137,36 @@ def starts(
     """
     one = request.on_one_node()
     if request.nodes == 1 or not cluster.known or cluster.silent_since:
-        seen = outlook(cluster, one, now)
+        seen = estimate_start(cluster, one, now)
         known = cluster.known and not cluster.silent_since
-        return Start(
+        return CompanionStart(
             sentence(cluster, one, seen, clock, virtual=virtual),
             now=known and seen.starts_now,
             expected=seen.expected if known else 0.0,
             never=known and not seen.possible,
         )
-    nodes = cluster.part(request.partition).nodes
-    each = [outlook(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]
+    nodes = cluster.partition_nodes(request.partition).nodes
+    each = [estimate_start(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]
     fit, possible = sum(seen.fits for seen in each), sum(seen.possible for seen in each)
     what = _size(one, virtual)
     if possible < request.nodes:
         where = " of this partition" if request.partition else ""
         count = "no node" if not possible else "only 1 node" if possible == 1 else f"only {possible} nodes"
-        return Start(f"{count}{where} could ever give {what}, and {request.nodes} are asked for", never=True)
+        return CompanionStart(f"{count}{where} could ever give {what}, and {request.nodes} are asked for", never=True)
     ahead = cluster.waiting(request)
     start = f"{_nodes(fit)} free with {what}"
     if fit >= request.nodes:
         if not ahead:
-            return Start(f"{start}; starts now", now=True, expected=now)
-        return Start(f"{start}; others are in line for the same, so it may wait a little", expected=now)
+            return CompanionStart(f"{start}; starts now", now=True, expected=now)
+        return CompanionStart(f"{start}; others are in line for the same, so it may wait a little", expected=now)
     # By then so many of them will have given back enough; of a node of which nobody knows, nothing is counted.
     ends = sorted(seen.expected for seen in each if seen.expected)
     if len(ends) < request.nodes:
-        return Start(f"{start}; it will wait in the queue")
+        return CompanionStart(f"{start}; it will wait in the queue")
     expected = ends[request.nodes - 1]
-    return Start(f"{start}; expected start {'not before ' if ahead else ''}{clock(expected)}", expected=expected)
+    return CompanionStart(
+        f"{start}; expected start {'not before ' if ahead else ''}{clock(expected)}", expected=expected
+    )
 
 
 def _only(cluster: Cluster, node: str) -> Cluster:
@@ -181,7 +187,7 @@ def _size(request: Request, virtual: bool) -> str:
     return f"{request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}, {rest}"
 
 
-def shown(request: Request, *, virtual: bool = False) -> str:
+def describe_companion(request: Request, *, virtual: bool = False) -> str:
     """Return what a companion is, in words: ``2 nodes more for training, 4 × a100``."""
     nodes = "1 node more" if request.nodes == 1 else f"{request.nodes} nodes more"
     what = f" for {request.purpose}" if request.purpose else ""

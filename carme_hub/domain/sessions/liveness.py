@@ -127,7 +127,7 @@ class Accounting:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class LivenessTimeouts:
     """How long to wait before silence means something, in seconds.
 
     Attributes:
@@ -148,7 +148,7 @@ class Verdict:
     """What is to be believed of one session.
 
     Attributes:
-        standing: alive, gone or unknown.
+        liveness: alive, gone or unknown.
         reason: why, in one sentence for logs and pages.
         job: the session's job as last seen.
         record: its newest incarnation in accounting, where accounting was asked.
@@ -157,13 +157,13 @@ class Verdict:
         wants_records: accounting's word would help now.
     """
 
-    standing: Liveness
+    liveness: Liveness
     reason: str
     job: Job | None = None
     record: JobRecord | None = None
     others: tuple[Job, ...] = ()
     requeued: bool = False
-    wants_records: bool = False
+    needs_accounting: bool = False
 
 
 def judge(
@@ -176,7 +176,7 @@ def judge(
     unseen: bool = False,
     accounting: Accounting | None = None,
     end_mark: bool = False,
-    patience: Patience = Patience(),
+    timeouts: LivenessTimeouts = LivenessTimeouts(),
 ) -> Verdict:
     """Return the verdict on one session.
 
@@ -195,14 +195,14 @@ def judge(
     record = _newest_record(accounting, submitted)
     live = tuple(j for j in last.jobs if j.phase is not Phase.TERMINAL)
     if live:
-        return _with_live(history, live, now, job_id, submitted, record, patience)
+        return _with_live(history, live, now, job_id, submitted, record, timeouts)
     if history.ends < 2:
         word = "terminal" if last.jobs else "absent"
         return Verdict(Liveness.UNKNOWN, f"The job is {word} in one answer; another is awaited.", history.job, record)
-    proof = _proof(history, proved, unseen, accounting, record, end_mark, patience)
+    proof = _proof(history, proved, unseen, accounting, record, end_mark, timeouts)
     if proof:
         return Verdict(Liveness.GONE, proof, history.job, record)
-    return Verdict(Liveness.UNKNOWN, _missing(history, accounting, record), history.job, record, wants_records=True)
+    return Verdict(Liveness.UNKNOWN, _missing(history, accounting, record), history.job, record, needs_accounting=True)
 
 
 def _with_live(
@@ -212,7 +212,7 @@ def _with_live(
     job_id: int,
     submitted: float,
     record: JobRecord | None,
-    patience: Patience,
+    timeouts: LivenessTimeouts,
 ) -> Verdict:
     """Return the verdict where the newest answer shows a job that has not ended."""
     ours = [j for j in live if job_id and j.id == job_id] or list(live)
@@ -221,7 +221,7 @@ def _with_live(
     requeued = job.restarts > 0 or bool(submitted and job.id == job_id and job.submitted > submitted + 1)
     if job.phase not in _LIVE:
         return Verdict(Liveness.UNKNOWN, f"Slurm says {job.state!r}, which is not understood.", job, record, others)
-    if history.last is not None and now - history.last.answered > patience.stale_after:
+    if history.last is not None and now - history.last.answered > timeouts.stale_after:
         why = f"Slurm has not answered for {now - history.last.answered:.0f} s"
         why = f"{why}: {history.error}" if history.error else f"{why}."
         return Verdict(Liveness.UNKNOWN, why, job, record, others, requeued)
@@ -235,7 +235,7 @@ def _proof(
     accounting: Accounting | None,
     record: JobRecord | None,
     end_mark: bool,
-    patience: Patience,
+    timeouts: LivenessTimeouts,
 ) -> str:
     """Return what proves the end after two answers without a live job, or ""."""
     if end_mark:
@@ -253,16 +253,16 @@ def _proof(
     shorter = min(history.last.asked, accounting.asked) - history.ended_since
     if history.said_terminal or requeued:
         return (
-            "The controller shows no such job; accounting missed its end." if shorter >= patience.settle_after else ""
+            "The controller shows no such job; accounting missed its end." if shorter >= timeouts.settle_after else ""
         )
     if record is not None and record.phase not in (Phase.WAITING, Phase.ACTIVE):
         return ""
     on_disk = proved or (
         history.first_seen is not None
         and history.last_seen is not None
-        and history.last_seen - history.first_seen > patience.save_delay
+        and history.last_seen - history.first_seen > timeouts.save_delay
     )
-    if on_disk or shorter < (patience.settle_after if unseen else patience.forget_after):
+    if on_disk or shorter < (timeouts.settle_after if unseen else timeouts.forget_after):
         return ""
     if record is None:
         return "Slurm knows no such job: it was never accepted, or the controller forgot it."

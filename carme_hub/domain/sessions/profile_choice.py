@@ -25,9 +25,9 @@ __all__ = [
     "choose",
     "default_profile",
     "examine",
-    "granted",
-    "offered",
+    "offered_profiles",
     "parse_profiles",
+    "require_valid",
     "whole_number",
 ]
 
@@ -60,7 +60,7 @@ def whole_number(value: object) -> int | None:
     return None
 
 
-def offered(
+def offered_profiles(
     profiles: Sequence[Profile], groups: Collection[str], accounts: Sequence[str] | None
 ) -> tuple[Profile, ...]:
     """Return the profiles that a user of these groups and Slurm accounts may choose.
@@ -92,7 +92,7 @@ def choose(
     """Return the request that these user options come to.
 
     Args:
-        profiles: those offered to the user (see ``offered``).
+        profiles: those offered to the user (see ``offered_profiles``).
         accounts: the user's Slurm accounts, the default one first; None = the site keeps no accounts.
         images: names of the site's images, the default one first.
         reservations: reservations that the user may use besides those of the profile.
@@ -101,10 +101,10 @@ def choose(
         NoAccount: the only problem is that no account may be charged.
         ProfileNotAllowed: anything else; the message names every problem with its limit.
     """
-    return granted(*examine(profiles, options, accounts=accounts, images=images, reservations=reservations))
+    return require_valid(*examine(profiles, options, accounts=accounts, images=images, reservations=reservations))
 
 
-def granted(request: Request | None, problems: Sequence[Problem]) -> Request:
+def require_valid(request: Request | None, problems: Sequence[Problem]) -> Request:
     """Return the request that an examination came to, or raise its problems as one refusal."""
     if request is None:
         message = " ".join(p.message for p in problems)
@@ -130,7 +130,7 @@ def examine(
     if profile is None:
         there = ", ".join(p.slug for p in profiles)
         return None, (Problem("profile", f"The profile {_shown(named)} is not offered to you. Offered: {there}."),)
-    return _Examination(profile, options).run(accounts, images, reservations)
+    return _Validation(profile, options).run(accounts, images, reservations)
 
 
 def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
@@ -144,7 +144,7 @@ def _shown(value: object) -> str:
     return f"“{text}”"
 
 
-class _Examination:
+class _Validation:
     """One choice from one profile, with the problems found so far."""
 
     def __init__(self, profile: Profile, options: Mapping[str, object]) -> None:
@@ -218,21 +218,21 @@ class _Examination:
         override = {k: v.replace("{value}", typed) if isinstance(v, str) else v for k, v in unlisted.override.items()}
         return Choice(name=typed, display_name=typed, override=override)
 
-    def asked(self, key: str, default: object) -> object:
+    def requested(self, key: str, default: object) -> object:
         """Return what was asked for, what is fixed, or the default."""
-        asked = self.options.get(key, "")
+        requested = self.options.get(key, "")
         if any(o.name == key for o in self.profile.options):
-            asked = ""  # the profile has an option of this name, whose choices were looked up already
+            requested = ""  # the profile has an option of this name, whose choices were looked up already
         if key not in self.fixed:
-            return default if asked == "" else asked
+            return default if requested == "" else requested
         fixed = self.fixed[key]
-        if asked != "" and (type(asked) not in (int, str) or str(asked) != str(fixed)):
-            self.problem(key, f"The option {key} is fixed here at {fixed}; you asked for {_shown(asked)}.")
+        if requested != "" and (type(requested) not in (int, str) or str(requested) != str(fixed)):
+            self.problem(key, f"The option {key} is fixed here at {fixed}; you asked for {_shown(requested)}.")
         return fixed
 
     def number(self, key: str, limit: Limit, unit: str) -> int:
         """Return a number inside the limit, or note the problem and return the default."""
-        if self.options.get(key) == "" or (value := whole_number(self.asked(key, limit.default))) is None:
+        if self.options.get(key) == "" or (value := whole_number(self.requested(key, limit.default))) is None:
             shown = _shown(self.options.get(key, self.fixed.get(key)))
             self.problem(key, f"{shown} is not a whole number of {unit}.")
             return limit.default
@@ -251,7 +251,7 @@ class _Examination:
             return NO_GPUS
         before = len(self.problems)
         count = self.number("gpus", limit.count, "GPUs")
-        type = self.asked("gpu_type", limit.default_type)
+        type = self.requested("gpu_type", limit.default_type)
         if not isinstance(type, str) or type not in limit.types:
             there = ", ".join(limit.types)
             self.problem("gpu_type", f"{_shown(type)} is not a GPU type of this profile. Types: {there}.")
@@ -270,48 +270,50 @@ class _Examination:
         if not there:
             self.problem("image", "No container image is set up for this profile; an administrator can mend this.")
             return ""
-        image = self.asked("image", there[0])
+        image = self.requested("image", there[0])
         if not isinstance(image, str) or image not in there:
             self.problem("image", f"{_shown(image)} is not an image of this profile. Images: {', '.join(there)}.")
             return ""
         return image
 
     def account(self, accounts: Sequence[str] | None) -> str:
-        asked = self.asked("account", "")
+        requested = self.requested("account", "")
         if accounts is None:
-            if asked != "" and asked not in self.profile.accounts:
+            if requested != "" and requested not in self.profile.accounts:
                 self.problem("account", "No account can be named here: this site keeps no Slurm accounts.")
-            return str(asked)
+            return str(requested)
         mine = _accounts_for(self.profile, accounts)
         if not mine:
             wanted = f" (it is for {', '.join(self.profile.accounts)})" if self.profile.accounts else ""
             self.problem("account", f"You have no Slurm account that may be charged for this{wanted}.", True)
             return ""
-        if asked == "":
+        if requested == "":
             return mine[0]
-        if not isinstance(asked, str) or asked not in mine:
+        if not isinstance(requested, str) or requested not in mine:
             there = ", ".join(mine)
-            self.problem("account", f"You may not charge the account {_shown(asked)} for this. Yours: {there}.", True)
+            self.problem(
+                "account", f"You may not charge the account {_shown(requested)} for this. Yours: {there}.", True
+            )
             return ""
-        return asked
+        return requested
 
     def reservation(self, more: Collection[str]) -> str:
-        asked = self.asked("reservation", self.profile.reservation)
+        requested = self.requested("reservation", self.profile.reservation)
         if self.profile.reservation:
             allowed: list[str] = [self.profile.reservation]
         else:
             allowed = ["", *self.profile.reservations, *sorted(more)]
             if "reservation" in self.fixed:
                 allowed.append(str(self.fixed["reservation"]))
-        if not isinstance(asked, str) or asked not in allowed:
+        if not isinstance(requested, str) or requested not in allowed:
             there = ", ".join(r for r in allowed if r) or "none"
-            self.problem("reservation", f"{_shown(asked)} is not a reservation you may use here. Yours: {there}.")
+            self.problem("reservation", f"{_shown(requested)} is not a reservation you may use here. Yours: {there}.")
             return ""
-        return asked
+        return requested
 
     def folder(self) -> str:
         """Return a folder, absolute or below the home folder. Whether it may be used is checked on the node."""
-        folder = self.asked("working_folder", "")
+        folder = self.requested("working_folder", "")
         rule = "is not a folder: give a path from / or one below your home folder, without “..”."
         if not isinstance(folder, str) or len(folder) > _FOLDER_MAX or not folder.isprintable():
             self.problem("working_folder", f"{_shown(folder)} {rule}")
@@ -326,10 +328,10 @@ class _Examination:
 
     def make_folder(self) -> bool:
         """Return whether a working folder that does not exist is made."""
-        asked = self.asked("missing_folder", MISSING_FOLDER[0])
-        if asked not in MISSING_FOLDER:
-            self.problem("missing_folder", f"{_shown(asked)} is not {' or '.join(MISSING_FOLDER)}.")
-        return asked == MISSING_FOLDER[1]
+        requested = self.requested("missing_folder", MISSING_FOLDER[0])
+        if requested not in MISSING_FOLDER:
+            self.problem("missing_folder", f"{_shown(requested)} is not {' or '.join(MISSING_FOLDER)}.")
+        return requested == MISSING_FOLDER[1]
 
 
 def _range(limit: Limit) -> str:

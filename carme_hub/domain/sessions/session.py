@@ -10,7 +10,7 @@ from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 
 #: How the reason of a cancel begins by which its user made way for maintenance; the hub alone writes it, once it has
 #: seen that the session is in the way of one.
-MADE_WAY = "Stopped for maintenance of "
+MAINTENANCE_STOP = "Stopped for maintenance of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Request:
     make_folder: bool = False
 
     def __post_init__(self) -> None:
-        self.gpus.on_each(self.nodes)
+        self.gpus.per_node(self.nodes)
 
     def on_one_node(self) -> Request:
         """Return the part of it that each of its nodes gives."""
-        return replace(self, nodes=1, gpus=self.gpus.on_each(self.nodes))
+        return replace(self, nodes=1, gpus=self.gpus.per_node(self.nodes))
 
 
 class SessionState(Enum):
@@ -99,7 +99,7 @@ class Session:
     server_exit: int = 0
 
     @property
-    def leaving(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether its end is certain: it is wanted, or its server has ended."""
         return bool(self.cancel_wanted or self.server_ended)
 
@@ -108,6 +108,6 @@ class Session:
         """The name under which Slurm knows the job."""
         return JOB_NAME_PREFIX + self.id
 
-    def but(self, **changes: object) -> Session:
+    def replace(self, **changes: object) -> Session:
         """Return a copy with changes."""
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, JobsOnDemand, Phase
 from carme_hub.domain.cluster.resources import NO_GPUS
-from carme_hub.domain.cluster.tres import exit_of, gpus_asked, hosts_of, minutes_of, phase_of, time_of
+from carme_hub.domain.cluster.tres import exit_of, hosts_of, job_gpus, minutes_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
 
 _T = TypeVar("_T")
@@ -149,7 +149,7 @@ class QueueRows(JobsOnDemand):
     def __contains__(self, id: object) -> bool:
         return id in self._rows
 
-    def begin_with(self, prefix: str) -> Iterator[Job]:
+    def with_prefix(self, prefix: str) -> Iterator[Job]:
         """Yield those whose names begin so; those of ours are read already."""
         if prefix.startswith(JOB_NAME_PREFIX):
             return (job for job in map(self.__getitem__, self._ours) if job.name.startswith(prefix))
@@ -161,7 +161,7 @@ class QueueRows(JobsOnDemand):
             if _phase(state) in phases:
                 yield from map(self.__getitem__, ids)
 
-    def reading(self, phases: Collection[Phase] = ()) -> Iterator[None]:
+    def read_in_steps(self, phases: Collection[Phase] = ()) -> Iterator[None]:
         """Read what was not read yet of those in these phases, or of all; a few jobs at each step."""
         if self._whole:
             return
@@ -240,7 +240,7 @@ def read_job(words: list[str]) -> Job:
         start=_time(start),
         end=_time(end),
         time_limit=lenient(minutes_of, 0, limit),
-        gpus=lenient(gpus_asked, NO_GPUS, alloc, per_node, per_job, per_task, nodes_asked),
+        gpus=lenient(job_gpus, NO_GPUS, alloc, per_node, per_job, per_task, nodes_asked),
         exit_code=lenient(exit_of, None, exit_code) if phase is Phase.TERMINAL else None,
         restarts=lenient(int, 0, restarts),
         reservation="" if reservation in _NO_NAME else reservation,

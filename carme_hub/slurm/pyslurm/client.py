@@ -24,7 +24,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Job, JobRecord, Phase, Snapshot
 from carme_hub.domain.cluster.resources import NO_GPUS, SHARD, Node
-from carme_hub.domain.cluster.tres import gpus_asked, gpus_of_gres, gpus_of_tres, held_of_tres, hosts_of, phase_of
+from carme_hub.domain.cluster.tres import gpus_of_gres, gpus_of_tres, hosts_of, job_gpus, phase_of, typed_gpus_of_tres
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm import reservations as by_command
 from carme_hub.slurm.cli.client import SlurmCli
@@ -183,7 +183,7 @@ def _job(
         start=_time(start),
         end=_time(end),
         time_limit=time_limit or 0,
-        gpus=_lenient(gpus_asked, NO_GPUS, tres, per_node, "", "", number or 1),
+        gpus=_lenient(job_gpus, NO_GPUS, tres, per_node, "", "", number or 1),
         exit_code=_exit(exit) if phase is Phase.TERMINAL else None,
         restarts=restarts or 0,
         reservation=reservation or "",
@@ -252,7 +252,7 @@ def _node(
 
 def _in_use(gpus: dict[str, int], tres: str) -> dict[str, int]:
     """Return the GPUs in use by type. Where TRES name no type, the node has one only: others are beyond pyslurm."""
-    used = {held.type: held.count for held in held_of_tres(tres)}
+    used = {held.type: held.count for held in typed_gpus_of_tres(tres)}
     if len(gpus) == 1 and used:
         return {next(iter(gpus)): sum(used.values())}
     return used
@@ -275,7 +275,7 @@ def _reservation(
         name=name,
         period=Period(start, end),
         nodes=frozenset(hosts_of(nodes or "")),
-        gpus={gpus.type: gpus.count for gpus in held_of_tres(tres)},
+        gpus={gpus.type: gpus.count for gpus in typed_gpus_of_tres(tres)},
         cpus=int(cpus),
         users=frozenset(users),
         accounts=frozenset(accounts),

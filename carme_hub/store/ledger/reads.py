@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal, literal_column, or_, select
 
-from carme_hub.domain.ledger.entries import SLOT, Balance, Entry, Kind, hold_key
+from carme_hub.domain.ledger.entries import SLOT_PREFIX, Balance, Entry, Kind, hold_key
 from carme_hub.store.engine import chunks
 from carme_hub.store.tables import anomaly as anomalies
 from carme_hub.store.tables import ledger, ledger_sum, open_hold
@@ -205,7 +205,7 @@ class LedgerReads:
             select(ledger, sessions.c.job_id.label("session_job"))
             .select_from(open_hold.join(ledger, ledger.c.id == open_hold.c.entry))
             .outerjoin(sessions, sessions.c.id == open_hold.c.session)
-            .where(open_hold.c.cluster == self.cluster, ~ledger.c.key.startswith(SLOT))
+            .where(open_hold.c.cluster == self.cluster, ~ledger.c.key.startswith(SLOT_PREFIX))
             .order_by(open_hold.c.entry)
         )
         if sessions_only is not None:
@@ -238,7 +238,7 @@ class LedgerReads:
         found: list[HoldLine] = []
         slots: dict[str, HoldLine] = {}
         for account, user, session, amount, end, gpus, job, key, start in self.run(query):
-            if key.startswith(SLOT):  # the newest entry tells its time
+            if key.startswith(SLOT_PREFIX):  # the newest entry tells its time
                 before = slots[session].amount if session in slots else 0
                 slots[session] = HoldLine(account, user, session, before - amount, end, 0, None, False, start, True)
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import and_, case, func, or_, select
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import SLOT, Kind
+from carme_hub.domain.ledger.entries import SLOT_PREFIX, Kind
 from carme_hub.store.tables import ledger, ledger_sum, open_hold
 
 from .reads import LedgerReads
@@ -82,7 +82,7 @@ def by_account_and_kind(reads: LedgerReads) -> dict[tuple[str, str], int]:
 
 def holds_open(reads: LedgerReads) -> int:
     """Return how many sessions hold GPU time."""
-    of_sessions = (open_hold.c.cluster == reads.cluster, ~ledger.c.key.startswith(SLOT))
+    of_sessions = (open_hold.c.cluster == reads.cluster, ~ledger.c.key.startswith(SLOT_PREFIX))
     joined = open_hold.join(ledger, ledger.c.id == open_hold.c.entry)
     query = select(func.count(func.distinct(open_hold.c.session))).select_from(joined).where(*of_sessions)
     return int(reads.run(query).scalar_one())

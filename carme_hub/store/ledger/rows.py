@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import RULES, Entry, Kind
+from carme_hub.domain.ledger.entries import SYSTEM_ACTOR, Entry, Kind
 from carme_hub.errors import StoreError
 
 #: The largest amount of one entry; one that leads a sum of an account past 64 bits is refused by the database.
@@ -41,7 +41,7 @@ class Anomaly:
     @property
     def by_person(self) -> bool:
         """Return whether a person decided on it."""
-        return bool(self.settled) and self.settled_by != RULES
+        return bool(self.settled) and self.settled_by != SYSTEM_ACTOR
 
 
 @dataclass(frozen=True, slots=True)

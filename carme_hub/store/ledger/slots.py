@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import select
 
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
-from carme_hub.domain.ledger.entries import RULES, SLOT, Entry, Kind, price, release_key, slot_key, slot_session
+from carme_hub.domain.ledger.entries import (
+    SLOT_PREFIX,
+    SYSTEM_ACTOR,
+    Entry,
+    Kind,
+    price,
+    release_key,
+    slot_key,
+    slot_session,
+)
 from carme_hub.domain.quotas.windows import overlap
 from carme_hub.store.tables import ledger, open_hold
 
@@ -73,12 +82,12 @@ class OpenSlot:
             return 0
         return price(gpus, int(overlap(start, end, (self.entry.start, self.entry.end))), factor)
 
-    def release(self, at: float, reason: str, actor: str = RULES) -> Entry:
+    def release(self, at: float, reason: str, actor: str = SYSTEM_ACTOR) -> Entry:
         """Return the entry that gives back all that is held."""
         gpus, factors = zip(*self.parts, strict=True)
         about = {"key": release_key(self.id), "kind": Kind.RELEASE, "amount": self.amount, "gpus": gpus, "id": 0}
         factor = factors[0] if len({*factors}) == 1 else 0
-        return self.entry.but(**about, factor=factor, at=at, reason=reason, actor=actor)
+        return self.entry.replace(**about, factor=factor, at=at, reason=reason, actor=actor)
 
     def left(self, now: float) -> int:
         """Return the price of what is left of its time."""
@@ -92,10 +101,10 @@ class OpenSlot:
         others = sum(amount for id, amount in self.taken.items() if id != session)
         return min(self.taken[session], self.whole - self.amount - others) - kept
 
-    def more(self, amount: int, at: float, reason: str, *, session: str = "", actor: str = RULES) -> Entry:
+    def more(self, amount: int, at: float, reason: str, *, session: str = "", actor: str = SYSTEM_ACTOR) -> Entry:
         """Return the entry by which so much more is held, or less (below zero); ``session``: as for ``slot_key``."""
         key = slot_key(self.id, self.number, session)
-        return self.entry.but(key=key, kind=Kind.HOLD, amount=-amount, at=at, reason=reason, actor=actor, id=0)
+        return self.entry.replace(key=key, kind=Kind.HOLD, amount=-amount, at=at, reason=reason, actor=actor, id=0)
 
     def after(self, entry: Entry) -> OpenSlot:
         """Return the same with one more of its entries."""
@@ -129,7 +138,7 @@ def open_slots(reads: LedgerReads, only: Collection[str] | None = None) -> dict[
     query = (
         select(ledger)
         .select_from(open_hold.join(ledger, ledger.c.id == open_hold.c.entry))
-        .where(open_hold.c.cluster == reads.cluster, ledger.c.key.startswith(SLOT))
+        .where(open_hold.c.cluster == reads.cluster, ledger.c.key.startswith(SLOT_PREFIX))
         .order_by(open_hold.c.entry)
     )
     if only is not None:

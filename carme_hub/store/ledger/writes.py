@@ -93,7 +93,7 @@ class LedgerWrites(OnceWrites):
         for entry in new:
             id = ids.pop(entry.key, None)
             if id is not None:
-                found.append(entry.but(id=id))
+                found.append(entry.replace(id=id))
         self._entries += found
         return found
 

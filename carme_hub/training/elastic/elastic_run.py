@@ -14,30 +14,30 @@ import threading
 import time
 from collections.abc import Callable
 
-from carme_hub.training.conductor.conductor import Conductor, Failed, error_of
-from carme_hub.training.conductor.fixed_size import follows
-from carme_hub.training.conductor.step import beside
+from carme_hub.training.conductor.conductor import Conductor, Failed, error_entry
+from carme_hub.training.conductor.fixed_size import is_consequence
+from carme_hub.training.conductor.step import start_in_thread
 from carme_hub.training.run import messages
-from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, State
-from carme_hub.training.run.run_options import MOST_ELASTIC
-from carme_hub.training.run.run_state import MISSED, NOT_YET, explained
-from carme_hub.training.run.sharing import who_shares
+from carme_hub.training.run.run_options import MAX_ELASTIC_RANKS
+from carme_hub.training.run.run_state import COMPANION_ENDED, NEW_RANK, add_reason
+from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
 from .rendezvous import ElasticRendezvous
-from .resize import Resize
-from .worker import beside_of, name_of
-from .workers import Member, Seat, Workers, cpus_each, nodes_of, seats_of
+from .resize import RunCompanions
+from .worker import sharing_key, worker_name
+from .workers import Worker, Workers, WorkerSlot, cpus_per_slot, session_slots, worker_nodes
 
 #: Seconds between two looks at workers, and at what they say of themselves.
-OFTEN, BEATS = 0.1, 0.4
+POLL_INTERVAL, BEAT_INTERVAL = 0.1, 0.4
 #: Seconds for a worker to come back for a place after it was told to leave, before it is ended; before the end of its
 #: companion, when it is told; until a lost one is started again, and one for which Slurm did not answer; and for which
 #: one may be silent while others wait.
-LEAVE, BEFORE, AGAIN, LATER, SILENT = 15.0, 30.0, 3.0, 10.0, 60.0
+LEAVE_TIMEOUT, LEAVE_BEFORE_END, RESTART_DELAY, SLURM_RETRY_DELAY, SILENCE_LIMIT = 15.0, 30.0, 3.0, 10.0, 60.0
 #: How often a number is started anew, and how many errors that only follow from a loss are taken without a loss.
-LIVES, ECHOES = 4, 3
+MAX_STARTS, MAX_CONSEQUENT_ERRORS = 4, 3
 
 
 class ElasticRun(Conductor):
@@ -47,45 +47,45 @@ class ElasticRun(Conductor):
 
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
-        self._crew, self._lock = Workers(), threading.RLock()
-        self._begun_all, self._adding = False, threading.Lock()  # whether all were asked for; held while more are
+        self._workers, self._lock = Workers(), threading.RLock()
+        self._all_requested, self._add_lock = False, threading.Lock()  # whether all were asked for; held while more are
         self._done = False  # whether a worker has come to the end of the training
         self._ranks: dict[int, int] = {}  # of those that have, by their numbers
-        self._tries: dict[int, int] = {}  # lives of numbers that were none: Slurm did not start them
-        self._echoes: list[State] = []  # errors that only follow, since somebody came or went
-        self._together: list[str] = []  # who is in the newest generation
-        self._said: State = {}
-        self._news = ""
+        self._failed_starts: dict[int, int] = {}  # lives of numbers that were none: Slurm did not start them
+        self._consequent_errors: list[State] = []  # errors that only follow, since somebody came or went
+        self._ranked_names: list[str] = []  # who is in the newest generation
+        self._last_state: State = {}
+        self._message = ""
         self._unexplained: dict[str, str] = {}  # news of lost companions, until the hub says how they ended
-        self._beat = 0.0
-        self._limits, self._minutes = self.asked.elastic or (1, MOST_ELASTIC), -(-self.asked.seconds // 60)
-        self._resizing = Resize(self._crew, self._lock, broker, run.id, self.told["key"])
+        self._last_refresh = 0.0
+        self._limits, self._minutes = self.options.elastic or (1, MAX_ELASTIC_RANKS), -(-self.options.seconds // 60)
+        self._companions = RunCompanions(self._workers, self._lock, broker, run.id, self.request["key"])
         self.ops["resize"] = self._resize
 
-    def play(self) -> None:
+    def run_ranks(self) -> None:
         """Start the workers and follow them until the training has ended."""
-        asked, has = self.asked, self.allocation
-        gpus = asked.gpus_per_task if asked.gpus_per_task is not None else int(has.gpus > 0)
-        nodes = has.nodes[: asked.nodes or len(has.nodes)]
-        self._crew.seats = seats_of(nodes, has.gpus, gpus, asked.ranks)
+        options, has = self.options, self.allocation
+        gpus = options.gpus_per_task if options.gpus_per_task is not None else int(has.gpus > 0)
+        nodes = has.nodes[: options.nodes or len(has.nodes)]
+        self._workers.slots = session_slots(nodes, has.gpus, gpus, options.ranks)
         meeting = ElasticRendezvous(has.address, *self._limits)
         with meeting:
-            self._gpus, self._places = gpus, meeting.places
-            self.tell(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
-            self._resizing.gpus, self._resizing.virtual = gpus, self.told.get("virtual", False)
-            self._resizing.cpus = cpus_each(has.cpus, len(nodes), len(self._crew.seats))
-            for seat in self._crew.seats[: asked.ranks]:
-                self._crew.coming.append((0.0, self._crew.free_number(), seat))
-            self._news = who_shares(self.run, has.gpus, has.gpus) if gpus and self._crew.coming else ""
-            if more := asked.ranks - len(self._crew.coming):
-                self._ask_for_more(more)
-            self._begun_all = True
+            self._gpus, self._membership = gpus, meeting.membership
+            self.write_run_config(gpus_per_task=gpus, membership={"address": meeting.address, "port": meeting.port})
+            self._companions.gpus, self._companions.virtual = gpus, self.request.get("virtual", False)
+            self._companions.cpus = cpus_per_slot(has.cpus, len(nodes), len(self._workers.slots))
+            for slot in self._workers.slots[: options.ranks]:
+                self._workers.to_start.append((0.0, self._workers.free_number(), slot))
+            self._message = sharing_message(self.run, has.gpus, has.gpus) if gpus and self._workers.to_start else ""
+            if more := options.ranks - len(self._workers.to_start):
+                self._request_missing(more)
+            self._all_requested = True
             self._watch()
             self._keep_results()
 
     def finish(self) -> None:
         """Give all companions back."""
-        self._resizing.close()
+        self._companions.close()
 
     # -- one round after the other ------------------------------------------------------------------------------------
 
@@ -93,184 +93,199 @@ class ElasticRun(Conductor):
         """Return when all workers have ended and one of them had come to the end."""
         while True:
             self.check()
-            self._hear()
-            self._start_those_to_come()
+            self._read_results()
+            self._start_due_workers()
             with self._lock:
-                for member in list(self._crew.members.values()):
+                for member in list(self._workers.members.values()):
                     if member.handle.wait(0) is not None:
                         self._ended(member)
-                self._end_the_late()
-                for id, why in self._resizing.explained().items():
-                    self._news = explained(self._news, self._unexplained.pop(id, self._news), why)
-                for why in self._resizing.in_vain():
+                self._end_late_workers()
+                for id, why in self._companions.explained().items():
+                    self._message = add_reason(self._message, self._unexplained.pop(id, self._message), why)
+                for why in self._companions.ended_unused():
                     how = f": {why}" if why else ""
-                    self._news = f"{self._news} A companion has ended before it ran{how}.".strip()
-                left, nobody = len(self._crew.members), not self._crew.numbers()
+                    self._message = f"{self._message} A companion has ended before it ran{how}.".strip()
+                left, nobody = len(self._workers.members), not self._workers.numbers()
             if not left and self._done:
                 return
             if not left and nobody:
                 raise self._all_lost()
-            self._say()
-            self.stopping.wait(OFTEN)
+            self._update_state()
+            self.stopping.wait(POLL_INTERVAL)
 
-    def _hear(self) -> None:
+    def _read_results(self) -> None:
         """Take notice of those who have come to the end, and raise the error of one whose code failed."""
-        for key in self.rendezvous.came(messages.END):
+        for key in self.rendezvous.arrivals(messages.END):
             number = int(key)
-            member = next((each for each in self._crew.members.values() if each.number == number), None)
-            end = messages.heard(self.rendezvous, messages.END, number)
+            member = next((each for each in self._workers.members.values() if each.number == number), None)
+            end = messages.read_message(self.rendezvous, messages.END, number)
             if end is None or member is None:
                 continue
             if not end["ok"]:
                 self._failed(member, end["error"])
             elif not member.leaving:
-                self._ranks[number] = self._places.ranks().get(member.name, -1)
+                self._ranks[number] = self._membership.ranks().get(member.name, -1)
                 self._end_training()
 
-    def _failed(self, member: Member, error: State) -> None:
+    def _failed(self, member: Worker, error: State) -> None:
         """Raise an error, but for one that only says that another worker is gone."""
-        self._echoes.append(error)
-        if not follows(error) or len(self._echoes) > ECHOES * (len(self._crew.members) + 1):
-            self.standing.rank(member.number, state="failed")
-            where = f"rank {self.standing.called(member.number)} on {member.seat.node}"
+        self._consequent_errors.append(error)
+        if not is_consequence(error) or len(self._consequent_errors) > MAX_CONSEQUENT_ERRORS * (
+            len(self._workers.members) + 1
+        ):
+            self.state.update_rank(member.number, state="failed")
+            where = f"rank {self.state.rank_label(member.number)} on {member.slot.node}"
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
         self.rendezvous.delete(messages.END, str(member.number))
         (self.run.folder / f"error-{member.number}.json").unlink(missing_ok=True)
-        self.standing.rank(member.number, state="running")  # with torch; with Horovod it ends now
+        self.state.update_rank(member.number, state="running")  # with torch; with Horovod it ends now
 
     def _end_training(self) -> None:
         """Let nobody in any more: the others come to the end too."""
         if not self._done:
             self._done = True
-            self._places.end()
+            self._membership.end()
             with self._lock:
-                self._crew.coming.clear()
+                self._workers.to_start.clear()
 
-    def _ended(self, member: Member) -> None:
+    def _ended(self, member: Worker) -> None:
         """Take notice of the end of a worker's step."""
-        self._hear()  # its last word may have come since
-        del self._crew.members[member.name]
-        end = messages.heard(self.rendezvous, messages.END, member.number)
+        self._read_results()  # its last word may have come since
+        del self._workers.members[member.name]
+        end = messages.read_message(self.rendezvous, messages.END, member.number)
         well = member.handle.exit == 0 and (self._done or (end is not None and end["ok"]))
-        self._places.gone(member.name)
+        self._membership.gone(member.name)
         if member.leaving or well:
-            self.standing.rank(member.number, state="done", exit=0)
+            self.state.update_rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
                 why = ": the time of its companion is nearly over" if member.out_of_time else ""
-                self._news = f"Rank {self.standing.called(member.number)} on {member.seat.node} was given back{why}."
-                self.standing.rank(member.number, place=-1)
+                self._message = (
+                    f"Rank {self.state.rank_label(member.number)} on {member.slot.node} was given back{why}."
+                )
+                self.state.update_rank(member.number, place=-1)
         else:
             self._lost(member)
-        if member.seat.companion and self._crew.alone_in(member.seat.companion):
-            self._resizing.give_back(member.seat.companion)
+        if member.slot.companion and self._workers.is_empty(member.slot.companion):
+            self._companions.give_back(member.slot.companion)
 
-    def _lost(self, member: Member) -> None:
-        how = member.handle.bad[0][1] if member.handle.bad else next(iter(member.handle.said[-1:]), "it ended")
-        who = f"Rank {self.standing.called(member.number)} on {member.seat.node}"
-        self._news = f"{who} was lost ({how}); the others go on."
-        self.standing.rank(member.number, state="failed", exit=member.handle.exit, place=-1)
-        self._echoes.clear()
-        if not self._done and self._crew.lives[member.number] - self._tries.get(member.number, 0) < LIVES:
-            self._crew.coming.append((time.monotonic() + AGAIN, member.number, member.seat))
+    def _lost(self, member: Worker) -> None:
+        how = (
+            member.handle.failed_tasks[0][1]
+            if member.handle.failed_tasks
+            else next(iter(member.handle.messages[-1:]), "it ended")
+        )
+        who = f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
+        self._message = f"{who} was lost ({how}); the others go on."
+        self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
+        self._consequent_errors.clear()
+        if (
+            not self._done
+            and self._workers.starts[member.number] - self._failed_starts.get(member.number, 0) < MAX_STARTS
+        ):
+            self._workers.to_start.append((time.monotonic() + RESTART_DELAY, member.number, member.slot))
 
     def _all_lost(self) -> Failed:
-        said = f"No rank is left. {self._news}".strip()
-        return Failed(said, self._echoes[-1] if self._echoes else error_of(None, "", "AllLost", said))
+        said = f"No rank is left. {self._message}".strip()
+        return Failed(
+            said, self._consequent_errors[-1] if self._consequent_errors else error_entry(None, "", "AllLost", said)
+        )
 
     # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def _start_those_to_come(self) -> None:
+    def _start_due_workers(self) -> None:
         with self._lock:
-            for share in list(self._crew.shares.values()):
-                if share.allocation is not None and share.number >= 0:
-                    self._crew.coming.append((0.0, share.number, Seat(share.allocation.nodes[0], 0, share.id)))
-                    share.number = -1  # it is in ``coming`` now
-            due = [each for each in self._crew.coming if each[0] <= time.monotonic()]
+            for companion in list(self._workers.companions.values()):
+                if companion.allocation is not None and companion.number >= 0:
+                    self._workers.to_start.append(
+                        (0.0, companion.number, WorkerSlot(companion.allocation.nodes[0], 0, companion.id))
+                    )
+                    companion.number = -1  # it is in ``coming`` now
+            due = [each for each in self._workers.to_start if each[0] <= time.monotonic()]
         for entry in due:
-            _, number, seat = entry
+            _, number, slot = entry
             member, said = None, None
             try:  # without the lock, for Slurm may take its time; it is in ``coming`` meanwhile
-                member = self._start(number, seat)
+                member = self._start(number, slot)
             except NoBroker as error:
                 said = error
             with self._lock:
-                wanted = entry in self._crew.coming
+                wanted = entry in self._workers.to_start
                 if wanted:
-                    self._crew.coming.remove(entry)
+                    self._workers.to_start.remove(entry)
                 if member is not None:
-                    self._crew.members[member.name] = member
+                    self._workers.members[member.name] = member
                     if not wanted:  # somebody has done without it meanwhile
                         member.leaving = time.monotonic()
-                        self._places.leave(member.name)
+                        self._membership.leave(member.name)
                 elif isinstance(said, NotReady):  # time limit, preempted, or given back from outside
-                    if seat.companion and self._crew.alone_in(seat.companion):
-                        self._unexplained[seat.companion] = self._news
-                        self._news = f"{self._news} {MISSED}.".strip()
-                        self._resizing.lost(seat.companion)
-                elif not self._crew.members:
+                    if slot.companion and self._workers.is_empty(slot.companion):
+                        self._unexplained[slot.companion] = self._message
+                        self._message = f"{self._message} {COMPANION_ENDED}.".strip()
+                        self._companions.mark_lost(slot.companion)
+                elif not self._workers.members:
                     raise Failed(str(said)) from said
                 elif wanted:  # the others train on
-                    self._news = f"Rank {number} could not be started ({said}); it is tried again."
-                    self._tries[number] = self._tries.get(number, 0) + 1
-                    self._crew.coming.append((time.monotonic() + LATER, number, seat))
+                    self._message = f"Rank {number} could not be started ({said}); it is tried again."
+                    self._failed_starts[number] = self._failed_starts.get(number, 0) + 1
+                    self._workers.to_start.append((time.monotonic() + SLURM_RETRY_DELAY, number, slot))
 
-    def _start(self, number: int, seat: Seat) -> Member:
-        share = self._crew.shares.get(seat.companion)
-        has: Allocation | None = self.allocation if not seat.companion else share.allocation if share else None
+    def _start(self, number: int, slot: WorkerSlot) -> Worker:
+        companion = self._workers.companions.get(slot.companion)
+        has: Allocation | None = self.allocation if not slot.companion else companion.allocation if companion else None
         if has is None:
             raise NotReady("its companion has ended.")
-        life = self._crew.lives.get(number, 0)
-        self._crew.lives[number] = life + 1
+        life = self._workers.starts.get(number, 0)
+        self._workers.starts[number] = life + 1
         for scope in (messages.HELLO, messages.BEAT, messages.END):
             self.rendezvous.delete(scope, str(number))
-        name = name_of(number, life, seat.local)
-        self._places.add(name, seat.node)
+        name = worker_name(number, life, slot.local)
+        self._membership.add(name, slot.node)
         step = Step(
             run=self.run.id,
             ranks=1,
             argv=self.argv(name),
-            nodes=(seat.node,),
-            companion=seat.companion,
+            nodes=(slot.node,),
+            companion=slot.companion,
             gpus_per_node=has.gpus if self._gpus else 0,  # of which it takes its own: steps that overlap share them
             slot=name,
         )
         try:
-            shared = {"beside": self._crew.beside(seat)}
-            self.rendezvous.put(messages.TOLD, beside_of(number), json.dumps(shared).encode())
-            handle = beside(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
+            shared = {"beside": self._workers.beside(slot)}
+            self.rendezvous.put(messages.BROADCAST, sharing_key(number), json.dumps(shared).encode())
+            handle = start_in_thread(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
         except NoBroker:
-            self._places.gone(name)
+            self._membership.gone(name)
             raise
-        self.standing.rank(number, **{**NOT_YET, "node": seat.node})
-        return Member(name, number, seat, handle, time.monotonic())
+        self.state.update_rank(number, **{**NEW_RANK, "node": slot.node})
+        return Worker(name, number, slot, handle, time.monotonic())
 
-    def _end_the_late(self) -> None:
+    def _end_late_workers(self) -> None:
         """End who does not come within the start limit, does not leave, or is not heard of any more."""
         now = time.monotonic()
-        starting = set(self._places.starting())
+        starting = set(self._membership.starting())
         late = [
             each
-            for each in self._crew.members.values()
-            if each.name in starting and now > each.started + self.told["start_limit"]
+            for each in self._workers.members.values()
+            if each.name in starting and now > each.started + self.request["start_limit"]
         ]
-        if late and not self._places.generation:
-            self._places.go_without_the_late()
-            if not self._places.generation:
-                who = ", ".join(f"{each.number} (on {each.seat.node})" for each in late)
+        if late and not self._membership.generation:
+            self._membership.form_without_late()
+            if not self._membership.generation:
+                who = ", ".join(f"{each.number} (on {each.slot.node})" for each in late)
                 message = (
-                    f"Rank {who} did not come within {self.told['start_limit']:.0f} s. What it wrote is in its log."
+                    f"Rank {who} did not come within {self.request['start_limit']:.0f} s. What it wrote is in its log."
                 )
                 lines = self.last_lines(late[0].number)
-                raise Failed(message, error_of(late[0].number, late[0].seat.node, "NotStarted", message, lines))
-        for member in self._crew.members.values():
-            share = self._crew.shares.get(member.seat.companion)
-            ends = share.allocation.ends if share is not None and share.allocation is not None else 0.0
-            if ends and not member.leaving and time.time() > ends - BEFORE:
+                raise Failed(message, error_entry(late[0].number, late[0].slot.node, "NotStarted", message, lines))
+        for member in self._workers.members.values():
+            companion = self._workers.companions.get(member.slot.companion)
+            ends = companion.allocation.ends if companion is not None and companion.allocation is not None else 0.0
+            if ends and not member.leaving and time.time() > ends - LEAVE_BEFORE_END:
                 member.leaving, member.out_of_time = now, True
-                self._places.leave(member.name)
-        silent = set(self._places.silent(SILENT))
-        for member in list(self._crew.members.values()):
-            if member in late or member.name in silent or (member.leaving and now > member.leaving + LEAVE):
+                self._membership.leave(member.name)
+        silent = set(self._membership.silent(SILENCE_LIMIT))
+        for member in list(self._workers.members.values()):
+            if member in late or member.name in silent or (member.leaving and now > member.leaving + LEAVE_TIMEOUT):
                 member.handle.stop()
                 self._ended(member)
 
@@ -278,120 +293,122 @@ class ElasticRun(Conductor):
         """Answer somebody who wants more ranks, or fewer."""
         change, (fewest, most) = int(said["change"]), self._limits
         if not change:
-            raise NotDone("0 changes nothing: say how many ranks more, like +2, or fewer, like -1.")
-        if self._done or not self._begun_all:
-            raise NotDone("The run is about to begin, or to end.")
-        with self._adding if change > 0 else contextlib.nullcontext():  # two at once must not both be the last
+            raise RequestRefused("0 changes nothing: say how many ranks more, like +2, or fewer, like -1.")
+        if self._done or not self._all_requested:
+            raise RequestRefused("The run is about to begin, or to end.")
+        with self._add_lock if change > 0 else contextlib.nullcontext():  # two at once must not both be the last
             with self._lock:
-                now, free = len(self._crew.numbers()), len(self._crew.free_seats())
+                now, free = len(self._workers.numbers()), len(self._workers.free_slots())
             if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
-                raise NotDone(f"There are {now} ranks, or will be; --elastic {fewest}:{most} allows no {now + change}.")
-            message = self._take_away(-change) if change < 0 else self._add_at_a_price(change, max(0, change - free))
-        return {"message": message, "ranks": len(self._crew.numbers())}
+                raise RequestRefused(
+                    f"There are {now} ranks, or will be; --elastic {fewest}:{most} allows no {now + change}."
+                )
+            message = self._remove_ranks(-change) if change < 0 else self._add_with_price(change, max(0, change - free))
+        return {"message": message, "ranks": len(self._workers.numbers())}
 
-    def _ask_for_more(self, count: int) -> None:
+    def _request_missing(self, count: int) -> None:
         """Ask for the ranks that the session has no seats for; a hub that says no ends a run that is too small then."""
-        few = len(self._crew.coming) < self._limits[0]
-        self.standing.update(state="waiting", message="The hub is asked for more GPUs.")
+        few = len(self._workers.to_start) < self._limits[0]
+        self.state.update(state="waiting", message="The hub is asked for more GPUs.")
         try:
             said = self._add(count, self.check if few else None)
-        except NotDone as error:
-            if len(self._crew.coming) < self._limits[0]:
+        except RequestRefused as error:
+            if len(self._workers.to_start) < self._limits[0]:
                 raise Failed(str(error)) from error
             said = str(error)
-        self._news = f"{self._news} {said}".strip()
+        self._message = f"{self._message} {said}".strip()
 
-    def _add_at_a_price(self, count: int, companions: int) -> str:
-        price, before = self._resizing.price(companions, self._minutes), self._news
+    def _add_with_price(self, count: int, companions: int) -> str:
+        price, before = self._companions.price(companions, self._minutes), self._message
         if price:  # whoever looks on reads it before anything is asked for
-            self._news = price
-            self.standing.update(message=price)
+            self._message = price
+            self.state.update(message=price)
         try:
             return f"{price} {self._add(count)}".strip()
-        except NotDone:
-            self._news, self._said = before, {}  # so that it is said again
+        except RequestRefused:
+            self._message, self._last_state = before, {}  # so that it is said again
             raise
 
     def _add(self, count: int, check: Callable[[], None] | None = None) -> str:
         with self._lock:
-            free = self._crew.free_seats()[:count]
-            for seat in free:
-                number = self._crew.free_number()
-                self._crew.lives.setdefault(number, 0)
-                self._crew.coming.append((0.0, number, seat))
+            free = self._workers.free_slots()[:count]
+            for slot in free:
+                number = self._workers.free_number()
+                self._workers.starts.setdefault(number, 0)
+                self._workers.to_start.append((0.0, number, slot))
         try:
-            opened = self._resizing.open(count - len(free), self._minutes, check)
-        except NotDone as error:
+            opened = self._companions.open(count - len(free), self._minutes, check)
+        except RequestRefused as error:
             if not free:
                 raise
             opened = f"No more: {error}"
         own = f"{len(free)} in the session's own job. " if free else ""
         return f"{own}{opened}".strip()
 
-    def _take_away(self, count: int) -> str:
+    def _remove_ranks(self, count: int) -> str:
         with self._lock:
-            waiting, leaving = self._crew.to_leave(count)
-            for share in waiting:
-                self._resizing.give_back(share.id)
-            withdrawn = len(waiting) + self._crew.withdraw(count - len(waiting))
+            waiting, leaving = self._workers.choose_leaving(count)
+            for companion in waiting:
+                self._companions.give_back(companion.id)
+            withdrawn = len(waiting) + self._workers.withdraw(count - len(waiting))
             leaving = leaving[: count - withdrawn]
-            for share in [each for each in self._crew.shares.values() if each.number < 0]:
-                if self._crew.alone_in(share.id):  # its worker was to be started again
-                    self._resizing.give_back(share.id)
+            for companion in [each for each in self._workers.companions.values() if each.number < 0]:
+                if self._workers.is_empty(companion.id):  # its worker was to be started again
+                    self._companions.give_back(companion.id)
             for member in leaving:
                 member.leaving = time.monotonic()
-                self._places.leave(member.name)
-        named = ", ".join(self.standing.called(each.number) for each in leaving)
+                self._membership.leave(member.name)
+        named = ", ".join(self.state.rank_label(each.number) for each in leaving)
         parts = [f"{withdrawn} that had not begun: withdrawn."] if withdrawn else []
         parts += [f"Rank {named}: leaves at the next commit."] if leaving else []
-        if kept := sum(not each.seat.companion for each in leaving):
+        if kept := sum(not each.slot.companion for each in leaving):
             parts.append(f"{kept} of them had GPUs of the session itself, which stay its own.")
         return " ".join(parts)
 
     # -- what is said -------------------------------------------------------------------------------------------------
 
-    def _say(self) -> None:
+    def _update_state(self) -> None:
         """Bring the state up to date."""
         with self._lock:
-            members = list(self._crew.members.values())
-            waiting = [each for each in self._crew.shares.values() if each.allocation is None]
-            companions = sorted(self._crew.shares)
-        missing, begun = self._places.missing, self._places.generation > 0
-        message = self._news
+            members = list(self._workers.members.values())
+            waiting = [each for each in self._workers.companions.values() if each.allocation is None]
+            companions = sorted(self._workers.companions)
+        missing, begun = self._membership.missing, self._membership.generation > 0
+        message = self._message
         if missing:
             more = "1 more rank" if missing == 1 else f"{missing} more ranks"
-            message = f"{message} Waiting for {more}: it goes on with {self._places.fewest}.".strip()
+            message = f"{message} Waiting for {more}: it goes on with {self._membership.fewest}.".strip()
         if waiting:
             more = "1 more rank waits" if len(waiting) == 1 else f"{len(waiting)} more ranks wait"
             message = f"{message} {more} for GPUs. {waiting[0].said}".strip()
         said: State = {
             "state": "waiting" if missing and (begun or waiting) else "running",
             "message": message,
-            "nodes": nodes_of(members),
+            "nodes": worker_nodes(members),
             "companions": companions,
-            "generation": self._places.generation,
+            "generation": self._membership.generation,
         }
-        if {**said, "members": len(members)} != self._said:
-            self._said = {**said, "members": len(members)}
-            self.standing.update(**said, own_gpus=self._gpus * self._crew.own())
-            self.standing.count_gpus(self._gpus * len(members))
-            ranks = self._places.ranks()
+        if {**said, "members": len(members)} != self._last_state:
+            self._last_state = {**said, "members": len(members)}
+            self.state.update(**said, own_gpus=self._gpus * self._workers.count_in_session())
+            self.state.set_gpus(self._gpus * len(members))
+            ranks = self._membership.ranks()
             for member in members:
-                self.standing.rank(member.number, place=ranks.get(member.name, -1))
+                self.state.update_rank(member.number, place=ranks.get(member.name, -1))
             together = sorted(name for name, rank in ranks.items() if rank >= 0)
-            if together != self._together:
-                self._together = together
-                self._echoes.clear()
-        if time.monotonic() > self._beat + BEATS:
-            self._beat = time.monotonic()
-            self.standing.beats(self.rendezvous)
+            if together != self._ranked_names:
+                self._ranked_names = together
+                self._consequent_errors.clear()
+        if time.monotonic() > self._last_refresh + BEAT_INTERVAL:
+            self._last_refresh = time.monotonic()
+            self.state.refresh_ranks(self.rendezvous)
 
     def _keep_results(self) -> None:
         """Have the result of each worker under its rank at the end."""
         found = {}
         for number, rank in self._ranks.items():
             path = self.run.folder / f"result-{number}.pkl"
-            if self.told["kind"] == "call" and rank >= 0 and path.exists():
+            if self.request["kind"] == "call" and rank >= 0 and path.exists():
                 found[rank] = path.rename(path.with_name(f".result-{rank}"))
         for rank, path in found.items():
             with contextlib.suppress(FileNotFoundError):

@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from . import control, results
-from .private_files import keep as keep
-from .private_files import write
+from .private_files import write, write_json
 from .run_options import RunOptions
 
 #: States of a run that goes on, and of one that has ended.
 LIVE = ("starting", "waiting", "running", "stopping")
 ENDED = ("finished", "failed", "interrupted", "lost")
 #: Seconds for a conductor to take its run up.
-TAKEN_UP = 30.0
-LOST = "The session that it ran in has ended, or its conductor was killed."
+START_TIMEOUT = 30.0
+LOST_MESSAGE = "The session that it ran in has ended, or its conductor was killed."
 State = dict[str, Any]
 
 
@@ -56,7 +55,7 @@ class Run:
         """
         if id and "/" not in id and not id.startswith("."):
             first = id.removesuffix("-1")
-            for found in (_newest_named(id), root() / id, root() / first):
+            for found in (_newest_with_name(id), root() / id, root() / first):
                 if found is not None and (found / "state.json").is_file():
                     return cls(found)
         raise NoRun(f"There is no run {id[:80]!r}. `carme-hub runs` lists them.")
@@ -71,7 +70,7 @@ class Run:
         """Return the folder of its events for TensorBoard."""
         return self.folder / "tb"
 
-    def asked(self) -> State:
+    def request(self) -> State:
         """Return what was asked for, with what to run; see ``create``."""
         return dict(json.loads((self.folder / "asked.json").read_text()))
 
@@ -83,28 +82,28 @@ class Run:
         Raises:
             NoRun: its folder has been deleted.
         """
-        said = self._said()
-        if said["state"] in LIVE and not self._conducted(said):
-            said = self._said()  # it may have ended in between
-        if said["state"] in LIVE and not self._conducted(said):
-            said |= {"state": "lost", "message": LOST}
+        said = self._read_state()
+        if said["state"] in LIVE and not self._has_conductor(said):
+            said = self._read_state()  # it may have ended in between
+        if said["state"] in LIVE and not self._has_conductor(said):
+            said |= {"state": "lost", "message": LOST_MESSAGE}
             if said["companions"]:
                 said["message"] += " If the session goes on, stop the run to give back what it has beside it."
         return said
 
-    def _said(self) -> State:
+    def _read_state(self) -> State:
         try:
             return dict(json.loads((self.folder / "state.json").read_text()))
         except FileNotFoundError:
             raise NoRun(f"The folder of the run {self.id} has been deleted.") from None
 
-    def follow(self) -> control.Following:
+    def follow(self) -> control.Subscription:
         """Look on; a run that is not detached ends when nobody looks on any more.
 
         Raises:
             control.NoConductor: it has ended, or is of another session.
         """
-        return control.Following(self.id)
+        return control.Subscription(self.id)
 
     def log(self, rank: int = 0) -> str:
         """Return what a rank has written, "" where there is nothing."""
@@ -132,7 +131,7 @@ class Run:
         Raises:
             results.NoResult: there is nothing. results.Rejected: it cannot be unpickled here.
         """
-        return results.read(self.folder / f"result-{rank}.pkl")
+        return results.read_result(self.folder / f"result-{rank}.pkl")
 
     def error(self, rank: int) -> State | None:
         """Return the error of one rank: rank, node, type, message and traceback."""
@@ -155,15 +154,15 @@ class Run:
         """Raise ``KeyboardInterrupt`` in all ranks, end those that go on, wait for that, and return the state."""
         return self._end("interrupt", timeout)
 
-    def call_off(self, timeout: float = 3.0) -> None:
+    def cancel(self, timeout: float = 3.0) -> None:
         """End a run of which nobody knows whether its conductor has begun; one that has looks for this file."""
         (self.folder / "interrupt").touch(mode=0o600)
         end = time.monotonic() + timeout
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
-        if state["state"] in LIVE and not self._held():
+        if state["state"] in LIVE and not self._lock_held():
             said = {"state": "interrupted", "message": "It was stopped before it began.", "ended": time.time()}
-            keep(self.folder / "state.json", state | said)
+            write_json(self.folder / "state.json", state | said)
 
     def resize(self, change: int) -> State:
         """Add ranks to an elastic run, or take some away; return what the conductor says.
@@ -184,7 +183,7 @@ class Run:
             try:
                 self.ask(how, timeout=timeout)
             except control.NoConductor:
-                if self._conducted(state):
+                if self._has_conductor(state):
                     (self.folder / how).touch(mode=0o600)  # its conductor is in another container
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
@@ -199,7 +198,7 @@ class Run:
         try:
             hub = Hub.from_environ()
         except NoHub:
-            raise control.NotDone(
+            raise control.RequestRefused(
                 f"{self.id} still has GPUs beside the session. Stop it in that session; the hub's home page gives them "
                 "back too."
             ) from None
@@ -208,18 +207,18 @@ class Run:
                 with contextlib.suppress(Refused):  # it is another session's, which has ended
                     hub.close(companion)
         except NoHub as error:
-            raise control.NotDone(
+            raise control.RequestRefused(
                 f"{self.id} still has GPUs beside the session. {error} Stop it again then; the hub's home page gives "
                 "them back too."
             ) from None
-        keep(self.folder / "state.json", state | {"companions": [], "message": LOST})
+        write_json(self.folder / "state.json", state | {"companions": [], "message": LOST_MESSAGE})
 
-    def _conducted(self, said: State) -> bool:
-        if not said.get("conductor") and time.time() < said["began"] + TAKEN_UP:
+    def _has_conductor(self, said: State) -> bool:
+        if not said.get("conductor") and time.time() < said["began"] + START_TIMEOUT:
             return True  # it is about to be
-        return self._held()
+        return self._lock_held()
 
-    def _held(self) -> bool:
+    def _lock_held(self) -> bool:
         try:
             with (self.folder / "lock").open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -235,12 +234,12 @@ def root() -> Path:
     return Path.home() / ".carme" / "runs"
 
 
-def virtual(environ: Mapping[str, str] = os.environ) -> bool:
+def has_virtual_gpus(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether GPUs here are a sandbox's make-believe ones, which are called virtual wherever they are named."""
     return bool(environ.get("CARME_VIRTUAL_GPUS"))
 
 
-def _newest_named(name: str) -> Path | None:
+def _newest_with_name(name: str) -> Path | None:
     """Return the newest run that was given a name which others had before: its folder is ``NAME-N``."""
     numbers = []
     for folder in root().glob(f"{glob.escape(name)}-*"):
@@ -253,7 +252,7 @@ def _newest_named(name: str) -> Path | None:
 
 
 def create(
-    asked: RunOptions,
+    options: RunOptions,
     *,
     cell: str | None = None,
     script: str | None = None,
@@ -275,8 +274,8 @@ def create(
     Raises:
         results.Rejected: something cannot be pickled or is too large. NoRun: the script is not there.
     """
-    told: State = {
-        "asked": asdict(asked),
+    request: State = {
+        "asked": asdict(options),
         "kind": "cell" if cell is not None else "script" if script is not None else "call",
         "args": list(args),
         "cwd": _cwd(),
@@ -284,25 +283,25 @@ def create(
         "limit": limit,
         "start_limit": start_limit,
         "session": os.environ.get("CARME_SESSION", ""),
-        "virtual": virtual(),
+        "virtual": has_virtual_gpus(),
         "key": uuid.uuid4().hex,  # of what is asked for at the hub: the name may be used again
     }
     if script is not None:
-        told["script"] = str(Path(script).expanduser().resolve())
-        if not Path(told["script"]).is_file():
+        request["script"] = str(Path(script).expanduser().resolve())
+        if not Path(request["script"]).is_file():
             raise NoRun(f"There is no script {script}.")
     # What may be refused comes before there is a folder.
-    pushed = results.pushed(push, limit) if push else None
-    called = results.pickled(call, "the function with its arguments", limit) if call is not None else None
-    run = Run(_folder(asked.name))
+    pushed = results.dump_variables(push, limit) if push else None
+    called = results.dump(call, "the function with its arguments", limit) if call is not None else None
+    run = Run(_make_folder(options.name))
     if cell is not None:
         write(run.folder / "cell.py", cell.encode())
     for name, text in (("push.pkl", pushed), ("call.pkl", called)):
         if text is not None:
             write(run.folder / name, text)
     run.logdir.mkdir(mode=0o700)
-    keep(run.folder / "asked.json", told)
-    keep(run.folder / "state.json", first_state(run.id, told))
+    write_json(run.folder / "asked.json", request)
+    write_json(run.folder / "state.json", initial_state(run.id, request))
     return run
 
 
@@ -313,17 +312,17 @@ def _cwd() -> str:
         raise NoRun("The folder in which this runs has been deleted. Go to another: %cd ~") from None
 
 
-def first_state(id: str, told: State) -> State:
+def initial_state(id: str, request: State) -> State:
     """Return the state of a run that has not begun."""
-    asked = told["asked"]
+    options = request["asked"]
     return {
         "id": id,
-        "name": asked["name"] or id,
+        "name": options["name"] or id,
         "state": "starting",
-        "asked": asked,
-        "kind": told["kind"],
-        "session": told["session"],
-        "virtual": told.get("virtual", False),
+        "asked": options,
+        "kind": request["kind"],
+        "session": request["session"],
+        "virtual": request.get("virtual", False),
         "began": time.time(),
         "ended": 0.0,
         "gpu_seconds": 0,
@@ -339,7 +338,7 @@ def first_state(id: str, told: State) -> State:
     }
 
 
-def launch(run: Run, timeout: float = TAKEN_UP) -> None:
+def launch(run: Run, timeout: float = START_TIMEOUT) -> None:
     """Start the conductor of a run and wait until it answers. It is no child of ours, and has none of our files.
 
     Raises:
@@ -361,7 +360,9 @@ def launch(run: Run, timeout: float = TAKEN_UP) -> None:
         said = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
         message = f"The conductor of {run.id} did not begin{why}{': ' + said[-1] if said else ''}"
         message += f". All that it said is in {run.folder / 'conductor.log'}"
-        keep(run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()})
+        write_json(
+            run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()}
+        )
         raise NoRun(message)
 
 
@@ -376,18 +377,18 @@ def all_runs() -> list[Run]:
     return [Run(folder) for _, folder in sorted(found, reverse=True)]
 
 
-def _folder(name: str) -> Path:
+def _make_folder(name: str) -> Path:
     """Make and return a folder of its own."""
     top = root()
     top.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in _names(name):
+    for each in _folder_names(name):
         with contextlib.suppress(FileExistsError):
             (top / each).mkdir(mode=0o700)
             return top / each
     raise NoRun("There are too many runs of this name. Choose another.")
 
 
-def _names(name: str) -> Iterator[str]:
+def _folder_names(name: str) -> Iterator[str]:
     base = name or time.strftime("%Y%m%d-%H%M%S")  # by the clock of whoever looks for it
     yield base
     for number in range(2, 10_000):

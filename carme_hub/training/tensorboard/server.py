@@ -25,20 +25,24 @@ from urllib.parse import parse_qs
 
 HERE = Path(__file__).parent
 if TYPE_CHECKING or __package__:
-    from .files import Choice, Files, NoFolder, chosen, runs, shown, unread
+    from .files import Choice, Files, NoFolder, choice_of_form, folders_of, read_error, runs
 else:  # in a session
     sys.path.insert(0, str(HERE))
-    from carme_tensorboard_files import Choice, Files, NoFolder, chosen, runs, shown, unread
+    from carme_tensorboard_files import Choice, Files, NoFolder, choice_of_form, folders_of, read_error, runs
 
-LOOK, UNWATCHED, IDLE = 0.25, 3.0, 60.0  # seconds between looks, and when nobody has looked on for the last
-HELD = 25.0  # seconds for which a question for news is held
-LONGEST_FORM = 1 << 16
+POLL_INTERVAL, IDLE_POLL_INTERVAL, VIEWER_TIMEOUT = (
+    0.25,
+    3.0,
+    60.0,
+)  # seconds between looks, and when nobody has looked on for the last
+NEWS_TIMEOUT = 25.0  # seconds for which a question for news is held
+MAX_FORM_BYTES = 1 << 16
 
 Environ = dict[str, Any]
 Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
-class Runs:
+class MultiplexerProxy:
     """TensorBoard's multiplexer, of which there is a new one for every choice; it is told by its own name.
 
     Args:
@@ -60,9 +64,9 @@ class Runs:
 class Follower(threading.Thread):
     """Reads new events as they are written, and tells those who wait for them."""
 
-    def __init__(self, board: Runs) -> None:
+    def __init__(self, multiplexer: MultiplexerProxy) -> None:
         super().__init__(name="follower", daemon=True)
-        self.board = board
+        self.multiplexer = multiplexer
         self.choice = Choice()
         self.loaded = self.choice  # what is shown; ``choice`` is what was asked for
         self.folders: dict[str, Path] = {}
@@ -78,15 +82,15 @@ class Follower(threading.Thread):
         self.choice = choice
         self._wake.set()
 
-    def asked(self) -> None:
+    def note_viewer(self) -> None:
         """Note that somebody looks on."""
-        if time.monotonic() - self._asked > IDLE:
+        if time.monotonic() - self._asked > VIEWER_TIMEOUT:
             self._wake.set()
         self._asked = time.monotonic()
 
-    def wait(self, seen: int, limit: float = HELD) -> int:
+    def wait(self, seen: int, limit: float = NEWS_TIMEOUT) -> int:
         """Return the number of the last news once it is not ``seen``, or the time is over."""
-        self.asked()
+        self.note_viewer()
         with self._changed:
             self._changed.wait_for(lambda: self.news != seen, limit)
             return self.news
@@ -95,8 +99,8 @@ class Follower(threading.Thread):
         """Follow for ever."""
         due = pause = 0.0
         while True:
-            watched = time.monotonic() - self._asked < IDLE
-            if self._wake.wait(max(pause, LOOK if watched else UNWATCHED)):
+            watched = time.monotonic() - self._asked < VIEWER_TIMEOUT
+            if self._wake.wait(max(pause, POLL_INTERVAL if watched else IDLE_POLL_INTERVAL)):
                 self._wake.clear()
                 due = 0.0
             began = time.monotonic()
@@ -107,7 +111,7 @@ class Follower(threading.Thread):
                 due = began + 20 * took if began >= due else due
                 pause = 2 * took if changed else 0.0
             except OSError as error:
-                self.error, pause = unread(error), UNWATCHED
+                self.error, pause = read_error(error), IDLE_POLL_INTERVAL
 
     def step(self, *, whole: bool) -> bool:
         """Look once, read what is new, and return whether there was anything.
@@ -116,19 +120,19 @@ class Follower(threading.Thread):
             whole: look for new runs and files too.
         """
         choice = self.choice if whole else self.loaded
-        folders = shown(choice) if whole else self.folders
+        folders = folders_of(choice) if whole else self.folders
         other = whole and ((folders, choice) != (self.folders, self.loaded) or bool(self.error))
         changed = self._files.walk(folders.values()) if whole else self._files.look()
         if not (changed or other):
             return False
         if other and not (choice.kind in ("all", "ever") and self.folders.items() <= folders.items()):
-            self.board.renew()
+            self.multiplexer.renew()
         if whole:
             for name, top in folders.items():
                 # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read keeps all others from view.
                 for folder in self._files.below(top):
-                    self.board.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
-        self.board.Reload()
+                    self.multiplexer.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
+        self.multiplexer.Reload()
         self.folders, self.loaded, self.error = folders, choice, ""  # said when it is there to be seen
         with self._changed:
             self.news += 1
@@ -162,7 +166,7 @@ class Pages:
     def __call__(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
         path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
-        self.follower.asked()
+        self.follower.note_viewer()
         if path in ("/", "/index.html") and method == "GET":
             return self._index(environ, start)
         if path == "/carme/live.js":
@@ -194,12 +198,12 @@ class Pages:
 
     def _choose(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read(min(length, LONGEST_FORM)).decode("utf-8", "replace")
+        body = environ["wsgi.input"].read(min(length, MAX_FORM_BYTES)).decode("utf-8", "replace")
         fields = {name: values[-1] for name, values in parse_qs(body).items()}
         try:
-            self.follower.choose(chosen(fields))
+            self.follower.choose(choice_of_form(fields))
         except (NoFolder, OSError) as error:
-            return self._form(start, fields, str(error) if isinstance(error, NoFolder) else f"{unread(error)}.")
+            return self._form(start, fields, str(error) if isinstance(error, NoFolder) else f"{read_error(error)}.")
         start("303 See Other", [("Location", "../"), ("Content-Length", "0")])
         return [b""]
 
@@ -213,7 +217,7 @@ class Pages:
             names = runs(ever=True)
         except OSError as unreadable:
             way = " Whoever owns it can let you, by chmod." if isinstance(unreadable, PermissionError) else ""
-            error = error or f"{unread(unreadable)}.{way}"
+            error = error or f"{read_error(unreadable)}.{way}"
             none = "They cannot be read"
         if not names and fields["show"] == "run":
             fields = {**fields, "show": "newest"}  # what cannot be chosen is not sent
@@ -243,7 +247,7 @@ def _answer(start: Callable[..., Any], body: bytes, kind: str, status: str = "20
     return [body]
 
 
-def board(prefix: str) -> tuple[Wsgi, Follower]:
+def make_application(prefix: str) -> tuple[Wsgi, Follower]:
     """Return TensorBoard's application with our pages, and what feeds it."""
     backend = "tensorboard.backend"
     program = importlib.import_module("tensorboard.program")
@@ -267,7 +271,7 @@ def board(prefix: str) -> tuple[Wsgi, Follower]:
             event_file_active_filter=lambda written: written + 4000 >= time.time(),  # as --reload_multifile does
         )
 
-    runs_shown = Runs(empty)
+    runs_shown = MultiplexerProxy(empty)
     follower = Follower(runs_shown)
     app = application.TensorBoardWSGIApp(
         tool.flags,
@@ -295,7 +299,7 @@ def main(argv: list[str] | None = None) -> None:
         def log_request(self, *_: Any) -> None:
             """Say nothing."""
 
-    app, follower = board(said.prefix.rstrip("/"))
+    app, follower = make_application(said.prefix.rstrip("/"))
     follower.start()
     server = serving.make_server(f"unix://{said.socket}", 0, app, threaded=True, request_handler=Quiet)
     server.daemon_threads = True

@@ -70,4 +70,4 @@ def _as_it_was(one: Reservation, was: list[Any]) -> Reservation:
     """Return a booking as it was, in what people are told of it."""
     version, state, start, end, nodes = was
     places = tuple(Place(node, one.need.type, 1, 1) for node in nodes)
-    return one.but(version=version, state=State(state), period=Period(start, end), places=places)
+    return one.replace(version=version, state=State(state), period=Period(start, end), places=places)

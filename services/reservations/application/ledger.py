@@ -16,7 +16,7 @@ from carme_hub.booking.reconcile.outages import OutageCredit
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import stem_of
-from carme_hub.domain.ledger.entries import RULES
+from carme_hub.domain.ledger.entries import SYSTEM_ACTOR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.store.ledger.writes import LedgerWrites
@@ -28,7 +28,7 @@ _OVER = frozenset({State.ENDED, State.RELEASED})
 
 
 @dataclass(frozen=True, slots=True)
-class SlotMoney:
+class ReservationLedger:
     """The money of bookings, for the desk and for the keeper.
 
     Attributes:
@@ -47,26 +47,28 @@ class SlotMoney:
 
         One that is pending and holds nothing was never confirmed: it goes on so.
         """
-        if reservation.state is State.PENDING and reservation.id not in holds.holding(writes):
+        if reservation.state is State.PENDING and reservation.id not in holds.held_amounts(writes):
             return ""
         return holds.change(self.context, writes, slot_of(reservation), person, actor).message
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         """Release all that is held for a booking that will not be."""
-        holds.give_back(self.context, writes, slot_of(reservation), reason, actor)
+        holds.release_hold(self.context, writes, slot_of(reservation), reason, actor)
 
-    def level(
-        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], by_hand: int
+    def lower_hold(
+        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], unmanaged: int
     ) -> None:
         """Hold what is left of it beside what these open sessions in it hold, and other jobs in it have used."""
-        holds.level(self.context, writes, slot_of(reservation), now, inside, booked=self.booked, by_hand=by_hand)
+        holds.lower_hold(
+            self.context, writes, slot_of(reservation), now, inside, booked=self.booked, unmanaged=unmanaged
+        )
 
-    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
+    def credit_outage(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         """Give back the price of time in which it was not to be had; where use is charged, none is due for it."""
         if self.booked:
-            settlement.lapse(writes, slot_of(reservation), now, owed.more, owed.least)
+            settlement.return_unusable(writes, slot_of(reservation), now, owed.more, owed.least)
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         """Give back what a booking that is over still holds; what is to be charged of it is left for ``settle``."""
         if not self.booked:
             self._settle(writes, reservation, now, {})
@@ -77,7 +79,7 @@ class SlotMoney:
 
     # -- what is over -------------------------------------------------------------------------------------------------
 
-    async def settle(
+    async def settle_due(
         self, store: ReservationStore, usage: Callable[[float], Awaitable[Sequence[Usage]]], now: float
     ) -> int:
         """Settle what still holds GPU time and is over; return how many that were.
@@ -96,14 +98,14 @@ class SlotMoney:
         """Return the reservations that hold GPU time and should not any more."""
         with self.context.store.reading(self.context.cluster) as reads:
             calendar = ReservationReads(reads)
-            found = [calendar.get(id) for id in holds.holding(reads)]
+            found = [calendar.get(id) for id in holds.held_amounts(reads)]
         return [each for each in found if each is not None and each.state not in HOLDING]
 
     def _written(self, store: ReservationStore, one: Reservation, now: float, known: Sequence[Usage]) -> bool:
         with store.transaction(self.context.cluster) as writes:
             if one.state in _OVER:
                 return self._settle(writes.ledger, one, now, _used(one, known))
-            return holds.give_back(self.context, writes.ledger, slot_of(one), "the booking is over", RULES)
+            return holds.release_hold(self.context, writes.ledger, slot_of(one), "the booking is over", SYSTEM_ACTOR)
 
     def _settle(self, writes: LedgerWrites, one: Reservation, now: float, used: Mapping[str, int]) -> bool:
         slot, ended = slot_of(one), _ended(one)

@@ -15,7 +15,7 @@ from carme_hub.accounting.notices import DueNotice
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.booking import messages
 from carme_hub.booking.maintenance import NOTICE
-from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State, in_the_way
+from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State, jobs_past_start
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.notifications import HUB, Notifier
@@ -67,7 +67,7 @@ class Notices(Notifier):
         self._last: float | None = None  # the time of the last round
         self._last_told = LastTold(kept)
 
-    async def round(self) -> list[SentNotice]:
+    async def check_changes(self) -> list[SentNotice]:
         """Tell what is new since the last round; return it."""
         now = self._kept.clock()
         since = max(now - NEWS, self._last - OVERLAP if self._last is not None else 0.0)
@@ -75,12 +75,12 @@ class Notices(Notifier):
         news = [each for each in known if each.changed >= since]
         before = await self._last_told.before(known)
         found = [*self.of_news(news, now), *self.of_changes(known, before, now), *self.of_soon(known, now)]
-        told = await self.tell(await self._in_order([*found, *self.of_maintenance(known, now)]))
+        told = await self.notify(await self._in_order([*found, *self.of_maintenance(known, now)]))
         await self._last_told.keep(known)
         self._last = now
         return told
 
-    async def of(self, user: str) -> list[dict[str, str]]:
+    async def open_for(self, user: str) -> list[dict[str, str]]:
         """Return what a page shows: what there is to say to a user now that is more than a confirmation."""
         now = self._kept.clock()
         known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - _WEEK))
@@ -179,7 +179,7 @@ class Notices(Notifier):
             if jobs is None or each.kind is not Kind.MAINTENANCE or each.state not in PROMISED:
                 continue
             if each.period.start - now <= NOTICE and each.period.end > now:
-                for job in in_the_way(each, jobs.jobs.values()):
+                for job in jobs_past_start(each, jobs.jobs.values()):
                     about = f"maintenance/{each.id}/{each.period.start}/{job.id}"
                     text = messages.maintenance(each, job, now, refunds=refunds)
                     told = SentNotice(about, job.user, "danger", text, now)

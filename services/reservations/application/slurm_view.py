@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from carme_hub.booking.calendar import Supply
-from carme_hub.domain.calendar.bookable_nodes import spots_of, taken_by_others
+from carme_hub.domain.calendar.bookable_nodes import inventory_of, occupied_by_others
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
@@ -40,7 +40,7 @@ class Offer:
     Attributes:
         partitions: whose nodes can be booked, () = all. by_node: whether Slurm keeps whole nodes only.
         licenses: the licence by which each GPU type is kept, {} = by nodes; other types cannot be booked then.
-        shards_kept_off: see ``spots_of``. back_in: seconds after which a node that is out is taken to be back.
+        shards_kept_off: see ``inventory_of``. back_in: seconds after which a node that is out is taken to be back.
         profiles: of the site, by slug, None where they are not known.
     """
 
@@ -142,14 +142,14 @@ class SlurmView:
         wanted, stems = set(offer.partitions), set(self._ours())
         ours = {each.name for each in there if each.stem in stems}
         nodes = [node for node in self.nodes if not wanted or wanted & set(node.partitions)]
-        spots = spots_of(nodes, shards_kept_off=offer.shards_kept_off)
+        inventory = inventory_of(nodes, shards_kept_off=offer.shards_kept_off)
         if offer.licenses:
             # No node is reserved, so it would keep no shards off to take one whole.
             types = offer.licenses.keys() - self._not_counted()
-            spots = tuple(replace(spot, alone=False) for spot in spots if spot.type in types)
+            inventory = tuple(replace(item, exclusive=False) for item in inventory if item.type in types)
         return Supply(
-            spots,
-            taken_by_others(nodes, there, ours=ours, now=now, back_in=offer.back_in),
+            inventory,
+            occupied_by_others(nodes, there, ours=ours, now=now, back_in=offer.back_in),
             by_node=offer.by_node,
             share=self._share(),
             by_license=bool(offer.licenses),

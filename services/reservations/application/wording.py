@@ -101,7 +101,7 @@ def need(wanted: Need) -> str:
 def where(reservation: Reservation) -> str:
     """Return "gpu1 (4 a100), gpu2 (the whole node)"; "" for what has no place."""
     if reservation.license and reservation.places:
-        return f"{counted(reservation.own, reservation.need.type)}, on whichever nodes have them"
+        return f"{counted(reservation.own_type_gpus, reservation.need.type)}, on whichever nodes have them"
     return ", ".join(
         f"{place.node} ({'the whole node' if place.whole else counted(place.count, place.type)})"
         for place in reservation.places

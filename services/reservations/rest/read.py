@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from carme_hub.booking.bookings import Booker, Facts, Unknown
-from carme_hub.domain.calendar.bookable_nodes import is_out
+from carme_hub.booking.bookings import Booker, SupplySummary, Unknown
+from carme_hub.domain.calendar.bookable_nodes import is_unavailable
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Reservation, State
 from carme_hub.errors import Refused
-from carme_hub.services.hub_users import SILENT
+from carme_hub.services.hub_users import HUB_SILENT
 from carme_hub.services.reservations.application import ical, metrics, summary
 from carme_hub.services.reservations.application.slurm_view import Offer
 from carme_hub.services.reservations.rest import models, queries
@@ -17,7 +17,7 @@ from carme_hub.services.reservations.rest.base import Call
 from carme_hub.services.reservations.rest.parse import zone_of
 from carme_hub.services.reservations.rest.representation import Viewer
 from carme_hub.services.reservations.scopes import WRITE
-from carme_hub.services.rest import NoSense, Text
+from carme_hub.services.rest import Text, Unprocessable
 
 _DAY = 86_400
 #: Days that are shown where nobody says how many, and the most at once.
@@ -36,7 +36,7 @@ async def eyes(call: Call) -> Viewer:
     """Return how the visitor sees bookings."""
     service = call.service
     price = service.desk.price if service.charged else None
-    return Viewer(await call.reader(), call.handler.may(WRITE), decides=call.admin, price=price)
+    return Viewer(await call.reader(), call.handler.has_scope(WRITE), decides=call.admin, price=price)
 
 
 async def bookings(call: Call) -> models.BookingsOut:
@@ -56,12 +56,12 @@ async def bookings(call: Call) -> models.BookingsOut:
 async def booking(call: Call) -> models.BookingOut:
     """Return one booking that the visitor may see whole."""
     look = await eyes(call)
-    return look.booking(await call.service.desk.get(look.who, call.parts["id"]))
+    return look.booking(await call.service.desk.get(look.who, call.path_parameters["id"]))
 
 
 async def booking_file(call: Call) -> Text:
     """Return one booking for the visitor's own calendar program."""
-    one: Reservation = await call.service.desk.get(await call.reader(), call.parts["id"])
+    one: Reservation = await call.service.desk.get(await call.reader(), call.path_parameters["id"])
     return Text(ical.MEDIA, ical.text([one], name=one.title, link=link(call)), f"booking-{one.id[:8]}.ics")
 
 
@@ -72,7 +72,7 @@ async def free(call: Call) -> models.FreeOut:
     facts = await call.service.desk.supply()
     totals = {each.type: each.total for each in facts.types}
     if query.type and query.type not in totals:
-        raise NoSense(f"There are no GPUs of the type {query.type}. There are: {', '.join(totals) or 'none'}.")
+        raise Unprocessable(f"There are no GPUs of the type {query.type}. There are: {', '.join(totals) or 'none'}.")
     found = await call.service.desk.free(period, (query.type,) if query.type else ())
     return models.FreeOut(
         start=period.start,
@@ -107,7 +107,7 @@ async def supply(call: Call) -> models.SupplyOut:
             models.NodeOut(
                 name=each.name,
                 state=states[each.name].state if each.name in states else "",
-                out=each.name in states and is_out(states[each.name]),
+                out=each.name in states and is_unavailable(states[each.name]),
                 gpus=dict(each.gpus),
             )
             for each in facts.nodes
@@ -136,17 +136,17 @@ async def in_words(call: Call) -> models.WordsOut:
 
 async def feed(call: Call) -> Text:
     """Return the bookings of whose secret this is: a calendar program cannot log in."""
-    service, secret = call.service, call.parts["secret"]
+    service, secret = call.service, call.path_parameters["secret"]
     user = await service.feeds.user_of(secret)
     if user:
-        await service.roster.refresh()
+        await service.hub_users.refresh()
         await service.book.refresh()
-        if not service.roster.people:
+        if not service.hub_users.people:
             call.handler.set_header("Retry-After", "60")
-            raise HubSilent(SILENT)
-    if user not in service.roster.people:  # also a user who has left: their calendar is not told on
+            raise HubSilent(HUB_SILENT)
+    if user not in service.hub_users.people:  # also a user who has left: their calendar is not told on
         raise Unknown("There is no such feed. Make a new address on the page of your bookings.")
-    person = service.roster.person(user)
+    person = service.hub_users.person(user)
     found = await service.desk.mine(Booker(person, service.book.accounts_of(user)), call.now - BACK * _DAY)
     return Text(ical.MEDIA, ical.text(found, name="GPU bookings", link=link(call)), "bookings.ics")
 
@@ -170,9 +170,9 @@ async def health(call: Call) -> models.HealthOut:
     return models.HealthOut(keeping=standing.keeping(call.now), age=age, equal=standing.equal, faults=faults)
 
 
-def _nothing(offer: Offer) -> Facts:
+def _nothing(offer: Offer) -> SupplySummary:
     """Return what can be booked while Slurm has not said anything."""
-    return Facts((), (), offer.by_node, 0, "", by_license=bool(offer.licenses))
+    return SupplySummary((), (), offer.by_node, 0, "", by_license=bool(offer.licenses))
 
 
 def link(call: Call) -> str:
@@ -185,7 +185,7 @@ def _period(query: queries.PeriodQuery, now: float) -> Period:
     start = query.begin if query.begin is not None else int(now)
     end = query.end if query.end is not None else start + USUAL * _DAY
     if end <= start:
-        raise NoSense("It ends before it starts: give a later moment in to.")
+        raise Unprocessable("It ends before it starts: give a later moment in to.")
     if end - start > LONGEST * _DAY:
-        raise NoSense(f"That is longer than {LONGEST} days. Ask for less at once.")
+        raise Unprocessable(f"That is longer than {LONGEST} days. Ask for less at once.")
     return Period(start, end)

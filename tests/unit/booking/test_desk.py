@@ -7,12 +7,12 @@ import os
 from dataclasses import replace
 
 import pytest
-from front_desk import GPU_HOUR, HOUR, NOW, ROOT, SPOTS, FrontDesk, PurseOf, at, who, wish
+from front_desk import GPU_HOUR, HOUR, INVENTORY, NOW, ROOT, FrontDesk, PurseOf, at, who, wish
 
-from carme_hub.booking.bookings import Booker, Bookings, FreeOfCharge
+from carme_hub.booking.bookings import Booker, Bookings, NoLedger
 from carme_hub.booking.calendar import BookingRequest, NoSuchGpus, SlotTaken, Time
-from carme_hub.booking.validation import LAST
-from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.booking.validation import MAX_AHEAD
+from carme_hub.domain.calendar.capacity import GpuInventory, Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, State
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
@@ -78,7 +78,7 @@ async def test_what_makes_no_sense_is_refused_with_what_to_write(
 
 
 async def test_what_is_absurdly_far_ahead_is_too_far_whatever_the_rules_say(front: FrontDesk) -> None:
-    for period in (Period(NOW + LAST, NOW + LAST + HOUR), Period(NOW, 10**30)):
+    for period in (Period(NOW + MAX_AHEAD, NOW + MAX_AHEAD + HOUR), Period(NOW, 10**30)):
         assert (await refused(front, wish(period))).reason == "too-far"
 
 
@@ -340,7 +340,7 @@ async def test_what_is_moved_is_not_in_its_own_way_when_it_is_checked(front: Fro
 
 async def test_what_this_slurm_cannot_keep_exactly_is_said_before(front: FrontDesk) -> None:
     front.by_node = True
-    front.spots = (*SPOTS, Spot("n1", "l40s", 2, 8))
+    front.inventory = (*INVENTORY, GpuInventory("n1", "l40s", 2, 8))
     front.taken = ()
     (note,) = (await front.desk.check(who(), wish(at(24), gpus=2, seats=3))).notes
     whole = "This cluster's Slurm reserves whole nodes: "
@@ -350,7 +350,7 @@ async def test_what_this_slurm_cannot_keep_exactly_is_said_before(front: FrontDe
 
 
 async def test_a_hub_without_a_ledger_books_all_the_same(front: FrontDesk) -> None:
-    desk = Bookings(front.calendar, rules=front.rules, money=FreeOfCharge())
+    desk = Bookings(front.calendar, rules=front.rules, ledger=NoLedger())
     (one,) = await desk.book(who(), wish(at(24)))
     assert desk.price(one) == 2 * GPU_HOUR
     (one,) = await desk.move(who(), one.id, 1, period=at(25))

@@ -15,7 +15,7 @@ from forged_reservations import HOUR, NOW, SlurmWithReservations
 from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
 from carme_hub.booking.reconcile import reconciler as keeper_module
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.capacity import GpuInventory, Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import State
 from carme_hub.domain.calendar.slurm_reservations import Create, Step
@@ -26,7 +26,7 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
-SPOTS = (Spot("n1", "a100", 4, 8),)
+INVENTORY = (GpuInventory("n1", "a100", 4, 8),)
 
 
 class Rhythm:
@@ -36,7 +36,7 @@ class Rhythm:
         self.began = time.monotonic()
         self.slurm = SlurmWithReservations()
         self.store = ReservationStore(store)
-        self.calendar = Calendar(self.store, "lab", lambda: Supply(SPOTS), self.clock)
+        self.calendar = Calendar(self.store, "lab", lambda: Supply(INVENTORY), self.clock)
         self.answers = 0
         self.keeper = ReservationReconciler(
             self.store,
@@ -47,7 +47,7 @@ class Rhythm:
             every=every,
             jobs=self.snapshot,
             nodes=lambda: (Node("n1", "idle", True, cpus=32, gpus={"a100": 4}),),
-            supply=lambda: Supply(SPOTS),
+            supply=lambda: Supply(INVENTORY),
         )
 
     def clock(self) -> float:

@@ -11,14 +11,14 @@ from forged_reservations import HOUR, NOW, SlurmWithReservations
 
 from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.capacity import GpuInventory, Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
-SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8))
+INVENTORY = (GpuInventory("n1", "a100", 4, 8), GpuInventory("n2", "a100", 4, 8))
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Desk:
         with self.calendar.store.transaction("lab") as writes:
             now = writes.get(id)
             assert now is not None
-            writes.save(now.to(state, self.slurm.now, actor="tina"))
+            writes.save(now.in_state(state, self.slurm.now, actor="tina"))
 
     def state(self, id: str) -> State:
         with self.calendar.store.reading("lab") as reads:
@@ -65,7 +65,7 @@ async def desk(store: LedgerStore) -> AsyncIterator[Desk]:
     keeper = ReservationReconciler(
         reservations, slurm, "lab", clock=lambda: slurm.now, members=lambda name: groups.get(name, set()), every=0.02
     )
-    yield Desk(Calendar(reservations, "lab", lambda: Supply(SPOTS), lambda: slurm.now), slurm, keeper, groups)
+    yield Desk(Calendar(reservations, "lab", lambda: Supply(INVENTORY), lambda: slurm.now), slurm, keeper, groups)
     await keeper.stop()
 
 

@@ -20,7 +20,7 @@ from carme_hub.domain.quotas import policy as policies
 from carme_hub.domain.quotas import policy_booking
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
 from carme_hub.domain.quotas.policy import REFUNDS, Permissions, Policy, dump_policy, nice_of, parse_policy, permissions
-from carme_hub.domain.quotas.rules import Person, Quota, Who, Window, applying
+from carme_hub.domain.quotas.rules import Person, Quota, Who, Window, applicable
 from carme_hub.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -204,8 +204,8 @@ def test_one_no_wins_over_every_yes_and_the_highest_priority_counts() -> None:
     ).quotas
     july, august = at("2026-07-31T23:59"), at("2026-08-01T00:00")
     student, teacher = Person("ada", frozenset({"students"})), Person("eva", roles=frozenset({"teacher"}))
-    assert permissions(applying(rules, student, "nlp"), july) == Permissions(False, False, False, 5)
-    assert permissions(applying(rules, teacher, "nlp"), august) == Permissions(True, True, True, 100)
+    assert permissions(applicable(rules, student, "nlp"), july) == Permissions(False, False, False, 5)
+    assert permissions(applicable(rules, teacher, "nlp"), august) == Permissions(True, True, True, 100)
     assert permissions((), july) == Permissions(True, True, False, 0)
 
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.calendar.recurrence import LONGEST, MOST, BadRecurrence, Recurrence, occurrences
+from carme_hub.domain.calendar.recurrence import MAX_DAYS, MAX_OCCURRENCES, BadRecurrence, Recurrence, occurrences
 
 BERLIN = "Europe/Berlin"
 #: Zones whose clocks change otherwise than by an hour in spring and autumn: by half an hour, and for Ramadan.
@@ -156,9 +156,9 @@ def test_what_comes_once_needs_no_rule() -> None:
         ("FREQ=DAILY;BYMONTHDAY=" + ",".join(["1"] * 400) + ";COUNT=2", "too long"),
         ("FREQ=WEEKLY;COUNT=three", "no number of times"),
         ("FREQ=WEEKLY;COUNT=0", "no number of times"),
-        (f"FREQ=DAILY;COUNT={MOST + 1}", "no number of times"),
-        ("FREQ=DAILY;UNTIL=20280101", f"more than {MOST} times"),
-        ("FREQ=DAILY;UNTIL=99991231", f"more than {LONGEST} days"),
+        (f"FREQ=DAILY;COUNT={MAX_OCCURRENCES + 1}", "no number of times"),
+        ("FREQ=DAILY;UNTIL=20280101", f"more than {MAX_OCCURRENCES} times"),
+        ("FREQ=DAILY;UNTIL=99991231", f"more than {MAX_DAYS} days"),
         ("FREQ=YEARLY;COUNT=5", "comes 4 times, not 5"),
         ("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=1", "comes 0 times, not 1"),
         ("FREQ=WEEKLY\nDTSTART:20200101;COUNT=3", "daily, weekly"),
@@ -221,8 +221,8 @@ def test_what_is_looked_for_month_by_month_is_what_one_long_search_finds(kind: s
     until = start + timedelta(days=700)
     rule = f"{kind};INTERVAL={interval};UNTIL={until:%Y%m%dT%H%M%S}"
     wanted = [each.isoformat() for each in rrulestr(rule, dtstart=start)]
-    if len(wanted) > MOST:
-        wanted, rule = wanted[:MOST], f"{kind};INTERVAL={interval};COUNT={MOST}"
+    if len(wanted) > MAX_OCCURRENCES:
+        wanted, rule = wanted[:MAX_OCCURRENCES], f"{kind};INTERVAL={interval};COUNT={MAX_OCCURRENCES}"
     found = occurrences(Recurrence(BERLIN, start, start + timedelta(hours=2), rule))
     assert [each.id for each in found] == wanted
 
@@ -243,21 +243,21 @@ VALUES = {
         for name in ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYSETPOS", "BYEASTER", "BYHOUR")
     },
 }
-RULES = st.builds(
+SYSTEM_ACTOR = st.builds(
     lambda freq, parts, end: ";".join([f"FREQ={freq}", *(f"{name}={value}" for name, value in parts.items()), end]),
     st.sampled_from(("DAILY", "WEEKLY", "MONTHLY", "YEARLY", "HOURLY")),
     st.fixed_dictionaries({}, optional=VALUES),
-    st.sampled_from(("COUNT=1", "COUNT=5", f"COUNT={MOST}", "UNTIL=20261201", "UNTIL=20291001T000000Z")),
+    st.sampled_from(("COUNT=1", "COUNT=5", f"COUNT={MAX_OCCURRENCES}", "UNTIL=20261201", "UNTIL=20291001T000000Z")),
 )
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.one_of(RULES, st.text(max_size=60), st.text("FREQ=DAILYW;BCOUNT0123456789,-+", max_size=60)))
+@given(st.one_of(SYSTEM_ACTOR, st.text(max_size=60), st.text("FREQ=DAILYW;BCOUNT0123456789,-+", max_size=60)))
 @example("FREQ=YEARLY;INTERVAL=366;BYMONTH=2;BYMONTHDAY=30;COUNT=1")
 @example("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30;COUNT=1")
 @example("FREQ=DAILY;INTERVAL=7;BYDAY=WE;COUNT=1")
 @example("FREQ=MONTHLY;BYMONTHDAY=31;BYMONTH=2;UNTIL=20291001")
-@example(f"FREQ=DAILY;COUNT={MOST}")
+@example(f"FREQ=DAILY;COUNT={MAX_OCCURRENCES}")
 def test_whatever_a_rule_says_it_is_soon_refused_or_followed(rule: str) -> None:
     before = process_time()
     try:
@@ -265,5 +265,5 @@ def test_whatever_a_rule_says_it_is_soon_refused_or_followed(rule: str) -> None:
     except BadRecurrence:
         pass
     else:
-        assert len(found) <= MOST
+        assert len(found) <= MAX_OCCURRENCES
     assert process_time() - before < 0.5

@@ -15,7 +15,7 @@ from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy, parse_policy
 from carme_hub.domain.quotas.replay import Line, Replay, replay
-from carme_hub.domain.quotas.rules import Ask, Facts, Person, Use, Window, allowed, applying
+from carme_hub.domain.quotas.rules import Facts, Person, QuotaRequest, Use, Window, allowed, applicable
 from carme_hub.domain.quotas.windows import overlap, span
 
 HOUR = 3600
@@ -192,9 +192,9 @@ def recount(policy: Policy, jobs: Sequence[Usage]) -> set[int]:
     taken: list[Usage] = []
     for usage in sorted(jobs, key=lambda u: (u.submitted, u.job_id)):
         now, use = usage.submitted, {}
-        applied = applying(policy.quotas, PEOPLE.get(usage.user, Person(usage.user)), usage.account)
+        applied = applicable(policy.quotas, PEOPLE.get(usage.user, Person(usage.user)), usage.account)
         for one in applied:
-            ours = [u for u in taken if one in applying(policy.quotas, PEOPLE.get(u.user, Person(u.user)), u.account)]
+            ours = [u for u in taken if one in applicable(policy.quotas, PEOPLE.get(u.user, Person(u.user)), u.account)]
             window = span(one.quota, now, policy.zone)
             running = [u for u in ours if u.end > now]
             use[one.quota.id, one.subject] = Use(
@@ -204,7 +204,7 @@ def recount(policy: Policy, jobs: Sequence[Usage]) -> set[int]:
                 sessions=len(running),
                 started=tuple(u.submitted for u in ours),
             )
-        if allowed(applied, Ask(usage.account, usage.gpus[0], usage.time_limit), Facts(now, use)):
+        if allowed(applied, QuotaRequest(usage.account, usage.gpus[0], usage.time_limit), Facts(now, use)):
             taken.append(usage)
         else:
             refused.add(usage.job_id)

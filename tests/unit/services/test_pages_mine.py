@@ -13,7 +13,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.domain.quotas.rules import Person, QuotaRequest
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.store.sessions import SessionStore
 
@@ -35,12 +35,12 @@ async def session(
     site: Site, id: str = "3f2a", user: str = "alice", account: str = "physics", gpus: int = 2, state: str = "CANCELLED"
 ) -> None:
     """One session of two hours that is stopped after fifteen minutes, and settled."""
-    await site.ledger.admit(id, Person(user), Ask(account, Gpus("a100", gpus), 7200))
+    await site.ledger.admit(id, Person(user), QuotaRequest(account, Gpus("a100", gpus), 7200))
     if state == "open":
         return
     request = Request("a100", "default", Gpus("a100", gpus), account=account)
     row = Session(id, "lab", user, "", request, SessionState.ENDED, site.now, job_id=7, started=site.now + 5)
-    SessionStore(site.service.settling._sessions._engine).add(row)
+    SessionStore(site.service.settlement._sessions._engine).add(row)
     ended = Usage(
         7, "7", JOB_NAME_PREFIX + id, user, account, "gpu", "normal", state, Phase.TERMINAL,
         site.now, site.now, site.now + 900, (Gpus("a100", gpus),), "node1", 7200,
@@ -118,10 +118,10 @@ async def test_a_refund_says_why(site: Site) -> None:
 
 async def test_more_nodes_for_a_session_are_found_in_its_story_and_lead_back_to_it(site: Site) -> None:
     await session(site)
-    await site.ledger.admit("7d11", Person("alice"), Ask("physics", Gpus("a100", 4), 3600))
+    await site.ledger.admit("7d11", Person("alice"), QuotaRequest("physics", Gpus("a100", 4), 3600))
     request = Request("a100", "default", Gpus("a100", 4), account="physics", nodes=2, purpose="run1")
     row = Session("7d11", "lab", "alice", "", request, SessionState.SUBMITTED, site.now, parent="3f2a")
-    SessionStore(site.service.settling._sessions._engine).add(row)
+    SessionStore(site.service.settlement._sessions._engine).add(row)
     parent = await site.visitor("alice").get("sessions/3f2a")
     assert '/sessions/7d11">2 nodes more for run1, 4 × a100</a>' in parent.body.decode()
     own = await site.visitor("alice").text("sessions/7d11")

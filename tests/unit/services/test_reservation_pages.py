@@ -52,7 +52,7 @@ async def change(site: Site, id: str, **changes: Any) -> None:
     with site.service.calendar.store.transaction("lab") as writes:
         one = writes.get(id)
         assert one is not None
-        writes.save(one.but(version=one.version + 1, **changes))
+        writes.save(one.replace(version=one.version + 1, **changes))
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -85,7 +85,7 @@ async def test_what_was_booked_for_now_is_made_longer_and_shorter_on_its_page(si
     (one,) = await site.book("tina", "Now", site.now)
     assert one.period.start % 60 == 27
     with site.service.calendar.store.transaction("lab") as writes:
-        writes.save(one.to(State.ACTIVE, site.now, actor="carme-hub"))
+        writes.save(one.in_state(State.ACTIVE, site.now, actor="carme-hub"))
     tina = site.visitor("tina")
     for end, seconds in (("17:00", 0), ("15:00", 0)):
         page = await tina.get(f"bookings/{one.id}")

@@ -11,7 +11,7 @@ import pytest
 from forged_calendar_pages import HOUR, NOW, Site, running
 from forged_login import plain
 
-from carme_hub.accounting.slots.settlement import LATE
+from carme_hub.accounting.slots.settlement import ACCOUNTING_DELAY
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.jobs import Phase
@@ -26,7 +26,7 @@ def begun(site: Site, one: Reservation) -> Reservation:
     """Let its time come, as the keeper does."""
     site.now = float(one.period.start)
     with site.service.calendar.store.transaction("lab") as writes:
-        writes.save(one.to(State.ACTIVE, site.now, actor="carme-hub"))
+        writes.save(one.in_state(State.ACTIVE, site.now, actor="carme-hub"))
         found = writes.get(one.id)
     assert found is not None
     return found
@@ -45,9 +45,9 @@ async def settled(site: Site, *jobs: Usage) -> tuple[int, int]:
     async def usage(_since: float) -> Sequence[Usage]:
         return jobs
 
-    site.now += LATE
-    money = site.service.money
-    await money.settle(site.service.calendar.store, usage, site.now)
+    site.now += ACCOUNTING_DELAY
+    reservation_ledger = site.service.reservation_ledger
+    await reservation_ledger.settle(site.service.calendar.store, usage, site.now)
     balance = (await site.service.balances(["teaching"]))["teaching"]
     return balance.held // GPU_HOUR, balance.used // GPU_HOUR
 

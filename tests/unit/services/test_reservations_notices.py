@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from forged_calendar_pages import HOUR, NOW, Site, running
 
-from carme_hub.booking.bookings import FreeOfCharge
+from carme_hub.booking.bookings import NoLedger
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence
@@ -31,14 +31,14 @@ CLASS = Need("a100", 1, 4)
 @pytest_asyncio.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     async with running(tmp_path, monkeypatch, approval_above=100) as site:
-        site.service.roster.people["root"] = Person("root", roles=frozenset({"admin"}))
-        await site.service.notices.round()
+        site.service.hub_users.people["root"] = Person("root", roles=frozenset({"admin"}))
+        await site.service.notices.check_changes()
         yield site
 
 
 async def told(site: Site) -> dict[str, str]:
     """Make a round; return the text by user."""
-    return {each.user: each.text for each in await site.service.notices.round()}
+    return {each.user: each.text for each in await site.service.notices.check_changes()}
 
 
 def write(site: Site, one: Reservation) -> None:
@@ -101,7 +101,7 @@ async def test_other_nodes_just_before_a_restart_are_told_after_it(site: Site) -
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
     elsewhere = (Place("gpu2", "a100", 4, 4, cpus=32),)
-    write(site, one.but(places=elsewhere, version=2, changed=site.now, actor="carme-hub"))
+    write(site, one.replace(places=elsewhere, version=2, changed=site.now, actor="carme-hub"))
     restarted(site)
     assert "is on gpu2 now, in place of gpu1." in (await told(site))["tina"]
     restarted(site)
@@ -124,7 +124,7 @@ async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_tol
     with monkeypatch.context() as once:
         once.setattr(site.service.notices, "tell", away)
         with pytest.raises(StoreError):
-            await site.service.notices.round()
+            await site.service.notices.check_changes()
     assert list(await told(site)) == ["tina"]
 
 
@@ -155,7 +155,7 @@ async def test_administrators_are_told_what_waits_and_its_owner_what_they_decide
 
 
 async def test_what_is_approved_again_after_a_move_is_told_again(site: Site) -> None:
-    site.service.desk._office = replace(site.service.desk._office, money=FreeOfCharge())
+    site.service.desk._context = replace(site.service.desk._context, reservation_ledger=NoLedger())
     (one,) = await site.book("tina", "Large", START, 24, need=Need("a100", 0, 2))
     await told(site)
     for hour in (1, 2):
@@ -216,9 +216,9 @@ async def test_what_nobody_used_is_told_to_its_owner(site: Site) -> None:
     (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     await told(site)
     site.now = START + 900.0
-    active = one.to(State.ACTIVE, START, actor="carme-hub")
+    active = one.in_state(State.ACTIVE, START, actor="carme-hub")
     write(site, active)
-    write(site, active.to(State.RELEASED, site.now, actor="carme-hub", reason="unused for 15 min"))
+    write(site, active.in_state(State.RELEASED, site.now, actor="carme-hub", reason="unused for 15 min"))
     found = await told(site)
     assert list(found) == ["tina"]
     assert "was given back. Reason: unused for 15 min." in found["tina"]
@@ -228,17 +228,17 @@ async def test_a_promise_that_cannot_be_kept_is_told_once_in_its_words(site: Sit
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
     site.now += 60
-    broken = one.but(problem="gpu1 is down.", version=2, changed=site.now, actor="carme-hub")
+    broken = one.replace(problem="gpu1 is down.", version=2, changed=site.now, actor="carme-hub")
     write(site, broken)
     assert (await told(site))["tina"].endswith("15:00: gpu1 is down.")
     assert await told(site) == {}
-    shown = await site.service.notices.of("tina")
+    shown = await site.service.notices.open_for("tina")
     assert [(each["level"], each["link"]) for each in shown] == [("danger", f"bookings/{one.id}")]
-    assert await site.service.notices.of("bob") == []
+    assert await site.service.notices.open_for("bob") == []
     site.now += 60
-    write(site, broken.but(problem="", version=3, changed=site.now))
+    write(site, broken.replace(problem="", version=3, changed=site.now))
     assert await told(site) == {}
-    assert await site.service.notices.of("tina") == []
+    assert await site.service.notices.open_for("tina") == []
 
 
 async def test_other_nodes_are_told_to_its_owner(site: Site) -> None:
@@ -247,7 +247,7 @@ async def test_other_nodes_are_told_to_its_owner(site: Site) -> None:
     site.now += 60
     elsewhere = (Place("gpu2", "a100", 4, 4, cpus=32),)
     reason = "moved from gpu1 to gpu2: gpu1 is down"
-    write(site, one.but(places=elsewhere, version=2, changed=site.now, actor="carme-hub", reason=reason))
+    write(site, one.replace(places=elsewhere, version=2, changed=site.now, actor="carme-hub", reason=reason))
     found = await told(site)
     assert "is on gpu2 now, in place of gpu1. Reason: moved from gpu1 to gpu2: gpu1 is down." in found["tina"]
 
@@ -294,6 +294,6 @@ async def test_bookings_are_mailed_under_a_subject_of_their_own(site: Site, monk
     monkeypatch.setattr(site.service.notices, "send", send)
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
-    await site.service.notices.delivered()
+    await site.service.notices.wait_until_delivered()
     assert [(notice.user, link) for notice, link in sent] == [("tina", f"/services/reservations/bookings/{one.id}")]
     assert site.service.notices._subject == "Your booking"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.sessions.liveness import Liveness, Patience
+from carme_hub.domain.sessions.liveness import Liveness, LivenessTimeouts
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.sessions.reconciler import SessionReconciler
 from carme_hub.sessions.registry import SessionRegistry
@@ -15,7 +15,8 @@ from carme_hub.sessions.registry import SessionRegistry
 REQUEST = Request(profile="cpu", image="default")
 #: How far a clock is put forward for what the keeper waits for; a slow machine takes less than any of these differ by.
 SAVED, FORGOTTEN, SETTLED = (
-    seconds + 5 for seconds in (Patience().save_delay, Patience().forget_after, Patience().settle_after)
+    seconds + 5
+    for seconds in (LivenessTimeouts().save_delay, LivenessTimeouts().forget_after, LivenessTimeouts().settle_after)
 )
 
 
@@ -42,7 +43,7 @@ async def until_ended(book: SessionRegistry, id: str = "s1") -> Session:
 
 async def shown(keeper: SessionReconciler, id: str = "s1") -> None:
     """Wait until the keeper has seen the session's job."""
-    await until(lambda: keeper.verdict(id).standing is Liveness.ALIVE)
+    await until(lambda: keeper.verdict(id).liveness is Liveness.ALIVE)
 
 
 async def saved(keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.accounting.context import UNWRITTEN
+from carme_hub.accounting.context import UNWRITTEN_TIMEOUT
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import Refused, StoreError
 from carme_hub.sessions.registry import TOO_LATE, WRITTEN_WITHIN, CallbackRefused, SessionRegistry
@@ -62,7 +62,7 @@ async def test_a_session_that_is_written_long_after_its_hold_is_not_started(
 
 
 def test_a_session_is_written_before_the_ledger_gives_its_hold_back() -> None:
-    assert WRITTEN_WITHIN + 15 <= UNWRITTEN == 120
+    assert WRITTEN_WITHIN + 15 <= UNWRITTEN_TIMEOUT == 120
 
 
 async def test_nothing_is_shown_that_was_not_written() -> None:
@@ -83,7 +83,7 @@ async def test_the_end_of_a_server_is_taken_with_the_nonce_alone_and_the_session
         await book.server_ended("s2", nonce, 0)
     first = await book.server_ended("s1", nonce, 137)
     assert await book.server_ended("s1", nonce, 0) == first == store.get("s1")
-    assert (first.server_exit, first.server_ended, first.leaving) == (137, 1000.0, True)
+    assert (first.server_exit, first.server_ended, first.is_ending) == (137, 1000.0, True)
     assert book.current("s1") == first
     assert not first.cancel_wanted
 

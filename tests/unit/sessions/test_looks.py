@@ -12,7 +12,7 @@ from session_parts import REQUEST, until
 from slurm_as_told import ForgedSlurm
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions.liveness import History, Liveness, Observation, Patience, judge
+from carme_hub.domain.sessions.liveness import History, Liveness, LivenessTimeouts, Observation, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.sessions import observations
 from carme_hub.sessions import reconciler as keeper_module
@@ -73,7 +73,7 @@ def test_a_look_from_before_a_session_was_watched_says_nothing_of_it() -> None:
 
 
 def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() -> None:
-    watch, patience = SessionObservation(), Patience()
+    watch, patience = SessionObservation(), LivenessTimeouts()
     for asked in (1.0, 2.0):
         watch.add(SESSION, Snapshot(asked, asked, {7: ALIVE}))
         if asked == 1.0:
@@ -82,7 +82,7 @@ def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() ->
             assert not watch.at_rest(SESSION, 1.0, patience)  # that look was judged already
     assert watch.at_rest(SESSION, 2.0, patience)
     assert not watch.at_rest(SESSION, 2.0 + patience.stale_after + 1, patience)
-    assert not watch.at_rest(SESSION.but(cancel_wanted=2.0), 2.0, patience)
+    assert not watch.at_rest(SESSION.replace(cancel_wanted=2.0), 2.0, patience)
     watch.add(SESSION, Snapshot(3.0, 3.0, {}))
     assert not watch.at_rest(SESSION, 3.0, patience)
 
@@ -95,7 +95,7 @@ async def test_others_go_on_while_many_sessions_are_judged(
     for number in range(30):
         session, _ = await book.intend(f"s{number}", "alice", f"n{number}", REQUEST)
         slurm.run(number + 1, session.job_name)
-    await until(lambda: all(keeper.verdict(f"s{n}").standing is Liveness.ALIVE for n in range(30)))
+    await until(lambda: all(keeper.verdict(f"s{n}").liveness is Liveness.ALIVE for n in range(30)))
     await keeper.stop()
     turns = 0
 
@@ -119,7 +119,7 @@ async def test_a_server_finds_its_own_sessions_until_they_end(book: SessionRegis
     assert [s.id for s in book.open_of("alice", "")] == ["s1"]
     assert [s.id for s in book.companions_of("s1")] == ["c1"]
     await book.want_cancel("s1", "enough")
-    assert book.open_of("alice", "")[0].leaving
+    assert book.open_of("alice", "")[0].is_ending
     await book.close("c1", "over")
     await book.close("s1", "over")
     assert book.open_of("alice", "") == book.companions_of("s1") == ()

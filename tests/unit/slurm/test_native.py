@@ -126,7 +126,7 @@ async def test_no_fault_of_the_library_ends_a_session(
     assert len(seen) == 2
     assert FAULTS[fault] in watcher.health.error
     verdict = judge(History.of(seen), now=0.0, accounting=Accounting(float("inf"), ()), end_mark=True)
-    assert verdict.standing is Liveness.UNKNOWN
+    assert verdict.liveness is Liveness.UNKNOWN
     library.say(jobs=[JOB])
     await watcher._look()
     assert watcher.health.ok

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.cluster.queue_position import Line, ahead_of, lining_up
+from carme_hub.domain.cluster.queue_position import WaitingJobs, ahead_of, count_in_steps
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli import queue_rows
 from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, QueueRows, Separators, queue_format, read_job, reading_queue
@@ -113,7 +113,7 @@ def test_what_was_read_before_is_taken_over_only_where_a_row_says_the_same(
 
 
 def done_with(rows: QueueRows) -> None:
-    for _ in rows.reading():
+    for _ in rows.read_in_steps():
         pass
 
 
@@ -208,8 +208,8 @@ def test_all_is_read_in_steps_and_a_long_line_is_not_formed_at_once(monkeypatch:
     snapshot = Snapshot(0.0, 1.0, read([row(number) for number in range(1, 2001)]))
     last = snapshot.jobs[2000]
     assert ahead_of(last, snapshot) is None
-    assert not snapshot.knows(Line.of)
-    assert sum(1 for _ in lining_up(snapshot)) > 20
+    assert not snapshot.has_cached(WaitingJobs.of)
+    assert sum(1 for _ in count_in_steps(snapshot)) > 20
     assert ahead_of(last, snapshot) == 1999
 
 
@@ -235,7 +235,7 @@ async def test_who_stands_in_line_is_known_before_it_is_told() -> None:
         def hear(snapshot: Snapshot | None, _error: str) -> None:
             assert snapshot is not None
             (job,) = snapshot.named("carme-0f9a", "bob")
-            told.append((when, snapshot.knows(Line.of), ahead_of(job, snapshot)))
+            told.append((when, snapshot.has_cached(WaitingJobs.of), ahead_of(job, snapshot)))
 
         return hear
 

@@ -109,7 +109,7 @@ async def test_the_certificate_of_the_sessions_row_is_asked_for(part: Any, monke
 
 async def test_a_node_that_is_new_is_asked_for_once_more(part: Any) -> None:
     part.known = {}
-    found = await Arrival(ForgedSpawner(), part).address(SESSION.but(node="node1", port=40000))
+    found = await Arrival(ForgedSpawner(), part).address(SESSION.replace(node="node1", port=40000))
     assert found == "https://10.0.0.2:40000"
 
 

@@ -22,7 +22,7 @@ from tornado import web
 from carme_hub.domain.cluster.jobs import Job, JobSpec, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.domain.sessions.companions import NoCompanion, Wish
+from carme_hub.domain.sessions.companions import CompanionRequest, NoCompanion
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import QuotaExceeded, SlurmRejected, SlurmUnreachable
 from carme_hub.sessions.registry import SessionRegistry
@@ -36,7 +36,7 @@ from carme_hub.store.sessions import SessionStore
 
 PARENT = str(uuid.uuid4())
 REQUEST = Request("gpu", "default", Gpus("a100", 1), cpus=2, memory_mib=4096, time_limit=60, account="physics")
-ONE, TWO = Wish(gpus=1), Wish(nodes=2, gpus=4, name="run1")
+ONE, TWO = CompanionRequest(gpus=1), CompanionRequest(nodes=2, gpus=4, name="run1")
 
 
 class Slurm:
@@ -215,7 +215,7 @@ async def test_while_slurm_is_silent_it_waits_and_is_listed(
 async def test_only_a_session_that_runs_gets_one(
     part: Any, session: Session, change: dict[str, Any], words: str
 ) -> None:
-    session = session.but(**change)
+    session = session.replace(**change)
     with pytest.raises(NoCompanion, match=words):
         await open_companion(part, Spawner(), session, ONE)
     said = await quote(part, Spawner(), session, ONE)
@@ -232,7 +232,7 @@ async def test_a_quote_says_cost_and_start_and_writes_nothing(part: Any, session
     assert "2 nodes are free with 2 × a100" in str(said["said"])
     assert part.done == ["cost"]
     assert part.book.companions_of(PARENT) == ()
-    too_many = await quote(part, Spawner(), session, Wish(nodes=3, gpus=3))
+    too_many = await quote(part, Spawner(), session, CompanionRequest(nodes=3, gpus=3))
     assert "Only 2 nodes" in too_many.message
     await open_companion(part, Spawner(), session, ONE)
     assert (await quote(part, Spawner(), session, ONE)).as_json()["companions_left"] == Spawner().max_companions - 1
@@ -240,7 +240,7 @@ async def test_a_quote_says_cost_and_start_and_writes_nothing(part: Any, session
 
 async def test_it_is_given_back_by_its_session_alone(part: Any, session: Session) -> None:
     opened, _ = await open_companion(part, Spawner(), session, ONE)
-    other = session.but(id=str(uuid.uuid4()))
+    other = session.replace(id=str(uuid.uuid4()))
     for wrong in (str(uuid.uuid4()), PARENT):
         with pytest.raises(NoCompanion):
             await give_back(part, session, wrong)
@@ -263,8 +263,8 @@ async def test_a_time_that_slurm_has_not_said_is_not_guessed(part: Any, session:
 
 
 def test_numbers_are_whole_ones_and_nothing_is_guessed() -> None:
-    assert wish_of({"nodes": "2", "gpus": 4, "name": " run 1 "}) == Wish(nodes=2, gpus=4, name="run 1")
-    assert wish_of({}) == Wish()
+    assert wish_of({"nodes": "2", "gpus": 4, "name": " run 1 "}) == CompanionRequest(nodes=2, gpus=4, name="run 1")
+    assert wish_of({}) == CompanionRequest()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from carme_hub.domain.scaling_curve import Measured, Point
+from carme_hub.domain.scaling_curve import Point, ScalingCurve
 from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.spawners.form.form import Offer, render_form
 from carme_hub.spawners.form.scaling_curves import SHOWN, CurveUpload
@@ -38,11 +38,11 @@ SENT: dict[str, Any] = {
 }
 
 
-def curve(image: str = "training", **changes: Any) -> Measured:
+def curve(image: str = "training", **changes: Any) -> ScalingCurve:
     return CurveUpload.model_validate_json(json.dumps({**SENT, **changes})).of(image)
 
 
-def form(*curves: Measured, profile: dict[str, Any] | None = None, **more: Any) -> str:
+def form(*curves: ScalingCurve, profile: dict[str, Any] | None = None, **more: Any) -> str:
     profiles = parse_profiles(
         [{"slug": "gpu", "display_name": "GPU", "gpus": {"types": ["a100"], "max": 8}, **(profile or {})}]
     )

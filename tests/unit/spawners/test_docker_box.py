@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.availability import outlook, sentence
+from carme_hub.domain.sessions.availability import estimate_start, sentence
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError, EngineUnreachable, Refused
 from carme_hub.spawners.docker.engine import Container
@@ -165,5 +165,5 @@ def test_the_form_says_what_is_free_and_promises_no_queue(
 ) -> None:
     others = [container(*ids, id=f"c{n}", ends=1000) for n, ids in enumerate(held)]
     cluster = box().as_cluster(others, seen=500.0)
-    seen = outlook(cluster, asked, 500.0)
+    seen = estimate_start(cluster, asked, 500.0)
     assert sentence(cluster, asked, seen, lambda moment: f"{moment:.0f}") == said

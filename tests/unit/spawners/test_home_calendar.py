@@ -131,7 +131,7 @@ def at(hours: float, length: float = 1) -> Period:
 
 def mine(id: str, period: Period, **more: Any) -> Reservation:
     given = {"owner": "sam", "account": "physics", "group": "", "zone": "UTC", "state": State.CONFIRMED, **more}
-    return booking(id, **given).but(period=period)
+    return booking(id, **given).replace(period=period)
 
 
 def words(page: str) -> str:
@@ -153,7 +153,7 @@ async def test_the_gravest_is_first_and_each_leads_to_its_booking(hub: ForgedHub
     now, soon = mine("2", at(-0.5), title="Thesis", state=State.ACTIVE), mine("3", at(5), title="Later")
     given_back = mine("4", at(-2, 3), title="Unused", state=State.RELEASED, actor="carme-hub", reason="nobody came")
     part.slots.known = (now, soon, broken)
-    part.slots.past = (given_back.but(ended=time.time() - 60), now)
+    part.slots.past = (given_back.replace(ended=time.time() - 60), now)
     page = await home(hub, "sam")
     said = words(page)
     assert "this booking cannot be kept there." in said
@@ -167,8 +167,8 @@ async def test_the_gravest_is_first_and_each_leads_to_its_booking(hub: ForgedHub
 
 async def test_what_is_given_back_by_oneself_or_long_ago_is_no_news(hub: ForgedHub, part: Part) -> None:
     assert part.slots is not None
-    own = mine("4", at(-2, 3), state=State.RELEASED, actor="sam").but(ended=time.time() - 60)
-    old = mine("5", at(-30, 1), state=State.RELEASED, actor="carme-hub").but(ended=time.time() - 90_000)
+    own = mine("4", at(-2, 3), state=State.RELEASED, actor="sam").replace(ended=time.time() - 60)
+    old = mine("5", at(-30, 1), state=State.RELEASED, actor="carme-hub").replace(ended=time.time() - 90_000)
     part.slots.past = (own, old)
     assert "carme-notices" not in await home(hub, "sam")
 
@@ -179,7 +179,7 @@ async def test_a_calendar_that_does_not_answer_holds_up_no_page(
 ) -> None:
     monkeypatch.setattr(notices, "PATIENCE", 0.2)
     assert part.slots is not None
-    part.slots.known = (mine("2", at(5)), window().but(period=at(1)))
+    part.slots.known = (mine("2", at(5)), window().replace(period=at(1)))
     setattr(part.slots, what, True)
     page = await home(hub, "sam")
     assert "carme-notices" not in page
@@ -198,7 +198,7 @@ async def test_where_nobody_books_the_page_is_as_it_was(hub: ForgedHub, part: Pa
 
 async def test_a_session_in_the_way_is_offered_both_ways_with_what_they_mean(hub: ForgedHub, part: Part) -> None:
     assert part.slots is not None
-    part.slots.known = (window().but(period=at(1), title="<b>Disks</b>"),)
+    part.slots.known = (window().replace(period=at(1), title="<b>Disks</b>"),)
     page = await home(hub, "sam")
     said = words(page)
     assert "Maintenance ahead for your server Maintenance of n1 begins" in said

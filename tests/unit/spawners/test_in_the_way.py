@@ -36,7 +36,7 @@ def window(start: float = 2, hours: float = 3, nodes: tuple[str, ...] = ("n1",),
 def session(**changes: Any) -> Session:
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 240, account="teaching")
     given = {"job_id": 1, "started": NOW - HOUR, **changes}
-    return Session(ID, "lab", "sam", "", request, SessionState.RUNNING, NOW - HOUR).but(**given)
+    return Session(ID, "lab", "sam", "", request, SessionState.RUNNING, NOW - HOUR).replace(**given)
 
 
 def running(ends: float = 3, **more: Any) -> Job:
@@ -85,7 +85,7 @@ def test_any_other_session_is_not(session: Session, job: Job, window: Reservatio
 
 
 def test_of_several_windows_the_first_counts_and_each_session_is_found_by_its_own_jobs() -> None:
-    early, late = window(1, 1), window(3, 1).but(id="late")
+    early, late = window(1, 1), window(3, 1).replace(id="late")
     snapshot = Snapshot(0.0, 0.0, {1: running(5), 2: job(2, ends=5)})
     sessions = [session(), session(id="5f0d8f0e-0000-4000-8000-000000000002", job_id=2)]
     [found] = all_in_the_way(sessions, snapshot, [late, early], NOW)

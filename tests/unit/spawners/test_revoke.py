@@ -92,7 +92,7 @@ class SpawnerThatCountsLooks:
 async def test_only_the_spawner_of_the_server_that_is_there_now_is_told_of_an_end(
     db: Any, shared: Shared, replaced: bool
 ) -> None:
-    session = _session(_token(db, orm.User.find(db, "alice"))).but(ended=1.0)
+    session = _session(_token(db, orm.User.find(db, "alice"))).replace(ended=1.0)
     user = SimpleNamespace(spawners={})
     old, new = SpawnerThatCountsLooks(user), SpawnerThatCountsLooks(user)
     user.spawners[""] = new if replaced else old
@@ -110,7 +110,7 @@ async def test_the_token_of_a_server_that_never_had_a_session_is_gone_when_the_h
     db.add_all([orm.Spawner(user=alice, name="", server=cut_off), orm.Spawner(user=alice, name="two", server=other)])
     unborn, hers = _token(db, alice), orm.APIToken.find(db, alice.new_api_token(note="my laptop", scopes=[]))
     living = orm.APIToken.find(db, alice.new_api_token(note="Server at /user/alice/two/", scopes=[]))
-    shared.book = BookOf(_session(living).but(server_name="two"))
+    shared.book = BookOf(_session(living).replace(server_name="two"))
     shared._revoke_unborn()
     assert {t.id for t in db.query(orm.APIToken)} == {hers.id, living.id} != {unborn.id}
 
@@ -153,8 +153,8 @@ async def test_visitors_of_the_next_session_of_a_server_stay_logged_in(db: Any, 
     server = orm.Spawner(user=alice, name="", oauth_client=orm.OAuthClient(identifier="server"))
     db.add(server)
     db.commit()
-    last, newer = _session(_token(db, alice)).but(created=time.time() - 3), time.time() - 2
+    last, newer = _session(_token(db, alice)).replace(created=time.time() - 3), time.time() - 2
     visit = _visit(db, server, alice)
-    shared.book = BookOf(last, last.but(id="next", created=newer))
+    shared.book = BookOf(last, last.replace(id="next", created=newer))
     await shared.revoke(last)
     assert db.get(orm.APIToken, visit.id) is not None

@@ -21,7 +21,7 @@ BUDGET = {"id": "teaching", "account": "teaching", "gpu_time": 4, "window": "tot
 async def test_a_session_in_a_booking_takes_its_hold_from_there(tmp_path: Path) -> None:
     asked, alice = admission(tmp_path, BUDGET), user("alice")
     now = int(time.time())
-    known = booking(owner="alice", group="").but(period=Period(now - 60, now + 7140))
+    known = booking(owner="alice", group="").replace(period=Period(now - 60, now + 7140))
     context = asked.ledger.context
     with context.store.transaction("lab") as writes:
         assert holds.hold(context, writes, holds.slot_of(known), Person("alice"), "alice").granted

@@ -44,16 +44,16 @@ def maint(**more: Any) -> SlurmReservation:
     return by_hand(flags=frozenset({"MAINT", "SPEC_NODES"}), **more)
 
 
-def crossing(
+def conflict(
     *there: SlurmReservation, nodes: Sequence[Node] = (), jobs: Sequence[Job] = ()
 ) -> ReservationConflict | None:
     cluster = Cluster(nodes or [node()], jobs, seen=NOW)
-    return Timetable(cluster, (), NOW, there).crossing(REQUEST)
+    return Timetable(cluster, (), NOW, there).conflict(REQUEST)
 
 
 @pytest.mark.parametrize("there", [by_hand(), maint(), by_hand(gpus={"a100": 4}, cpus=4)])
 def test_what_was_reserved_by_hand_is_in_the_way(there: SlurmReservation) -> None:
-    found = crossing(there)
+    found = conflict(there)
     assert found is not None
     assert (found.longest, found.at, found.expected) == (119, NOW + 2 * HOUR, NOW + 6 * HOUR)
     assert [each.kind is Kind.MAINTENANCE for each in found.causes] == [there.maintenance]
@@ -71,14 +71,14 @@ def test_what_was_reserved_by_hand_is_in_the_way(there: SlurmReservation) -> Non
     ],
 )
 def test_what_takes_none_of_its_gpus_is_not(there: SlurmReservation) -> None:
-    assert crossing(there) is None
+    assert conflict(there) is None
 
 
 def test_another_node_is_as_good_and_jobs_inside_are_counted_once() -> None:
-    assert crossing(by_hand(), nodes=[node(), node("n2")]) is None
+    assert conflict(by_hand(), nodes=[node(), node("n2")]) is None
     inside = job(1, 2, ends=3, reservation="training")
     there = by_hand("training", start=-1, gpus={"a100": 2}, cpus=2)
-    assert crossing(there, nodes=[node(used=2)], jobs=[inside]) is None, "two are nobody's"
+    assert conflict(there, nodes=[node(used=2)], jobs=[inside]) is None, "two are nobody's"
 
 
 def test_a_running_session_does_not_get_time_in_it() -> None:

@@ -165,20 +165,20 @@ def test_gpus_that_are_counted_are_one_name_and_may_be_anywhere() -> None:
     assert not slots.has_room(two, 2, elsewhere.jobs)
     only = cluster(node("n9", partitions=("gpu",)))  # on none of the nodes on which it was planned
     assert offer(two, there=only).choose(ONE).reservation == NAME
-    assert offer(two.but(license=""), there=only).choose(ONE).reservation == ""
+    assert offer(two.replace(license=""), there=only).choose(ONE).reservation == ""
 
 
 def test_a_booking_is_found_by_any_of_its_names() -> None:
     two = booking(places=(place("n1"), place("n2")))
-    assert slots.named([booking("2"), two], f"{NAME[:-1]}1,x") is two
-    assert slots.named([two], "") is None
-    assert slots.named([two], "by-hand") is None
+    assert slots.reservation_named([booking("2"), two], f"{NAME[:-1]}1,x") is two
+    assert slots.reservation_named([two], "") is None
+    assert slots.reservation_named([two], "by-hand") is None
 
 
 def test_what_ends_first_comes_first_and_what_begins_within_a_day_is_to_come() -> None:
     long, short = booking("1", hours=3), booking("2", hours=2)
-    assert slots.mine([long, short], "sam", ["class"], [], NOW) == (short, long)
+    assert slots.usable_now([long, short], "sam", ["class"], [], NOW) == (short, long)
     soon, late = booking("3", start=2), booking("4", start=25)
-    assert slots.to_come([late, soon, long], "sam", ["class"], [], NOW) == (soon,)
-    assert slots.to_come([soon], "eve", [], [], NOW) == ()
+    assert slots.upcoming([late, soon, long], "sam", ["class"], [], NOW) == (soon,)
+    assert slots.upcoming([soon], "eve", [], [], NOW) == ()
     assert slots.minutes_left(long, NOW + 9 * HOUR) == 0

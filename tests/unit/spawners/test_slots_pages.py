@@ -63,7 +63,7 @@ def nothing_started() -> None:
 def class_now() -> Reservation:
     now = int(time.time())
     known = booking(account="physics", everybody=True, places=(place(count=2, cpus=32),))
-    return known.but(period=Period(now - 600, now + 3600))
+    return known.replace(period=Period(now - 600, now + 3600))
 
 
 def fields(page: str) -> dict[str, str]:

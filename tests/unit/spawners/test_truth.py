@@ -11,11 +11,11 @@ from test_in_the_way import session
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.sessions.session import MADE_WAY, Session
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session
 from carme_hub.spawners import session_state
 from carme_hub.spawners.session_state import STOPPED, SessionStatus
 
-WHY = f"{MADE_WAY}n1."
+WHY = f"{MAINTENANCE_STOP}n1."
 REFUND = " The GPU time that it used is refunded."
 
 

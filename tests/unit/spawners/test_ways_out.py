@@ -20,7 +20,7 @@ from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.ledger.entries import ONE
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.sessions.profile_choice import parse_profiles
-from carme_hub.domain.sessions.session import MADE_WAY
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.slots import Bookings, CalendarView
@@ -39,7 +39,7 @@ from carme_hub.spawners.session_state import STOPPED
 
 def now_window(**more: Any) -> Reservation:
     now = int(time.time())
-    return window(**more).but(period=Period(now + HOUR, now + 3 * HOUR))
+    return window(**more).replace(period=Period(now + HOUR, now + 3 * HOUR))
 
 
 class Spawner:
@@ -84,7 +84,9 @@ class Site:
             book=SimpleNamespace(current=self.open.get),
             keeper=SimpleNamespace(seen_terminal=lambda _id: False),
             cost=self.cost,
-            admission=SimpleNamespace(policy=lambda: Policy(refunds=self.refunds), ledger=SimpleNamespace(context=context)),
+            admission=SimpleNamespace(
+                policy=lambda: Policy(refunds=self.refunds), ledger=SimpleNamespace(context=context)
+            ),
             log=logging.getLogger("test"),
         )
         self.user: Any = SimpleNamespace(
@@ -139,7 +141,7 @@ async def test_a_session_is_stopped_and_starts_again_for_what_is_left_in_place_o
     assert (name, replaces, site.asked_instead_of) == ("", ID, ID)
     assert options == {**OPTIONS, "time_minutes": 119}
     assert site.spawner.noted == "Stopped to go on elsewhere, before maintenance of n1."
-    assert not site.spawner.noted.startswith(MADE_WAY)
+    assert not site.spawner.noted.startswith(MAINTENANCE_STOP)
     assert (site.spawner.why_stopped, site.spawner.replaces) == (STOPPED, ""), "the next stop is an ordinary one"
 
 
@@ -152,7 +154,7 @@ async def test_a_named_server_goes_on_under_its_name(site: Site) -> None:
 
 async def test_who_makes_way_is_noted_as_such_and_nothing_starts(site: Site) -> None:
     await site.make_way()
-    assert site.spawner.noted == f"{MADE_WAY}n1."
+    assert site.spawner.noted == f"{MAINTENANCE_STOP}n1."
     assert (site.stops, site.started, site.spawner.why_stopped) == (1, [], STOPPED)
 
 
@@ -162,7 +164,7 @@ async def test_who_makes_way_is_noted_as_such_and_nothing_starts(site: Site) -> 
         lambda site: setattr(site, "known", ()),
         lambda site: setattr(site, "known", (now_window(state=State.CANCELLED),)),
         lambda site: setattr(site, "known", (now_window(nodes=("n2",)),)),
-        lambda site: setattr(site, "known", (booking(places=(place(),)).but(period=now_window().period),)),
+        lambda site: setattr(site, "known", (booking(places=(place(),)).replace(period=now_window().period),)),
         lambda site: setattr(site, "job", replace(site.job, end=time.time() + HOUR / 2)),
         lambda site: site.open.clear(),
         lambda site: site.open.update({ID: session(cancel_wanted=1.0)}),

@@ -160,7 +160,7 @@ def test_a_whole_ledger_is_found_good_and_summed_by_kind(database_url: str, engi
     [
         ([RELEASE], "releases"),
         ([HOLD, RELEASE], "releases"),
-        ([HOLD, MORE, RELEASE.but(account="teaching")], "releases"),
+        ([HOLD, MORE, RELEASE.replace(account="teaching")], "releases"),
         ([HOLD], "sessions"),
     ],
 )

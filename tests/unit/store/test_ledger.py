@@ -18,12 +18,12 @@ DAY = 86400
 
 
 def grant(amount: int, account: str = "physics", key: str = "g1", **changes: object) -> Entry:
-    return Entry(key, Kind.GRANT, "lab", account, amount, 10.0, actor="root").but(**changes)
+    return Entry(key, Kind.GRANT, "lab", account, amount, 10.0, actor="root").replace(**changes)
 
 
 def hold(session: str, amount: int = 3_600_000, at: float = 100.0, extension: int = 0, **changes: object) -> Entry:
     entry = Entry(hold_key(session, extension), Kind.HOLD, "lab", "physics", -amount, at, "ada", session)
-    return entry.but(start=int(at), end=int(at) + 3600, gpus=(Gpus("a100", 1),)).but(**changes)
+    return entry.replace(start=int(at), end=int(at) + 3600, gpus=(Gpus("a100", 1),)).replace(**changes)
 
 
 def release(session: str, amount: int = 3_600_000, at: float = 200.0) -> Entry:
@@ -33,11 +33,11 @@ def release(session: str, amount: int = 3_600_000, at: float = 200.0) -> Entry:
 def charge(job: int, start: int, end: int, rate: int = 1000, submitted: int = 50, **changes: object) -> Entry:
     key, amount = charge_key("lab", job, submitted), -(end - start) * rate
     entry = Entry(key, Kind.CHARGE, "lab", "physics", amount, end + 5.0, "ada", job_id=job, submitted=submitted)
-    return entry.but(start=start, end=end, gpus=(Gpus("a100", 1),)).but(**changes)
+    return entry.replace(start=start, end=end, gpus=(Gpus("a100", 1),)).replace(**changes)
 
 
 def refund(of: Entry) -> Entry:
-    return of.but(key=refund_key("lab", of.job_id, of.submitted), kind=Kind.CORRECTION, amount=-of.amount, reason="x")
+    return of.replace(key=refund_key("lab", of.job_id, of.submitted), kind=Kind.CORRECTION, amount=-of.amount, reason="x")
 
 
 def write(store: LedgerStore, *entries: Entry) -> list[Entry]:
@@ -46,7 +46,7 @@ def write(store: LedgerStore, *entries: Entry) -> list[Entry]:
 
 
 def test_an_entry_comes_back_as_it_was_written(store: LedgerStore) -> None:
-    one = charge(7, 60, 90).but(
+    one = charge(7, 60, 90).replace(
         gpus=(Gpus("a100", 2), Gpus("1g.10gb", 1)), factor=0, partition="gpu", qos="high", nodes="n1", reason="because"
     )
     [written] = write(store, one)
@@ -79,7 +79,7 @@ def test_a_key_is_written_once_and_it_is_told_which_were_new(store: LedgerStore)
 def test_no_other_key_charges_the_same_incarnation_again_and_nothing_is_half_written(store: LedgerStore) -> None:
     write(store, charge(7, 60, 90))
     with pytest.raises(StoreError, match="ledger"):
-        write(store, grant(5), charge(7, 60, 95).but(key="another"))
+        write(store, grant(5), charge(7, 60, 95).replace(key="another"))
     with store.reading("lab") as now:
         assert now.balance("physics") == Balance(used=30_000)
     write(store, charge(7, 100, 110, submitted=99), grant(5), grant(6, key="g2"))  # no job: never the same
@@ -150,7 +150,7 @@ def test_a_job_across_midnight_is_split_between_the_days_exactly(store: LedgerSt
 
 def test_a_refund_counts_back_in_the_window_of_its_job(store: LedgerStore) -> None:
     one = charge(7, DAY - 10, DAY + 20)
-    write(store, one, refund(one).but(at=5 * DAY), charge(8, DAY, DAY + 1))
+    write(store, one, refund(one).replace(at=5 * DAY), charge(8, DAY, DAY + 1))
     with store.reading("lab") as now:
         assert now.used(Subject("physics"), 0, DAY).amount == 0
         assert now.used(Subject("physics"), DAY, 2 * DAY).amount == 1000

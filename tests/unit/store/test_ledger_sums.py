@@ -43,7 +43,7 @@ _ways = st.sampled_from(("written", "written", "tried", "undone"))
 
 def charge(number: int, account: str = "physics", amount: int = -1000, cluster: str = "lab") -> Entry:
     entry = Entry(f"charge:{cluster}:{number}", Kind.CHARGE, cluster, account, amount, 5.0, "ada", start=1, end=2)
-    return entry.but(job_id=number, submitted=1)
+    return entry.replace(job_id=number, submitted=1)
 
 
 def grant(amount: int, account: str = "physics") -> Entry:
@@ -89,7 +89,7 @@ def test_sums_are_what_the_entries_come_to_whatever_was_written_tried_or_undone(
     expected: dict[str, Balance] = {}
     by_kind: Counter[tuple[str, str]] = Counter()
     for entries, way in story:
-        named = [each.but(key=f"{cluster}:{each.key}", cluster=cluster) for each in entries]
+        named = [each.replace(key=f"{cluster}:{each.key}", cluster=cluster) for each in entries]
         with suppress(InterruptedError), store.transaction(cluster) as writes:
             written = append(writes, named, way)
             if way == "undone":

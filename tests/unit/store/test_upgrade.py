@@ -91,7 +91,7 @@ def is_used(url: str) -> None:
     kept = sessions.get("s1")
     assert kept is not None
     assert (kept.job_id, kept.port, kept.certificate, kept.request.account) == (7, 8888, "", "physics")
-    sessions.save(kept.but(certificate="f" * 64))
+    sessions.save(kept.replace(certificate="f" * 64))
     hold = Entry("hold:s1", Kind.HOLD, "lab", "physics", -3_600_000, 300.0, "ada", "s1", start=300, end=3900)
     with LedgerStore(engine).transaction("lab") as writes:
         assert writes.append([hold])
@@ -168,7 +168,7 @@ def test_balances_of_entries_from_before_are_right_after_the_upgrade_and_stay_so
         assert reads.balances() == {"physics": Balance(3)}
     assert check(empty_url).good
     with engine.begin() as connection:  # a service of the earlier release that was not stopped
-        connection.execute(insert(ledger), [entry_row(before[0].but(key="grant:4", amount=1))])
+        connection.execute(insert(ledger), [entry_row(before[0].replace(key="grant:4", amount=1))])
     with LedgerStore(engine).reading("lab") as reads:
         assert reads.balances() == {"physics": replace(physics, granted=8501), "biology": Balance(40)}
     engine.dispose()
