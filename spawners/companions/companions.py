@@ -201,7 +201,7 @@ def _start_of(offer: Offer, request: Request) -> CompanionStart:
     found = offer.bookings.in_the_way(one)
     if found is None:
         return start
-    said = f"{start.text.removesuffix('; companion_start now')}; from {clock(found.at, now)} they are booked, so it may wait"
+    said = f"{start.text.removesuffix('; starts now')}; from {clock(found.at, now)} they are booked, so it may wait"
     return CompanionStart(said, expected=found.expected or 0.0)
 
 
