@@ -1,4 +1,4 @@
-"""The `carme-hub` command: a traitlets Application with one subcommand per task."""
+"""The `carme-hub` command: a traitlets Application with one subcommand per task. ``setup.cfg`` names ``main``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CarmeHubApp(Application):
     description = "Carme Hub: JupyterHub on a Slurm GPU cluster."
     subcommands: dict[str, tuple[str, str]] = {
         "sandbox": ("carme_hub.cli.sandbox.SandboxApp", "A real Slurm with virtual GPUs on this machine"),
-        "init": ("carme_hub.cli.init.InitApp", "Make the secrets and certificates that a configuration names"),
+        "init": ("carme_hub.cli.init.InitApp", "Create the secrets and certificates that a configuration names"),
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
@@ -48,7 +48,7 @@ class CarmeHubApp(Application):
 
 
 def main() -> None:
-    """Run the command line. Whoever reads may go before the end, as head(1) does: that is no error of ours."""
+    """Run the command line. A reader of the output may close it before the end, as head(1) does: no error."""
     try:
         try:
             CarmeHubApp.launch_instance()
@@ -56,5 +56,5 @@ def main() -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         if not stdout_is_closed():
-            raise  # of another connection
+            raise  # another connection broke
         sys.exit(EXIT_SIGPIPE)

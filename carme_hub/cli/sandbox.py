@@ -1,4 +1,4 @@
-"""`carme-hub sandbox …`: bring the one-machine cluster up and down, look at it, and run the demo on it."""
+"""`carme-hub sandbox …`: start and stop the one-machine cluster, show its state, and run the demo on it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CRASHED = 3
 
 
 class _SandboxCommand(Application):
-    """What all subcommands share: the state folder, and errors said in one line."""
+    """Base of the subcommands: the state folder, and errors in one line."""
 
     state = Unicode(
         "",
-        help="""The state folder, below which everything of the sandbox lies.
+        help="""The state folder, which holds everything of the sandbox.
         Default: /var/lib/carme-hub-sandbox for root, $XDG_STATE_HOME/carme-hub/sandbox for others.""",
     ).tag(config=True)
 
@@ -37,7 +37,7 @@ class _SandboxCommand(Application):
         print(f"[sandbox] {line}", flush=True)
 
     def start(self) -> None:
-        """Do the work; what cannot be done is said on stderr, exit status 1."""
+        """Do the work; print an error on stderr and exit with 1."""
         super().start()
         try:
             code = self.work()
@@ -54,7 +54,7 @@ class _SandboxCommand(Application):
 
 
 class UpApp(_SandboxCommand):
-    """Bring the sandbox up; run it again to repair what has crashed."""
+    """Start the sandbox; run it again to repair what has crashed."""
 
     name = "carme-hub-sandbox-up"
     description = __doc__
@@ -73,14 +73,14 @@ class UpApp(_SandboxCommand):
 
 
 class DemoApp(UpApp):
-    """Bring up the sandbox, an image, the proxy and the hub, and say what to try; run it again to repair."""
+    """Start the sandbox, an image, the proxy and the hub, and print what to try; run it again to repair."""
 
     name = "carme-hub-sandbox-demo"
     description = __doc__
     examples = "carme-hub sandbox demo"
 
     def work(self) -> int:
-        # Only the demo needs what builds images and speaks HTTP.
+        # Only the demo needs these imports, which build images and use HTTP.
         from carme_hub.sandbox.demo import run_demo, what_to_try
 
         prefix = Path(self.slurm) if self.slurm else None
@@ -115,7 +115,7 @@ class StatusApp(_SandboxCommand):
 
 
 class ResetApp(_SandboxCommand):
-    """Take the sandbox down and remove all of it: state folder, users, sudoers file."""
+    """Stop the sandbox and remove all of it: state folder, users, sudoers file."""
 
     name = "carme-hub-sandbox-reset"
     description = __doc__
@@ -157,12 +157,12 @@ class SandboxApp(Application):
     name = "carme-hub-sandbox"
     description = __doc__
     subcommands = {
-        "up": (UpApp, "Bring it up; repeat to repair"),
+        "up": (UpApp, "Start it; repeat to repair"),
         "down": (DownApp, "End everything that it started"),
-        "status": (StatusApp, "What runs, what has crashed"),
-        "reset": (ResetApp, "Take it down and remove all of it"),
+        "status": (StatusApp, "Show what runs and what has crashed"),
+        "reset": (ResetApp, "Stop it and remove all of it"),
         "build-slurm": (BuildSlurmApp, "Build another Slurm release"),
-        "demo": (DemoApp, "The whole of Carme Hub on the sandbox"),
+        "demo": (DemoApp, "Run the whole of Carme Hub on the sandbox"),
     }
 
     def start(self) -> None:

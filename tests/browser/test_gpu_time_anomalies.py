@@ -11,7 +11,7 @@ from rig.forged_records import ForgedRecords
 from rig.hub import Hub
 from windows import shots
 
-from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 SERVICE = "/services/quotas/"
 SCRIPT = "#!/bin/sh\nsleep 2\n"
@@ -19,7 +19,7 @@ SCRIPT = "#!/bin/sh\nsleep 2\n"
 
 @pytest.fixture
 def forged(hub: Hub) -> Iterator[ForgedRecords]:
-    hub.demo.set_policy(WIDE_POLICY)
+    hub.demo.set_policy(DEFAULT_POLICY)
     records = ForgedRecords(hub.cluster)
     yield records
     records.forget()

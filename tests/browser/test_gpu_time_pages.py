@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from rig.hub import Hub
 from windows import PHONE, log_in, shots, staying
 
-from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 SERVICE = "/services/quotas/"
 #: A group's limits, each member's and all members' together, and what Slurm can keep by itself.
@@ -32,7 +32,7 @@ POLICY = {
 def policy(hub: Hub) -> Iterator[None]:
     hub.demo.set_policy(POLICY)
     yield
-    hub.demo.set_policy(WIDE_POLICY)
+    hub.demo.set_policy(DEFAULT_POLICY)
 
 
 def grant(page: Page, url: str, account: str, hours: str) -> None:

@@ -18,7 +18,7 @@ from rig.hub import Hub, wait_for
 from windows import SCREENSHOTS, ready, shots
 
 from carme_hub.domain.wording import hours
-from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 SERVICE = "/services/quotas/"
 ZONE = "Europe/Berlin"
@@ -39,7 +39,7 @@ def two_hours(hub: Hub) -> Iterator[None]:
     hub.demo.set_policy(POLICY)
     leave(hub, "teaching", LEFT, "The course “Deep learning”")
     yield
-    hub.demo.set_policy(WIDE_POLICY)
+    hub.demo.set_policy(DEFAULT_POLICY)
 
 
 def choose(page: Page, hub: Hub, gpus: int, minutes: int) -> Locator:

@@ -17,7 +17,7 @@ from rig.truth import Record, Truth
 from slurm_parts import requeue, starts
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 HOUR = 3600
 
@@ -41,7 +41,7 @@ def policy(site: Hub) -> Iterator[None]:
     site.demo.set_policy(policy_of(-(-used // 60_000) + 120))
     yield
     site.stop_all()
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
 
 
 def entries(site: Hub, session: str = "", user: str = "") -> list[dict[str, object]]:

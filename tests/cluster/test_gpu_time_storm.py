@@ -20,7 +20,7 @@ from rig.faults import nightly
 from rig.hub import Hub, Person, wait_for
 from storm_parts import PATIENCE, USERS, Choice, Storm, storm_hub
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 from carme_hub.store.check import check
 
 __all__ = ["one_postgres"]
@@ -51,7 +51,7 @@ def storm(
             with storm_hub(site, request.param, "", folder) as found:
                 yield found
     finally:
-        site.demo.set_policy(WIDE)
+        site.demo.set_policy(DEFAULT_POLICY)
 
 
 def set_budget(storm: Storm) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from slurm_parts import CommandsOfTheHub, hub_client, spec, submitter
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
@@ -52,7 +52,7 @@ class Site:
         begin = int(time.time() + start * 3600)
         period = Period(begin, begin + int(hours * 3600))
         calendar = Calendar(self.store, "lab", lambda: supply, time.time)
-        (made,) = await calendar.book(BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [Time(period)]))
+        (made,) = await calendar.book(BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [RequestedTime(period)]))
         return made
 
     async def booked(self, owner: str) -> Reservation:

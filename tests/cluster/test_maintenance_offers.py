@@ -13,7 +13,7 @@ import pytest
 from rig.hub import Hub, Person, wait_for
 from rig.rest import Rest, clear_calendar, wait_for_calendar
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 ROOT = "/services/reservations/api/v1/"
 MINUTE = 60
@@ -26,7 +26,7 @@ def rooms(site: Hub) -> Iterator[None]:
     site.demo.set_policy({"quotas": [{"id": "one", "user": "alice", "sessions": 1}]})
     yield
     site.stop_all()
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
     clear_calendar(site)
 
 
@@ -114,9 +114,9 @@ def test_who_is_in_the_way_goes_on_elsewhere_or_stops_with_a_refund(site: Hub) -
     (charge,) = [each for each in entries(site, second) if each["kind"] == "charge"]
     (refund,) = [each for each in entries(site, second) if each["key"].startswith("refund:")]
     assert refund["amount"] == -charge["amount"] > 0
-    assert refund["reason"] == "refunded: its user made way for maintenance of the node"
+    assert refund["reason"] == "refunded: its user stopped it for maintenance of the node"
     shown = unescape(str(bob.get("/services/quotas/").body))
-    assert "Refunded: its user made way for maintenance of the node." in shown, shown[:2000]
+    assert "Refunded: its user stopped it for maintenance of the node." in shown, shown[:2000]
     wait_for(lambda: "release" in {each["kind"] for each in entries(site, first)}, 60, "alice's settling")
     assert not [each for each in entries(site, first) if each["key"].startswith("refund:")], "who goes on pays"
     assert sum(each["amount"] for each in entries(site, first) if each["kind"] in ("hold", "release")) == 0

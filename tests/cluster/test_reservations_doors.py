@@ -19,7 +19,7 @@ import pytest
 from rig.hub import Hub, wait_for
 from rig.rest import EXPECTED, Rest, check_document, clear_calendar, wait_for_calendar
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 ROOT = "/services/reservations/api/v1/"
 COMMAND = Path(sys.executable).with_name("carme-hub")
@@ -125,10 +125,10 @@ def offered(text: str) -> list[tuple[str, list[str]]]:
 def terminal(site: Hub) -> Iterator[Terminal]:
     wait_for_calendar(site)
     clear_calendar(site)
-    site.demo.set_policy({**WIDE, "quotas": [*WIDE["quotas"], ASKS]})  # type: ignore[misc]
+    site.demo.set_policy({**DEFAULT_POLICY, "quotas": [*DEFAULT_POLICY["quotas"], ASKS]})  # type: ignore[misc]
     found = Terminal(site)
     yield found
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
     clear_calendar(site)
 
 
@@ -190,7 +190,7 @@ def test_what_makes_no_sense_or_is_not_allowed_is_said_with_its_exit_status(
     terminal: Terminal, morning: datetime
 ) -> None:
     book = ("book", "x", "--type", "a100", "--from")
-    assert "ends before it starts" in terminal.refused("bob", *book, "10:00", "--to", "9:00", code=2)
+    assert "the end is before the start" in terminal.refused("bob", *book, "10:00", "--to", "9:00", code=2)
     for argv, words in (
         ((*book, "2020-01-01", "--length", "1h"), "would start in the past"),
         (("show", "0f3a9d4c-5b6e-4f80-9a1b-2c3d4e5f6071"), "There is no such booking"),
@@ -219,10 +219,10 @@ def test_an_administrator_approves_denies_and_sets_maintenance(terminal: Termina
     assert "Two nodes are enough" in terminal.done("bob", "show", other)
 
     window = ("maintenance", "Drivers", "--nodes", "node[1-2]", "--from", written(day), "--length", "2h")
-    assert "It lies over 1 booking, whose owner is told. Keep node1, node2" in terminal.refused("ada", *window, code=2)
+    assert "It overlaps 1 booking, whose owner is notified. Keep" in terminal.refused("ada", *window, code=2)
     said = terminal.done("ada", *window, "--yes")
     assert "2 whole nodes" in said
-    assert "Large" in said.partition("Booked there, and changed by it:")[2]
+    assert "Large" in said.partition("Bookings that it changes:")[2]
     kept = terminal.json("ada", "list", "--all", "--from", written(day), "--to", written(day + timedelta(hours=1)))
     (drivers,) = (each["id"] for each in kept["bookings"] if each["kind"] == "maintenance")
     assert terminal.done("ada", "cancel", drivers, "--yes").startswith("Cancelled.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from slurm_parts import hub_client, hub_reservations
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
@@ -161,7 +161,7 @@ async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, t
     calendar = Calendar(store, "lab", lambda: Supply(inventory_of(nodes), by_node=True), time.time)
     keeper = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
     start = int(time.time()) + HOUR
-    times = [Time(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
+    times = [RequestedTime(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
     booked = await calendar.book(
         BookingRequest("alice", "physics", "A class", Need("a100", 1, 6), times, group="course")
     )

@@ -16,7 +16,7 @@ from rig.hub import Hub, wait_for
 from rig.truth import Truth
 from session_parts import Watched
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 QUOTAS: list[dict[str, object]] = [
     {"id": "bob-soft", "user": "bob", "gpu_time": "1 s", "window": "week", "soft": True, "soft_qos": "slow"},
@@ -31,7 +31,7 @@ def policy(site: Hub) -> Iterator[None]:
     site.demo.set_policy({"quotas": QUOTAS})
     yield
     site.stop_all()
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
     run = site.cluster.run
     for account in ("physics", "teaching"):
         usual = ("QOS=normal,short,small,typed", "DefaultQOS=normal")

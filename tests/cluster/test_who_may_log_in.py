@@ -10,7 +10,7 @@ import pytest
 from rig.hub import Hub
 
 from carme_hub.cli.doctor.findings import Level
-from carme_hub.cli.doctor.slurm import judge, read_facts
+from carme_hub.cli.doctor.slurm import check, read_facts
 from carme_hub.sandbox import Cluster
 
 GUEST, PASSWORD = "carme-guest", "correct horse 7"
@@ -63,6 +63,6 @@ def test_a_closed_account_can_start_nothing_from_the_next_click_on(hub: Hub, gue
 
 def test_the_doctor_finds_nothing_unsafe_but_what_is_virtual(cluster: Cluster) -> None:
     environ = {"PATH": os.environ["PATH"], "SLURM_CONF": str(cluster.hub_slurm_conf)}
-    findings = list(judge(read_facts(str(cluster.bin), environ)))
+    findings = list(check(read_facts(str(cluster.bin), environ)))
     assert [f.setting for f in findings if f.level is Level.UNSAFE] == ["TaskPlugin"]
     assert [f.setting for f in findings if f.level is Level.UNKNOWN] == []

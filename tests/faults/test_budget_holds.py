@@ -14,7 +14,7 @@ from rig.oracle import Oracle
 from rig.truth import Truth
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 MINUTES, SESSIONS = 15, 2
 NAMES = ("", "s1", "s2", "s3", "s4")
@@ -30,7 +30,7 @@ def room_for_two(hub: Hub, oracle: Oracle, truth: Truth) -> Iterator[int]:
     hub.demo.set_policy({"quotas": [rule]})
     yield minutes * 60_000
     hub.stop_all()
-    hub.demo.set_policy(WIDE)
+    hub.demo.set_policy(DEFAULT_POLICY)
 
 
 def _taken(truth: Truth) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def test_one_booking_is_shown_with_what_one_may_do(
     assert run(ShowApp, ID.replace("0", "1")) == 1
     assert capsys.readouterr().err == "carme-hub reservations show: There is no such booking.\n"
     assert run(ShowApp, "no such/id") == 2
-    assert "'no such/id' is no id of a booking; `carme-hub reservations list` shows" in capsys.readouterr().err
+    assert "'no such/id' is not the id of a booking; `carme-hub reservations list` shows" in capsys.readouterr().err
     assert len(calendar.asked) == 2
 
 
@@ -183,7 +183,7 @@ def test_an_approval_needs_no_question_and_a_denial_a_reason(
     assert run(ApproveApp, ID) == 0
     assert calendar.sent == {"decision": "approve", "reason": ""}
     assert run(DenyApp, ID, "--yes") == 2
-    assert "say why with --reason" in capsys.readouterr().err
+    assert "give a reason with --reason" in capsys.readouterr().err
     assert len(calendar.asked) == 1
 
 
@@ -194,7 +194,7 @@ def test_a_maintenance_window_says_over_what_it_lies(
     calendar.gives("GET", "bookings", *there)
     argv = ("Drivers", "--nodes", "gpu[1-2]", "--from", "2026-12-01 08:00", "--length", "4h")
     assert run(MaintenanceApp, *argv) == 2
-    assert "It lies over 1 booking, whose owner is told. Keep gpu1, gpu2 free of jobs" in capsys.readouterr().err
+    assert "It overlaps 1 booking, whose owner is notified. Keep gpu1, gpu2 free of jobs" in capsys.readouterr().err
     mends = booking(kind="maintenance", title="Drivers")
     answer = {"at": 0, "maintenance": mends, "changed": [booking(problem="gpu1 is maintained.")]}
     calendar.answers["POST", "maintenance"] = (200, answer)

@@ -36,7 +36,7 @@ def test_the_database_is_copied_and_checked_from_the_command_line(line: Line) ->
 
 def test_a_sum_that_differs_is_named_and_made_anew_from_the_command_line(line: Line) -> None:
     line.grant("physics", "2h", "--reason", "x")
-    assert line.run(SumApp)[:2] == (0, "every sum was what its entries come to; nothing is changed\n")
+    assert line.run(SumApp)[:2] == (0, "every sum was equal to its entries; nothing is changed\n")
     engine = make_engine(line.url)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ledger_sum SET amount = 7")
@@ -63,7 +63,7 @@ def test_an_upgrade_says_where_the_database_as_it_was_is_kept(line: Line, capsys
     engine.dispose()
     UpgradeApp(config_path=str(line.file)).start()
     first, second = capsys.readouterr().out.splitlines()
-    assert Path(first.removeprefix("the database as it was is kept in ")).is_file()
+    assert Path(first.removeprefix("a copy from before the upgrade is in ")).is_file()
     assert second.startswith("the database has schema carme")
 
 
@@ -79,7 +79,7 @@ def test_a_postgresql_database_is_upgraded_once_somebody_says_that_there_is_a_ba
         line.file.write_text(line.file.read_text() + f"c.CarmeStore.url = {url!r}\n")
         with pytest.raises(SystemExit) as ended:
             UpgradeApp(config_path=str(line.file)).start()
-        assert "say --yes" in str(ended.value.code)
+        assert "add --yes" in str(ended.value.code)
         assert "pg_dump --format=custom" in capsys.readouterr().out
         assert current_revision(engine) == "carme0002"
         assert line.run(CheckApp)[0] == 1

@@ -68,7 +68,7 @@ def test_who_is_in_several_groups_counts_in_each_and_once_in_the_total(site: Lin
     assert [each["total"] for each in reports] == [each["total"] for each in both(site, "--by", "user")]
     code, out, _ = site.run(ReportApp, "--by", "group")
     assert code == 0
-    assert "who is in several groups counts in each; the total counts every job once" in out
+    assert "a user in several groups counts in each; the total counts every job once" in out
     lines = site.run(ReportApp, "--by", "group", "--csv")[1].splitlines()
     assert (lines[0].partition(",")[0], lines[-1].partition(",")[0]) == ("group", "total")
 
@@ -76,7 +76,7 @@ def test_who_is_in_several_groups_counts_in_each_and_once_in_the_total(site: Lin
 def test_without_the_hubs_database_it_says_where_to_ask(site: Line) -> None:
     code, out, err = site.run(ReportApp, "--by", "group")
     assert (code, out) == (2, "")
-    assert "nothing says who is in which group" in err
+    assert "so the groups are not known" in err
     assert "Administration, Report" in err
     assert "report?by=group" in err
     assert site.run(ReportApp, "--by", "user")[0] == 0

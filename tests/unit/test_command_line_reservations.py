@@ -32,7 +32,7 @@ def test_every_command_says_how_it_is_used_and_takes_no_token(app: Any) -> None:
     assert not [name for name in names if "token" in name and name != "token_file"]
 
 
-@pytest.mark.parametrize(("word", "hint"), [("bok", "Did you mean book?"), ("x", "--help says which there are.")])
+@pytest.mark.parametrize(("word", "hint"), [("bok", "Did you mean book?"), ("x", "--help lists them.")])
 def test_a_command_that_there_is_not_is_said(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ReservationsApp, word) == 2
     assert capsys.readouterr() == ("", f"carme-hub reservations: there is no command '{word}'. {hint}\n")
@@ -94,7 +94,7 @@ def test_each_booking_is_a_new_one_unless_it_has_the_same_key(calendar: ForgedCa
     ("changes", "words"),
     [
         ({"state": "pending"}, "It waits for an administrator's approval; the GPUs are kept meanwhile."),
-        ({"state": "draft", "waits": True}, "It is on the waitlist, and is booked by itself"),
+        ({"state": "draft", "waits": True}, "It is on the waitlist, and is booked automatically"),
         ({"amount": None}, "Booked.\n"),
     ],
 )
@@ -167,7 +167,7 @@ def test_where_nothing_is_near_that_is_said(calendar: ForgedCalendar, capsys: py
     calendar.answers["POST", "bookings"] = taken(conflict())
     assert run(BookApp, *CLASS) == 1
     said = capsys.readouterr().err
-    assert "Nothing like it is free near that time" in said
+    assert "Nothing similar is free near that time" in said
     assert [*commands(said)] == ["wait until it is free"]
 
 
@@ -188,7 +188,7 @@ def test_an_answer_that_is_lost_says_how_to_ask_for_the_same_once(
     calendar.answers["POST", "bookings"] = (502, "<html>Bad Gateway</html>")
     assert run(BookApp, *CLASS[:-4], "--from", "now", "--length", "2h", "--wait") == 2
     said = capsys.readouterr().err
-    assert "It may be booked all the same; this books it once:" in said
+    assert "It may be booked nevertheless; this books it once:" in said
     sent, key = calendar.sent, calendar.keys[-1]
     calendar.gives("POST", "bookings", booking())
     assert run(BookApp, *shlex.split(said.splitlines()[-1])[3:]) == 0
@@ -226,14 +226,14 @@ def test_a_dry_run_says_what_would_become_of_it_and_books_nothing(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (CLASS[1:], "write: carme-hub reservations book TITLE"),
-        (("x", "--from", "9:00", "--to", "11:00"), "say which GPUs with --type"),
-        (CLASS[:-2], "either until when with --to or how long with --length"),
-        ((*CLASS, "--length", "2h"), "either until when with --to or how long with --length"),
-        ((*CLASS[:-1], "08:00"), "ends before it starts; give the day of the end too"),
+        (CLASS[1:], "usage: carme-hub reservations book TITLE"),
+        (("x", "--from", "9:00", "--to", "11:00"), "name the GPUs with --type"),
+        (CLASS[:-2], "either the end with --to or the length with --length"),
+        ((*CLASS, "--length", "2h"), "either the end with --to or the length with --length"),
+        ((*CLASS[:-1], "08:00"), "the end is before the start; give its day too"),
         ((*CLASS[:-1], "noon"), "'noon' is no time; write 2026-12-01 09:00"),
-        ((*CLASS[:-2], "--length", "long"), "'long' is no length; write 2h"),
-        ((*CLASS, "--zone", "Berlin"), "'Berlin' is no time zone; zones are named like Europe/Berlin"),
+        ((*CLASS[:-2], "--length", "long"), "'long' is not a length; write 2h"),
+        ((*CLASS, "--zone", "Berlin"), "'Berlin' is not a time zone; zones have names such as Europe/Berlin"),
         ((*CLASS, "--repeat", "weekly"), "there is no option --repeat"),
     ],
 )
@@ -267,7 +267,7 @@ def test_what_is_no_calendar_and_what_is_no_token_is_said(
     assert "has the hub a service reservations, and is this its address in a browser?" in capsys.readouterr().err
     calendar.answers["GET", "bookings"] = (200, "<html>hello</html>")
     assert run(ListApp) == 2
-    assert "an answer that is no calendar's" in capsys.readouterr().err
+    assert "does not answer as a calendar does" in capsys.readouterr().err
     calendar.answers["GET", "bookings"] = (503, {"error": "not-ready", "message": "The service is starting."})
     assert run(ListApp) == 2
     assert "answers 503: The service is starting." in capsys.readouterr().err

@@ -18,7 +18,7 @@ from carme_hub.sandbox.demo import what_to_try
 from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.privilege import check_parents
 from carme_hub.sandbox.slurm import release
-from carme_hub.sandbox.slurm.associations import books
+from carme_hub.sandbox.slurm.associations import associations_file
 from carme_hub.sandbox.slurm.files import job_submit
 from carme_hub.sandbox.slurm.hardware import make_devices, virtual_nodes
 from carme_hub.sandbox.slurm.ports import Ports
@@ -84,7 +84,7 @@ def test_the_lua_gets_the_default_type() -> None:
 
 
 def test_the_books_name_everybody_once_for_each_account() -> None:
-    text = books("carme-hub", {"alice": ("physics", "teaching"), "tina": ("teaching",)})
+    text = associations_file("carme-hub", {"alice": ("physics", "teaching"), "tina": ("teaching",)})
     assert text.count("User - 'alice':DefaultAccount='physics'") == 2
     assert "User - 'tina':Coordinator='teaching':DefaultAccount='teaching'" in text
     assert "User - 'carme-hub':DefaultAccount='root':AdminLevel='Operator'" in text

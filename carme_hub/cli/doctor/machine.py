@@ -1,4 +1,4 @@
-"""What a ``jupyterhub_config.py`` needs of the machine that it is on: addresses, certificates, programs, images."""
+"""What a ``jupyterhub_config.py`` needs of its machine: addresses, certificates, programs, images."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .findings import Finding, unknown, unsafe
 
 #: Hosts that stand for every address of a machine.
 _WILDCARD_HOSTS = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
-#: What JupyterHub writes into the hub's certificate by itself.
+#: The names that JupyterHub writes into the hub's certificate by itself.
 _LOCAL_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
 def check(app: Any, config: Config) -> Iterator[Finding]:
-    """Yield what the settings name and this machine has not."""
+    """Yield what the settings name and this machine lacks."""
     yield from _addresses(app)
     if app.internal_ssl:
         yield from _certificate(app)
@@ -55,13 +55,13 @@ def _why_not_bindable(host: str) -> str:
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        return f"{host} is no name that this machine knows ({error.strerror}), so nothing can listen there"
+        return f"this machine cannot resolve {host} ({error.strerror}), so nothing can listen there"
     try:
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(where)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine, so the hub does not start"
+            return f"{host} is not an address of this machine, so the hub does not start"
     return ""
 
 
@@ -86,7 +86,7 @@ def _certificate(app: Any) -> Iterator[Finding]:
         yield unsafe(
             "JupyterHub.trusted_alt_names",
             app.trusted_alt_names,
-            f"the hub's certificate does not name {host}: compute nodes do not believe it, and no session starts",
+            f"the hub's certificate does not name {host}: compute nodes do not trust it, and no session starts",
             mend,
         )
 
@@ -99,7 +99,7 @@ def _names_in(file: Path) -> list[str]:
 
 
 def _normalized(host: str) -> str:
-    """Return one way of writing an address, and of a name."""
+    """Return the canonical spelling of an address or a name."""
     try:
         return ip_address(host).compressed
     except ValueError:
@@ -107,7 +107,7 @@ def _normalized(host: str) -> str:
 
 
 def _alt_name_type(host: str) -> str:
-    """Return as what a certificate names a host."""
+    """Return the type of a host's subjectAltName."""
     try:
         ip_address(host)
     except ValueError:
@@ -118,7 +118,7 @@ def _alt_name_type(host: str) -> str:
 def _proxy(app: Any, config: Config) -> Iterator[Finding]:
     if not issubclass(app.proxy_class, ConfigurableHTTPProxy):
         return
-    settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # not made: without a token it only raises
+    settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # no instance: without a token it raises
     command = settings.get("command") or ["configurable-http-proxy"]
     for program in dict.fromkeys((str(command[0]), "node")):
         if shutil.which(program) is None:
@@ -126,7 +126,7 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
                 "ConfigurableHTTPProxy.command",
                 " ".join(map(str, command)),
                 f"the program {program} is not on this machine, or not in PATH: nobody reaches the hub",
-                "install Node.js, then: npm install -g configurable-http-proxy; or set the command's whole path",
+                "install Node.js, then: npm install -g configurable-http-proxy; or set the command's absolute path",
             )
             return
 
@@ -135,7 +135,7 @@ def _submitting(config: Config) -> Iterator[Finding]:
     try:
         slurm: Any = CarmeSlurm(config=config)
     except (TraitError, CarmeError):
-        return  # said already
+        return  # reported already
     commands: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
     if slurm.submit_via == "sudo":
         commands |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
@@ -157,6 +157,6 @@ def _images(config: Config) -> Iterator[Finding]:
         if path.startswith("/") and not Path(path).exists():
             yield unknown(
                 "SlurmContainerSpawner.images",
-                f"{path} is not on this machine; whether compute nodes have it cannot be seen from here",
-                f"look on a compute node (ls -d {path}); `carme-hub image` makes images",
+                f"{path} is not on this machine; whether compute nodes have it is not visible from here",
+                f"look on a compute node (ls -d {path}); `carme-hub image` builds images",
             )

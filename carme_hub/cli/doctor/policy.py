@@ -1,4 +1,4 @@
-"""What of the policy endangers starts, or does nothing: one that cannot be read, what it needs of Slurm, booking."""
+"""Faults of the policy: it cannot be read, it needs something that Slurm lacks, or a rule of it limits nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .findings import Finding, advice, unsafe
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Yield why the policy cannot come into force, if it cannot, and what of it does nothing."""
+    """Yield why the policy cannot come into force, and which of its rules limit nothing."""
     wrong = "correct what the message names"
     try:
         policy = _policy(config)
@@ -43,9 +43,7 @@ def _booking(policy: Policy, has_calendar: bool) -> Iterator[Finding]:
         why = f"the policy has {what}, and there is no calendar in which anything can be booked"
         yield advice("CarmeReservations.enabled", False, why, "configure(c, reservations=True)")
     elif past:
-        yield advice(
-            "blackouts", ", ".join(past), "past, so that nothing is kept free by it", "remove it, or correct its year"
-        )
+        yield advice("blackouts", ", ".join(past), "over, so it keeps nothing free", "remove it, or correct its year")
 
 
 def soft_qos(config: Config) -> tuple[str, ...]:

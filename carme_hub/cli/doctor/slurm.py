@@ -1,4 +1,7 @@
-"""What in a Slurm configuration endangers sessions, accounts or secrets. Reading asks Slurm; judging is pure."""
+"""Settings of Slurm that endanger sessions, accounts or secrets.
+
+``read_facts`` asks Slurm; ``check`` is pure. ``carme-hub doctor`` calls both.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ PRIVATE = ("jobs", "usage", "users", "accounts", "reservations")
 
 @dataclass(frozen=True, slots=True)
 class SlurmFacts:
-    """What Slurm said of itself; None where it did not answer.
+    """What Slurm reports of itself; None where it did not answer.
 
     Attributes:
         config: ``scontrol show config``. dbd: the daemon's half of ``sacctmgr show configuration``.
         gres: the GRES of each node. qos: the names of all QOS. gpus: how many there are of each type.
-        licenses: how many there are of each licence.
+        licenses: how many there are of each licence. errors: why a command gave no answer, by the command.
     """
 
     config: Mapping[str, str] | None = None
@@ -93,7 +96,7 @@ def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) 
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return ``Name = value`` lines; Slurm's ``(null)`` is "". The first of a name counts."""
+    """Return ``Name = value`` lines; Slurm's ``(null)`` is "". The first line of a name counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -105,7 +108,7 @@ def parse(text: str) -> dict[str, str]:
 def check(
     facts: SlurmFacts, soft_qos: Sequence[str] = (), licenses: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
-    """Yield what is unsafe in what Slurm said.
+    """Yield the unsafe settings among these facts.
 
     Args:
         soft_qos: the QOS that the policy gives sessions over a soft limit.
@@ -129,7 +132,7 @@ def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
         yield unsafe(
             "SlurmdTimeout",
             f"{timeout} s",
-            "a node out of reach for longer (network, munge) is given up, and its sessions with it",
+            "Slurm gives up a node that is unreachable for longer (network, munge), and its sessions with it",
             f"SlurmdTimeout={SLURMD_TIMEOUT} in slurm.conf",
         )
     age = _number(config.get("MinJobAge", ""))
@@ -137,7 +140,7 @@ def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
         yield unsafe(
             "MinJobAge",
             f"{age} s",
-            "the controller forgets ended jobs before their end is certain, so sessions stay in doubt",
+            "the controller forgets ended jobs before their end is certain, so the state of sessions stays unknown",
             "MinJobAge=300 in slurm.conf",
         )
     if config.get("JobRequeue") == "1":
@@ -196,7 +199,7 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
         yield unsafe(
             "AccountingStorageTRES",
             config.get("AccountingStorageTRES", ""),
-            f"what is not tracked can be neither limited nor charged: {names}",
+            f"Slurm can neither limit nor charge what it does not track: {names}",
             f"add {names} to AccountingStorageTRES in slurm.conf",
         )
     if "task/cgroup" not in config.get("TaskPlugin", ""):
@@ -221,7 +224,7 @@ def _secrets(config: Mapping[str, str]) -> Iterator[Finding]:
         yield unsafe(
             "AccountingStoreFlags",
             flag,
-            "the environment or script of each job is kept in the database, a session's data among them",
+            "the database keeps the environment or script of each job, including the data of sessions",
             f"take {flag} out of AccountingStoreFlags in slurm.conf",
         )
     alternatives = config.get("AuthAltTypes", "")
@@ -230,13 +233,13 @@ def _secrets(config: Mapping[str, str]) -> Iterator[Finding]:
             "DisableRootJobs",
             config.get("DisableRootJobs", "no"),
             "a token for root runs jobs as root on every node",
-            "DisableRootJobs=YES_FLAG in slurm.conf",
+            "DisableRootJobs=YES in slurm.conf",
         )
     if "jwt" in alternatives and "disable_token_creation" not in config.get("AuthAltParameters", ""):
         yield advice(
             "AuthAltParameters",
             "without disable_token_creation",
-            "every user can make tokens of any life span for themselves",
+            "every user can make tokens of any lifetime for themselves",
             "AuthAltParameters=jwt_key=…,disable_token_creation in slurm.conf",
         )
     keys = {"munge's key": "/etc/munge/munge.key", "Slurm's own key": "/etc/slurm/slurm.key"}
@@ -252,9 +255,9 @@ def _key(what: str, key: Path) -> Iterator[Finding]:
     except OSError:
         return
     if mode & 0o077:
-        why, mend = f"{what} can be read by others: whoever has it is everybody, root included", f"chmod 600 {key}"
+        why, mend = f"{what} can be read by others: its holder can act as any user, root included", f"chmod 600 {key}"
     elif os.geteuid() != 0 and os.access(key, os.R_OK):
-        why = f"the hub's user can read {what}: a break-in to the hub is one to the whole cluster"
+        why = f"the hub's user can read {what}: whoever breaks into the hub controls the whole cluster"
         mend = f"chown root {key}, and let the token helper hand out short-lived tokens"
     else:
         return
@@ -309,7 +312,7 @@ def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Findin
             setting,
             ", ".join(licenses),
             f"GPUs that have no licence cannot be booked: {', '.join(left)}",
-            "name one for each type, where they are to be booked",
+            "name one for each type that people may book",
         )
 
 

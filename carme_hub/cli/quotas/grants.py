@@ -1,4 +1,4 @@
-"""``carme-hub quotas grant | transfer | correct``: writes to the ledger. The same ``--key`` writes once."""
+"""``carme-hub quotas grant | transfer | correct``: write to the ledger. The same ``--key`` writes once."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .ledger_access import LedgerAccess, hours, open_ledger, read_amount, read_t
 
 
 class _LedgerWriteApp(ConfiguredApp):
-    """What writes to the ledger."""
+    """A command that writes to the ledger."""
 
-    reason = Unicode("", help="Why; it stands in the statement. Needed.").tag(config=True)
+    reason = Unicode("", help="Why; the statement shows it. Required.").tag(config=True)
     key = Unicode(
         "",
         help="""Idempotency key: a second call with the same key writes nothing. The default is a new one; give one in
         scripts, such as ``--key 2026-10-teaching``.""",
     ).tag(config=True)
-    no_check = Bool(False, help="Do not ask Slurm whether the account exists; needed for one without users.").tag(
+    no_check = Bool(False, help="Do not ask Slurm whether the account exists; required for one without users.").tag(
         config=True
     )
 
@@ -34,29 +34,29 @@ class _LedgerWriteApp(ConfiguredApp):
         **ConfiguredApp.flags,
         "no-check": (
             {"_LedgerWriteApp": {"no_check": True}},
-            "Do not ask Slurm whether the account exists; needed for one without users.",
+            "Do not ask Slurm whether the account exists; required for one without users.",
         ),
     }
 
     def required_reason(self) -> str:
-        """Return the reason; who reads the statement will ask for it."""
+        """Return the reason, which readers of the statement need; raise ``UsageError`` where it is missing."""
         if not self.reason.strip():
-            raise UsageError("say why with --reason")
+            raise UsageError("give a reason with --reason")
         return self.reason.strip()
 
     async def accounts(self, access: LedgerAccess) -> set[str] | None:
-        """Return the accounts that exist."""
+        """Return the accounts that exist in Slurm, None with ``--no-check``."""
         if self.no_check:
             return None
         try:
             return {each.account for each in await access.associations(self)}
         except SlurmError as error:
             raise UsageError(
-                f"Slurm does not say which accounts there are; --no-check does without. {error}"
+                f"Slurm does not answer which accounts exist; --no-check skips this check. {error}"
             ) from error
 
     async def print_balances(self, access: LedgerAccess, entries: list[Entry], message: str) -> int:
-        """Say what stands in the ledger now, and what each account has left."""
+        """Print what was written, and what each account has left."""
         balances = await access.ledger.balances([entry.account for entry in entries])
         if self.as_json:
             written = [
@@ -76,15 +76,15 @@ class GrantApp(_LedgerWriteApp):
 
     name = "carme-hub quotas grant"
     description = """Give an account GPU time: carme-hub quotas grant ACCOUNT AMOUNT --reason "…". The amount is
-    GPU-hours ("100h", "1.5") or has its unit ("90 min"). With --expires it is a credit: what is left of it then is
-    taken back."""
+    GPU-hours ("100h", "1.5") or has its unit ("90 min"). With --expires it is a credit: what is left of it at that time
+    expires."""
     examples = 'carme-hub quotas grant physics 100h --reason "Winter term" --expires 2027-03-31'
 
-    user = Unicode("", help="For whom it is meant, on the statement. The default is the account as a whole.").tag(
+    user = Unicode("", help="The user whom the statement names. The default is the account as a whole.").tag(
         config=True
     )
     expires = Unicode(
-        "", help="Last day (or time) on which it is worth something, in the policy's zone. The default is for ever."
+        "", help="Last day (or time) on which it can be used, in the policy's zone. By default it does not expire."
     ).tag(config=True)
     aliases = {**_LedgerWriteApp.aliases, "user": "GrantApp.user", "expires": "GrantApp.expires"}
 
@@ -103,7 +103,9 @@ class GrantApp(_LedgerWriteApp):
                 accounts=await self.accounts(access),
             )
             until = f" until {access.when(entry.expires)} ({access.zone})" if entry.expires else ""
-            return await self.print_balances(access, [entry], f"granted {hours(entry.amount)} GPU-hours to {account}{until}")
+            return await self.print_balances(
+                access, [entry], f"granted {hours(entry.amount)} GPU-hours to {account}{until}"
+            )
 
 
 class TransferApp(_LedgerWriteApp):
@@ -132,18 +134,18 @@ class TransferApp(_LedgerWriteApp):
 
 
 class CorrectApp(_LedgerWriteApp):
-    """Put a mistake right."""
+    """Correct a mistake."""
 
     name = "carme-hub quotas correct"
-    description = """Put a mistake right: add to an account's balance, or take from it with --take. A grant that was
-    too large is taken back so. carme-hub quotas correct ACCOUNT AMOUNT --reason "…"."""
+    description = """Correct a mistake: add to an account's balance, or take from it with --take, for example after a
+    grant that was too large: carme-hub quotas correct ACCOUNT AMOUNT --reason "…"."""
     examples = 'carme-hub quotas correct physics 900h --take --reason "1000h was meant to be 100h"'
 
-    user = Unicode("", help="Whose statement shows it. The default is nobody's.").tag(config=True)
+    user = Unicode("", help="The user whose statement shows it. The default is none.").tag(config=True)
     used_at = Unicode(
         "",
-        help="""When the use took place that is put right: it counts in the windows of that moment. The default is about
-        the balance, and about no use.""",
+        help="""When the corrected use took place: the correction counts in the windows of that moment. By default it
+        changes the balance and no window.""",
     ).tag(config=True)
     take = Bool(False, help="Take from the balance in place of adding to it.").tag(config=True)
     aliases = {**_LedgerWriteApp.aliases, "user": "CorrectApp.user", "used-at": "CorrectApp.used_at"}
@@ -175,12 +177,12 @@ class CorrectApp(_LedgerWriteApp):
             return await self.print_balances(access, [entry], f"{did} {account}")
 
     def _used_at(self, access: LedgerAccess) -> float:
-        """Return when the use took place; a day is a moment within it."""
+        """Return when the use took place; for a day, a moment within it."""
         if not self.used_at:
             return 0.0
         moment, now = read_time(self.used_at, access.zone), time.time()
         if len(self.used_at) == 10:
             moment = moment_in(date.fromisoformat(self.used_at), access.zone, now)
         if moment > now:
-            raise UsageError(f"{self.used_at} lies in the future; say when the use took place")
+            raise UsageError(f"{self.used_at} is in the future; give the time at which the use took place")
         return moment

@@ -93,7 +93,7 @@ def test_two_runs_at_a_time_have_different_gpus(job: Job) -> None:
 def test_the_first_rank_that_fails_ends_all_and_is_named(job: Job) -> None:
     code = "import os, sys, time\nif os.environ['SLURM_PROCID'] == '2': sys.exit(5)\ntime.sleep(60)"
     began = time.monotonic()
-    status, said = job.ask(f"status, _, run = all_of(4, {code!r})\nreturn status, run.step.said")
+    status, said = job.ask(f"status, _, run = all_of(4, {code!r})\nreturn status, run.step.messages")
     assert status in (5, 137, 143)  # the highest of all: of those that were ended, 128 and the signal
     assert "srun: error: node2: task 2: Exited with exit code 5" in said
     assert time.monotonic() - began < 15
@@ -162,7 +162,7 @@ def test_a_killed_broker_takes_its_ranks_along_and_that_is_said(cluster: Cluster
     try:
         asker = own.asker(
             f"run = ranks(1, {STUBBORN!r})\nrun.until('up', 2)\nprint('up', flush=True)\nrun.end()\n"
-            "print(run.step.said)"
+            "print(run.step.messages)"
         )
         assert asker.stdout is not None
         asker.stdout.readline()
@@ -222,7 +222,7 @@ def test_ranks_of_a_companion_run_there_with_its_gpus_and_end_with_the_session(c
         asked = f"return all_of(2, {code!r}, companion={companion.id!r}, gpus_per_node=1)[:2]"
         assert parent.ask(asked) == [0, [f"0: {companion.job} 1", f"1: {companion.job} 1"]]
         more = f"run = ranks(2, {STUBBORN!r}, companion={companion.id!r})\nrun.until('up', 4)\n"
-        asker = parent.asker(more + "print('up', flush=True); run.end(); print(run.step.said)")
+        asker = parent.asker(more + "print('up', flush=True); run.end(); print(run.step.messages)")
         assert asker.stdout is not None
         asker.stdout.readline()
         assert companion.steps()
