@@ -52,7 +52,7 @@ def check() -> None:
         try:
             found = socket.gethostbyname(name)
         except OSError:
-            found = "nowhere"
+            found = "no address"
     if found != ADDRESS:
         raise SandboxError(
             f"Slurm's daemons listen on the address of their host name, and {name} resolves to {found}. Add a line to "
