@@ -1,8 +1,8 @@
-"""Whether a session would run into a booking or maintenance, and what would not. Pure.
+"""Find bookings and maintenance that keep a session from starting now. Pure.
 
-Slurm starts no job on GPUs that a reservation takes before the job's time limit is over: it would wait until after the
-reservation, though the GPUs are free now. Running jobs keep theirs to the end of their time limits; those inside a
-booking are within what that takes.
+Slurm starts no job on GPUs that a reservation takes before the job's time limit: the job waits until after the
+reservation, although the GPUs are free now. Running jobs keep their GPUs until their time limits; jobs inside a booking
+use GPUs that the booking occupies already. The start form and companions call ``ReservationTimetable.conflict``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .reservations import PROMISED, Kind, Reservation, State
 from .slots import GRACE_SECONDS, runs_inside
 from .slurm_reservations import SlurmReservation
 
-#: How long a job runs of which nobody knows when it ends.
+#: Seconds that a job without a known end is assumed to run.
 _UNLIMITED = 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationConflict:
-    """What is in the way of a session.
+    """What conflicts with a session.
 
     Attributes:
-        longest: minutes for which it could start now; 0 = for none.
-        at: when the GPUs that are free now are taken. everything: then all of the type are booked.
-        causes: what begins then, or has begun, first what takes most.
-        expected: when the whole of it could start, by what is known now; 0 = nobody knows.
+        longest: the longest time limit in minutes with which it could start now; 0 = none.
+        at: when the GPUs that are free now are taken. all_booked: all GPUs of the type are booked then.
+        causes: the reservations that begin then, or have begun, the largest first.
+        expected: when the session could start in full, by what is known now; 0 = unknown.
     """
 
     longest: int
@@ -47,11 +47,11 @@ class ReservationConflict:
 
 
 class Timetable:
-    """What runs and what is promised at one moment, indexed once: all pages of that moment share it.
+    """Running jobs and reservations at one moment, indexed once: all pages of that moment share it.
 
     Args:
-        known: reservations of which those that are promised count. now: UTC epoch seconds.
-        by_hand: what Slurm reserves beside them.
+        known: reservations; only those in ``PROMISED`` states count. now: UTC epoch seconds.
+        by_hand: Slurm's reservations that are not ours.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Timetable:
         there = (*known, *as_reservations(others, cluster.nodes))
         promised = [each for each in there if each.state in PROMISED and each.period.end > self._now]
         self._on_nodes = [each for each in promised if not each.license]
-        #: What is kept by licences is on no nodes; nor are its jobs anywhere but where they run.
+        #: Bookings by licences are on no nodes, and their jobs count only on the nodes they run on.
         self._by_license = [each for each in promised if each.license]
         self._names = {name for each in self._on_nodes for name in each.names()} | {each.name for each in others}
         self._answers: dict[tuple[object, ...], ReservationConflict | None] = {}
@@ -109,7 +109,7 @@ class Timetable:
         possible = [node.name for node in nodes if _could_fit(node, request)]
         expected = self._first_start(self._with_all, possible, type, count, length)
         if not free and expected == self._first_start(self._without_bookings, possible, type, count, length):
-            return None  # others who run are in the way, and no booking makes that longer
+            return None  # running jobs block the session, and no booking makes it wait longer
         at = max((self._free_until(name, type, count, now + length) for name in free), default=now)
         names = {node.name for node in nodes}
         there = [each for each in self._on_nodes if any(place.node in names for place in each.places)]
@@ -124,7 +124,7 @@ class Timetable:
         )
 
     def _license_conflict(self, request: Request) -> ReservationConflict | None:
-        """Return what is in the way by the count of licences; None where nothing is."""
+        """Return the conflict by the count of licences, None if there is none."""
         type, wanted, now, length = request.gpus.type, request.gpus.count, self._now, 60 * request.time_limit
         mine = [each for each in self._by_license if each.need.type == type]
         count = self._license_count(type)
@@ -132,7 +132,7 @@ class Timetable:
             return None
         expected = count.first_start(wanted, now, length)
         if at == now and expected == count.without_bookings().first_start(wanted, now, length):
-            return None  # others who run are in the way, and no booking makes that longer
+            return None  # running jobs block the session, and no booking makes it wait longer
         return ReservationConflict(
             longest=max(0, (at - now - GRACE_SECONDS) // 60),
             at=at,
@@ -142,7 +142,7 @@ class Timetable:
         )
 
     def _license_count(self, type: str) -> LicenseCount:
-        """Return the licence of a type: as many as there are GPUs, and each job outside of bookings has its own."""
+        """Return the licences of a type: one for each GPU; jobs outside of bookings hold their own."""
         inside = {name for each in self._by_license for name in each.names()}
         jobs = (
             job for job in self._cluster.jobs if job.gpus.type == type and job.phase in (Phase.ACTIVE, Phase.ENDING)
@@ -158,16 +158,16 @@ class Timetable:
         )
 
     def _can_stay(self, node: str, type: str, count: int, end: int) -> bool:
-        """Return whether who fits on a node now can stay until an end."""
+        """Return whether a job that fits on a node now can stay there until an end."""
         return node not in self._booking_edges or self._with_all.free_on(node, type, Period(self._now, end)) >= count
 
     def _free_until(self, node: str, type: str, count: int, end: int) -> int:
-        """Return until when a node has room: something begins there then, before an end until which it has not."""
+        """Return the latest start of a booking before ``end`` until which a job that starts now can stay."""
         starts = sorted((start for start, _ in self._booking_edges[node] if self._now < start < end), reverse=True)
         return next((at for at in starts if self._can_stay(node, type, count, at)), self._now)
 
     def _first_start(self, capacity: Capacity, nodes: Iterable[str], type: str, count: int, length: int) -> float:
-        """Return from when on one of the nodes has room for so long, 0 where nobody knows: at once, or after an end."""
+        """Return the first start, now or at an end, from which one node has room for ``length``; 0 = unknown."""
         now, never = self._now, self._now + _UNLIMITED // 2
         best = never
         for node in nodes:
@@ -181,13 +181,13 @@ class Timetable:
     # -- the index ----------------------------------------------------------------------------------------------------
 
     def _inventory(self) -> Iterator[GpuInventory]:
-        """Yield the GPUs of all nodes, and of each node one of nothing: that is taken by who takes the whole node."""
+        """Yield the GPUs of all nodes, and one GPU of type "" per node, which a booking of the whole node occupies."""
         for node in self._cluster.nodes:
             yield GpuInventory(node.name, "", 1)
             yield from (GpuInventory(node.name, type, count) for type, count in node.gpus.items())
 
     def _jobs(self, jobs: Iterable[Job]) -> list[OccupiedGpus]:
-        """Return what jobs outside of all bookings have, until their time limits."""
+        """Return what jobs outside of all bookings occupy until their time limits."""
         now, names = self._now, self._names
         return [
             OccupiedGpus(Period(now, max(int(job.end) or now + _UNLIMITED, now + 1)), node, job.gpus.type, count)
@@ -219,7 +219,7 @@ class Timetable:
 
     @cached_property
     def _booking_edges(self) -> dict[str, list[tuple[int, int]]]:
-        """When what is booked begins and ends, by node."""
+        """Start and end of each booking, by node."""
         found: dict[str, list[tuple[int, int]]] = {}
         for each in self._booked:
             found.setdefault(each.node, []).append((each.period.start, each.period.end))
@@ -227,7 +227,7 @@ class Timetable:
 
     @cached_property
     def _job_ends(self) -> dict[str, list[int]]:
-        """When running jobs end, by node."""
+        """The ends of running jobs, by node."""
         found: dict[str, list[int]] = {}
         for each in self._running:
             found.setdefault(each.node, []).append(each.period.end)
@@ -235,9 +235,9 @@ class Timetable:
 
 
 def as_reservations(by_hand: Iterable[SlurmReservation], nodes: Iterable[Node]) -> tuple[Reservation, ...]:
-    """Return reservations that were made in Slurm by hand as ones that nobody owns, with what each takes of its nodes.
+    """Return manual reservations of Slurm as reservations without an owner, with what each occupies on its nodes.
 
-    Those that take no GPUs are left out. A maintenance window bears its name in Slurm, others bear none.
+    Reservations without GPUs are left out. The title of a maintenance window is its name in Slurm; others have none.
     """
     there = {node.name: node for node in nodes}
     found = []
@@ -260,14 +260,14 @@ def _place(occupied: OccupiedGpus, node: Node) -> Place:
 
 
 def _could_fit(node: Node, request: Request) -> bool:
-    """Return whether a node that can be used now has room for it once it is empty."""
+    """Return whether a usable node could take the request while it is empty."""
     gpus = request.gpus
     enough = node.cpus >= request.cpus and node.memory_mib >= request.memory_mib
     return node.usable and enough and (not gpus or node.gpus.get(gpus.type, 0) >= gpus.count)
 
 
 def _causes(known: Iterable[Reservation], type: str, at: int) -> tuple[Reservation, ...]:
-    """Return what takes these GPUs at a moment: what begins just then, else what has begun."""
+    """Return the reservations that take these GPUs at a moment: those that begin then, else those that have begun."""
     there = [each for each in known if each.period.start <= at < each.period.end and _takes(each, type)]
     beginning = [each for each in there if each.period.start == at]
     return tuple(sorted(beginning or there, key=lambda each: (each.kind is Kind.BOOKING, -each.gpus, each.id)))

@@ -1,6 +1,6 @@
-"""The decision whether a request is granted by the quotas that apply. Pure.
+"""Decide whether the quotas that apply grant a request. Pure.
 
-All rules that apply must hold. ``decide`` is the one function behind admission, the form and the replay of a policy.
+All rules that apply must hold. Admission, the form, and the replay of a policy call ``decide``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from . import messages as sentences
 from .rules import DAY, NO_USAGE, AppliedQuota, Check, Facts, QuotaRequest, allowed, checks, recent_starts
 
-#: The step and the least in which a smaller request is looked for, in seconds.
+#: The step and the minimum of the search for a smaller request, in seconds.
 STEP = 900
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One rule that does not hold: its id, the sentence for the user, and when it will hold again (0 = unknown)."""
+    """One rule that does not hold: its id, the sentence for the user, and when it holds again (0 = unknown)."""
 
     quota: str
     reason: str
@@ -27,14 +27,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What came out.
+    """The result of ``decide``.
 
     Attributes:
         refusals: the rules that do not hold, the tightest first; empty = granted.
-        warnings: sentences about soft limits. qos: the QOS that a soft limit asks for, "" for none.
-        largest: the largest request that would be granted now: what was asked where it is granted; otherwise of the
-            same GPU type, with no more GPUs and no more time (in quarters of an hour, or all that was asked), the one
-            with the most GPUs × time, and among equals the one with the most GPUs. None when none would.
+        warnings: sentences about soft limits. qos: the QOS of an exceeded soft limit, "" for none.
+        largest: the largest request that is granted now: the request itself if it is granted; otherwise one of the
+            same GPU type with at most as many GPUs and as much time (in quarters of an hour, or all of it), namely the
+            one with the most GPUs × time, and among equals the one with the most GPUs. None if there is none.
     """
 
     refusals: tuple[Refusal, ...] = ()
@@ -49,7 +49,7 @@ class Decision:
 
     @property
     def message(self) -> str:
-        """Return what is said to the user: the sentence of the tightest rule; "" where it is granted."""
+        """Return the message for the user: the sentence of the tightest rule; "" if the request is granted."""
         return self.refusals[0].message if self.refusals else ""
 
 
@@ -57,8 +57,8 @@ def decide(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts,
     """Decide on a request.
 
     Args:
-        applied: the rules about who asks and the account, from ``applying``.
-        facts: use by rule and subject; what is not there has no use, an account that is not there has nothing left.
+        applied: the rules for the user and the account, from ``applicable``.
+        facts: usage by rule and subject; missing subjects have no usage, missing accounts have nothing left.
         zone: IANA zone for the times in the sentences.
     """
     broken = [check for check in checks(applied, request, facts) if not check.holds]
@@ -68,7 +68,7 @@ def decide(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts,
     times = {id(check): _possible_at(check, facts) for check in broken}
     broken.sort(key=lambda check: (check.allowed_part, -(times[id(check)] or float("inf"))))
     largest = _largest(applied, request, facts)
-    # What is said is when everything can be possible again, not only the rule that is named.
+    # The message says when all rules can hold again, not only the rule that it names.
     when = max(times.values()) if all(times.values()) else 0.0
     hint = sentences.outlook(when, largest, facts.now, zone)
     refusals = tuple(
@@ -83,7 +83,7 @@ def decide(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts,
 def _soft(
     applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts, zone: str
 ) -> tuple[tuple[str, ...], str]:
-    """Return the warnings about GPU time, and the QOS of the first soft limit that this goes over."""
+    """Return the warnings about GPU time, and the QOS of the first soft limit that the request exceeds."""
     warnings, qos = [], ""
     for one in applied:
         limit = one.quota.gpu_time
@@ -100,7 +100,7 @@ def _soft(
 
 
 def _possible_at(check: Check, facts: Facts) -> float:
-    """Return when a limit can hold again for the same request by what is known now; 0 = unknown or never."""
+    """Return when a limit can hold again for the same request, by what is known now; 0 = unknown or never."""
     use = facts.use.get((check.rule.quota.id, check.rule.subject), NO_USAGE)
     if check.requested > check.limit:
         return 0.0
@@ -124,7 +124,7 @@ def _possible_at(check: Check, facts: Facts) -> float:
 
 
 def _largest(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts) -> QuotaRequest | None:
-    """Search GPU counts from the most down, until fewer cannot come to more GPUs × time."""
+    """Search GPU counts from the largest down, until fewer GPUs cannot give more GPUs × time."""
     best: QuotaRequest | None = None
     least = (
         request.gpus.count if request.already_held else min(1, request.gpus.count)
@@ -140,7 +140,7 @@ def _largest(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Fact
 
 
 def _longest(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts) -> QuotaRequest | None:
-    """Return the request with the longest time that is granted, by halving: whatever is granted is so for less time."""
+    """Return the request with the longest granted time, by bisection: a granted request is granted for less time."""
     found, low, high = None, 1, max(1, -(-request.seconds // STEP))
     while low <= high:
         middle = (low + high) // 2

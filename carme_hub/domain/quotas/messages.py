@@ -1,4 +1,4 @@
-"""What a quota says to the user, in plain words. Pure."""
+"""Messages for users about quotas: refusals, warnings, and what is possible. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from carme_hub.domain.wording import day, duration, gpu_hours, hours, moment
 from .rules import AppliedQuota, Check, Quota, QuotaRequest
 
 _EACH = {"day": "a day", "week": "a week", "month": "a calendar month", "total": "in total"}
-#: Parts of a limit, in percent, from which people are told.
+#: Percentages of a limit at which users are notified.
 THRESHOLDS = (100, 90, 75)
 
 
 def subject(rule: AppliedQuota) -> str:
-    """Return whom a rule is about, at the beginning of a sentence."""
+    """Return the subject of a rule as the beginning of a sentence."""
     quota, who = rule.quota, rule.quota.who.value
     if who in ("user", "account") or quota.together:
         return f"{who.capitalize()} {rule.subject}"
@@ -27,7 +27,7 @@ def subject(rule: AppliedQuota) -> str:
 
 
 def window(quota: Quota, zone: str) -> str:
-    """Return over which time a limit is: "a week", "in any 30 days", "from 1 October 2026 to 31 March 2027"."""
+    """Return the window of a limit: "a week", "in any 30 days", "from 1 October 2026 to 31 March 2027"."""
     if quota.window.value == "rolling":
         return f"in any {quota.days} days" if quota.days != 1 else "in any 24 hours"
     if quota.window.value == "term":
@@ -38,7 +38,7 @@ def window(quota: Quota, zone: str) -> str:
 
 
 def refusal(check: Check, request: QuotaRequest, zone: str) -> str:
-    """Return the sentence about one limit that does not hold: subject, limit, use, and what is asked."""
+    """Return the sentence about one limit that does not hold: subject, limit, usage, and request."""
     who, limit, used, requested = subject(check.rule), check.limit, check.used, check.requested
     priced = "" if request.factor == 1000 or request.other_rate else f" at a price factor of {request.factor / 1000:g}"
     more = " more" if request.already_held else ""
@@ -74,7 +74,7 @@ def refusal(check: Check, request: QuotaRequest, zone: str) -> str:
 
 
 def outlook(when: float, largest: QuotaRequest | None, now: float, zone: str) -> str:
-    """Return what follows a refusal: when the same is possible again (0 = not known), and what would be granted now."""
+    """Return the end of a refusal: when the request is possible again (0 = unknown), and what is granted now."""
     smaller = "" if largest is None else f"at most {request_text(largest)}"
     if when:
         other = f", or with {smaller} now." if smaller else ". Nothing smaller would be granted now."
@@ -85,17 +85,17 @@ def outlook(when: float, largest: QuotaRequest | None, now: float, zone: str) ->
 
 
 def request_text(request: QuotaRequest) -> str:
-    """Return what is asked as "2 × a100 for 1 h 30 min"."""
+    """Return a request as "2 × a100 for 1 h 30 min"."""
     return f"{request.gpus} for {duration(request.seconds)}{' more' if request.already_held else ''}"
 
 
 def threshold(total: int, limit: int) -> int:
-    """Return the highest of ``MARKS`` that so much of a limit reaches, in percent, or 0."""
+    """Return the highest of ``THRESHOLDS`` that a total reaches, in percent, or 0."""
     return next((m for m in THRESHOLDS if limit > 0 and 100 * total >= m * limit), 0)
 
 
 def near_limit(rule: AppliedQuota, share: int, zone: str) -> str:
-    """Return the warning about a limit that is nearly reached."""
+    """Return the warning about a limit that is reached or nearly reached."""
     limit = rule.quota.gpu_time or 0
     least = "at least " if share < THRESHOLDS[0] else ""
     return (
@@ -104,7 +104,7 @@ def near_limit(rule: AppliedQuota, share: int, zone: str) -> str:
 
 
 def over_limit(rule: AppliedQuota, used: int, request: QuotaRequest, zone: str, qos: str) -> str:
-    """Return the warning about a soft limit that this goes over; ``qos`` is what the rule brings, "" for nothing."""
+    """Return the warning about a soft limit that the request exceeds; ``qos``: the QOS that it gets, "" for none."""
     limit = rule.quota.gpu_time or 0
     slower = f" It runs with QOS {qos}." if qos else ""
     return (

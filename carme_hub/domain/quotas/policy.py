@@ -1,8 +1,8 @@
-"""A site's policy: its quotas, refunds, money and blackouts, read from plain data and written back as such. Pure.
+"""A site's policy (quotas, refunds, currency and blackouts), parsed from plain data and written back. Pure.
 
-The data come from a YAML file, from a setting, or from the history of the administrator's page; they are lists, dicts,
-texts and numbers. Nothing is ignored: whatever is not understood is a ``ConfigError`` that begins with its place.
-docs/reference/policies.md has every key.
+The data come from a YAML file, from a setting, or from the history on the administrator's page; they are lists, dicts,
+texts and numbers. Nothing is ignored: an unknown key or invalid value is a ``ConfigError`` that begins with its
+location. docs/reference/policies.md describes every key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .booking_rules import Blackout
 from .policy_values import wrong
 from .rules import AppliedQuota, Quota, Who, Window
 
-#: Why GPU time is given back without anybody asking.
+#: Reasons for automatic refunds of GPU time.
 REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
 _POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
 _WHO_KEYS = tuple(who.value for who in Who)
@@ -39,13 +39,13 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a site decided.
+    """A parsed policy.
 
     Attributes:
-        quotas: in the file's order. refunds: those of ``REFUNDS`` that it names, None where it says nothing of them.
+        quotas: in the file's order. refunds: the named ones of ``REFUNDS``, None if the policy does not set them.
         zone: IANA zone in which days, weeks and months begin. currency: ISO 4217 code for reports.
-        blackouts: the times in which nothing can be booked.
-        otherwise: what is refunded where the policy says nothing; the site's settings, and so no part of the policy.
+        blackouts: the periods in which nothing can be booked.
+        default_refunds: the refunds of a policy that does not set them; from the site's settings, not the policy.
     """
 
     quotas: tuple[Quota, ...] = ()
@@ -57,13 +57,13 @@ class Policy:
 
     @property
     def refunded(self) -> tuple[str, ...]:
-        """Return for what GPU time is given back: what the policy says, or else what the site's settings say."""
+        """Return the reasons for refunds: those of the policy, or else those of the site's settings."""
         return self.default_refunds if self.refunds is None else self.refunds
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What somebody may do besides starting sessions, and their priority; the defaults are for who has no rule."""
+    """What a user may do besides starting sessions, and the priority; the defaults are for users without rules."""
 
     may_extend: bool = True
     may_book: bool = True
@@ -72,7 +72,7 @@ class Permissions:
 
 
 def permissions(applied: Iterable[AppliedQuota], now: float) -> Permissions:
-    """Return what the rules in force come to: one False wins over every True, and the highest priority counts."""
+    """Return the permissions by the rules in force: False wins over True, and the highest priority counts."""
     rules = [one.quota for one in applied if one.quota.in_force(now)]
     none = Permissions()
 
@@ -89,16 +89,16 @@ def permissions(applied: Iterable[AppliedQuota], now: float) -> Permissions:
 
 
 def nice_of(quotas: Iterable[Quota], priority: int) -> int:
-    """Return sbatch's ``--nice`` for a priority: how far it is below the highest that any rule names.
+    """Return sbatch's ``--nice`` for a priority: the difference to the highest priority of any rule.
 
-    Slurm lets ordinary users lower a job's priority and never raise it, so the highest is 0 and all others are nice.
+    Slurm lets ordinary users only lower a job's priority, so the highest priority is nice 0.
     """
     named = (quota.priority for quota in quotas if quota.priority is not None)
     return max(0, max(named, default=0) - priority)
 
 
 def owners_approve(quotas: Iterable[Quota], account: str, now: float) -> int:
-    """Return what an account's owners may approve in a calendar month, in milli-GPU-seconds; without a rule nothing."""
+    """Return what an account's owners may approve per calendar month in milli-GPU-seconds; 0 without a rule."""
     said = (
         rule.owners_approve
         for rule in quotas
@@ -108,10 +108,10 @@ def owners_approve(quotas: Iterable[Quota], account: str, now: float) -> int:
 
 
 def parse_policy(document: Mapping[str, object]) -> Policy:
-    """Return the policy that a document says.
+    """Return the policy of a document.
 
     Raises:
-        ConfigError: a key is unknown, a value cannot be understood, or two things contradict each other.
+        ConfigError: a key is unknown, a value is invalid, or two values contradict each other.
     """
     data = values.mapping(document, "policy", _POLICY_KEYS)
     zone = _zone(data.get("zone", "UTC"))
@@ -128,7 +128,7 @@ def parse_policy(document: Mapping[str, object]) -> Policy:
     refunds = values.items(data["refunds"], "refunds") if "refunds" in data else None
     for n, name in enumerate(refunds or ()):
         if name not in REFUNDS:
-            raise wrong(f"refunds[{n}]", f"{name!r} is no refund. {values.near(name, REFUNDS)}")
+            raise wrong(f"refunds[{n}]", f"{name!r} is not a refund. {values.near(name, REFUNDS)}")
     named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
     blackouts = values.items(data.get("blackouts", []), "blackouts")
     times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
@@ -136,7 +136,7 @@ def parse_policy(document: Mapping[str, object]) -> Policy:
 
 
 def dump_policy(policy: Policy) -> dict[str, object]:
-    """Return the document that ``parse_policy`` reads as this policy; JSON and YAML can write it."""
+    """Return the document that ``parse_policy`` reads as this policy; it can be written as JSON or YAML."""
     times = [booking.write_blackout(each, policy.zone) for each in policy.blackouts]
     return {
         "zone": policy.zone,
@@ -188,7 +188,7 @@ def _quota(entry: object, where: str, zone: str) -> Quota:
         raise wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
     subjects = [key for key in _WHO_KEYS if key in data]
     if len(subjects) != 1:
-        raise wrong(where, f"say whom it is about with one of {', '.join(_WHO_KEYS)}, such as group: students")
+        raise wrong(where, f"set the subject with one of {', '.join(_WHO_KEYS)}, such as group: students")
     (who,) = subjects
     if not any(key in data for key in _LIMITS):
         raise wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
@@ -235,12 +235,12 @@ def _window(data: Mapping[str, object], where: str, zone: str) -> tuple[Window, 
     names = [window.value for window in Window]
     if "window" not in data:
         if "gpu_time" in data:
-            raise wrong(f"{where}.window", f"say over which time gpu_time is counted: {', '.join(names)}")
+            raise wrong(f"{where}.window", f"set the window in which gpu_time is counted: {', '.join(names)}")
         word = Window.TOTAL.value
     else:
         word = str(data["window"])
         if word not in names:
-            raise wrong(f"{where}.window", f"{data['window']!r} is no window. {values.near(word, names)}")
+            raise wrong(f"{where}.window", f"{data['window']!r} is not a window. {values.near(word, names)}")
         if "gpu_time" not in data and word != Window.TERM.value:
             raise wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
     needed = {Window.ROLLING.value: ("days",), Window.TERM.value: ("start", "end")}.get(word, ())
@@ -268,9 +268,9 @@ def _zone(value: object) -> str:
             return ZoneInfo(value).key
     near = difflib.get_close_matches(str(value), sorted(available_timezones()), 1)
     hint = f"Did you mean {near[0]}?" if near else "Zones are named like Europe/Berlin."
-    raise wrong("zone", f"{value!r} is no time zone. {hint}")
+    raise wrong("zone", f"{value!r} is not a time zone. {hint}")
 
 
 def _qos(value: object, where: str) -> str:
-    """Return the name of a QOS as Slurm keeps it, in lower case: what Slurm has is compared with it."""
+    """Return the name of a QOS in lower case, as Slurm stores it, so that the names can be compared."""
     return values.text(value, where, _NAME, "the name of a QOS").lower()

@@ -1,4 +1,4 @@
-"""What a policy says of booking: the ``booking`` of a quota, and blackouts. Read and written as plain data. Pure."""
+"""Parse and write the parts of a policy about booking: the ``booking`` of a quota, and blackouts. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REASON = re.compile(r"\S[^\n]{0,254}")
 
 
 def read_rule(value: object, where: str) -> BookingRule:
-    """Return what a quota's ``booking`` says."""
+    """Return the rule of a quota's ``booking``."""
     data = values.mapping(value, where, RULE_KEYS)
     if not data:
         raise wrong(where, f"it limits nothing; known limits are {', '.join(RULE_KEYS)}")
@@ -50,7 +50,7 @@ def write_rule(rule: BookingRule) -> dict[str, object]:
 
 
 def read_blackout(value: object, where: str, zone: str) -> Blackout:
-    """Return a time in which nothing can be booked; an end that is a date is within it."""
+    """Return a period in which nothing can be booked; an end that is a date is included."""
     data = values.mapping(value, where, BLACKOUT_KEYS)
     for key in BLACKOUT_KEYS:
         if key not in data:

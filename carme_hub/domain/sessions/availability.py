@@ -1,8 +1,9 @@
-"""What is free now, when a choice would start, and the smaller choice that would start sooner, from one look.
+"""Availability from one snapshot: what is free, when a request would start, and a smaller request that starts sooner.
 
-Truth first: "starts now" is said only when a node fits the choice and no other job waits for the same GPUs. An
-expected start is the moment by which running jobs must have given back enough, by their own time limits; with jobs
-ahead it is only the earliest moment, and is said so. Where Slurm did not answer, the sentences speak of the past.
+The start form and companions show it. "starts now" is shown only if a node fits the request and no other job waits for
+the same GPUs. An expected start is the moment by which running jobs must have freed enough by their time limits; with
+jobs ahead it is only the earliest moment, and the sentence says so. If Slurm does not answer, the sentences name the
+time of the last answer. Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from carme_hub.domain.cluster.resources import Gpus, Node
 from .profile import Limit, Profile
 from .session import Request
 
-#: Reasons of waiting jobs that are in line; held or dependent jobs are not ahead of anybody.
+#: Reasons of waiting jobs that compete; held or dependent jobs are not ahead of anybody.
 _IN_QUEUE = frozenset({"", "None", "Resources", "Priority"})
 
 
 @dataclass(frozen=True, slots=True)
 class TypeCount:
-    """GPUs of one type: all, free now, and on nodes where nothing can start."""
+    """GPUs of one type: total, free now, and on nodes where nothing can start."""
 
     total: int = 0
     free: int = 0
@@ -40,15 +41,15 @@ class PartitionNodes:
     cpus: TypeCount
 
     def largest(self, type: str, cpus: int, memory_mib: int) -> int:
-        """Return the most GPUs of a type that one node can give now beside these CPUs and this memory."""
+        """Return the most GPUs of a type that one node can give now together with these CPUs and this memory."""
         return max((n.free_gpus(type) for n in self.nodes if n.fits(Gpus(), cpus, memory_mib)), default=0)
 
     def fits(self, request: Request) -> bool:
-        """Return whether one node could take this now."""
+        """Return whether the request fits on one node now."""
         return any(n.fits(request.gpus, request.cpus, request.memory_mib) for n in self.nodes)
 
     def could_fit(self, request: Request) -> bool:
-        """Return whether one node could take this if it were empty."""
+        """Return whether the request fits on one node that is empty."""
         gpus = request.gpus
         return any(
             n.cpus >= request.cpus
@@ -59,12 +60,12 @@ class PartitionNodes:
 
 
 class Cluster:
-    """One look at nodes and jobs. All pages of that moment share it, and what is worked out from it.
+    """A snapshot of nodes and jobs. All pages of that moment share it and its derived values.
 
     Args:
-        seen: when the nodes were seen, UTC epoch seconds; 0 = never yet.
-        silent_since: since when Slurm has not answered; 0 = it does.
-        queue: what does not fit now waits by itself. One box without Slurm has no queue.
+        seen: when the nodes were seen, UTC epoch seconds; 0 = never.
+        silent_since: since when Slurm has not answered; 0 = it answers.
+        queue: a request that does not fit now waits. A single machine without Slurm has no queue.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Cluster:
         return self._by_partition[partition]
 
     def waiting(self, request: Request) -> int:
-        """Return how many jobs are in line for the same kind of thing in the same partition."""
+        """Return how many jobs wait for the same GPU type in the same partition."""
         partitions = ("", *request.partition.split(","))
         return sum(
             count
@@ -108,17 +109,17 @@ class Cluster:
 
     @cached_property
     def _queue_counts(self) -> Counter[tuple[str, str]]:
-        """How many jobs are in line, by type and partition: a form asks this for each of its choices."""
+        """The number of waiting jobs by type and partition: a form needs it for each of its choices."""
         waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_QUEUE)
         return Counter((job.gpus.type, job.partition) for job in waiting)
 
     @cached_property
     def booked(self) -> tuple[Job, ...]:
-        """The jobs that ask for a reservation or run in one."""
+        """The jobs that request a reservation or run in one."""
         return tuple(job for job in self.jobs if job.reservation)
 
     def ends(self, type: str) -> Mapping[str, list[tuple[float, int]]]:
-        """Return when running jobs end and how many GPUs of a type each gives back, by node."""
+        """Return when running jobs end and how many GPUs of a type each frees, by node."""
         if type not in self._ends:
             found: dict[str, list[tuple[float, int]]] = {}
             for job in self._holding:
@@ -150,13 +151,13 @@ def _index(nodes: list[Node]) -> PartitionNodes:
 
 @dataclass(frozen=True, slots=True)
 class StartEstimate:
-    """When a choice would start.
+    """When a request would start.
 
     Attributes:
-        count: of the GPU type asked for, or of CPUs where no GPU is.
-        fits: one node could take it now. possible: one node could take it at all.
+        count: of the requested GPU type, or of CPUs without GPUs.
+        fits: it fits on one node now. possible: it fits on one node at all.
         largest: the most GPUs of the type that would start now on one node.
-        ahead: jobs in line for the same. expected: UTC epoch seconds, 0 = nobody knows.
+        ahead: jobs that wait for the same. expected: UTC epoch seconds, 0 = unknown.
     """
 
     count: TypeCount
@@ -168,20 +169,20 @@ class StartEstimate:
 
     @property
     def starts_now(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether it fits and no job is ahead."""
         return self.fits and not self.ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A smaller choice that would start sooner: the user options to change, and what it is."""
+    """A smaller request that would start sooner: the user options to change, and a description."""
 
     options: Mapping[str, str | int] = field(default_factory=dict)
     what: str = ""
 
 
 def estimate_start(cluster: Cluster, request: Request, now: float) -> StartEstimate:
-    """Return when this request would start, as far as one look can tell."""
+    """Return when this request would start, as far as one snapshot can tell."""
     partition_nodes = cluster.partition_nodes(request.partition)
     gpus = request.gpus
     fits = partition_nodes.fits(request)
@@ -196,7 +197,7 @@ def estimate_start(cluster: Cluster, request: Request, now: float) -> StartEstim
 
 
 def _expected_start(cluster: Cluster, partition_nodes: PartitionNodes, request: Request, now: float) -> float:
-    """Return by when one node will have given back enough GPUs, or 0 where that cannot be known."""
+    """Return when one node will have enough free GPUs, 0 if unknown."""
     gpus = request.gpus
     if not gpus:
         return 0.0
@@ -222,11 +223,11 @@ def sentence(
     *,
     virtual: bool = False,
 ) -> str:
-    """Say it in one line.
+    """Return the estimate as one sentence.
 
     Args:
-        clock: turns UTC epoch seconds into a time as people read it.
-        virtual: the GPUs are a sandbox's make-believe ones, and are labelled so.
+        clock: formats UTC epoch seconds for people.
+        virtual: the GPUs are virtual GPUs of the sandbox, and are labelled as such.
     """
     gpus = request.gpus
     what = f"virtual {gpus.type}" if gpus and virtual else gpus.type or "CPUs"
@@ -285,9 +286,9 @@ def _size(request: Request) -> str:
 def suggest_smaller(
     cluster: Cluster, profile: Profile, request: Request, *, virtual: bool = False
 ) -> Suggestion | None:
-    """Return a smaller choice from the same profile that one node could take now, or None.
+    """Return a smaller request from the same profile that fits on one node now, or None.
 
-    Tried in this order: the same GPUs with less beside them, fewer GPUs of the same type, another type.
+    The order: the same GPUs with fewer CPUs and less memory, fewer GPUs of the same type, another type.
     """
     if not cluster.known or cluster.silent_since:
         return None
@@ -314,7 +315,7 @@ def suggest_smaller(
 
 
 def _sizes(profile: Profile, request: Request, settled: set[str]) -> list[tuple[int, int]]:
-    """Return CPUs and MiB from what was asked down to the least, without doubles."""
+    """Return (CPUs, MiB) from the request down to the minimum, without duplicates."""
     asked = (request.cpus, request.memory_mib)
     cpus = asked[0] if "cpus" in settled else min(asked[0], profile.cpus.default)
     memory = asked[1] if "memory_gib" in settled else min(asked[1], 1024 * profile.memory_gib.default)

@@ -1,8 +1,8 @@
-"""A companion: more nodes for a session that runs, as a job of their own. What may be asked for, and when it starts.
+"""Companions: more nodes for a running session, as a job of their own. What may be requested, and when it starts. Pure.
 
-Slurm cannot grow a job that has GPUs, so a session that needs more gets a second job beside it. It is for the same
-user, account, partition, image and reservation, and ends with its session. The limits of the profile hold on each of
-its nodes. Pure.
+Slurm cannot expand a job that has GPUs, so a session that needs more gets a second job. It has the same user, account,
+partition, image and reservation, and ends with its session. The limits of the profile apply to each of its nodes.
+``carme_hub.spawners.companions`` calls this.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .session import Request
 
 
 class NoCompanion(Refused):
-    """This session cannot have these nodes beside it."""
+    """The session cannot have such a companion."""
 
     reason = "companion-not-allowed"
 
 
 @dataclass(frozen=True, slots=True)
 class CompanionRequest:
-    """What is asked for beside a session.
+    """A request for a companion.
 
     Attributes:
-        gpus: in all, the same number on each node. cpus, memory_mib: on each node; 0 = as the session has.
-        minutes: 0 = for the rest of the session's time. name: what it is for, in a word.
+        gpus: in total, the same number on each node. cpus, memory_mib: on each node; 0 = like the session.
+        minutes: 0 = for the rest of the session's time. name: a short purpose.
     """
 
     nodes: int = 1
@@ -43,10 +43,10 @@ class CompanionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompanionStart:
-    """When a companion would start: in words, whether that is now, and the expected time (0 = nobody knows).
+    """When a companion would start: as text, whether that is now, and the expected time (0 = unknown).
 
     Attributes:
-        never: no nodes of the partition could ever take it.
+        never: the nodes of the partition can never take it.
     """
 
     text: str
@@ -58,15 +58,15 @@ class CompanionStart:
 def request_for(
     companion: CompanionRequest, parent: Request, profile: Profile, *, minutes_left: int, most_nodes: int
 ) -> Request:
-    """Return what a wish asks of the cluster: what differs from the session that it is for.
+    """Return the request for a companion: the session's request with changed resources.
 
-    CPUs and memory are what the profile gives that is at least as much as was asked for.
+    CPUs and memory are rounded up to what the profile allows.
 
     Args:
-        minutes_left: of the session's time. most_nodes: of one companion.
+        minutes_left: of the session's time. most_nodes: limit for one companion.
 
     Raises:
-        NoCompanion: naming the limit.
+        NoCompanion: the companion is not allowed; the message names the limit.
     """
     if not 1 <= companion.nodes <= most_nodes:
         raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {companion.nodes}.")
@@ -108,7 +108,7 @@ def _gpus(companion: CompanionRequest, parent: Request, profile: Profile) -> Gpu
 
 
 def _at_least(profile: Profile, limit: Limit, wanted: int, unit: str) -> int:
-    """Return the least that a limit allows and that is enough."""
+    """Return the smallest allowed number that is at least ``wanted``."""
     if limit.choices:
         enough = [choice for choice in limit.choices if choice >= wanted]
         if enough:
@@ -129,11 +129,11 @@ def _range(limit: Limit, most: int) -> str:
 def companion_start(
     cluster: Cluster, request: Request, now: float, clock: Callable[[float], str], *, virtual: bool = False
 ) -> CompanionStart:
-    """Return when nodes for a request would be there, as far as one look can tell.
+    """Return when the nodes for a request would be available, as far as one snapshot can tell.
 
     Args:
-        clock: turns UTC epoch seconds into a time as people read it.
-        virtual: the GPUs are a sandbox's make-believe ones, and are labelled so.
+        clock: formats UTC epoch seconds for people.
+        virtual: the GPUs are virtual GPUs of the sandbox, and are labelled as such.
     """
     one = request.on_one_node()
     if request.nodes == 1 or not cluster.known or cluster.silent_since:
@@ -159,7 +159,7 @@ def companion_start(
         if not ahead:
             return CompanionStart(f"{start}; starts now", now=True, expected=now)
         return CompanionStart(f"{start}; others are in line for the same, so it may wait a little", expected=now)
-    # By then so many of them will have given back enough; of a node of which nobody knows, nothing is counted.
+    # By then enough nodes will have freed their GPUs; nodes without a known time do not count.
     ends = sorted(seen.expected for seen in each if seen.expected)
     if len(ends) < request.nodes:
         return CompanionStart(f"{start}; it will wait in the queue")
@@ -170,7 +170,7 @@ def companion_start(
 
 
 def _only(cluster: Cluster, node: str) -> Cluster:
-    """Return the cluster as if it had one node."""
+    """Return the cluster reduced to one node."""
     jobs = [job for job in cluster.jobs if node in job.nodes]
     return Cluster([each for each in cluster.nodes if each.name == node], jobs, seen=cluster.seen)
 
@@ -188,7 +188,7 @@ def _size(request: Request, virtual: bool) -> str:
 
 
 def describe_companion(request: Request, *, virtual: bool = False) -> str:
-    """Return what a companion is, in words: ``2 nodes more for training, 4 × a100``."""
+    """Return a description of a companion: ``2 nodes more for training, 4 × a100``."""
     nodes = "1 node more" if request.nodes == 1 else f"{request.nodes} nodes more"
     what = f" for {request.purpose}" if request.purpose else ""
     gpus = f", {request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""

@@ -1,8 +1,8 @@
-"""Who is offered which profile, and what user options come to: one check for form, REST, links and the command.
+"""Check user options against the offered profiles: one check for form, REST, links and ``carme-hub``. Pure.
 
-A choice is examined as a whole, so that a form can show every problem at its field; ``choose`` raises them as one
+``examine`` checks all options, so that a form can show each problem at its field; ``choose`` raises them as one
 refusal. Values are whole numbers or exact names: ``2`` and ``"2"`` are the same, ``2.0``, ``true``, ``" 2"`` and
-``"1e1"`` are not numbers. What nobody said takes the profile's default. An unknown option is an error, so that a
+``"1e1"`` are not numbers. A missing option gets the profile's default. An unknown option is an error, so that a
 misspelt limit never means "no limit".
 """
 
@@ -37,11 +37,11 @@ _FOLDER_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a choice.
+    """One problem with the user options.
 
     Attributes:
-        field: the user option it belongs to.
-        about_account: no account may be charged, as opposed to a value outside the profile.
+        field: the user option.
+        about_account: no account may be charged; False for a value that the profile does not allow.
     """
 
     field: str
@@ -50,7 +50,7 @@ class Problem:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number from 0 to 999999999 written as a number or a text, or None. Never guesses."""
+    """Return a whole number from 0 to 999999999 given as a number or a text, or None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -66,7 +66,7 @@ def offered_profiles(
     """Return the profiles that a user of these groups and Slurm accounts may choose.
 
     Args:
-        accounts: the user's accounts, the default one first; None = the site keeps no accounts.
+        accounts: the user's accounts, the default one first; None = the site has no accounts.
     """
     member = set(groups)
     return tuple(
@@ -77,7 +77,7 @@ def offered_profiles(
 
 
 def default_profile(profiles: Sequence[Profile]) -> Profile | None:
-    """Return the profile that is taken when nobody names one: the one marked so, or the first."""
+    """Return the default profile: the one marked as default, or the first."""
     return next((p for p in profiles if p.default), profiles[0] if profiles else None)
 
 
@@ -89,23 +89,23 @@ def choose(
     images: Sequence[str],
     reservations: Collection[str] = (),
 ) -> Request:
-    """Return the request that these user options come to.
+    """Return the request of these user options.
 
     Args:
         profiles: those offered to the user (see ``offered_profiles``).
-        accounts: the user's Slurm accounts, the default one first; None = the site keeps no accounts.
+        accounts: the user's Slurm accounts, the default one first; None = the site has no accounts.
         images: names of the site's images, the default one first.
-        reservations: reservations that the user may use besides those of the profile.
+        reservations: further reservations that the user may use.
 
     Raises:
-        NoAccount: the only problem is that no account may be charged.
-        ProfileNotAllowed: anything else; the message names every problem with its limit.
+        NoAccount: no account may be charged, and there is no other problem.
+        ProfileNotAllowed: any other problem; the message names every problem with its limit.
     """
     return require_valid(*examine(profiles, options, accounts=accounts, images=images, reservations=reservations))
 
 
 def require_valid(request: Request | None, problems: Sequence[Problem]) -> Request:
-    """Return the request that an examination came to, or raise its problems as one refusal."""
+    """Return the request that ``examine`` returned, or raise its problems as one refusal."""
     if request is None:
         message = " ".join(p.message for p in problems)
         raise NoAccount(message) if all(p.about_account for p in problems) else ProfileNotAllowed(message)
@@ -120,7 +120,7 @@ def examine(
     images: Sequence[str],
     reservations: Collection[str] = (),
 ) -> tuple[Request | None, tuple[Problem, ...]]:
-    """Return the request, or None and everything that is wrong. The arguments are those of ``choose``."""
+    """Return the request, or None and all problems. The arguments are those of ``choose``."""
     named = options.get("profile", "")
     if not profiles:
         if accounts is not None and not accounts:
@@ -138,14 +138,14 @@ def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    """Return a user's value for a message: short, on one line, quoted."""
+    """Return a user's value for a message: shortened, on one line, quoted."""
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:60])
     return f"“{text}”"
 
 
 class _Validation:
-    """One choice from one profile, with the problems found so far."""
+    """The check of user options against one profile, with the problems found so far."""
 
     def __init__(self, profile: Profile, options: Mapping[str, object]) -> None:
         self.profile = profile
@@ -187,7 +187,7 @@ class _Validation:
                 self.problem(str(key), f"The option {_shown(key)} is not known. Known: {known}.")
 
     def chosen(self) -> dict[str, Choice]:
-        """Return the choice made for each of the profile's own options."""
+        """Return the selected choice of each of the profile's own options."""
         return {o.name: choice for o in self.profile.options if (choice := self.one_choice(o)) is not None}
 
     def one_choice(self, option: ProfileOption) -> Choice | None:
@@ -219,7 +219,7 @@ class _Validation:
         return Choice(name=typed, display_name=typed, override=override)
 
     def requested(self, key: str, default: object) -> object:
-        """Return what was asked for, what is fixed, or the default."""
+        """Return the fixed value, the requested one, or the default."""
         requested = self.options.get(key, "")
         if any(o.name == key for o in self.profile.options):
             requested = ""  # the profile has an option of this name, whose choices were looked up already
@@ -231,7 +231,7 @@ class _Validation:
         return fixed
 
     def number(self, key: str, limit: Limit, unit: str) -> int:
-        """Return a number inside the limit, or note the problem and return the default."""
+        """Return a number within the limit, or record the problem and return the default."""
         if self.options.get(key) == "" or (value := whole_number(self.requested(key, limit.default))) is None:
             shown = _shown(self.options.get(key, self.fixed.get(key)))
             self.problem(key, f"{shown} is not a whole number of {unit}.")
@@ -268,7 +268,7 @@ class _Validation:
         if isinstance(fixed, str) and fixed in images and fixed not in there and not self.profile.images:
             there.append(fixed)
         if not there:
-            self.problem("image", "No container image is set up for this profile; an administrator can mend this.")
+            self.problem("image", "No container image is set up for this profile; an administrator can fix this.")
             return ""
         image = self.requested("image", there[0])
         if not isinstance(image, str) or image not in there:
@@ -312,7 +312,7 @@ class _Validation:
         return requested
 
     def folder(self) -> str:
-        """Return a folder, absolute or below the home folder. Whether it may be used is checked on the node."""
+        """Return a folder, absolute or below the home folder. The node checks whether it can be used."""
         folder = self.requested("working_folder", "")
         rule = "is not a folder: give a path from / or one below your home folder, without “..”."
         if not isinstance(folder, str) or len(folder) > _FOLDER_MAX or not folder.isprintable():
@@ -327,7 +327,7 @@ class _Validation:
         return folder
 
     def make_folder(self) -> bool:
-        """Return whether a working folder that does not exist is made."""
+        """Return whether to make a working folder that does not exist."""
         requested = self.requested("missing_folder", MISSING_FOLDER[0])
         if requested not in MISSING_FOLDER:
             self.problem("missing_folder", f"{_shown(requested)} is not {' or '.join(MISSING_FOLDER)}.")

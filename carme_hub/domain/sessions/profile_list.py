@@ -1,8 +1,8 @@
-"""Administrators' ``profile_list`` becomes typed profiles, or a ``ConfigError`` that names the key and its neighbour.
+"""Parse the administrator's ``profile_list`` into profiles, or raise a ``ConfigError`` that names the wrong key. Pure.
 
-The shape is KubeSpawner's, so that a list can be carried over: ``slug``, ``display_name``, ``description``,
-``default``, ``profile_options`` with ``choices`` and ``unlisted_choice``. ``kubespawner_override`` becomes
-``slurm_override``. What Slurm needs beside it (``gpus``, ``cpus``, …) is ours. Nothing is ignored.
+The format is KubeSpawner's, so that a list can be reused: ``slug``, ``display_name``, ``description``, ``default``,
+``profile_options`` with ``choices`` and ``unlisted_choice``. ``kubespawner_override`` becomes ``slurm_override``. Keys
+for Slurm (``gpus``, ``cpus``, …) are our own. No key is ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parse_profiles(profile_list: Sequence[Mapping[str, object]]) -> tuple[Profil
     """Return the profiles in their order.
 
     Raises:
-        ConfigError: a key is unknown, a value has the wrong type, or two things contradict each other.
+        ConfigError: a key is unknown, a value has the wrong type, or two values contradict each other.
     """
     if isinstance(profile_list, str | Mapping) or not isinstance(profile_list, Sequence):
         raise ConfigError("profile_list must be a list of profiles, each a dict with a display_name.")
@@ -140,7 +140,7 @@ def _gpus(value: object, where: str) -> GpuLimit | None:
 
 
 def _limit(value: object, where: str, *, least: int) -> Limit:
-    """Read ``4`` (fixed) or ``{min, max, default, choices}``."""
+    """Return the limit of ``4`` (fixed) or ``{min, max, default, choices}``."""
     if not isinstance(value, Mapping):
         number = _number(value, where, least=least)
         return Limit(number, number, number)
@@ -231,7 +231,7 @@ def _override(value: object, where: str, *, typed: bool = False) -> dict[str, ob
 
 
 def _overrides_fit(profile: Profile, where: str) -> None:
-    """Refuse fixed values that the profile's own limits would refuse to everybody later."""
+    """Refuse fixed values that the profile's own limits would refuse for every user."""
     for fixed in [profile.override, *(c.override for o in profile.options for c in o.choices)]:
         if profile.gpus is None and fixed.keys() & {"gpus", "gpu_type"}:
             raise ConfigError(f"{where}: slurm_override names GPUs, but the profile has no gpus to take them from.")

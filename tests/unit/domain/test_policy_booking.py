@@ -170,7 +170,7 @@ def test_limits_on_booking_alone_are_nothing_to_sessions_to_slurm_and_to_a_repla
         frozenset({"gres/gpu", "gres/gpu:a100"}),
     )
     wanted = plan(policy.quotas, slurm, now=1e9, people={"ada": person})
-    assert (wanted.changes, wanted.left_out) == ((), ())
+    assert (wanted.changes, wanted.unenforced) == ((), ())
     job = Usage(
         *(1, "1", "x", "ada", "physics", "gpu", "normal", "COMPLETED", Phase.TERMINAL),
         *(1e9, 1e9, 1e9 + 60, (Gpus("a100", 8),), "n1", 86400),

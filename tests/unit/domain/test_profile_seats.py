@@ -94,7 +94,7 @@ def test_many_options_take_no_time() -> None:
         (
             {"accounts": ["physics", "biology"]},
             Need("a100", 1),
-            "“PyTorch” is for the accounts physics, biology, and not for teaching.",
+            "“PyTorch” is for the accounts physics, biology, not for teaching.",
         ),
         (
             {"reservation": "course"},

@@ -79,6 +79,6 @@ def test_a_curve_from_before_the_fastest_was_told_says_what_it_said() -> None:
 
 
 def test_doubt_is_said() -> None:
-    assert measured().doubt() == ""
-    assert measured(agree=2).doubt() == "2 of 3 repeats agree."
-    assert measured(repeats=1, agree=1).doubt() == "It was measured once."
+    assert measured().caveat() == ""
+    assert measured(agree=2).caveat() == "2 of 3 repeats agree."
+    assert measured(repeats=1, agree=1).caveat() == "It was measured once."

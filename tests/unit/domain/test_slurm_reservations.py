@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.calendar.slurm_reservations import OWN_MAINTENANCE_FLAGS, Change, Create, Delete, SlurmReservation, Step, plan
+from carme_hub.domain.calendar.slurm_reservations import (
+    OWN_MAINTENANCE_FLAGS,
+    Change,
+    Create,
+    Delete,
+    SlurmReservation,
+    Step,
+    plan,
+)
 
 NOW = 1000
 BOOKED = SlurmReservation(
@@ -93,7 +101,9 @@ def test_one_that_was_moved_away_by_hand_in_its_slot_begins_now() -> None:
 def test_what_is_not_wanted_is_deleted_and_strangers_are_left_alone() -> None:
     stranger = replace(seen(BOOKED), name="carme-of-another-hub")
     by_hand = replace(seen(BOOKED), name="root_1")
-    assert plan([], [seen(BOOKED), stranger, by_hand], obsolete={"carme-a1", "carme-old"}, now=NOW) == (Delete("carme-a1"),)
+    assert plan([], [seen(BOOKED), stranger, by_hand], obsolete={"carme-a1", "carme-old"}, now=NOW) == (
+        Delete("carme-a1"),
+    )
 
 
 def test_flags_that_slurm_adds_are_no_difference_and_one_that_it_lacks_is() -> None:

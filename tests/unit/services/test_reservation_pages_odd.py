@@ -54,7 +54,7 @@ async def everything(site: Site) -> list[Reservation]:
             {"start_date": "9999-12-31", "repeats": "weekly", "count": "3", "take": "time:1:9999"},
             "The day of the start",
         ),
-        ({"repeats": "weekly", "until": "8999-12-30"}, "It goes on for more than"),
+        ({"repeats": "weekly", "until": "8999-12-30"}, "It lasts more than"),
     ],
 )
 async def test_a_form_with_odd_fields_is_shown_again_with_a_sentence(
