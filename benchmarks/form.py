@@ -1,7 +1,7 @@
-"""How long the form takes at 1,000 nodes and 3,000 jobs, and how often Slurm is asked for it.
+"""How long the form takes at 1,000 nodes and 3,000 jobs, and how often it queries Slurm.
 
 Runs as ``python benchmarks/form.py``; prints one JSON object a line. The answer of ``scontrol show node`` and the queue
-are written by a fixed seed. The page goes through a real JupyterHub application over loopback, without a proxy. The
+are generated from a fixed seed. The page goes through a real JupyterHub application over loopback, without a proxy. The
 peer, jupyterhub_moss, renders its form from ``sinfo`` in the same run where it is installed; it is not one of our
 dependencies.
 """
@@ -50,7 +50,7 @@ def figure(
 
 
 def recorded_nodes() -> str:
-    """Return what ``scontrol show node --details --oneliner`` says of 1,000 nodes, by a fixed seed."""
+    """Return the output of ``scontrol show node --details --oneliner`` for 1,000 nodes, from a fixed seed."""
     rng = random.Random(2)
     lines = []
     for n in range(NODES):
@@ -70,7 +70,7 @@ def recorded_nodes() -> str:
 
 
 def queue(nodes: tuple[Node, ...]) -> dict[int, Job]:
-    """Return 3,000 jobs, two thirds running, by a fixed seed."""
+    """Return 3,000 jobs, two thirds running, from a fixed seed."""
     rng = random.Random(3)
     jobs = {}
     for n in range(JOBS):
@@ -87,7 +87,7 @@ def queue(nodes: tuple[Node, ...]) -> dict[int, Job]:
 
 
 def profiles() -> list[dict[str, Any]]:
-    """Return eight profiles of the usual kind."""
+    """Return eight typical profiles."""
     limits = {"cpus": {"max": 128, "default": 16}, "memory_gib": {"max": 900, "default": 64}, "time_hours": {"max": 72}}
     every: dict[str, Any] = {
         "display_name": "Any GPU",
@@ -100,7 +100,7 @@ def profiles() -> list[dict[str, Any]]:
 
 
 class WatcherThatCounts:
-    """Answers from the record and counts how often it was asked."""
+    """A watcher that answers from the generated record and counts its queries."""
 
     def __init__(self, text: str) -> None:
         self.asked = 0
@@ -127,7 +127,7 @@ def p95(values: list[float]) -> float:
 
 
 async def pages(look: ClusterLook, offered_profiles: Any, max_age: float) -> list[float]:
-    """Return how long each page took; with ``max_age`` 0 each one asks Slurm, reads the answer and indexes it."""
+    """Return how long each page took; with ``max_age`` 0 each one queries Slurm, parses the answer and indexes it."""
 
     class SpawnerOnManyNodes(SpawnerThatOnlyNotes):
         async def offer(self) -> Offer:
@@ -183,9 +183,9 @@ async def main() -> None:
     text = recorded_nodes()
     nodes, offered_profiles = parse.nodes(text), parse_profiles(profiles())
     jobs = queue(nodes).values()
-    # The peer's server-side form against ours; ours once with everything worked out anew, as for the first page.
+    # The peer's server-side form against ours; ours once without any cache, as for the first page.
     other = await moss()
-    note = "jupyterhub_moss is not installed" if other is None else "the peer reads a record in the place of sinfo"
+    note = "jupyterhub_moss is not installed" if other is None else "the peer reads a record in place of sinfo"
 
     def form() -> None:
         cluster = Cluster(nodes, jobs, seen=NOW)
