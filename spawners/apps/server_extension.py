@@ -40,7 +40,7 @@ SECRET_ARGUMENTS = ("token", "_xsrf")
 SECRET_VARIABLES = ("JPY_API_TOKEN", "JUPYTER_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_OAUTH_SCOPES")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 START, PAUSE = 60.0, 0.05  # seconds
-PATIENCE = 2.0  # seconds until a person who opens an app's page is shown that it starts
+PAGE_WAIT = 2.0  # seconds until a person who opens an app's page is shown that it starts
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'"
 #: What is shown in place of an app; Jupyter's own page has one line of code for it, which a phone cuts off.
 PAGE = """<!doctype html>
@@ -75,9 +75,9 @@ a:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
 class NoApp(web.HTTPError):
     """An app that does not open: why, and what to do, as its page says it."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(status, "%s", said)
-        self.said = said
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, "%s", message)
+        self.message = message
 
 
 class App:
@@ -113,7 +113,7 @@ class App:
         return HERE / f"carme-app-{self.name}.svg"
 
     @property
-    def there(self) -> bool:
+    def is_available(self) -> bool:
         """Return whether the image has what it needs: ``python:MODULE``, ``program:NAME``, or nothing."""
         kind, _, name = self.needs.partition(":")
         try:
@@ -138,7 +138,7 @@ class App:
         kept = {k: v for k, v in os.environ.items() if self._hub or k not in SECRET_VARIABLES}
         return {**kept, **{name: self.filled(value) for name, value in self._environ.items()}}
 
-    async def opened(self, within: float) -> bool:
+    async def wait_until_open(self, within: float) -> bool:
         """Return whether it answers within so many seconds; if it does not, its start goes on."""
         if self._opening is None or (self._opening.done() and not self._opening.exception()):
             self._opening = asyncio.create_task(self.ready())
@@ -169,7 +169,7 @@ class App:
                 await asyncio.sleep(PAUSE)
 
     async def _begin(self) -> None:
-        if not self.there:
+        if not self.is_available:
             lacks = self.needs.partition(":")[2]
             ways = f"Start a server with another image, or ask your administrator to add {lacks} to this one."
             raise NoApp(502, f"{self.title} needs {lacks}, which the image of this session lacks. {ways}")
@@ -281,7 +281,7 @@ class AppHandler(LocalProxyHandler):
             super().write_error(status_code, **more)
             return
         again = f'<a href="{escape(self.app.prefix)}/">Try again</a>'
-        self._page(status_code, f"{self.app.title} does not open", error.said, again)
+        self._page(status_code, f"{self.app.title} does not open", error.message, again)
 
     def _page(self, status: int, head: str, said: str, link: str = "", *, refresh: str = "") -> None:
         lab = f'<a href="{escape(url_path_join(self.base_url, "lab"))}">Back to JupyterLab</a>'
@@ -292,10 +292,10 @@ class AppHandler(LocalProxyHandler):
         self.set_header("Cache-Control", "no-store")
         self.finish(PAGE % {"refresh": refresh, "head": escape(head), "said": note, "links": link + lab})
 
-    async def _through(self, path: str) -> None:
+    async def _forward(self, path: str) -> None:
         # A person looks at the page; what programs and the page's own scripts ask for waits until it is there.
         looks = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
-        if not await self.app.opened(PATIENCE if looks else 2 * START):
+        if not await self.app.wait_until_open(PAGE_WAIT if looks else 2 * START):
             said = f"It opens here by itself as soon as it answers. After {START:.0f} s this page says why it does not."
             refresh = '<meta http-equiv="refresh" content="1">\n'
             self._page(202, f"{self.app.title} is starting", said, refresh=refresh)
@@ -304,11 +304,11 @@ class AppHandler(LocalProxyHandler):
 
     async def http_get(self, path: str) -> None:
         """Take a page to the app."""
-        await self._through(path)
+        await self._forward(path)
 
     async def open(self, path: str) -> None:
         """Take a websocket to the app."""
-        await self.app.opened(2 * START)
+        await self.app.wait_until_open(2 * START)
         await super().open(0, path)
 
     post = put = patch = delete = head = options = http_get
@@ -324,7 +324,7 @@ class ListHandler(JupyterHandler):
     @web.authenticated
     async def get(self) -> None:
         """Return the apps that can be started now."""
-        self.write({"server_processes": [self._entry(app) for app in self.apps if app.there]})
+        self.write({"server_processes": [self._entry(app) for app in self.apps if app.is_available]})
 
     def _entry(self, app: App) -> dict[str, Any]:
         entry = {"enabled": True, "title": app.title, "path_info": app.name + "/", "category": app.category}
@@ -389,4 +389,4 @@ def _load_jupyter_server_extension(server: Any) -> None:
         path = re.escape(app.prefix)
         handlers += [(path, AddSlashHandler), (path + "(/.*)", AppHandler, {"app": app})]
     server.web_app.add_handlers(".*", handlers)
-    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if app.there) or "none")
+    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if app.is_available) or "none")

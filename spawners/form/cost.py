@@ -19,12 +19,12 @@ class RemainingBudget:
         said: "12.5 h left", "no limit". amount: milli-GPU-seconds, None where nothing limits it or it is not known.
     """
 
-    said: str
+    text: str
     amount: int | None = None
 
     def as_json(self) -> dict[str, object]:
         """Return it for ``form.js`` and programs."""
-        return {"left": self.amount, "said": self.said}
+        return {"left": self.amount, "said": self.text}
 
 
 #: Said of every account while the ledger does not answer.
@@ -75,7 +75,7 @@ class Cost:
         }
 
 
-def said(sentence: str, user: str, *, virtual: bool) -> str:
+def user_sentence(sentence: str, user: str, *, virtual: bool) -> str:
     """Return a policy's sentence as it is said to the user it may be about; a sandbox's GPUs are called virtual."""
     for verb in ("may", "should"):
         sentence = sentence.replace(f"User {user} {verb} ", f"You {verb} ", 1)
@@ -93,12 +93,20 @@ def cost_of(
         largest = decision.largest
         what, options = "", None
         if largest is not None and largest.gpus and largest.seconds >= 60:
-            what = said(f"{largest.gpus} for {duration(largest.seconds)}", user, virtual=virtual)
+            what = user_sentence(f"{largest.gpus} for {duration(largest.seconds)}", user, virtual=virtual)
             options = {"gpus": largest.gpus.count, "time_minutes": largest.seconds // 60}
         return Cost(
-            said(decision.message, user, virtual=virtual), "refused", ask.account, ask.amount, left, what, options
+            user_sentence(decision.message, user, virtual=virtual),
+            "refused",
+            ask.account,
+            ask.amount,
+            left,
+            what,
+            options,
         )
-    parts = [f"Costs up to {gpu_hours(ask.amount)} of {ask.account}" if ask.amount else f"Costs {ask.account} nothing"]
+    parts = [
+        f"Costs up to {gpu_hours(ask.amount)} of {ask.account}" if ask.amount else f"Free for account {ask.account}"
+    ]
     if left is not None and ask.amount:
         parts.append(f"{hours(left)} left before, {hours(left - ask.amount)} after")
     for limit in quota_status.limits:
@@ -110,7 +118,7 @@ def cost_of(
     if ask.amount:
         sentence += " What you do not use is given back."
     if decision.warnings:
-        warnings = (said(warning, user, virtual=virtual) for warning in decision.warnings)
+        warnings = (user_sentence(warning, user, virtual=virtual) for warning in decision.warnings)
         return Cost(" ".join([*warnings, sentence]), "soft", ask.account, ask.amount, left)
     return Cost(sentence, "ok", ask.account, ask.amount, left)
 

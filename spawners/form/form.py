@@ -26,11 +26,11 @@ from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
-from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split
+from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split_booking
 from carme_hub.spawners.form.start_estimate import prospect
 
 #: What people find natural to choose from, in minutes.
-_NATURAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
+_USUAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Offer:
 
     def examine(self, options: Mapping[str, object]) -> tuple[Request | None, tuple[Problem, ...]]:
         """Return the request these options come to, in the booking that it fits, or None and what is wrong."""
-        options, asked = split(options) if self.bookings is not None else (options, "")
+        options, asked = split_booking(options) if self.bookings is not None else (options, "")
         request, problems = examine(
             self.profiles,
             options,
@@ -131,7 +131,7 @@ def render_form(
     return environment().get_template("carme_form.html").render(context)
 
 
-def request_shown(
+def shown_request(
     offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
 ) -> Request | None:
     """Return the request that the form shows filled in, None where that is none."""
@@ -140,7 +140,7 @@ def request_shown(
     return offer.examine(options or {"profile": chosen.slug})[0] if chosen else None
 
 
-def takeable(
+def without_impossible_suggestion(
     offer: Offer, cost: Cost, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
 ) -> Cost:
     """Return a cost without the largest choice where the profile does not let anybody make that one."""
@@ -263,12 +263,12 @@ def _gives(profile: Profile, virtual: bool) -> list[str]:
         each = " or ".join(f"{profile.gpus.most(t)} × {label}{t}" for t in profile.gpus.types)
         gives.append(each if profile.gpus.count.fixed else f"up to {each}")
     cpus, memory, time_limit = profile.cpus, profile.memory_gib, profile.time_minutes
-    for limit, most_words in (
+    for limit, most_text in (
         (cpus, "1 CPU" if cpus.max == 1 else f"{cpus.max} CPUs"),
         (memory, f"{memory.max} GiB of memory"),
         (time_limit, duration(time_limit.max)),
     ):
-        gives.append(most_words if limit.fixed else f"up to {most_words}")
+        gives.append(most_text if limit.fixed else f"up to {most_text}")
     return gives
 
 
@@ -343,7 +343,7 @@ def _controls(
         images = [i for i in (profile.images or offer.images) if i in offer.images]
         names("image", "Image", [(i, f"{i} – {offer.images[i]}" if offer.images[i] else i) for i in images])
     mine = [a for a in offer.accounts or () if not profile.accounts or a in profile.accounts]
-    names("account", "Account to charge", [(a, f"{a}: {offer.left[a].said}" if a in offer.left else a) for a in mine])
+    names("account", "Account to charge", [(a, f"{a}: {offer.left[a].text}" if a in offer.left else a) for a in mine])
     names("reservation", "Reservation", _reservations(offer, profile))
     if "working_folder" not in settled:
         add(
@@ -380,7 +380,7 @@ def _times(limit: Limit, options: Mapping[str, object]) -> list[int]:
     if limit.choices:
         return list(limit.choices)
     asked = options.get("time_minutes")
-    times = {m for m in _NATURAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
+    times = {m for m in _USUAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
     if isinstance(asked, int) and limit.allows(asked):
         times.add(asked)
     return sorted(times)

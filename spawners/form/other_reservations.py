@@ -39,19 +39,19 @@ class OtherReservations:
         self._fresh, self._patience, self._log = fresh, patience, log
         self._asked = float("-inf")
         self._asking: asyncio.Task[None] | None = None
-        self._wrong = ""
+        self._problem = ""
         #: What was last seen; None before the first answer.
         self.latest: tuple[SlurmReservation, ...] | None = None
 
-    async def look(self) -> tuple[SlurmReservation, ...]:
+    async def refresh(self) -> tuple[SlurmReservation, ...]:
         """Return what was seen half a minute ago, or longer ago; the same object while nothing has changed."""
         if self._asking is None and not 0 <= self._clock() - self._asked < self._fresh:
             self._asked = self._clock()
             self._asking = asyncio.get_running_loop().create_task(self._ask(), name="carme-by-hand")
-        if self._asking is not None and self.latest is None and not self._wrong:
+        if self._asking is not None and self.latest is None and not self._problem:
             await asyncio.wait([self._asking], timeout=self._patience)
             if self.latest is None:
-                self._wrong = self._wrong or "no answer yet"
+                self._problem = self._problem or "no answer yet"
         return self.latest or ()
 
     async def stop(self) -> None:
@@ -65,16 +65,16 @@ class OtherReservations:
             there = [each for each in await self._show() if _MAGNETIC not in each.flags]
             ours = await self._ours() if any(each.ours for each in there) else ()
             found = tuple(each for each in there if each.stem not in ours)
-            self._wrong = ""
+            self._problem = ""
             if found != self.latest:
                 self.latest = found
         except CarmeError as error:
-            if str(error) != self._wrong:
+            if str(error) != self._problem:
                 self._log.warning("Which reservations others have made in Slurm is not known now: %s", error)
-            self._wrong = str(error) or "no answer"
+            self._problem = str(error) or "no answer"
         except Exception as error:  # noqa: BLE001
             # Whatever it was, what was last seen stays.
-            self._wrong = repr(error)
+            self._problem = repr(error)
             self._log.exception("Which reservations others have made in Slurm could not be found out")
         finally:
             self._asking = None

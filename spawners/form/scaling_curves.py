@@ -14,7 +14,7 @@ from carme_hub.domain.sessions.profile import UNLISTED, Profile
 from carme_hub.spawners.form.durations import clock
 
 #: Curves of one image on a card; older ones are not shown.
-SHOWN = 4
+MAX_CURVES = 4
 _Number = Annotated[float, Field(ge=-1e6, le=1e15, allow_inf_nan=False)]
 _Ranks = Annotated[int, Field(ge=1, le=4096)]
 _Text = Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -100,7 +100,7 @@ def curves_shown(
         chosen = ""
     found = []
     for choice in offered:
-        for curve in [each for each in curves if each.image == names[choice]][:SHOWN]:
+        for curve in [each for each in curves if each.image == names[choice]][:MAX_CURVES]:
             found.append({"image": choice, "shown": choice == chosen, **_said(curve, now)})
     return found
 

@@ -60,7 +60,7 @@ class CalendarView:
 
     known: tuple[Reservation, ...] = ()
     silent_since: float = 0.0
-    ever: bool = False
+    was_read: bool = False
     by_hand: tuple[SlurmReservation, ...] = ()
 
 
@@ -100,7 +100,7 @@ class Slots:
         #: What is known, without asking.
         self.latest = CalendarView()
 
-    async def look(self) -> CalendarView:
+    async def refresh(self) -> CalendarView:
         """Return the calendar as it was a few seconds ago, or longer ago and marked silent."""
         if self._reading is None and not 0 <= self._clock() - self._asked < self._fresh:
             self._asked = self._clock()
@@ -111,12 +111,12 @@ class Slots:
             if self._reading is not None and not self.latest.silent_since:
                 self.latest = replace(self.latest, silent_since=self._asked)
         if self._by_hand is not None:
-            by_hand = await self._by_hand.look()
+            by_hand = await self._by_hand.refresh()
             if by_hand is not self.latest.by_hand:
                 self.latest = replace(self.latest, by_hand=by_hand)
         return self.latest
 
-    async def of(
+    async def for_user(
         self, user: str, groups: Collection[str], accounts: Sequence[str] | None, cluster: Cluster
     ) -> Bookings:
         """Return the calendar as it is for one user now.
@@ -124,7 +124,7 @@ class Slots:
         Args:
             accounts: the user's, None while that is not known.
         """
-        look = await self.look()
+        look = await self.refresh()
         timetable = self._timetable(look, cluster)
         return Bookings(user, frozenset(groups), accounts, look, cluster, self._clock(), timetable)
 
@@ -139,11 +139,11 @@ class Slots:
             self._made = (now, of, Timetable(cluster, look.known, now, look.by_hand))
         return self._made[2]
 
-    def named(self, names: str) -> Reservation | None:
+    def booking_named(self, names: str) -> Reservation | None:
         """Return the booking that a session's ``reservation`` names, None for none."""
         return slots.reservation_named(self.latest.known, names)
 
-    def entered(self, request: Request, say: Callable[[int, str], None]) -> tuple[Request, str]:
+    def enter(self, request: Request, say: Callable[[int, str], None]) -> tuple[Request, str]:
         """Return a request that starts now, and the id of the booking that it starts in; as it is and "" for none.
 
         Raises:
@@ -151,7 +151,7 @@ class Slots:
         """
         if not _OURS.fullmatch(request.reservation.split(",")[0]):
             return request, ""
-        found, now = self.named(request.reservation), self._clock()
+        found, now = self.booking_named(request.reservation), self._clock()
         minutes = slots.minutes_left(found, now) if found is not None else 0
         if found is None or not minutes:
             raise SlotOver("Your booking is over, or was taken back. Choose again.")
@@ -183,7 +183,7 @@ class Slots:
     async def _read(self) -> None:
         try:
             known = tuple(await in_store_thread(self._overlapping))
-            self.latest = CalendarView(known, ever=True, by_hand=self.latest.by_hand)
+            self.latest = CalendarView(known, was_read=True, by_hand=self.latest.by_hand)
         except StoreError as error:
             if not self.latest.silent_since:
                 self.latest = replace(self.latest, silent_since=self._asked)
@@ -222,7 +222,7 @@ class Bookings:
     user: str
     groups: frozenset[str] = frozenset()
     accounts: Sequence[str] | None = None
-    look: CalendarView = field(default_factory=CalendarView)
+    calendar: CalendarView = field(default_factory=CalendarView)
     cluster: Cluster = field(default_factory=Cluster)
     now: float = 0.0
     timetable: Timetable | None = None
@@ -230,19 +230,21 @@ class Bookings:
     @property
     def mine(self) -> tuple[Reservation, ...]:
         """Return those that this user may start in now."""
-        return slots.usable_now(self.look.known, self.user, self.groups, self.accounts or (), self.now)
+        return slots.usable_now(self.calendar.known, self.user, self.groups, self.accounts or (), self.now)
 
     @property
     def upcoming(self) -> tuple[Reservation, ...]:
         """Return those of this user that begin within a day."""
-        return slots.upcoming(self.look.known, self.user, self.groups, self.accounts or (), self.now)
+        return slots.upcoming(self.calendar.known, self.user, self.groups, self.accounts or (), self.now)
 
     def note(self) -> str:
         """Return what has to be said while the calendar is not read; "" while it is."""
-        if not self.look.silent_since:
+        if not self.calendar.silent_since:
             return ""
-        since = clock(self.look.silent_since, self.now)
-        known = "what is said of them is as it was then" if self.look.ever else "which ones there are is not known"
+        since = clock(self.calendar.silent_since, self.now)
+        known = (
+            "what is said of them is as it was then" if self.calendar.was_read else "which ones there are is not known"
+        )
         return f"Bookings cannot be read since {since}; {known}."
 
     # -- the choice ---------------------------------------------------------------------------------------------------
@@ -254,8 +256,8 @@ class Bookings:
             asked: the option ``reservation`` where that is one of ours; "" = whichever fits.
         """
         if asked in ("", OUTSIDE):
-            fits = self.fitting(request) if not asked and not request.reservation else None
-            return (self._put(request, fits) if fits else request), ()
+            fits = self.matching_booking(request) if not asked and not request.reservation else None
+            return (self._placed(request, fits) if fits else request), ()
         found = next((each for each in self.mine if BOOKING + each.id == asked), None)
         if found is None:
             message = self.note() or "That booking is not yours, or its time is not now. Choose again."
@@ -263,14 +265,14 @@ class Bookings:
         if request.reservation:
             message = f"The profile {request.profile} starts in {request.reservation} alone."
             return None, (Problem("reservation", message),)
-        if why := self._misfit(found, request):
+        if why := self._mismatch(found, request):
             return None, (Problem("reservation", f"“{found.title}” {why}. Choose what fits, or start outside it."),)
-        return self._put(request, found), ()
+        return self._placed(request, found), ()
 
-    def fitting(self, request: Request) -> Reservation | None:
+    def matching_booking(self, request: Request) -> Reservation | None:
         """Return the booking that a request goes into by itself: it fits, a seat is free, and it is kept."""
         kept = (each for each in self.mine if request.gpus and not each.problem)
-        fits = (each for each in kept if not self._misfit(each, request))
+        fits = (each for each in kept if not self._mismatch(each, request))
         return next((each for each in fits if self.has_room(each, request.gpus.count)), None)
 
     def has_room(self, reservation: Reservation, gpus: int) -> bool:
@@ -279,12 +281,12 @@ class Bookings:
 
     def inside(self, request: Request) -> Reservation | None:
         """Return the booking that a placed request is in."""
-        return slots.reservation_named(self.look.known, request.reservation)
+        return slots.reservation_named(self.calendar.known, request.reservation)
 
-    def _put(self, request: Request, reservation: Reservation) -> Request:
+    def _placed(self, request: Request, reservation: Reservation) -> Request:
         return slots.placed_in(request, reservation, self.cluster.booked, self.now)
 
-    def _misfit(self, reservation: Reservation, request: Request) -> str:
+    def _mismatch(self, reservation: Reservation, request: Request) -> str:
         why = slots.mismatch(reservation, request)
         if why:
             return why
@@ -298,25 +300,25 @@ class Bookings:
 
     # -- the outlook --------------------------------------------------------------------------------------------------
 
-    def beside(self, request: Request) -> str:
+    def reason_outside(self, request: Request) -> str:
         """Return why a request that is not in a booking could not go there, where the user has one for these GPUs."""
         if request.reservation or not request.gpus:
             return ""
         for each in self.mine:
-            if each.need.type == request.gpus.type and (why := self._misfit(each, request)):
+            if each.need.type == request.gpus.type and (why := self._mismatch(each, request)):
                 return f"Outside your booking “{each.title}”, which {why}"
         return ""
 
-    def in_the_way(self, request: Request) -> ReservationConflict | None:
+    def conflict(self, request: Request) -> ReservationConflict | None:
         """Return what a session that starts now would run into; None for nothing, and in a reservation."""
         if request.reservation or not self.cluster.known:
             return None
         return self._times().conflict(request)
 
     def _times(self) -> Timetable:
-        return self.timetable or Timetable(self.cluster, self.look.known, self.now, self.look.by_hand)
+        return self.timetable or Timetable(self.cluster, self.calendar.known, self.now, self.calendar.by_hand)
 
-    def no_longer(self, job: Job, request: Request, total: int) -> str:
+    def extension_refusal(self, job: Job, request: Request, total: int) -> str:
         """Return why a running session cannot have so many minutes in all, and what it can have; "" where it can."""
         now_ends, ends = job.start + 60 * job.time_limit, job.start + 60 * total
         if _OURS.fullmatch(request.reservation.split(",")[0]):
@@ -350,7 +352,7 @@ def _more(minutes: int) -> str:
     return f"it can have {duration(minutes)} more" if minutes > 0 else "it can have no more"
 
 
-def split(options: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
+def split_booking(options: Mapping[str, object]) -> tuple[Mapping[str, object], str]:
     """Return user options without what they say of our bookings, and that."""
     asked = options.get("reservation", "")
     if not isinstance(asked, str) or not asked.startswith(BOOKING):

@@ -38,7 +38,7 @@ def prospect(
     if bookings is not None and inside is not None:
         return _inside(bookings, inside, request, silent)
     seen = estimate_start(cluster, request, now)
-    found = bookings.in_the_way(request) if bookings is not None and not silent and seen.possible else None
+    found = bookings.conflict(request) if bookings is not None and not silent and seen.possible else None
     if found is not None and not found.longest:
         seen = replace(seen, fits=False, expected=max(seen.expected, found.expected) if found.expected else 0.0)
     state = "wait"
@@ -57,7 +57,7 @@ def prospect(
         expected = found.expected or seen.expected
         if suggest and minutes and seen.starts_now:
             smaller = Suggestion({"time_minutes": minutes}, duration(minutes))
-    if bookings is not None and (why := bookings.beside(request)):
+    if bookings is not None and (why := bookings.reason_outside(request)):
         said = f"{why}: {said}"
     return _answer(said, state, expected, smaller)
 

@@ -23,7 +23,7 @@ from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.companions.companions import described, give_back, listed, open_companion, quote
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"
 COMPANIONS = rf"/api/carme/sessions/({_UUID})/companions"
@@ -39,19 +39,19 @@ _NO_SESSION = "There is no such session, or it has ended."
 _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of companions before you try again."
 
 
-class OfSession(APIHandler):
+class SessionHandler(APIHandler):
     """Finds the session, and lets nobody in who may not ask for it."""
 
-    async def _ask(self, id: str, *more: str) -> None:
+    async def _authorize(self, id: str, *more: str) -> None:
         """Answer for who may; who may not see a session does not learn that it exists."""
         if self.current_user is None:
             raise web.HTTPError(403)
-        part = ready()
-        session = part.book.current(id) if part is not None else None
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
         if session is not None and self._is_its_own(session):
-            await self._found(part, session, *more)
+            await self._found(hub, session, *more)
             return
-        await self._of_user(part, session, *more, user_name=session.user if session else self.current_user.name)
+        await self._of_user(hub, session, *more, user_name=session.user if session else self.current_user.name)
 
     def _is_its_own(self, session: Session) -> bool:
         """Return whether the token of the session's own server asks."""
@@ -60,85 +60,85 @@ class OfSession(APIHandler):
         return mine and token.user is not None and token.user.name == session.user
 
     @needs_scope("start:servers")
-    async def _of_user(self, part: Shared | None, session: Session | None, *more: str, user_name: str) -> None:  # noqa: ARG002
-        await self._found(part, session, *more)
+    async def _of_user(self, hub: HubContext | None, session: Session | None, *more: str, user_name: str) -> None:  # noqa: ARG002
+        await self._found(hub, session, *more)
 
-    async def _found(self, part: Shared | None, session: Session | None, *more: str) -> None:
+    async def _found(self, hub: HubContext | None, session: Session | None, *more: str) -> None:
         user = self.find_user(session.user) if session is not None else None
-        if part is None or session is None or session.parent or user is None:
+        if hub is None or session is None or session.parent or user is None:
             raise web.HTTPError(404, _NO_SESSION)
         if session.server_name not in user.spawners:
             raise web.HTTPError(404, _NO_SESSION)
         self.set_header("Cache-Control", "no-store")
         try:
-            await self._answer(part, user.spawners[session.server_name], session, *more)
+            await self._answer(hub, user.spawners[session.server_name], session, *more)
         except Refused as error:
             self._refuse({"unknown": 404, "key-used": 422}.get(error.reason, 409), error)
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Companions of session %s: %s", session.id, error)
+            hub.log.warning("Companions of session %s: %s", session.id, error)
             raise web.HTTPError(503, _NOT_KNOWN) from error
 
     def _refuse(self, status: int, error: Refused) -> None:
         self.set_status(status)
         self.finish(json.dumps({"error": error.reason, "message": error.message}))
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
         raise NotImplementedError
 
 
-class QuoteHandler(OfSession):
+class QuoteHandler(SessionHandler):
     """Says what a companion would cost and when it would start."""
 
     async def get(self, id: str) -> None:
         """Answer; nothing is written."""
-        await self._ask(id)
+        await self._authorize(id)
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *_more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
         asked = {
             name: values[-1].decode("utf8", "replace")
             for name, values in self.request.query_arguments.items()
             if name != "_xsrf"
         }
-        found = await quote(part, spawner, session, wish_of(asked))
+        found = await quote(hub, spawner, session, companion_request(asked))
         self.finish(json.dumps(found.as_json()))
 
 
-class CompanionsHandler(OfSession):
+class CompanionsHandler(SessionHandler):
     """Lists a session's companions, and opens one."""
 
     async def get(self, id: str) -> None:
         """List them, those that have ended among them."""
-        await self._ask(id, "list")
+        await self._authorize(id, "list")
 
     async def post(self, id: str) -> None:
         """Open one; with an ``Idempotency-Key`` only once."""
-        await self._ask(id, "open")
+        await self._authorize(id, "open")
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
         if more == ("list",):
-            self.finish(json.dumps({"companions": await listed(part, session, virtual=spawner.virtual)}))
+            self.finish(json.dumps({"companions": await listed(hub, session, virtual=spawner.virtual)}))
             return
         key = self.request.headers.get("Idempotency-Key", "")
         if key and not _KEY.fullmatch(key):
             raise web.HTTPError(400, "An Idempotency-Key is 1 to 100 letters, digits, dots, dashes or underscores.")
-        wish = wish_of(_body(self.request.body))
-        companion, warnings = await open_companion(part, spawner, session, wish, key)
+        wanted = companion_request(_body(self.request.body))
+        companion, warnings = await open_companion(hub, spawner, session, wanted, key)
         self.set_status(201)
         self.finish(
-            json.dumps({**described(part, companion, time.time(), virtual=spawner.virtual), "warnings": list(warnings)})
+            json.dumps({**described(hub, companion, time.time(), virtual=spawner.virtual), "warnings": list(warnings)})
         )
 
 
-class CompanionHandler(OfSession):
+class CompanionHandler(SessionHandler):
     """One companion of a session."""
 
     async def delete(self, id: str, companion: str) -> None:
         """Give it back; answers as soon as that is stored, so that nothing can lose it."""
-        await self._ask(id, companion)
+        await self._authorize(id, companion)
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
-        found = await give_back(part, session, more[0])
-        self.finish(json.dumps(described(part, found, time.time(), virtual=spawner.virtual)))
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
+        found = await give_back(hub, session, more[0])
+        self.finish(json.dumps(described(hub, found, time.time(), virtual=spawner.virtual)))
 
 
 class GiveBackFormHandler(CarmeHomeHandler):
@@ -151,22 +151,22 @@ class GiveBackFormHandler(CarmeHomeHandler):
     @web.authenticated
     async def post(self, id: str, companion: str) -> None:
         """Do it, and lead to where it is seen."""
-        part = ready()
-        session = part.book.current(id) if part is not None else None
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
         name = session.user if session else self.current_user.name
-        await self._post(part, session, companion, user_name=name)
+        await self._post(hub, session, companion, user_name=name)
 
     @needs_scope("start:servers")
-    async def _post(self, part: Shared | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
-        if part is None or session is None or session.parent:
+    async def _post(self, hub: HubContext | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
+        if hub is None or session is None or session.parent:
             await self._say(404, _NO_SESSION)
             return
         try:
-            await give_back(part, session, companion)
+            await give_back(hub, session, companion)
         except Refused as error:
             await self._say(404, error.message)
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Companion %s is not given back yet: %s", companion, error)
+            hub.log.warning("Companion %s is not given back yet: %s", companion, error)
             await self._say(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
         else:
             self.redirect(url_path_join(self.hub.base_url, "home"), status=303)
@@ -184,7 +184,7 @@ def _body(body: bytes) -> dict[str, object]:
     return data
 
 
-def wish_of(said: dict[str, Any]) -> CompanionRequest:
+def companion_request(said: dict[str, Any]) -> CompanionRequest:
     """Return what a query or a body asks for; numbers may be written as text, and nothing is guessed."""
     unknown = sorted(set(said) - {*_NUMBERS, "name"})
     if unknown:

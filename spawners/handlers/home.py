@@ -20,47 +20,47 @@ from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
-from carme_hub.spawners.maintenance.affected_sessions import Alternatives, all_in_the_way
-from carme_hub.spawners.maintenance.alternatives import ways_out
+from carme_hub.spawners.maintenance.affected_sessions import Alternatives, affected_sessions
+from carme_hub.spawners.maintenance.alternatives import alternatives_for
 
 #: The name under which ``configure`` adds the service of the calendar.
 CALENDAR = "reservations"
 #: Seconds for which it is said that a booking was given back.
-NEWS = 86_400
+NEWS_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class OfCalendar:
+class CalendarNews:
     """What the calendar means to one user now."""
 
     notices: Sequence[Notice] = ()
-    ways_out: Sequence[Alternatives] = ()
+    alternatives: Sequence[Alternatives] = ()
 
 
-class CalendarOfHub(NoticeLookup[OfCalendar]):
+class CalendarLookup(NoticeLookup[CalendarNews]):
     """Reads what one user should see of the calendar."""
 
     def __init__(self) -> None:
-        super().__init__(OfCalendar(), "Bookings")
+        super().__init__(CalendarNews(), "Bookings")
 
-    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[OfCalendar]] | None:
-        if getattr(part, "slots", None) is None:
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[CalendarNews]] | None:
+        if getattr(hub, "slots", None) is None:
             return None
         groups = [group.name for group in user.groups]
-        accounts = part.associations.accounts_of(user.name)
+        accounts = hub.associations.accounts_of(user.name)
 
-        async def ask() -> OfCalendar:
+        async def ask() -> CalendarNews:
             now = time.time()
-            look = await part.slots.look()
-            past = await part.slots.read(lambda reads: reads.of_owner(user.name, now - NEWS))
+            look = await hub.slots.refresh()
+            past = await hub.slots.read(lambda reads: reads.of_owner(user.name, now - NEWS_SECONDS))
             notices = [
                 *of_problems(look.known, user.name, now),
                 *of_released(past, now),
                 *of_times(look.known, user.name, groups, accounts, now),
             ]
-            mine = [each for each in part.book.open_sessions() if each.user == user.name and not each.parent]
-            met = all_in_the_way(mine, part.watcher.latest, look.known, now)
-            return OfCalendar(notices, [await ways_out(part, user, each, now) for each in met])
+            mine = [each for each in hub.registry.open_sessions() if each.user == user.name and not each.parent]
+            met = affected_sessions(mine, hub.watcher.latest, look.known, now)
+            return CalendarNews(notices, [await alternatives_for(hub, user, each, now) for each in met])
 
         return ask
 
@@ -75,7 +75,7 @@ def of_problems(known: Sequence[Reservation], user: str, now: float) -> Iterator
 def of_released(past: Sequence[Reservation], now: float) -> Iterator[Notice]:
     """Yield which bookings were given back because nobody used them."""
     for each in past:
-        if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS:
+        if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS_SECONDS:
             yield _shown("warning", each, messages.released(each, now))
 
 
@@ -101,7 +101,7 @@ class CarmeHomeHandler(HomeHandler):
 
     _gpu_time: dict[str, Any] | None = None
     _calendar: dict[str, Any] | None = None
-    _ways_out: Sequence[Alternatives] = ()
+    _alternatives: Sequence[Alternatives] = ()
     #: Why what was asked for on this page was not done.
     _refused = ""
 
@@ -112,14 +112,14 @@ class CarmeHomeHandler(HomeHandler):
 
     async def show(self) -> None:
         """Show it, to who has been let in."""
-        board: CalendarOfHub = self.settings.setdefault("carme_calendar", CalendarOfHub())
-        self._gpu_time, found = await asyncio.gather(notices_for(self), board.of(self.current_user))
+        lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
+        self._gpu_time, found = await asyncio.gather(notices_for(self), lookup.for_user(self.current_user))
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
-        self._ways_out = found.ways_out
+        self._alternatives = found.alternatives
         await super().get()
 
     @property
     def template_namespace(self) -> dict[str, Any]:
         """What every template of the hub is given, and the notices."""
         ours = {"gpu_time": self._gpu_time, "calendar": self._calendar}
-        return {**super().template_namespace, **ours, "ways_out": self._ways_out, "refused": self._refused}
+        return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}

@@ -36,13 +36,13 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
-from carme_hub.spawners.form.form import Offer, live_answer, render_form, request_shown, takeable
+from carme_hub.spawners.form.form import Offer, live_answer, render_form, shown_request, without_impossible_suggestion
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.handlers.maintenance import API, FORM, WaysOutFormHandler, WaysOutHandler
+from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
@@ -73,7 +73,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         if server_name:
             await self._check_named_server_request(user, server_name, display_name)
         spawner = self._spawner(user, server_name)
-        if server_name in user.orm_spawners and self._sent_on(user, server_name, spawner):
+        if server_name in user.orm_spawners and self._redirected(user, server_name, spawner):
             return
         # Form hooks of other spawner classes look at the request through this.
         spawner.handler = self
@@ -99,7 +99,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         if server_name:
             await self._check_named_server_request(user, server_name, display_name)
         spawner = self._spawner(user, server_name)
-        if server_name in user.orm_spawners and self._sent_on(user, server_name, spawner):
+        if server_name in user.orm_spawners and self._redirected(user, server_name, spawner):
             return  # a second click on "Start"
         form_data: dict[str, Any] = {
             key: [value.decode("utf8", "replace") for value in values]
@@ -119,7 +119,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             spawner = user.get_or_create_spawner(server_name, display_name, replace_failed=True)
             if not _offers(spawner):
                 options = await self._options_of(spawner, form_data)
-            if server_name in user.orm_spawners and self._sent_on(user, server_name, spawner):
+            if server_name in user.orm_spawners and self._redirected(user, server_name, spawner):
                 return  # two clicks at once: the other one was looked at first
             pending_url = self._get_pending_url(user, server_name)
             await self._wrap_spawn_single_user(user, server_name, display_name, spawner, pending_url, options)
@@ -153,7 +153,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         """Return the server's spawner; for a server that is not there yet the default one, so as to create nothing."""
         return user.spawners[server_name] if server_name in user.orm_spawners else user.spawner
 
-    def _sent_on(self, user: Any, server_name: str, spawner: Any) -> bool:
+    def _redirected(self, user: Any, server_name: str, spawner: Any) -> bool:
         """Lead to a server that is there already."""
         if spawner.ready:
             self.redirect(self.get_next_url(user, default=user.server_url(server_name)), status=303)
@@ -255,7 +255,7 @@ class AvailabilityHandler(APIHandler):
         self.finish(json.dumps(answer))
 
 
-class NotThereHandler(web.RequestHandler):
+class NotFoundHandler(web.RequestHandler):
     """Answers 404 to everything, before anybody is asked who they are."""
 
     def prepare(self) -> None:
@@ -282,7 +282,7 @@ class StaticHandler(CacheControlStaticFilesHandler):
 
 
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
-    (BATCHSPAWNER, NotThereHandler),
+    (BATCHSPAWNER, NotFoundHandler),
     (r"/home", CarmeHomeHandler),
     (r"/spawn", CarmeSpawnHandler),
     (r"/spawn/([^/]+)", CarmeSpawnHandler),
@@ -293,8 +293,8 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,
-    (API, WaysOutHandler),
-    (FORM, WaysOutFormHandler),
+    (API, MaintenanceHandler),
+    (FORM, MaintenanceFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),
 ]
 
@@ -359,11 +359,11 @@ async def cost_of(
     if ask is None:
         return None, {}
     try:
-        cost, left = await ask(request_shown(offer, options, last))
+        cost, left = await ask(shown_request(offer, options, last))
     except CarmeError as error:
         log.warning("What a choice costs is not known now: %s", error)
         return None, dict.fromkeys(offer.accounts or (), NOT_KNOWN)
-    return (takeable(offer, cost, options, last) if cost is not None else None), left
+    return (without_impossible_suggestion(offer, cost, options, last) if cost is not None else None), left
 
 
 def _message(error: Refused | web.HTTPError) -> str:

@@ -22,12 +22,12 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.json_format import jobs_to_json, matters_to_bookings, nodes_to_json
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 #: The scope that it takes; ``configure`` gives it to the roles of quotas and reservations.
 SCOPE = "custom:carme:slurm:read"
 #: Seconds for which an answer of Slurm is waited for; a service waits a little longer for ours.
-PATIENCE = 8.0
+TIMEOUT = 8.0
 _OLDEST = 300.0
 _UNKNOWN = "The hub does not know now what Slurm says."
 
@@ -39,12 +39,12 @@ class SlurmHandler(APIHandler):
         """Answer with something that is young enough."""
         if SCOPE not in getattr(self, "expanded_scopes", ()):
             raise web.HTTPError(403, "This is for services of the hub.")
-        part = ready()
+        hub = started_hub()
         # In an outage whoever asks would wait for the next try, and learn no more than by asking Slurm.
-        if part is None or not part.watcher.health.ok:
+        if hub is None or not hub.watcher.health.ok:
             raise web.HTTPError(503, _UNKNOWN)
         try:
-            asked, said = await self.said(part, self._max_age())
+            asked, said = await self.answer(hub, self._max_age())
         except (SlurmError, TimeoutError) as error:
             raise web.HTTPError(503, _UNKNOWN) from error
         age = time.monotonic() - asked + 0.001  # rounded up: it must not be taken for younger than it is
@@ -52,7 +52,7 @@ class SlurmHandler(APIHandler):
         self.set_header("Cache-Control", "no-store")
         self.finish(f'{{"age": {age:.3f}, "answer": {said}}}')
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
         """Return when Slurm was asked (monotonic), and what it said as JSON."""
         raise NotImplementedError
 
@@ -66,16 +66,16 @@ class SlurmHandler(APIHandler):
         return age
 
 
-async def _snapshot(part: Shared, max_age: float) -> Snapshot:
-    return await part.watcher.fresh(time.monotonic() - max_age, timeout=PATIENCE)
+async def _snapshot(hub: HubContext, max_age: float) -> Snapshot:
+    return await hub.watcher.fresh(time.monotonic() - max_age, timeout=TIMEOUT)
 
 
 class JobsHandler(SlurmHandler):
     """Jobs that are on nodes or name a reservation."""
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
         """Read those that nobody has read yet in steps, and write them in a thread: there may be thousands."""
-        snapshot = await _snapshot(part, max_age)
+        snapshot = await _snapshot(hub, max_age)
         await all_steps(snapshot.read_in_steps())
 
         def write() -> str:
@@ -87,19 +87,19 @@ class JobsHandler(SlurmHandler):
 class JobIdsHandler(SlurmHandler):
     """The ids of all jobs that the controller knows, ended ones too."""
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
         """Write them."""
-        snapshot = await _snapshot(part, max_age)
+        snapshot = await _snapshot(hub, max_age)
         return snapshot.asked, json.dumps(list(snapshot.jobs))
 
 
 class NodesHandler(SlurmHandler):
     """All nodes."""
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
         """Write them in a thread."""
-        async with asyncio.timeout(PATIENCE):
-            asked, nodes = await part.watcher.nodes_asked(max_age)
+        async with asyncio.timeout(TIMEOUT):
+            asked, nodes = await hub.watcher.nodes_with_time(max_age)
         return asked, await asyncio.to_thread(lambda: json.dumps(nodes_to_json(nodes)))
 
 

@@ -1,4 +1,7 @@
-"""The cluster as pages show it: the watcher's shared answer, never a query for one page, never a page that hangs."""
+"""The state of the cluster for pages, from the watcher's shared snapshot.
+
+No page causes a query of its own, and none waits long for Slurm. The Slurm spawner's offer reads it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from carme_hub.slurm.watcher import Health
 
 
 class Watcher(Protocol):
-    """What is needed of ``SlurmWatcher``."""
+    """The part of ``SlurmWatcher`` that is used here; tests replace it."""
 
     @property
     def health(self) -> Health: ...
@@ -27,11 +30,11 @@ class Watcher(Protocol):
     async def nodes(self, max_age: float | None = None) -> tuple[Node, ...]: ...
 
 
-class ClusterLook:
+class ClusterCache:
     """One for the hub. Pages that come within ``max_age`` seconds get the same ``Cluster``, already indexed.
 
     Args:
-        patience: seconds a page waits for Slurm; after that it shows what was known before.
+        patience: seconds that a page waits for Slurm; after that it shows the last known state.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class ClusterLook:
         self._cluster = Cluster()
 
     async def cluster(self) -> Cluster:
-        """Return the cluster as it was at most ``max_age`` seconds ago, or longer ago and marked silent."""
+        """Return the cluster as of at most ``max_age`` seconds ago, or an older state that is marked as such."""
         await self._refresh()
         health = self.watcher.health
         silent = self._silent_since
@@ -77,7 +80,7 @@ class ClusterLook:
         now = self._now()
         if now - (self._tried if self._silent_since else self._seen) < self.max_age:
             return
-        # In an outage a page tries rarely and waits little: what it would wait for did not come the last time either.
+        # In an outage a page tries rarely and waits a short time only, since the last try got no answer.
         patience = min(self.patience, 0.3) if self._silent_since else self.patience
         self._tried = now
         try:

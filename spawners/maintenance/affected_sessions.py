@@ -37,12 +37,12 @@ class AffectedSession:
         return listed(sorted(self.maintenance.nodes & set(self.job.nodes)))
 
 
-def lookout(now: float) -> Period:
+def notice_period(now: float) -> Period:
     """Return the time in which maintenance begins, or is already, of which people are told now."""
     return Period(int(now), int(now) + NOTICE)
 
 
-def found_in_the_way(
+def affected_session(
     session: Session, jobs: Iterable[Job], known: Iterable[Reservation], now: float
 ) -> AffectedSession | None:
     """Return what a session is in the way of; None for nothing, and where it does not run or is being stopped.
@@ -53,19 +53,19 @@ def found_in_the_way(
     if session.state is not SessionState.RUNNING or session.is_ending:
         return None
     soon = (each for each in known if each.kind is Kind.MAINTENANCE and each.state in PROMISED)
-    windows = sorted((each for each in soon if each.period.overlaps(lookout(now))), key=lambda each: each.period)
+    windows = sorted((each for each in soon if each.period.overlaps(notice_period(now))), key=lambda each: each.period)
     there = ((job, window) for job in jobs for window in windows if jobs_past_start(window, [job]))
     return next((AffectedSession(session, job, window) for job, window in there), None)
 
 
-def all_in_the_way(
+def affected_sessions(
     sessions: Iterable[Session], snapshot: Snapshot | None, known: Iterable[Reservation], now: float
 ) -> Iterator[AffectedSession]:
     """Yield those of some sessions that are in the way, by the newest look at the queue."""
     there = [*known]
     for session in sessions if snapshot is not None else ():
         jobs = snapshot.named(session.job_name, session.user) if snapshot is not None else ()
-        if found := found_in_the_way(session, jobs, there, now):
+        if found := affected_session(session, jobs, there, now):
             yield found
 
 
@@ -81,7 +81,7 @@ class RestartOptions:
     problem: str = ""
 
 
-def again(offer: Offer, options: Mapping[str, object], found: AffectedSession, now: float) -> RestartOptions:
+def restart_options(offer: Offer, options: Mapping[str, object], found: AffectedSession, now: float) -> RestartOptions:
     """Return how a session starts again elsewhere: with the same choice, for what is left of its time.
 
     Where the profile does not give just that, it is the next longer time that it does, or what was asked at first. Out
@@ -118,7 +118,7 @@ def _allowed(limit: Limit, minutes: int) -> tuple[int, ...]:
     return (max(minutes, limit.min),) if max(minutes, limit.min) <= limit.max else ()
 
 
-def starts_again(offer: Offer, request: Request, now: float, patience: float) -> str:
+def restart_sentence(offer: Offer, request: Request, now: float, patience: float) -> str:
     """Say when it would start again: at once, later, too late, or as nobody knows.
 
     Args:
@@ -167,20 +167,20 @@ class Alternatives:
     begins: str
     ends: str
     ends_iso: str
-    rest: str
-    again: str
+    duration: str
+    restart: str
     problem: str
     refund: str
     refunded: bool
 
 
-def begins(found: AffectedSession, now: float) -> str:
+def begin_sentence(found: AffectedSession, now: float) -> str:
     """Say which maintenance it is and when it begins."""
     one = found.maintenance
     when = "has begun" if one.period.start <= now else f"begins {_at(clock(one.period.start, now))}"
     return f"Maintenance of {found.nodes} {when}: {one.title}."
 
 
-def time_said(again: RestartOptions) -> str:
+def restart_duration(found: RestartOptions) -> str:
     """Return for how long it starts again."""
-    return duration(again.request.time_limit) if again.request is not None else ""
+    return duration(found.request.time_limit) if found.request is not None else ""

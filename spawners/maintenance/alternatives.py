@@ -19,28 +19,28 @@ from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session
 from carme_hub.domain.wording import gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.maintenance.affected_sessions import (
     AffectedSession,
     Alternatives,
-    again,
-    begins,
-    found_in_the_way,
-    lookout,
-    starts_again,
-    time_said,
+    affected_session,
+    begin_sentence,
+    notice_period,
+    restart_duration,
+    restart_options,
+    restart_sentence,
 )
 from carme_hub.spawners.session_state import STOPPED, iso
 
 #: How the reason of a cancel begins by which a session is moved; nothing is refunded for that.
 MOVED = "Stopped to go on elsewhere, before maintenance of "
 #: Seconds that a start has to fail before it is left to the page that shows it.
-FAILS_AT_ONCE = 1.0
+FAILURE_WAIT = 1.0
 #: Seconds that who asks waits for a session to be stopped.
-PATIENCE = 20.0
+STOP_WAIT = 20.0
 
 
-class NotInTheWay(Refused):
+class NotAffected(Refused):
     """The session is in the way of no maintenance, or is not there to be moved any more."""
 
     reason = "not-in-the-way"
@@ -52,37 +52,37 @@ class NotMoved(Refused):
     reason = "not-moved"
 
 
-async def ways_out(part: Shared, user: Any, found: AffectedSession, now: float) -> Alternatives:
+async def alternatives_for(hub: HubContext, user: Any, found: AffectedSession, now: float) -> Alternatives:
     """Return what is offered for a session that is in the way."""
     session, job = found.session, found.job
     offer = await user.spawner.offer()
     options = user.spawners[session.server_name].user_options if session.server_name in user.spawners else {}
-    next_one = again(offer, options or {}, found, now)
+    next_one = restart_options(offer, options or {}, found, now)
     patience = float(user.spawner.start_timeout)
-    refunded, refund = refund_of(part, found, now)
+    refunded, refund = refund_of(hub, found, now)
     return Alternatives(
         session=session.id,
         server=session.server_name,
-        begins=begins(found, now),
+        begins=begin_sentence(found, now),
         ends=clock(job.end, now) if job.end else "",
         ends_iso=iso(job.end) if job.end else "",
-        rest=time_said(next_one),
-        again=starts_again(offer, next_one.request, now, patience) if next_one.request is not None else "",
+        duration=restart_duration(next_one),
+        restart=restart_sentence(offer, next_one.request, now, patience) if next_one.request is not None else "",
         problem=next_one.problem,
         refund=refund,
         refunded=refunded,
     )
 
 
-def refund_of(part: Shared, found: AffectedSession, now: float) -> tuple[bool, str]:
+def refund_of(hub: HubContext, found: AffectedSession, now: float) -> tuple[bool, str]:
     """Return whether GPU time comes back for a session that makes way, and what is said of it."""
     job, request = found.job, found.session.request
-    if part.admission is None or not job.gpus:
+    if hub.admission is None or not job.gpus:
         return False, ""
     unused = "What it holds of GPU time and has not used comes back."
-    factor = part.admission.ledger.context.factor(job.gpus.type, request.partition, request.qos)
+    factor = hub.admission.ledger.context.factor(job.gpus.type, request.partition, request.qos)
     used = gpu_hours(price(job.gpus, max(0, int(now - job.start)), factor))
-    if "maintenance" not in part.admission.policy().refunded:
+    if "maintenance" not in hub.admission.policy().refunded:
         return False, f"{unused} What it has used, {used} so far, is charged."
     return True, f"{unused} What it has used, {used} so far, is refunded within a few minutes."
 
@@ -108,8 +108,8 @@ class PendingActions:
             self._tasks[session] = (what, task)
             task.add_done_callback(lambda done: self._done(session, done))
         elif doing != what:
-            raise NotInTheWay("This session is being stopped already.")
-        done, _ = await asyncio.wait([task], timeout=PATIENCE)
+            raise NotAffected("This session is being stopped already.")
+        done, _ = await asyncio.wait([task], timeout=STOP_WAIT)
         if done:
             task.result()
         return bool(done)
@@ -120,57 +120,57 @@ class PendingActions:
             task.exception()  # whoever waited has it; asyncio complains where nobody did
 
 
-async def look_now(part: Shared, session: Session) -> AffectedSession:
+async def trigger(hub: HubContext, session: Session) -> AffectedSession:
     """Return what a session is in the way of, by the calendar and Slurm as they are now.
 
     Raises:
         NotInTheWay: of nothing. StoreError, SlurmUnreachable: it is not known.
     """
-    if part.slots is None:
-        raise NotInTheWay("There is no calendar here, and so no maintenance to make way for.")
+    if hub.slots is None:
+        raise NotAffected("There is no calendar here, and so no maintenance to make way for.")
     now = time.time()
-    known = await part.slots.read(lambda reads: reads.overlapping(lookout(now), PROMISED))
-    jobs = await part.client.find(session.job_name, session.user)
-    newest = part.book.current(session.id)
-    found = found_in_the_way(newest, jobs, known, now) if newest is not None else None
+    known = await hub.slots.read(lambda reads: reads.overlapping(notice_period(now), PROMISED))
+    jobs = await hub.client.find(session.job_name, session.user)
+    newest = hub.registry.current(session.id)
+    found = affected_session(newest, jobs, known, now) if newest is not None else None
     if found is None:
-        raise NotInTheWay(
+        raise NotAffected(
             "This session is not in the way of maintenance, or is being stopped already. It can be stopped as always."
         )
     return found
 
 
-async def make_way(handler: Any, part: Shared, user: Any, session: Session) -> None:
+async def stop_for_maintenance(handler: Any, hub: HubContext, user: Any, session: Session) -> None:
     """Stop a session for maintenance; what it has used is refunded where the policy says so, when it is settled."""
-    found = await look_now(part, session)
+    found = await trigger(hub, session)
     await _stop(handler, user, session, f"{MAINTENANCE_STOP}{found.nodes}.")
-    part.log.info("Session %s of %s made way for maintenance %s", session.id, user.name, found.maintenance.id)
+    hub.log.info("Session %s of %s made way for maintenance %s", session.id, user.name, found.maintenance.id)
 
 
-async def move(handler: Any, part: Shared, user: Any, session: Session) -> None:
+async def move(handler: Any, hub: HubContext, user: Any, session: Session) -> None:
     """Stop a session and start it again elsewhere, for what is left of its time.
 
     Raises:
         NotMoved: it could not start again; nothing was stopped. web.HTTPError: it was stopped, and its start was
             refused at once by the hub's own limits.
     """
-    found, name = await look_now(part, session), session.server_name
+    found, name = await trigger(hub, session), session.server_name
     spawner = user.spawners[name]
-    next_one = again(await spawner.offer(), spawner.user_options or {}, found, time.time())
+    next_one = restart_options(await spawner.offer(), spawner.user_options or {}, found, time.time())
     if next_one.request is None:
         raise NotMoved(f"It would not start again, so it was left as it is: {next_one.problem}")
-    cost, _ = await part.cost(user, next_one.request, session.id)
+    cost, _ = await hub.cost(user, next_one.request, session.id)
     if cost is not None and cost.state == "refused":
         raise NotMoved(f"It would not start again, so it was left as it is: {cost.sentence}")
     display = spawner.orm_spawner.display_name if name else ""
     await _stop(handler, user, session, f"{MOVED}{found.nodes}.")
-    over = part.book.current(session.id) is None or part.keeper.seen_terminal(session.id)
+    over = hub.registry.current(session.id) is None or hub.reconciler.seen_terminal(session.id)
     spawner = user.get_or_create_spawner(name, display, replace_failed=True)
     spawner.replaces = session.id if over else ""
-    part.log.info("Session %s of %s goes on elsewhere: %s", session.id, user.name, found.maintenance.id)
+    hub.log.info("Session %s of %s goes on elsewhere: %s", session.id, user.name, found.maintenance.id)
     starting = asyncio.ensure_future(handler.spawn_single_user(user, name, display, options=dict(next_one.options)))
     starting.add_done_callback(lambda done: _started(spawner, done))
-    done, _ = await asyncio.wait([starting], timeout=FAILS_AT_ONCE)
+    done, _ = await asyncio.wait([starting], timeout=FAILURE_WAIT)
     if done and starting.exception() is not None and not spawner._failed:
         starting.result()  # no page of the hub's would show it
 
@@ -184,11 +184,11 @@ def _started(spawner: Any, task: asyncio.Task[Any]) -> None:
 async def _stop(handler: Any, user: Any, session: Session, why: str) -> None:
     spawner = user.spawners[session.server_name]
     if spawner.pending or not spawner.ready:
-        raise NotInTheWay("The server is being started or stopped. Wait for it.")
-    spawner.why_stopped = why
+        raise NotAffected("The server is being started or stopped. Wait for it.")
+    spawner.stop_reason = why
     try:
         await (await handler.stop_single_user(user, session.server_name))
     finally:
-        spawner.why_stopped = STOPPED
+        spawner.stop_reason = STOPPED
     if spawner.active:
         raise web.HTTPError(503, "The server could not be stopped. Look at your home page, and try it again.")

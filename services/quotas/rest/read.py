@@ -56,7 +56,7 @@ def _may(call: Call, person: Person, account: str) -> models.MayOut:
     found = permissions(applicable(quotas, person, account), call.service.ledger.context.clock())
     return models.MayOut(
         extend=found.may_extend,
-        book=found.may_book,
+        associations=found.may_book,
         add_images=found.may_add_images,
         priority=found.priority,
         nice=nice_of(quotas, found.priority),
@@ -238,7 +238,7 @@ async def accounts(call: Call) -> models.AccountsOut:
     month = reports.this_month(_now(call), zone)
     span = reports.month_span(month, zone)
     can_see_all = call.can_see_all
-    known = call.service.book.accounts() if can_see_all else owned
+    known = call.service.associations.accounts() if can_see_all else owned
     query: queries.AccountsQuery = call.query
 
     def ask(reads: LedgerReads) -> models.AccountsOut:
@@ -274,7 +274,7 @@ def _owned_account(
     held: dict[tuple[str, str], int],
     allowance: Allowance,
 ) -> models.OwnedOut:
-    users = {*call.service.book.members_of(name), *(user for account, user in {*used, *held} if account == name)}
+    users = {*call.service.associations.users_of(name), *(user for account, user in {*used, *held} if account == name)}
     members = [
         models.MemberOut(user=user, used=used.get((name, user), 0), held=held.get((name, user), 0))
         for user in sorted(users - {""})

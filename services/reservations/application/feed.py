@@ -23,7 +23,7 @@ _NOTE = "feed:"
 class Feeds:
     """All users' feeds."""
 
-    kept: IdempotencyStore
+    stores: IdempotencyStore
 
     async def make(self, user: str) -> str:
         """Return a new secret; the one before opens nothing any more."""
@@ -49,7 +49,7 @@ class Feeds:
         return str(note[0]["user"])
 
     def _note(self, handle: str) -> tuple[dict[str, str], int] | None:
-        with self.kept.store.reading(self.kept.cluster) as reads:
+        with self.stores.store.reading(self.stores.cluster) as reads:
             note = reads.note(_NOTE + handle)
         return (note.value, int(note.at)) if note is not None and isinstance(note.value, dict) else None
 
@@ -57,8 +57,8 @@ class Feeds:
         await in_store_thread(self._keep, user, value)
 
     def _keep(self, user: str, value: dict[str, str]) -> None:
-        with self.kept.store.transaction(self.kept.cluster) as writes:
-            writes.keep_note(_NOTE + _handle(user), value, self.kept.clock(), user)
+        with self.stores.store.transaction(self.stores.cluster) as writes:
+            writes.keep_note(_NOTE + _handle(user), value, self.stores.clock(), user)
 
 
 def _handle(user: str) -> str:

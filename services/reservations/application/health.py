@@ -19,7 +19,7 @@ class ReconcilerHealth:
         refusals: of people's requests, by reason, since the start.
     """
 
-    patience: float = 180.0
+    max_silence: float = 180.0
     answered: float | None = None
     same: float | None = None
     equal: bool = False
@@ -43,7 +43,7 @@ class ReconcilerHealth:
 
     def keeping(self, now: float) -> bool:
         """Return whether Slurm has answered of late."""
-        return self.answered is not None and now - self.answered < self.patience
+        return self.answered is not None and now - self.answered < self.max_silence
 
     def drift(self, now: float) -> float | None:
         """Return the seconds since Slurm was last made or seen equal to the calendar, None for never."""

@@ -21,11 +21,11 @@ _PARTS = "0123456789abcdef"
 Known = dict[str, list[Any]]
 
 
-class LastTold:
+class LastNotified:
     """What people know of the bookings that take place or are to."""
 
-    def __init__(self, kept: IdempotencyStore) -> None:
-        self._kept = kept
+    def __init__(self, stores: IdempotencyStore) -> None:
+        self._stores = stores
         self._parts: dict[str, Known] | None = None
 
     async def before(self, known: Iterable[Reservation]) -> Mapping[str, Reservation]:
@@ -48,14 +48,14 @@ class LastTold:
         self._parts = parts
 
     def _read(self) -> dict[str, Known]:
-        with self._kept.store.reading(self._kept.cluster) as reads:
+        with self._stores.store.reading(self._stores.cluster) as reads:
             notes = {part: reads.note(_name(part)) for part in _PARTS}
         return {part: dict(note.value) if note else {} for part, note in notes.items()}
 
     def _write(self, changed: Mapping[str, Known]) -> None:
-        with self._kept.store.transaction(self._kept.cluster) as writes:
+        with self._stores.store.transaction(self._stores.cluster) as writes:
             for part, said in changed.items():
-                writes.keep_note(_name(part), said, self._kept.clock())
+                writes.keep_note(_name(part), said, self._stores.clock())
 
 
 def _part(one: Reservation) -> str:

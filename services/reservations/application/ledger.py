@@ -63,10 +63,10 @@ class ReservationLedger:
             self.context, writes, slot_of(reservation), now, inside, booked=self.booked, unmanaged=unmanaged
         )
 
-    def credit_outage(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
+    def credit_outage(self, writes: LedgerWrites, reservation: Reservation, credit: OutageCredit, now: float) -> None:
         """Give back the price of time in which it was not to be had; where use is charged, none is due for it."""
         if self.booked:
-            settlement.return_unusable(writes, slot_of(reservation), now, owed.more, owed.least)
+            settlement.return_unusable(writes, slot_of(reservation), now, credit.more, credit.least)
 
     def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         """Give back what a booking that is over still holds; what is to be charged of it is left for ``settle``."""

@@ -11,7 +11,7 @@ from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 
 #: Seconds for which an answer is good enough: licences change when somebody edits slurm.conf.
-FRESH = 60.0
+MAX_AGE = 60.0
 
 
 class LicenseCounts:
@@ -40,7 +40,7 @@ class LicenseCounts:
 
     async def look(self, nodes: Iterable[Node]) -> None:
         """Compare Slurm's licences with the GPUs of all nodes, unless that was done a moment ago."""
-        if not self._licenses or self._ask is None or 0 <= self._clock() - self._asked < FRESH:
+        if not self._licenses or self._ask is None or 0 <= self._clock() - self._asked < MAX_AGE:
             return
         try:
             there = await self._ask()

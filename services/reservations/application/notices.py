@@ -19,20 +19,20 @@ from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Rese
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.notifications import HUB, Notifier
-from carme_hub.services.reservations.application.last_notified import LastTold
+from carme_hub.services.reservations.application.last_notified import LastNotified
 from carme_hub.store.ledger.idempotency import SentNotice, digest, were_told
 from carme_hub.store.reservations import ReservationReads
 from carme_hub.store.threads import in_store_thread
 
 #: Seconds after which what was decided is no news.
-NEWS = 86_400
+NEWS_PERIOD = 86_400
 #: Seconds that two rounds look at both: what was written while one of them began is not missed.
 OVERLAP = 60
 _WEEK = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class PendingNotice:
     """A sentence for somebody. ``after``: what they or others have to have been told before, "" = nothing."""
 
     due: DueNotice
@@ -51,7 +51,7 @@ class Notices(Notifier):
     def __init__(
         self,
         settings: CarmeQuotas,
-        kept: IdempotencyStore,
+        store: IdempotencyStore,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         *,
         read: Callable[[Callable[[ReservationReads], list[Reservation]]], list[Reservation]],
@@ -61,52 +61,56 @@ class Notices(Notifier):
         remind: int,
         refunds: Callable[[], bool],
     ) -> None:
-        super().__init__(settings, kept, "Your booking", log)
+        super().__init__(settings, store, "Your booking", log)
         self._read, self._people, self._administrators = read, people, administrators
         self._jobs, self._remind, self._refunds = jobs, remind, refunds
         self._last: float | None = None  # the time of the last round
-        self._last_told = LastTold(kept)
+        self._last_notified = LastNotified(store)
 
     async def check_changes(self) -> list[SentNotice]:
         """Tell what is new since the last round; return it."""
-        now = self._kept.clock()
-        since = max(now - NEWS, self._last - OVERLAP if self._last is not None else 0.0)
-        known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - NEWS))
+        now = self._store.clock()
+        since = max(now - NEWS_PERIOD, self._last - OVERLAP if self._last is not None else 0.0)
+        known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - NEWS_PERIOD))
         news = [each for each in known if each.changed >= since]
-        before = await self._last_told.before(known)
-        found = [*self.of_news(news, now), *self.of_changes(known, before, now), *self.of_soon(known, now)]
-        told = await self.notify(await self._in_order([*found, *self.of_maintenance(known, now)]))
-        await self._last_told.keep(known)
+        before = await self._last_notified.before(known)
+        found = [
+            *self.state_notices(news, now),
+            *self.change_notices(known, before, now),
+            *self.reminder_notices(known, now),
+        ]
+        reported = await self.notify(await self._after_earlier([*found, *self.maintenance_notices(known, now)]))
+        await self._last_notified.keep(known)
         self._last = now
-        return told
+        return reported
 
     async def open_for(self, user: str) -> list[dict[str, str]]:
         """Return what a page shows: what there is to say to a user now that is more than a confirmation."""
-        now = self._kept.clock()
+        now = self._store.clock()
         known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - _WEEK))
         news = [each for each in known if each.changed >= now - _WEEK or each.problem]
-        found = [*self.of_news(news, now), *self.of_maintenance(known, now)]
+        found = [*self.state_notices(news, now), *self.maintenance_notices(known, now)]
         return [
             {"level": each.notice.level, "text": each.notice.text, "link": each.link, "link_words": each.link_words}
-            for each in await self._in_order(found)
+            for each in await self._after_earlier(found)
             if each.notice.user == user and each.notice.level in ("warning", "danger")
         ]
 
     # -- what there is to say -----------------------------------------------------------------------------------------
 
-    def of_news(self, news: Sequence[Reservation], now: float) -> Iterator[News]:
+    def state_notices(self, news: Sequence[Reservation], now: float) -> Iterator[PendingNotice]:
         """Yield what is to be said of what was changed."""
         for booking, whole in _by_booking(news).items():
             for state in State:
                 there = sorted((each for each in whole if each.state is state), key=lambda each: each.period)
                 if there:
-                    yield from self._of_state(f"booking/{booking}", there, now)
+                    yield from self._state_notices(f"booking/{booking}", there, now)
             for each in whole:
                 if each.problem and each.state in HOLDING:
                     about = f"booking/{each.id}/problem/{digest(each.problem)[:16]}"
-                    yield _news(about, each, each.owner, "danger", messages.problem(each, now), now)
+                    yield _notice(about, each, each.owner, "danger", messages.problem(each, now), now)
 
-    def _of_state(self, booking: str, there: Sequence[Reservation], now: float) -> Iterator[News]:
+    def _state_notices(self, booking: str, there: Sequence[Reservation], now: float) -> Iterator[PendingNotice]:
         """Yield what is to be said of those times of one booking that are in the same state."""
         one = there[0]
         others = sorted(set(self._people(one)) - {one.owner})
@@ -114,26 +118,28 @@ class Notices(Notifier):
         if one.state is State.PENDING:
             for user in sorted(set(self._administrators()) - {one.owner}):
                 about, text = f"{booking}/pending/{changed}/{user}", messages.waits(there, now)
-                yield _news(about, one, user, "warning", text, now, link=("administration", "Approve or deny"))
+                yield _notice(about, one, user, "warning", text, now, link=("administration", "Approve or deny"))
         elif one.state is State.CONFIRMED:
-            yield _news(f"{booking}/confirmed", one, one.owner, "success", messages.confirmed(there, now), now)
+            yield _notice(f"{booking}/confirmed", one, one.owner, "success", messages.confirmed(there, now), now)
             for user in others:
                 text = messages.invited(there, now)
-                yield _news(f"{booking}/invited/{user}", one, user, "info", text, now)
+                yield _notice(f"{booking}/invited/{user}", one, user, "info", text, now)
         elif one.state is State.CANCELLED:
             text, about = messages.cancelled(there, now), f"{booking}/cancelled/{changed}"
             if one.actor != one.owner:
-                yield _news(about, one, one.owner, "warning", text, now)
+                yield _notice(about, one, one.owner, "warning", text, now)
             for user in others:
                 after = f"{booking}/invited/{user}"
-                yield _news(f"{about}/{user}", one, user, "warning", text, now, after=after)
+                yield _notice(f"{about}/{user}", one, user, "warning", text, now, after=after)
         elif one.state is State.RELEASED:
             for each in there:
                 if each.actor != each.owner:
                     text = messages.released(each, now)
-                    yield _news(f"booking/{each.id}/released", each, each.owner, "warning", text, now)
+                    yield _notice(f"booking/{each.id}/released", each, each.owner, "warning", text, now)
 
-    def of_changes(self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float) -> Iterator[News]:
+    def change_notices(
+        self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float
+    ) -> Iterator[PendingNotice]:
         """Yield what somebody else than its owner made of a booking since the last round: another time, other nodes.
 
         Whom it is for is told of another time whoever made it.
@@ -152,17 +158,17 @@ class Notices(Notifier):
                 # Of the first approval it is said that it is confirmed; this is one of a change.
                 again = f"booking/{each.series or each.id}"
                 text, changed = messages.confirmed([each], now), int(each.changed)
-                yield _news(f"{again}/again/{changed}", each, each.owner, "success", text, now, f"{again}/confirmed")
+                yield _notice(f"{again}/again/{changed}", each, each.owner, "success", text, now, f"{again}/confirmed")
             elif old.period != each.period and each.state in PROMISED:
                 text = messages.moved(each, now)
                 if by_other:
-                    yield _news(about, each, each.owner, "warning", text, now)
+                    yield _notice(about, each, each.owner, "warning", text, now)
                 for user in sorted(set(self._people(each)) - {each.owner}):
-                    yield _news(f"{about}/{user}", each, user, "warning", text, now)
+                    yield _notice(f"{about}/{user}", each, user, "warning", text, now)
             elif _nodes(old) != _nodes(each) and each.state in PROMISED and by_other:
-                yield _news(about, each, each.owner, "warning", messages.other_nodes(each, old, now), now)
+                yield _notice(about, each, each.owner, "warning", messages.other_nodes(each, old, now), now)
 
-    def of_soon(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
+    def reminder_notices(self, known: Iterable[Reservation], now: float) -> Iterator[PendingNotice]:
         """Yield what begins soon."""
         for each in known:
             if each.kind is not Kind.BOOKING or each.state is not State.CONFIRMED or each.problem:
@@ -170,9 +176,9 @@ class Notices(Notifier):
             if 0 < each.period.start - now <= self._remind:
                 for user in sorted({each.owner, *self._people(each)}):
                     about = f"booking/{each.id}/soon/{each.period.start}/{user}"
-                    yield _news(about, each, user, "info", messages.soon(each, now), now)
+                    yield _notice(about, each, user, "info", messages.soon(each, now), now)
 
-    def of_maintenance(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
+    def maintenance_notices(self, known: Iterable[Reservation], now: float) -> Iterator[PendingNotice]:
         """Yield whose sessions would be in the way of maintenance."""
         jobs, refunds = self._jobs(), self._refunds()
         for each in known:
@@ -182,15 +188,15 @@ class Notices(Notifier):
                 for job in jobs_past_start(each, jobs.jobs.values()):
                     about = f"maintenance/{each.id}/{each.period.start}/{job.id}"
                     text = messages.maintenance(each, job, now, refunds=refunds)
-                    told = SentNotice(about, job.user, "danger", text, now)
-                    yield News(DueNotice(told, link=f"{HUB}home", link_words="Move it or stop it"))
+                    reported = SentNotice(about, job.user, "danger", text, now)
+                    yield PendingNotice(DueNotice(reported, link=f"{HUB}home", link_words="Move it or stop it"))
 
-    async def _in_order(self, found: Sequence[News]) -> list[DueNotice]:
+    async def _after_earlier(self, found: Sequence[PendingNotice]) -> list[DueNotice]:
         """Leave out what follows on something that was not said before this round."""
         wanted = {each.after for each in found if each.after}
 
         def ask() -> set[str]:
-            with self._kept.store.reading(self._kept.cluster) as reads:
+            with self._store.store.reading(self._store.cluster) as reads:
                 return were_told(reads, wanted)
 
         said = await in_store_thread(ask) if wanted else set()
@@ -209,7 +215,7 @@ def _nodes(one: Reservation) -> list[str]:
     return [place.node for place in one.places if not one.license]  # which they are matters to nobody then
 
 
-def _news(
+def _notice(
     about: str,
     one: Reservation,
     user: str,
@@ -218,7 +224,7 @@ def _news(
     now: float,
     after: str = "",
     link: tuple[str, str] = ("", ""),
-) -> News:
+) -> PendingNotice:
     where, words = link
-    told = SentNotice(about, user, level, text, now)
-    return News(DueNotice(told, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)
+    reported = SentNotice(about, user, level, text, now)
+    return PendingNotice(DueNotice(reported, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)

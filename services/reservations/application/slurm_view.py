@@ -18,7 +18,7 @@ from carme_hub.domain.sessions.profile import Profile
 from carme_hub.errors import SlurmError, SlurmUnreachable
 
 #: Seconds for which an answer is used again: who books makes a pass at once, and Slurm need not be asked each time.
-FRESH = 5.0
+MAX_AGE = 5.0
 
 
 class Slurm(Protocol):
@@ -83,7 +83,7 @@ class SlurmView:
         self._there, self._ours, self._share, self._not_counted = there, ours, share, not_counted
         self._default, self._nodes_age = default_partition, nodes_age
         #: Slurm's default partition, "" while that is not known.
-        self._usual = ""
+        self._default_partition = ""
         self.nodes: tuple[Node, ...] = ()
         self.jobs: Snapshot | None = None
         #: When the nodes were seen; 0 = never.
@@ -98,7 +98,7 @@ class SlurmView:
 
     async def look(self) -> None:
         """Ask Slurm for nodes and jobs, unless it was asked a moment ago; what it does not say stays as it was."""
-        if not self.silent and 0 <= self._clock() - self.at < FRESH:
+        if not self.silent and 0 <= self._clock() - self.at < MAX_AGE:
             return
         found = await asyncio.gather(self._slurm.nodes(), self._slurm.snapshot(), return_exceptions=True)
         nodes, jobs = found
@@ -119,10 +119,10 @@ class SlurmView:
         """Ask to which partition the sessions of profiles go that name none."""
         if self._default is not None and self.offer.profiles:
             with contextlib.suppress(SlurmError):  # what was last seen stays
-                self._usual = await self._default()
+                self._default_partition = await self._default()
 
     def _partitions(self, node: Node) -> Collection[str]:
-        unnamed = ("",) if not self._usual or self._usual in node.partitions else ()
+        unnamed = ("",) if not self._default_partition or self._default_partition in node.partitions else ()
         return (*node.partitions, *unnamed)
 
     def nodes_now(self) -> tuple[Node, ...] | None:

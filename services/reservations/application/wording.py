@@ -133,7 +133,7 @@ def badge(reservation: Reservation) -> tuple[str, str]:
     return BADGES[reservation.state]
 
 
-def standing(reservation: Reservation, zone: str, now: float) -> str:
+def state_sentence(reservation: Reservation, zone: str, now: float) -> str:
     """Return where it stands, as a sentence for its owner."""
     over = clock(reservation.ended or reservation.period.end, zone, now)
     why = f" {_sentence(reservation.reason)}" if reservation.reason else ""
@@ -171,7 +171,7 @@ def history(reservation: Reservation, zone: str, now: float) -> list[tuple[str, 
     if reservation.used:
         found.append((reservation.used, "The first job in it was seen."))
     if reservation.state in (State.CANCELLED, State.RELEASED):
-        found.append((reservation.ended, standing(reservation, zone, now)))
+        found.append((reservation.ended, state_sentence(reservation, zone, now)))
     if reservation.state is State.ENDED:
         found.append((reservation.period.end, "Its time was over."))
     return [(_stamp(at, zone), what) for at, what in sorted(found, key=lambda each: each[0])]

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, available_timezones
 
-from carme_hub.booking.bookings import Booker, Facts, TypeFacts
-from carme_hub.booking.validation import LISTING
+from carme_hub.booking.bookings import Booker, SupplySummary, TypeSummary
+from carme_hub.booking.validation import GROUP_LISTING_ROLES
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.errors import SlurmError
@@ -55,7 +55,7 @@ class Account:
 class Choices:
     """What can be chosen on a form."""
 
-    types: Sequence[TypeFacts]
+    types: Sequence[TypeSummary]
     accounts: Sequence[Account]
     groups: Sequence[str]
     profiles: Sequence[dict[str, str]]
@@ -78,7 +78,7 @@ class ReservationPage(pages.PageHandler):
     """A page of the calendar."""
 
     scopes: tuple[str, ...] = (READ,)
-    writes: tuple[str, ...] = (WRITE, ADMIN)
+    write_scopes: tuple[str, ...] = (WRITE, ADMIN)
     booker: Booker
 
     async def prepare(self) -> None:
@@ -86,12 +86,14 @@ class ReservationPage(pages.PageHandler):
         await super().prepare()
         if not self._finished:
             accounts = await self.service.accounts(self.visitor)
-            self.booker = Booker(self.visitor.person, tuple(accounts), admin=self.may(ADMIN), actor=self.visitor.actor)
+            self.booker = Booker(
+                self.visitor.person, tuple(accounts), admin=self.has_scope(ADMIN), actor=self.visitor.actor
+            )
 
     @property
     def reader(self) -> Booker:
         """As whom the visitor looks: who sees everybody's bookings sees them as an administrator does."""
-        return Booker(self.booker.person, self.booker.accounts, admin=self.may(READ_ALL, ADMIN))
+        return Booker(self.booker.person, self.booker.accounts, admin=self.has_scope(READ_ALL, ADMIN))
 
     @property
     def now(self) -> float:
@@ -117,7 +119,7 @@ class ReservationPage(pages.PageHandler):
     def tabs(self) -> list[dict[str, Any]]:
         """Return the parts of the service that the visitor may open."""
         found = [("", "Calendar"), ("book", "Book"), ("mine", "My bookings")]
-        if self.may(ADMIN):
+        if self.has_scope(ADMIN):
             found.append(("administration", "Administration"))
         return self.tabs_of(*found)
 
@@ -137,11 +139,11 @@ class ReservationPage(pages.PageHandler):
             template,
             heading=heading,
             zone=self.zone,
-            zone_fresh=self.looks and not self.chosen_zone,
+            zone_fresh=self.is_read and not self.chosen_zone,
             site_zone=self.site_zone,
             hours=wording.gpu_hours,
             span=self.in_zone(view.span),
-            standing=self.in_zone(view.standing),
+            state_sentence=self.in_zone(view.state_sentence),
             **words,
             **more,
         )
@@ -151,14 +153,14 @@ class ReservationPage(pages.PageHandler):
         zone, now = self.zone, self.now
         return lambda what: words(what, zone, now)
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> SupplySummary:
         """Return what can be booked at all: nothing while Slurm has never said which nodes there are."""
         try:
-            return await self.service.desk.supply()
+            return await self.service.bookings.supply()
         except SlurmError:
-            return Facts((), (), by_node=False, share=100, note="")
+            return SupplySummary((), (), by_node=False, share=100, note="")
 
-    async def choices(self, facts: Facts | None = None) -> Choices:
+    async def choices(self, facts: SupplySummary | None = None) -> Choices:
         """Return what can be chosen on a form."""
         facts = await self.facts() if facts is None else facts
         names = self.booker.accounts
@@ -174,15 +176,15 @@ class ReservationPage(pages.PageHandler):
     async def _groups(self) -> list[str]:
         """Return the groups that are offered: one's own, to teachers all, as the hub lets them list those, too."""
         person = self.booker.person
-        if not self.booker.admin and not person.roles & LISTING:
+        if not self.booker.admin and not person.roles & GROUP_LISTING_ROLES:
             return sorted(person.groups)
-        await self.service.roster.refresh()
-        return sorted(person.groups.union(*(each.groups for each in self.service.roster.people.values())))
+        await self.service.hub_users.refresh()
+        return sorted(person.groups.union(*(each.groups for each in self.service.hub_users.people.values())))
 
-    async def usual_type(self, types: Sequence[TypeFacts]) -> str:
+    async def default_type(self, types: Sequence[TypeSummary]) -> str:
         """Return the type that is chosen at first: that of the visitor's newest booking, else the most frequent."""
         known = {each.type for each in types}
-        found = await self.service.desk.mine(self.booker, self.now - RECENT) if known else ()
+        found = await self.service.bookings.mine(self.booker, self.now - RECENT) if known else ()
         newest = (one for one in found if one.owner == self.visitor.name and one.need.type in known)
         last = max(newest, key=lambda one: one.created, default=None)
         if last is not None:
@@ -191,11 +193,11 @@ class ReservationPage(pages.PageHandler):
 
     def may_book(self) -> bool:
         """Return whether the policy lets the visitor book with one of their accounts."""
-        return self.may(*self.writes) and any(
+        return self.has_scope(*self.write_scopes) and any(
             self.service.rules(self.booker.person, account).may_book for account in self.booker.accounts
         )
 
-    def why_not(self) -> str:
+    def refusal(self) -> str:
         """Return why the visitor may not book, as a sentence; "" where they may."""
         if self.may_book():
             return ""
@@ -205,7 +207,7 @@ class ReservationPage(pages.PageHandler):
 
     def cost(self, found: Sequence[Reservation]) -> int | None:
         """Return the milli-GPU-seconds of reservations, None where nothing is kept of GPU time."""
-        return sum(self.service.desk.price(each) for each in found) if self.service.charged else None
+        return sum(self.service.bookings.price(each) for each in found) if self.service.charged else None
 
 
 def left_of(balance: Any) -> int | None:
@@ -221,8 +223,8 @@ def is_zone(name: str) -> bool:
         return False
 
 
-def need_zone(name: str) -> str:
+def checked_zone(name: str) -> str:
     """Return the zone; refuse what is none."""
     if not is_zone(name):
-        raise pages.BadForm(f"{name or 'That'} is no time zone. Zones are named like Europe/Berlin.")
+        raise pages.BadForm(f"{name or 'That'} is not a time zone. Zones have names such as Europe/Berlin.")
     return name

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tornado.web import HTTPError
 
-from carme_hub.booking.bookings import BookingPreview, Unknown, Which
-from carme_hub.booking.calendar import BookingRequest, Time
+from carme_hub.booking.bookings import BookingPreview, SeriesScope, Unknown
+from carme_hub.booking.calendar import BookingRequest, RequestedTime
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation
@@ -15,21 +15,21 @@ from carme_hub.errors import Refused
 from carme_hub.services.pages import BadForm
 from carme_hub.services.reservations.application import wording as view
 from carme_hub.services.reservations.pages.base import ReservationPage
-from carme_hub.services.reservations.pages.form import Form, Offer, offers
-from carme_hub.services.reservations.pages.mine import BACK
+from carme_hub.services.reservations.pages.form import Form, Alternative, alternatives
+from carme_hub.services.reservations.pages.mine import PAST_DAYS
 from carme_hub.services.reservations.rest.models import ID
 from carme_hub.services.reservations.rest.representation import may
 
 _UUID = ID.strip("^$")
 #: What is moved, cancelled or given back of one that comes again.
-SCOPES: tuple[tuple[Which, str], ...] = (
+SCOPES: tuple[tuple[SeriesScope, str], ...] = (
     ("one", "only this one"),
     ("later", "this and all later ones"),
     ("all", "all of them"),
 )
 
 
-class OnePage(ReservationPage):
+class BookingPage(ReservationPage):
     """A page about one booking."""
 
     tab = "mine"
@@ -37,7 +37,7 @@ class OnePage(ReservationPage):
     async def one(self, id: str) -> Reservation:
         """Return the booking; whose it is not to see is told that there is none."""
         try:
-            return await self.service.desk.get(self.reader, id)
+            return await self.service.bookings.get(self.reader, id)
         except Unknown as unknown:
             raise HTTPError(404, log_message=unknown.message) from unknown
 
@@ -47,7 +47,7 @@ class OnePage(ReservationPage):
         *,
         times: Sequence[Reservation] = (),
         problem: str = "",
-        offered: Sequence[Offer] = (),
+        alternatives_found: Sequence[Alternative] = (),
         form: Form | None = None,
     ) -> None:
         """Show it, with what became of a form."""
@@ -64,7 +64,7 @@ class OnePage(ReservationPage):
             heading=one.title,
             one=one,
             times=times,
-            may=may(one, mine=mine, admin=self.booker.admin) if self.may(*self.writes) else [],
+            may=may(one, mine=mine, admin=self.booker.admin) if self.has_scope(*self.write_scopes) else [],
             mine=mine,
             history=view.history(one, zone, now),
             cost=wording.gpu_hours(cost) if cost else "",
@@ -72,11 +72,11 @@ class OnePage(ReservationPage):
             scopes=SCOPES if one.series else (),
             values=form or Form(zone=zone).at(start, end),
             problem=problem,
-            offers=offered,
+            alternatives=alternatives_found,
         )
 
     @property
-    def which(self) -> Which:
+    def which(self) -> SeriesScope:
         """What of a series the form is about."""
         said = self.get_body_argument("series", "one")
         for scope, _ in SCOPES:
@@ -85,45 +85,47 @@ class OnePage(ReservationPage):
         raise BadForm("Choose which of its times that is about.")
 
 
-class OneHandler(OnePage):
+class BookingHandler(BookingPage):
     """What somebody may see of a booking."""
 
     async def get(self, id: str) -> None:
         """Show it, with its other times where it comes again."""
         one = await self.one(id)
-        known = await self.service.desk.mine(self.booker, self.now - BACK * 86_400) if one.series else ()
+        known = await self.service.bookings.mine(self.booker, self.now - PAST_DAYS * 86_400) if one.series else ()
         self.show_one(one, times=[each for each in known if each.series == one.series and each.id != id])
 
 
-class MoveHandler(OnePage):
+class MoveHandler(BookingPage):
     """Moving one booking, with a look before it."""
 
     async def post(self, id: str) -> None:
         """Say what would come of it and ask once more; then move it."""
         one = await self.one(id)
         form = Form.read(self.get_body_argument, self.get_body_arguments)
-        offered: list[Offer] = []
+        alternatives_found: list[Alternative] = []
         try:
             if take := self.get_body_argument("take", ""):
                 form = form.take(take)
-            version = int(self.text("version", "The version", most=9))
-            period = kept(one.period, form.once())
+            version = int(self.text("version", "The version", max_length=9))
+            period = keep_seconds(one.period, form.once())
             if period == one.period:
                 raise BadForm("That is when it is already. Give another start or end.")
-            checked: BookingPreview = await self.service.desk.check(self.booker, wish_of(one, period), instead_of=id)
-            offered = offers(form, checked.conflicts, self._say)[:3] if checked.conflicts else []
-            offered = [each for each in offered if each.take.startswith("time:")]
+            checked: BookingPreview = await self.service.bookings.check(
+                self.booker, request_of(one, period), instead_of=id
+            )
+            alternatives_found = alternatives(form, checked.conflicts, self._say)[:3] if checked.conflicts else []
+            alternatives_found = [each for each in alternatives_found if each.take.startswith("time:")]
             if not checked.ok:
                 raise BadForm(checked.refusal or "These GPUs are not free then. It stays as it was.")
             if not self.confirmed:
-                self._ask(one, form, period, checked)
+                self._confirm(one, form, period, checked)
                 return
-            await self.service.desk.move(self.booker, id, version, period=period, series=self.which)
+            await self.service.bookings.move(self.booker, id, version, period=period, series=self.which)
         except ValueError as error:
             raise BadForm("This form is broken. Open the page again.") from error
         except Refused as refused:
             self.set_status(409)
-            self.show_one(one, problem=refused.message, offered=offered, form=form)
+            self.show_one(one, problem=refused.message, alternatives_found=alternatives_found, form=form)
             return
         self.log_write("moved booking %s", id)
         self.done(f"Moved to {view.span(period, self.zone, self.now)}.", f"bookings/{id}")
@@ -131,7 +133,7 @@ class MoveHandler(OnePage):
     def _say(self, period: Period) -> str:
         return view.short_span(period, self.zone, self.now)
 
-    def _ask(self, one: Reservation, form: Form, period: Period, checked: BookingPreview) -> None:
+    def _confirm(self, one: Reservation, form: Form, period: Period, checked: BookingPreview) -> None:
         points = [
             f"Now: {view.span(one.period, self.zone, self.now)}.",
             f"Then: {view.span(period, self.zone, self.now)} ({view.length(period)}).",
@@ -148,13 +150,13 @@ class MoveHandler(OnePage):
         self.confirm(f"Move “{one.title}”?", points, "Move", back=f"bookings/{one.id}", fixed=shown | {"take": ""})
 
 
-class CancelHandler(OnePage):
+class CancelHandler(BookingPage):
     """Taking a booking back before it starts."""
 
     async def post(self, id: str) -> None:
         """Ask once more, then cancel it."""
         one, which = await self.one(id), self.which
-        reason = self.text("reason", "The reason", needed=False)
+        reason = self.text("reason", "The reason", required=False)
         if not self.confirmed:
             points = [f"{view.need(one.need).capitalize()}, {view.span(one.period, self.zone, self.now)}."]
             if one.series:
@@ -162,13 +164,13 @@ class CancelHandler(OnePage):
             points.append("Its GPUs become free for others. GPU time that is held for it comes back.")
             self.confirm(f"Cancel “{one.title}”?", points, "Cancel it", back=f"bookings/{id}", danger=True)
             return
-        found = await self.service.desk.cancel(self.booker, id, reason=reason, series=which)
+        found = await self.service.bookings.cancel(self.booker, id, reason=reason, series=which)
         self.log_write("cancelled booking %s (%s of them)", id, len(found))
         times = f" at {len(found)} times" if len(found) > 1 else ""
         self.done(f"“{one.title}” is cancelled{times}.", "mine" if one.owner == self.visitor.name else "administration")
 
 
-class ReleaseHandler(OnePage):
+class ReleaseHandler(BookingPage):
     """Giving back what is left of a booking that has begun."""
 
     async def post(self, id: str) -> None:
@@ -182,7 +184,7 @@ class ReleaseHandler(OnePage):
             ]
             self.confirm(f"Give back “{one.title}”?", points, "Give it back", back=f"bookings/{id}", danger=True)
             return
-        await self.service.desk.release(self.booker, id, reason=self.text("reason", "The reason", needed=False))
+        await self.service.bookings.release(self.booker, id, reason=self.text("reason", "The reason", required=False))
         self.log_write("gave back booking %s", id)
         self.done(f"“{one.title}” is given back.", "mine" if one.owner == self.visitor.name else "administration")
 
@@ -190,7 +192,7 @@ class ReleaseHandler(OnePage):
 _WHEN = ("start_date", "start_time", "end_date", "end_time", "zone")
 
 
-def kept(old: Period, new: Period) -> Period:
+def keep_seconds(old: Period, new: Period) -> Period:
     """Return a new period whose edges are the old ones to the second where the same minute was typed.
 
     What was booked for now begins at some second of a minute, and the fields of a form have none.
@@ -199,14 +201,14 @@ def kept(old: Period, new: Period) -> Period:
     return Period(*(was if was // 60 == typed // 60 else typed for was, typed in edges))
 
 
-def wish_of(one: Reservation, period: Period) -> BookingRequest:
+def request_of(one: Reservation, period: Period) -> BookingRequest:
     """Return the wish to have a booking at another time."""
     return BookingRequest(
         owner=one.owner,
         account=one.account,
         title=one.title,
         need=one.need,
-        times=(Time(period, one.occurrence),),
+        times=(RequestedTime(period, one.occurrence),),
         users=one.users,
         group=one.group,
         everybody=one.everybody,
@@ -224,7 +226,7 @@ def commands(one: Reservation) -> list[str]:
 
 
 PAGES: list[tuple[str, type[ReservationPage]]] = [
-    (rf"bookings/({_UUID})", OneHandler),
+    (rf"bookings/({_UUID})", BookingHandler),
     (rf"bookings/({_UUID})/move", MoveHandler),
     (rf"bookings/({_UUID})/cancel", CancelHandler),
     (rf"bookings/({_UUID})/release", ReleaseHandler),

@@ -16,7 +16,7 @@ from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence, occurrences
 from carme_hub.services.pages import BadForm
-from carme_hub.services.reservations.pages.base import DAYS, need_zone
+from carme_hub.services.reservations.pages.base import DAYS, checked_zone
 
 _CODES = tuple(code for code, _, _ in DAYS)
 _EVERY = {"weekly": 1, "fortnightly": 2}
@@ -86,7 +86,7 @@ class Form:
 
     # -- what it means ----------------------------------------------------------------------------------------------
 
-    def wish(self, owner: str) -> BookingRequest:
+    def request(self, owner: str) -> BookingRequest:
         """Return what is wished for; its times are those of ``recurrence``.
 
         Raises:
@@ -112,7 +112,7 @@ class Form:
             group=self.group if self.whom == "group" else "",
             everybody=self.whom == "everybody",
             profile=self.profile if self.whom == "group" else "",
-            zone=need_zone(self.zone),
+            zone=checked_zone(self.zone),
         )
 
     def recurrence(self) -> Recurrence:
@@ -120,7 +120,7 @@ class Form:
         start, end = self.start(), self.end()
         if end <= start:
             raise BadForm("It ends before it starts. Give a later end.")
-        return Recurrence(need_zone(self.zone), start, end, self.rule(start), frozenset(self.without))
+        return Recurrence(checked_zone(self.zone), start, end, self.rule(start), frozenset(self.without))
 
     def once(self) -> Period:
         """Return its first time, of a form in which nothing is said of others."""
@@ -199,14 +199,14 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Alternative:
     """A button: what is taken (see ``Form.take``), and what it says."""
 
     take: str
     words: str
 
 
-def offers(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], str], count: int = 1) -> list[Offer]:
+def alternatives(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], str], count: int = 1) -> list[Alternative]:
     """Return what could be had instead, the nearest first.
 
     Args:
@@ -217,18 +217,18 @@ def offers(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], st
     if form.again and 0 < len(conflicts) < count:
         starts = ",".join(each.time.occurrence for each in conflicts if each.time.occurrence)
         what = "that time" if len(conflicts) == 1 else f"these {len(conflicts)} times"
-        found += [Offer(f"without:{starts}", f"Leave out {what}")] if starts else []
+        found += [Alternative(f"without:{starts}", f"Leave out {what}")] if starts else []
     if explained:
         always = " every time" if form.again else ""
         for period in (_whole_minutes(each, explained[0].time.period) for each in explained[0].times):
             if form.fits_days(period):
-                found.append(Offer(f"time:{period.start}:{period.end}", f"Take {say(period)}{always}"))
+                found.append(Alternative(f"time:{period.start}:{period.end}", f"Take {say(period)}{always}"))
         seats = min(each.seats for each in explained)
         if seats and len(explained) == len(conflicts):
-            found.append(Offer(f"seats:{seats}", f"{seats} seat{'' if seats == 1 else 's'} then"))
+            found.append(Alternative(f"seats:{seats}", f"{seats} seat{'' if seats == 1 else 's'} then"))
         for type in explained[0].types:
             if all(type in each.types for each in explained):
-                found.append(Offer(f"type:{type}", f"{type} then"))
+                found.append(Alternative(f"type:{type}", f"{type} then"))
     return found
 
 

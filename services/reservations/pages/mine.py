@@ -11,7 +11,7 @@ from carme_hub.services.reservations.pages.base import ReservationPage
 from carme_hub.services.reservations.rest.representation import may
 
 #: Days that are looked back, and past bookings that are shown.
-BACK, MOST_PAST = 60, 50
+PAST_DAYS, MAX_PAST = 60, 50
 _DAY = 86_400
 _OVER = (State.ENDED, State.CANCELLED, State.RELEASED)
 
@@ -33,7 +33,7 @@ class Group:
         return [each for each in self.times if each.problem]
 
 
-def grouped(found: Iterable[Reservation]) -> list[Group]:
+def group_by_series(found: Iterable[Reservation]) -> list[Group]:
     """Return bookings by their next time; the times of a series are one."""
     groups: dict[str, Group] = {}
     for each in sorted(found, key=lambda one: (one.period, one.id)):
@@ -49,7 +49,7 @@ class MinePage(ReservationPage):
     async def show_mine(self, address: str = "") -> None:
         """Show them, with the feed's new address."""
         now, me = self.now, self.visitor.name
-        found: Sequence[Reservation] = await self.service.desk.mine(self.booker, now - BACK * _DAY)
+        found: Sequence[Reservation] = await self.service.bookings.mine(self.booker, now - PAST_DAYS * _DAY)
         coming = [each for each in found if each.period.end > now and each.state not in _OVER]
         past = [each for each in found if each.period.end <= now or each.state in _OVER]
         problems = {f"bookings/{each.id}" for each in coming if each.problem}  # those stand with their bookings
@@ -57,12 +57,12 @@ class MinePage(ReservationPage):
         self.show(
             "mine.html",
             heading="My bookings",
-            told=[each for each in await self.service.notices.of(me) if each["link"] not in problems],
-            mine=grouped(each for each in coming if each.owner == me),
-            invited=grouped(each for each in coming if each.owner != me),
-            past=past[:MOST_PAST],
-            more=len(past) > MOST_PAST,
-            back=BACK,
+            due_notices=[each for each in await self.service.notices.open_for(me) if each["link"] not in problems],
+            mine=group_by_series(each for each in coming if each.owner == me),
+            invited=group_by_series(each for each in coming if each.owner != me),
+            past=past[:MAX_PAST],
+            more=len(past) > MAX_PAST,
+            back=PAST_DAYS,
             may=lambda one: may(one, mine=one.owner == me, admin=self.booker.admin),
             feed=await self.service.feeds.made(me),
             address=address,
@@ -90,9 +90,9 @@ class FeedHandler(MinePage):
             return
         secret = await self.service.feeds.make(me)
         self.log_write("made a new address of their feed")
-        await self.show_mine(f"{self._here()}api/v1/feed/{secret}.ics")
+        await self.show_mine(f"{self._base_url()}api/v1/feed/{secret}.ics")
 
-    def _here(self) -> str:
+    def _base_url(self) -> str:
         """Return the service's own address, as the hub was told it or as the browser asked for it."""
         told = os.environ.get("JUPYTERHUB_PUBLIC_URL", "")
         proto = self.request.headers.get("X-Forwarded-Proto", self.request.protocol).split(",")[0].strip()

@@ -12,7 +12,7 @@ from carme_hub.errors import Refused
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.reservations.rest.representation import conflict
 from carme_hub.services.reservations.scopes import ADMIN, READ_ALL
-from carme_hub.services.rest import STATUSES, NotYours
+from carme_hub.services.rest import STATUSES, NotOwner
 from carme_hub.services.rest import Call as AnyCall
 from carme_hub.services.rest import RestHandler as AnyHandler
 
@@ -23,7 +23,7 @@ class Call(AnyCall):
     @property
     def admin(self) -> bool:
         """Whether the visitor decides on everybody's bookings."""
-        return self.handler.may(ADMIN)
+        return self.handler.has_scope(ADMIN)
 
     @property
     def now(self) -> float:
@@ -38,12 +38,12 @@ class Call(AnyCall):
     async def reader(self) -> Booker:
         """Return as whom the visitor looks: who sees everybody's bookings sees them as an administrator does."""
         accounts = await self.service.accounts(self.visitor)
-        return Booker(self.visitor.person, accounts, admin=self.handler.may(READ_ALL, ADMIN))
+        return Booker(self.visitor.person, accounts, admin=self.handler.has_scope(READ_ALL, ADMIN))
 
     def need_user(self) -> None:
         """Refuse a service: bookings are people's."""
         if not self.visitor.is_user:
-            raise NotYours("A service has no bookings of its own. Use the token of a user.")
+            raise NotOwner("A service has no bookings of its own. Use the token of a user.")
 
 
 class RestHandler(AnyHandler):
@@ -53,18 +53,18 @@ class RestHandler(AnyHandler):
     statuses = {**STATUSES, "no-account": 403, "silent": 503}
 
     @property
-    def kept(self) -> IdempotencyStore:
+    def idempotency_store(self) -> IdempotencyStore:
         """Where keys of writes are kept."""
-        return self.service.kept
+        return self.service.stores
 
-    def more(self, error: Refused) -> dict[str, Any]:
+    def error_details(self, error: Refused) -> dict[str, Any]:
         """Say of what is taken what could be had instead."""
         if not isinstance(error, SlotTaken):
             return {}
         return {"conflicts": [conflict(each).model_dump(mode="json") for each in error.conflicts]}
 
     def _refuse(self, status: int, reason: str, message: str, **more: Any) -> None:
-        self.service.standing.refusals[reason] += 1
+        self.service.health.refusals[reason] += 1
         super()._refuse(status, reason, message, **more)
 
     def _request_summary(self) -> str:

@@ -21,9 +21,9 @@ from carme_hub.services.rest import Text, Unprocessable
 
 _DAY = 86_400
 #: Days that are shown where nobody says how many, and the most at once.
-USUAL, LONGEST = 31, 400
+DEFAULT_DAYS, MAX_DAYS = 31, 400
 #: Days that a feed looks back, so that what was cancelled goes from calendars, too.
-BACK = 30
+FEED_PAST_DAYS = 30
 
 
 class HubSilent(Refused):
@@ -32,36 +32,36 @@ class HubSilent(Refused):
     reason = "silent"
 
 
-async def eyes(call: Call) -> Viewer:
+async def viewer_of(call: Call) -> Viewer:
     """Return how the visitor sees bookings."""
     service = call.service
-    price = service.desk.price if service.charged else None
+    price = service.bookings.price if service.charged else None
     return Viewer(await call.reader(), call.handler.has_scope(WRITE), decides=call.admin, price=price)
 
 
 async def bookings(call: Call) -> models.BookingsOut:
     """Return what is booked in a time; with ``mine`` what the visitor owns or is invited to."""
     query: queries.BookingsQuery = call.query
-    period, look = _period(query, call.now), await eyes(call)
+    period, viewer = _period(query, call.now), await viewer_of(call)
     states = {State(query.state)} if query.state else None
     if query.mine == "true":
         call.need_user()
-        found = await call.service.desk.mine(look.who, period.start)
+        found = await call.service.bookings.mine(viewer.who, period.start)
         there = [each for each in found if each.period.start < period.end and each.state in (states or {each.state})]
-        return models.BookingsOut(at=int(call.now), bookings=look.bookings(there))
-    views = await call.service.desk.between(look.who, period, states or HOLDING)
-    return models.BookingsOut(at=int(call.now), bookings=[look.view(each) for each in views])
+        return models.BookingsOut(at=int(call.now), bookings=viewer.bookings(there))
+    views = await call.service.bookings.between(viewer.who, period, states or HOLDING)
+    return models.BookingsOut(at=int(call.now), bookings=[viewer.view(each) for each in views])
 
 
 async def booking(call: Call) -> models.BookingOut:
     """Return one booking that the visitor may see whole."""
-    look = await eyes(call)
-    return look.booking(await call.service.desk.get(look.who, call.path_parameters["id"]))
+    viewer = await viewer_of(call)
+    return viewer.booking(await call.service.bookings.get(viewer.who, call.path_parameters["id"]))
 
 
 async def booking_file(call: Call) -> Text:
     """Return one booking for the visitor's own calendar program."""
-    one: Reservation = await call.service.desk.get(await call.reader(), call.path_parameters["id"])
+    one: Reservation = await call.service.bookings.get(await call.reader(), call.path_parameters["id"])
     return Text(ical.MEDIA, ical.text([one], name=one.title, link=link(call)), f"booking-{one.id[:8]}.ics")
 
 
@@ -69,11 +69,11 @@ async def free(call: Call) -> models.FreeOut:
     """Return how many GPUs are free over time."""
     query: queries.FreeQuery = call.query
     period = _period(query, call.now)
-    facts = await call.service.desk.supply()
+    facts = await call.service.bookings.supply()
     totals = {each.type: each.total for each in facts.types}
     if query.type and query.type not in totals:
         raise Unprocessable(f"There are no GPUs of the type {query.type}. There are: {', '.join(totals) or 'none'}.")
-    found = await call.service.desk.free(period, (query.type,) if query.type else ())
+    found = await call.service.bookings.free(period, (query.type,) if query.type else ())
     return models.FreeOut(
         start=period.start,
         end=period.end,
@@ -90,13 +90,13 @@ async def free(call: Call) -> models.FreeOut:
 
 async def supply(call: Call) -> models.SupplyOut:
     """Return what can be booked at all, and whether the visitor may."""
-    sight = call.service.sight
-    facts = await call.service.desk.supply() if sight.known else _nothing(sight.offer)
-    states = {node.name: node for node in sight.nodes}
+    slurm_view = call.service.slurm_view
+    facts = await call.service.bookings.supply() if slurm_view.known else _nothing(slurm_view.offer)
+    states = {node.name: node for node in slurm_view.nodes}
     accounts = await call.service.accounts(call.visitor)
     return models.SupplyOut(
-        at=int(sight.at),
-        known=sight.known,
+        at=int(slurm_view.at),
+        known=slurm_view.known,
         keeps="licenses" if facts.by_license else "nodes" if facts.by_node else "gpus",
         notes=[facts.note] if facts.note else [],
         types=[
@@ -117,16 +117,16 @@ async def supply(call: Call) -> models.SupplyOut:
     )
 
 
-async def in_words(call: Call) -> models.WordsOut:
+async def sentences(call: Call) -> models.WordsOut:
     """Return what the next 24 hours look like, in sentences."""
     query: queries.WordsQuery = call.query
     zone_of(query.zone)
-    now, desk = call.now, call.service.desk
+    now, bookings = call.now, call.service.bookings
     period = Period(int(now), int(now) + _DAY)
-    facts = await desk.supply()
+    facts = await bookings.supply()
     told = summary.sentences(
-        await desk.between(await call.reader(), period, HOLDING),
-        await desk.free(period),
+        await bookings.between(await call.reader(), period, HOLDING),
+        await bookings.free(period),
         {each.type: each.total for each in facts.types},
         now,
         query.zone,
@@ -140,14 +140,14 @@ async def feed(call: Call) -> Text:
     user = await service.feeds.user_of(secret)
     if user:
         await service.hub_users.refresh()
-        await service.book.refresh()
+        await service.associations.refresh()
         if not service.hub_users.people:
             call.handler.set_header("Retry-After", "60")
             raise HubSilent(HUB_SILENT)
     if user not in service.hub_users.people:  # also a user who has left: their calendar is not told on
         raise Unknown("There is no such feed. Make a new address on the page of your bookings.")
     person = service.hub_users.person(user)
-    found = await service.desk.mine(Booker(person, service.book.accounts_of(user)), call.now - BACK * _DAY)
+    found = await service.bookings.mine(Booker(person, service.associations.accounts_of(user)), call.now - FEED_PAST_DAYS * _DAY)
     return Text(ical.MEDIA, ical.text(found, name="GPU bookings", link=link(call)), "bookings.ics")
 
 
@@ -164,10 +164,10 @@ async def prometheus(call: Call) -> Text:
 
 async def health(call: Call) -> models.HealthOut:
     """Return whether Slurm is kept equal to the calendar; Slurm's own words are for the log."""
-    standing = call.service.standing
-    age = None if standing.answered is None else max(0, int(call.now - standing.answered))
+    health = call.service.health
+    age = None if health.answered is None else max(0, int(call.now - health.answered))
     faults = list(call.service.licenses.faults)
-    return models.HealthOut(keeping=standing.keeping(call.now), age=age, equal=standing.equal, faults=faults)
+    return models.HealthOut(keeping=health.keeping(call.now), age=age, equal=health.equal, faults=faults)
 
 
 def _nothing(offer: Offer) -> SupplySummary:
@@ -183,9 +183,9 @@ def link(call: Call) -> str:
 def _period(query: queries.PeriodQuery, now: float) -> Period:
     """Return the time that is asked for."""
     start = query.begin if query.begin is not None else int(now)
-    end = query.end if query.end is not None else start + USUAL * _DAY
+    end = query.end if query.end is not None else start + DEFAULT_DAYS * _DAY
     if end <= start:
         raise Unprocessable("It ends before it starts: give a later moment in to.")
-    if end - start > LONGEST * _DAY:
-        raise Unprocessable(f"That is longer than {LONGEST} days. Ask for less at once.")
+    if end - start > MAX_DAYS * _DAY:
+        raise Unprocessable(f"That is longer than {MAX_DAYS} days. Ask for less at once.")
     return Period(start, end)

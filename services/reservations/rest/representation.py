@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from carme_hub.booking.bookings import Booker, View
+from carme_hub.booking.bookings import Booker, ReservationView
 from carme_hub.booking.calendar import Conflict
 from carme_hub.domain.calendar.capacity import Place
 from carme_hub.domain.calendar.periods import Period
@@ -79,7 +79,7 @@ class Viewer:
         """Return reservations that they may see whole, by start."""
         return [self.booking(each) for each in sorted(found, key=lambda one: (one.period, one.id))]
 
-    def view(self, seen: View) -> BookingOut:
+    def view(self, seen: ReservationView) -> BookingOut:
         """Return one of a calendar, of which they may see the whole or only that it is there."""
         if seen.reservation is not None:
             return self.booking(seen.reservation)

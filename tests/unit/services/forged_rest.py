@@ -92,7 +92,7 @@ class ForgedBook:
     def coordinators_of(self, account: str) -> tuple[str, ...]:
         return tuple(user for user in self._accounts if account in self.coordinates(user))
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return tuple(user for user, names in self._accounts.items() if account in names)
 
     def accounts(self) -> tuple[str, ...]:
@@ -155,12 +155,12 @@ class Service(QuotasService):
             clock=lambda: self.now,
             running=lambda: self.settlement.running,
         )
-        self.book = ForgedBook()  # type: ignore[assignment]
+        self.associations = ForgedBook()  # type: ignore[assignment]
         self.settlement: Any = ForgedSettling(self.ledger)
         self.sessions = SessionStore(self._engine)
         self.disk = DiskReader(self.settings, self.log)
         self.hub_users = HubUsers(self.log)
-        self.notices = Notices(self.settings, self.ledger, self.book, self.hub_users, self.log)
+        self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)
         self.not_ready = ""
         self.written: list[tuple[str, str, Mapping[str, str]]] = []
         sockets = bind_sockets(0, "127.0.0.1", family=socket.AF_INET)

@@ -37,7 +37,7 @@ class BookOfTwo:
     def accounts_of(self, user: str) -> tuple[str, ...]:
         return ("physics",) if user in ("alice", "bob") else ()
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return ("alice", "bob") if account == "physics" else ()
 
     def coordinates(self, _user: str) -> tuple[str, ...]:
@@ -158,9 +158,9 @@ async def test_two_services_tell_a_thing_once(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, {"id": "week", "user": "*", "gpu_time": 100, "window": "week"})
     await hold(ledger, "s1", 80)
     one, two = notices_of(ledger), notices_of(ledger)
-    told = await asyncio.gather(one.look(["alice"]), two.look(["alice"]))
+    told = await asyncio.gather(one.notify_about(["alice"]), two.notify_about(["alice"]))
     assert sorted(map(len, told)) == [0, 1]
-    await one.look(["alice"])
+    await one.notify_about(["alice"])
     assert await one.of("alice") == await two.of("alice") != []
 
 

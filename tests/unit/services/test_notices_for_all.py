@@ -114,7 +114,7 @@ class Crowd:
     def accounts_of(self, _user: str) -> tuple[str, ...]:
         return ("physics",)
 
-    def members_of(self, _account: str) -> tuple[str, ...]:
+    def users_of(self, _account: str) -> tuple[str, ...]:
         return self._users
 
     def accounts(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ PAGE = "administration/policy"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its trial however slow the machine is; test_pages_trial.py has those that take long."""
-    monkeypatch.setattr(policy, "PATIENCE", 60)
+    monkeypatch.setattr(policy, "TRIAL_WAIT", 60)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ async def test_settling_says_how_old_it_is_and_why_it_failed(site: Site) -> None
     assert "Nothing has been settled yet." in page
     assert "New sessions with GPUs are refused until it is newer." in page
     await site.ledger.settle([], sessions=[])
-    site.service.settling.problem = ""
+    site.service.settlement.problem = ""
     site.now += 90
     page = await root.text("administration/health")
     assert "1 min 30 s ago" in page
@@ -170,7 +170,7 @@ async def test_a_trial_knows_who_is_in_a_group_and_says_so_where_it_does_not(
     page = plain(await root.post(f"{PAGE}/try", policy=new, reason="x", stamp=stamp))
     assert "0 would have been refused" in page
     assert "rules about groups and roles are left out of this trial" in page
-    site.service.roster.people = {"bob": Person("bob", frozenset({"course"}))}
+    site.service.hub_users.people = {"bob": Person("bob", frozenset({"course"}))}
     page = plain(await root.post(f"{PAGE}/try", policy=new, reason="x", stamp=stamp))
     assert "1 would have been refused" in page
     assert "left out" not in page

@@ -142,7 +142,7 @@ async def test_without_knowing_who_is_in_a_group_nothing_is_claimed(
         site.service.prices = PriceList(site.service.settings)
         site.service.slurm = type("Slurm", (), {"commands": lambda _self: None})()
         assert "Unknown: The hub does not say who is in which group" in await site.visitor("root").text(PAGE)
-        site.service.roster.people = {"alice": Person("alice", frozenset({"course"}))}
+        site.service.hub_users.people = {"alice": Person("alice", frozenset({"course"}))}
         await site.ledger.add_note(MIRRORED, {"written": WRITTEN})
         assert "No drift" in await site.visitor("root").text(PAGE)
 

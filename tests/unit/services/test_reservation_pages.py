@@ -83,8 +83,8 @@ async def test_the_pages_of_administration_are_not_for_everybody(site: Site) -> 
 async def test_while_slurm_has_never_answered_each_page_says_what_is_not_known(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site.service.sight, "at", 0.0)
-    monkeypatch.setattr(site.service.sight, "silent", "slurm_load_node error: secret words")
+    monkeypatch.setattr(site.service.slurm_view, "at", 0.0)
+    monkeypatch.setattr(site.service.slurm_view, "silent", "slurm_load_node error: secret words")
     page = await site.visitor("tina").text("")
     assert "Slurm does not answer just now" in page
     assert "secret words" not in page
@@ -218,14 +218,14 @@ async def test_the_queue_shows_price_and_what_is_in_the_way(site: Site) -> None:
 
 async def test_a_long_queue_asks_the_desk_no_more_than_a_page_may(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "CHECKED", 3)
-    desk, asked = site.service.desk, []
-    check = desk.check
+    bookings, asked = site.service.bookings, []
+    check = bookings.check
 
     async def counted(*args: Any, **more: Any) -> Any:
         asked.append(more["instead_of"])
         return await check(*args, **more)
 
-    monkeypatch.setattr(desk, "check", counted)
+    monkeypatch.setattr(bookings, "check", counted)
     for number in range(5):
         (last,) = await site.book("alice", f"Large {number}", NOW + (1 + number) * DAY, 10, need=Need("a100", 4))
     await change(site, last.id, problem="Node gpu1 is down.")
@@ -257,7 +257,7 @@ async def test_maintenance_lists_whom_it_meets_before_it_is_planned(site: Site) 
     again = replace(running_job, id=8, name="carme-y", user="alice", end=0)
     early, by_hand = replace(again, id=9, end=NOW + 60), replace(running_job, id=10, name="train", user="tina")
     site.slurm.running = (running_job, again, early, by_hand)
-    site.service.sight.jobs = await site.slurm.snapshot()
+    site.service.slurm_view.jobs = await site.slurm.snapshot()
     root = site.visitor("root")
     await root.get("administration/maintenance")
     form = {
@@ -270,7 +270,7 @@ async def test_maintenance_lists_whom_it_meets_before_it_is_planned(site: Site) 
     assert "of bob, at the latest until Sunday 22 November at 13:00. That is into the maintenance." in asked
     assert "A session of alice, without a time limit. That is into the maintenance." in asked
     assert asked.count("That is into the maintenance.") == 3, "one session is over by then"
-    planned = await site.service.desk.between(site.booker("root"), Period(int(NOW), int(NOW + 5 * DAY)))
+    planned = await site.service.bookings.between(site.booker("root"), Period(int(NOW), int(NOW + 5 * DAY)))
     assert [each.kind for each in planned] == [Kind.BOOKING], "nothing is planned before it is confirmed"
     answer = await root.post("administration/maintenance", **form, confirmed="yes")
     assert answer.code == 303

@@ -51,7 +51,7 @@ async def tina_at(site: Site, path: str = "book", name: str = "tina") -> Visitor
 
 async def booked(site: Site, name: str = "tina") -> list[Reservation]:
     """Return what somebody has, by start."""
-    found = await site.service.desk.mine(site.booker(name), NOW - DAY)
+    found = await site.service.bookings.mine(site.booker(name), NOW - DAY)
     return sorted((each for each in found if each.owner == name), key=lambda one: one.period)
 
 
@@ -97,8 +97,8 @@ async def test_a_get_that_names_everything_books_nothing(site: Site) -> None:
         ({"end_time": "25:00"}, "The time of the end: write it like 09:00."),
         ({"end_time": "08:00"}, "It ends before it starts."),
         ({"start_date": "2026-11-19", "end_date": "2026-11-19"}, "in the past"),
-        ({"zone": "Mars/Olympus"}, "Mars/Olympus is no time zone."),
-        ({"account": "physics"}, "You may not book for account physics"),
+        ({"zone": "Mars/Olympus"}, "Mars/Olympus is not a time zone."),
+        ({"account": "physics"}, "You may not charge account physics"),
         ({"whom": "users"}, "Name the people whom it is for"),
         ({"whom": "group"}, "Name the group or class"),
         ({"repeats": "weekly"}, "Say how many times it comes, or until which day."),
@@ -326,7 +326,7 @@ async def test_no_form_is_taken_from_elsewhere_and_nothing_is_written_by_looking
     for path in (f"bookings/{one.id}/cancel", f"bookings/{one.id}/release", f"administration/decide/{one.id}", "zone"):
         assert (await root.get(f"{path}?confirmed=yes")).code == 405
     period = Period(int(NOW), int(NOW + 30 * DAY))
-    assert len(await site.service.desk.between(site.booker("root"), period)) == 1
+    assert len(await site.service.bookings.between(site.booker("root"), period)) == 1
 
 
 async def test_a_token_for_reading_sends_no_form(site: Site) -> None:

@@ -85,7 +85,7 @@ async def test_a_move_just_before_a_restart_is_told_after_it_and_once(site: Site
     (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     await told(site)
     site.now += 60
-    await site.service.desk.move(
+    await site.service.bookings.move(
         site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
     )
     site.now += HOUR
@@ -103,7 +103,7 @@ async def test_other_nodes_just_before_a_restart_are_told_after_it(site: Site) -
     elsewhere = (Place("gpu2", "a100", 4, 4, cpus=32),)
     write(site, one.replace(places=elsewhere, version=2, changed=site.now, actor="carme-hub"))
     restarted(site)
-    assert "is on gpu2 now, in place of gpu1." in (await told(site))["tina"]
+    assert "is on gpu2 now instead of gpu1." in (await told(site))["tina"]
     restarted(site)
     assert await told(site) == {}
 
@@ -114,7 +114,7 @@ async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_tol
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
     site.now += 60
-    await site.service.desk.move(
+    await site.service.bookings.move(
         site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
     )
 
@@ -146,7 +146,7 @@ async def test_administrators_are_told_what_waits_and_its_owner_what_they_decide
     found = await told(site)
     assert list(found) == ["root"]
     assert found["root"].startswith("tina asks for 2 × a whole node of a100 from Saturday")
-    await site.service.desk.decide(site.booker("root"), one.id, True, "For the deadline")
+    await site.service.bookings.decide(site.booker("root"), one.id, True, "For the deadline")
     found = await told(site)
     assert list(found) == ["tina"]
     assert "“Large” is confirmed by root: 2 × a whole node of a100" in found["tina"]
@@ -155,15 +155,15 @@ async def test_administrators_are_told_what_waits_and_its_owner_what_they_decide
 
 
 async def test_what_is_approved_again_after_a_move_is_told_again(site: Site) -> None:
-    site.service.desk._context = replace(site.service.desk._context, reservation_ledger=NoLedger())
+    site.service.bookings._context = replace(site.service.bookings._context, reservation_ledger=NoLedger())
     (one,) = await site.book("tina", "Large", START, 24, need=Need("a100", 0, 2))
     await told(site)
     for hour in (1, 2):
-        (done,) = await site.service.desk.decide(site.booker("root"), one.id, True)
+        (done,) = await site.service.bookings.decide(site.booker("root"), one.id, True)
         assert list(await told(site)) == ["tina"], hour
         site.now += 5
         period = Period(START + hour * HOUR, START + (hour + 24) * HOUR)
-        (moved,) = await site.service.desk.move(site.booker("tina"), one.id, done.version, period=period)
+        (moved,) = await site.service.bookings.move(site.booker("tina"), one.id, done.version, period=period)
         assert moved.state is State.PENDING
         assert list(await told(site)) == ["root"], hour
 
@@ -171,7 +171,7 @@ async def test_what_is_approved_again_after_a_move_is_told_again(site: Site) -> 
 async def test_what_is_denied_is_told_to_its_owner_and_not_to_whom_it_was_never_promised(site: Site) -> None:
     (one,) = await site.book("tina", "Large", START, 24, need=Need("a100", 0, 2), group="ml-course")
     await told(site)
-    await site.service.desk.decide(site.booker("root"), one.id, False, "Too much")
+    await site.service.bookings.decide(site.booker("root"), one.id, False, "Too much")
     found = await told(site)
     assert list(found) == ["tina"]
     assert found["tina"].endswith("was cancelled by root. Reason: Too much.")
@@ -181,7 +181,7 @@ async def test_who_was_invited_is_told_that_it_is_off(site: Site) -> None:
     (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     await told(site)
     site.now += 600
-    await site.service.desk.cancel(site.booker("tina"), one.id, reason="I am ill")
+    await site.service.bookings.cancel(site.booker("tina"), one.id, reason="I am ill")
     found = await told(site)
     assert list(found) == ["alice"], "who did it knows it"
     assert found["alice"].endswith("was cancelled by tina. Reason: I am ill.")
@@ -193,7 +193,7 @@ async def test_a_move_is_told_to_whom_it_is_for_and_to_its_owner_where_somebody_
     for who, users in (("tina", ["alice"]), ("root", ["alice", "tina"])):
         site.now += 60
         period = Period(one.period.start + HOUR, one.period.end + HOUR)
-        (one,) = await site.service.desk.move(site.booker(who), one.id, one.version, period=period)
+        (one,) = await site.service.bookings.move(site.booker(who), one.id, one.version, period=period)
         found = await told(site)
         assert sorted(found) == users
         assert found["alice"].startswith(f"{who} has moved “Class”. It is from Saturday 21 November at")
@@ -249,7 +249,7 @@ async def test_other_nodes_are_told_to_its_owner(site: Site) -> None:
     reason = "moved from gpu1 to gpu2: gpu1 is down"
     write(site, one.replace(places=elsewhere, version=2, changed=site.now, actor="carme-hub", reason=reason))
     found = await told(site)
-    assert "is on gpu2 now, in place of gpu1. Reason: moved from gpu1 to gpu2: gpu1 is down." in found["tina"]
+    assert "is on gpu2 now instead of gpu1. Reason: moved from gpu1 to gpu2: gpu1 is down." in found["tina"]
 
 
 async def test_whose_session_would_be_in_the_way_of_maintenance_is_told(site: Site) -> None:
@@ -258,9 +258,9 @@ async def test_whose_session_would_be_in_the_way_of_maintenance_is_told(site: Si
 
     later = START + 10.0
     site.slurm.running = (job(1, "alice", later), job(2, "bob", START - 10.0), job(3, "tina", later, "sbatch"))
-    site.service.sight.silent = "look again"
-    await site.service.sight.look()
-    await site.service.desk.maintain(site.booker("root"), ["gpu1"], Period(START, START + HOUR), "New disks")
+    site.service.slurm_view.silent = "look again"
+    await site.service.slurm_view.look()
+    await site.service.bookings.maintain(site.booker("root"), ["gpu1"], Period(START, START + HOUR), "New disks")
     found = await told(site)
     assert list(found) == ["alice"], "bob's session is over by then, and tina's job is no session"
     assert found["alice"] == (

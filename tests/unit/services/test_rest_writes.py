@@ -182,7 +182,7 @@ async def test_an_owner_approves_out_of_another_account_of_theirs_and_out_of_not
     assert "ask an administrator" in refused.json["message"]
     assert (await service.post(path, "tina", {**approve, "source": "physics"}, "k2")).json["error"] == "not-yours"
     assert (await service.post(path, "tina", {**approve, "source": "teaching"}, "k3")).json["error"] == "not-granted"
-    monkeypatch.setattr(service.book, "coordinates", lambda user: ("physics", "teaching") * (user == "tina"))
+    monkeypatch.setattr(service.associations, "coordinates", lambda user: ("physics", "teaching") * (user == "tina"))
     poor = await service.post(path, "tina", {**approve, "source": "physics"}, "k4")
     assert (poor.json["error"], await granted(service)) == ("not-enough-left", 0)
     await service.post("grants", "ada", {**GRANT, "account": "physics", "gpu_hours": 5})
@@ -289,11 +289,11 @@ async def test_a_comparison_with_slurm_is_run_and_kept(service: Service) -> None
 
 
 async def test_slurm_that_does_not_answer_is_said_without_its_words(service: Service) -> None:
-    service.settling.silent = True
+    service.settlement.silent = True
     answer = await service.post("settle", "ada", {})
     assert (answer.status, answer.json["error"]) == (503, "slurm")
     assert "secret" not in answer.text
-    service.settling.silent = False
+    service.settlement.silent = False
     assert (await service.post("settle", "ada", {})).status == 200
 
 

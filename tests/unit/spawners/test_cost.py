@@ -15,8 +15,8 @@ from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
 from carme_hub.domain.quotas.decision import Decision, Refusal
 from carme_hub.domain.quotas.rules import AppliedQuota, Quota, QuotaRequest, Who, Window
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget, cost_of, left_of, said
-from carme_hub.spawners.form.form import Offer, render_form, request_shown, takeable
+from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget, cost_of, left_of, user_sentence
+from carme_hub.spawners.form.form import Offer, render_form, shown_request, without_impossible_suggestion
 
 ASK = QuotaRequest("physics", Gpus("a100", 2), 7200)
 NEEDS = AppliedQuota(Quota("grants", Who.ACCOUNT, needs_grant=True), "physics")
@@ -52,7 +52,7 @@ def test_what_is_left_of_a_window_is_said_and_no_balance_where_no_grant_is_neede
 def test_a_choice_without_gpus_costs_nothing() -> None:
     assert (
         cost_of(QuotaRequest("physics", seconds=60), Decision(), quota_status(NEEDS), "alice").sentence
-        == "Costs physics nothing."
+        == "Free for account physics."
     )
 
 
@@ -77,27 +77,30 @@ def test_the_form_shows_the_cost_of_what_is_filled_in_with_a_link_that_works_wit
 
 
 def test_the_request_whose_cost_is_shown_is_the_one_filled_in() -> None:
-    asked = request_shown(OFFER, {"profile": "gpu", "gpus": 3})
+    asked = shown_request(OFFER, {"profile": "gpu", "gpus": 3})
     assert asked is not None
     assert asked.gpus.count == 3
-    last = request_shown(OFFER, None, {"profile": "gpu", "gpus": 2})
+    last = shown_request(OFFER, None, {"profile": "gpu", "gpus": 2})
     assert last is not None
     assert last.gpus.count == 2
-    assert request_shown(OFFER, {"profile": "gpu", "gpus": 300}) is None
+    assert shown_request(OFFER, {"profile": "gpu", "gpus": 300}) is None
 
 
 def test_only_what_the_profile_lets_somebody_choose_is_offered_instead() -> None:
     fits = Cost("Too much.", "refused", "physics", 1, None, "1 × a100 for 1 h", {"gpus": 1, "time_minutes": 60})
-    assert takeable(OFFER, fits, {"profile": "gpu", "gpus": 4}) is fits
+    assert without_impossible_suggestion(OFFER, fits, {"profile": "gpu", "gpus": 4}) is fits
     too_short = replace(fits, options={"gpus": 1, "time_minutes": 1})
-    left_out = takeable(OFFER, too_short, {"profile": "gpu", "gpus": 4})
+    left_out = without_impossible_suggestion(OFFER, too_short, {"profile": "gpu", "gpus": 4})
     assert (left_out.what, left_out.options, left_out.sentence) == ("", None, "Too much.")
 
 
 def test_it_is_said_to_the_person_and_with_the_word_virtual() -> None:
     words = "User alice may use 2 GPU-hours. At most 4 × a100 would be granted."
-    assert said(words, "alice", virtual=True) == "You may use 2 GPU-hours. At most 4 × virtual a100 would be granted."
-    assert said(words, "bob", virtual=False) == words
+    assert (
+        user_sentence(words, "alice", virtual=True)
+        == "You may use 2 GPU-hours. At most 4 × virtual a100 would be granted."
+    )
+    assert user_sentence(words, "bob", virtual=False) == words
 
 
 # -- who pays ----------------------------------------------------------------------------------------------------------
@@ -115,24 +118,24 @@ def account_choices(**more: Any) -> list[str]:
 def test_each_account_says_what_its_tightest_rule_leaves() -> None:
     some = quota_status(NEEDS, ACCOUNT, granted=12, used=1)
     left = left_of(some, ("physics", "bio", "art"), 0)
-    assert {name: each.said for name, each in left.items()} == {
+    assert {name: each.text for name, each in left.items()} == {
         "physics": "12 h left",
         "bio": "2 h left",
         "art": "no limit",
     }
     assert left["bio"].as_json() == {"left": 2 * GPU_HOUR, "said": "2 h left"}
     both = left_of(quota_status(NEEDS, WEEK, granted=12, used=15), ("physics", "bio"), 0)
-    assert [each.said for each in both.values()] == ["5 h left", "5 h left"]
+    assert [each.text for each in both.values()] == ["5 h left", "5 h left"]
 
 
 @pytest.mark.parametrize("used", [20, 21])
 def test_what_is_used_up_or_overdrawn_has_nothing_left(used: int) -> None:
-    assert left_of(quota_status(WEEK, used=used), ["physics"], 0)["physics"].said == "0 h left"
+    assert left_of(quota_status(WEEK, used=used), ["physics"], 0)["physics"].text == "0 h left"
 
 
 def test_what_is_too_little_for_hours_is_said_in_seconds() -> None:
     nearly = Limit(WEEK, WindowUse(20 * GPU_HOUR - 9000, 0, 0, 0), 20 * GPU_HOUR)
-    assert left_of(QuotaStatus({}, (WEEK,), (nearly,)), ["physics"], 0)["physics"].said == "9 s left"
+    assert left_of(QuotaStatus({}, (WEEK,), (nearly,)), ["physics"], 0)["physics"].text == "9 s left"
 
 
 def test_a_choice_is_priced_by_the_rules_of_its_own_account_alone() -> None:

@@ -8,7 +8,7 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.watcher import Health
-from carme_hub.spawners.hub.cluster import ClusterLook
+from carme_hub.spawners.hub.cluster import ClusterCache
 
 
 class WatcherThatCounts:
@@ -37,9 +37,9 @@ class Clock:
         return self.now
 
 
-def look(patience: float = 60) -> tuple[ClusterLook, WatcherThatCounts, Clock]:
+def look(patience: float = 60) -> tuple[ClusterCache, WatcherThatCounts, Clock]:
     watcher, clock = WatcherThatCounts(), Clock()
-    return ClusterLook(watcher, max_age=10, patience=patience, now=clock, monotonic=clock), watcher, clock
+    return ClusterCache(watcher, max_age=10, patience=patience, now=clock, monotonic=clock), watcher, clock
 
 
 async def test_many_pages_cost_one_question() -> None:

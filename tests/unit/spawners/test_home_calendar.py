@@ -26,7 +26,7 @@ from carme_hub.errors import SlurmUnreachable, StoreError
 from carme_hub.spawners.form.slots import CalendarView
 from carme_hub.spawners.handlers import maintenance, notices
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
-from carme_hub.spawners.maintenance.alternatives import NotInTheWay, NotMoved
+from carme_hub.spawners.maintenance.alternatives import NotAffected, NotMoved
 
 MOVE, MAKE_WAY = f"/carme/sessions/{ID}/move", f"/carme/sessions/{ID}/make-way"
 
@@ -39,10 +39,10 @@ class Calendar:
         self.past: tuple[Reservation, ...] = ()
         self.silent = self.broken = False
 
-    async def look(self) -> CalendarView:
+    async def refresh(self) -> CalendarView:
         if self.silent:
             await asyncio.sleep(3600)
-        return CalendarView(self.known, ever=True)
+        return CalendarView(self.known, was_read=True)
 
     async def read(self, question: Any) -> list[Reservation]:
         if self.broken:
@@ -63,7 +63,7 @@ class Part:
         mine = replace(job(), name=f"carme-{ID}", user="sam", start=now - HOUR, end=now + 3 * HOUR, time_limit=240)
         self.watcher = SimpleNamespace(latest=Snapshot(0.0, 0.0, {1: mine}))
         self.sessions = {ID: session()}
-        self.book = SimpleNamespace(
+        self.registry = SimpleNamespace(
             open_sessions=lambda: tuple(self.sessions.values()),
             current=self.sessions.get,
         )
@@ -101,9 +101,9 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ForgedH
 @pytest.fixture
 def part(hub: ForgedHub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Part]:
     hub.app.tornado_application.settings.pop("carme_calendar", None)
-    monkeypatch.setattr(notices, "PATIENCE", 60)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 60)
     found = SpawnerWithCalendar.part = Part()
-    monkeypatch.setattr(maintenance, "ready", lambda: found)
+    monkeypatch.setattr(maintenance, "started_hub", lambda: found)
     yield found
     SpawnerWithCalendar.part = None
 
@@ -120,7 +120,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return do
 
     monkeypatch.setattr(maintenance, "move", note("move"))
-    monkeypatch.setattr(maintenance, "make_way", note("make-way"))
+    monkeypatch.setattr(maintenance, "stop_for_maintenance", note("make-way"))
     return asked
 
 
@@ -177,7 +177,7 @@ async def test_what_is_given_back_by_oneself_or_long_ago_is_no_news(hub: ForgedH
 async def test_a_calendar_that_does_not_answer_holds_up_no_page(
     hub: ForgedHub, part: Part, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 0.2)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 0.2)
     assert part.slots is not None
     part.slots.known = (mine("2", at(5)), window().replace(period=at(1)))
     setattr(part.slots, what, True)
@@ -252,7 +252,7 @@ async def test_rest_does_the_same_for_owner_and_administrator(
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (NotInTheWay("It is not in the way."), 409, "It is not in the way."),
+        (NotAffected("It is not in the way."), 409, "It is not in the way."),
         (NotMoved("It would not start again: <i>no</i>."), 409, "It would not start again: <i>no</i>."),
         (SlurmUnreachable("slurmctld is down"), 503, "nothing was changed"),
         (StoreError("disk full"), 503, "nothing was changed"),

@@ -15,12 +15,12 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.spawners.maintenance.affected_sessions import (
     AffectedSession,
-    again,
-    all_in_the_way,
-    begins,
-    found_in_the_way,
+    affected_session,
+    affected_sessions,
+    begin_sentence,
     minutes_left,
-    starts_again,
+    restart_options,
+    restart_sentence,
 )
 
 OPTIONS = {"profile": "gpu", "gpus": 1, "time_minutes": 240}
@@ -43,7 +43,7 @@ def running(ends: float = 3, **more: Any) -> Job:
     return replace(job(ends=ends, **more), name=f"carme-{ID}", user="sam")
 
 
-def in_the_way(ends: float = 3, **changes: Any) -> AffectedSession:
+def conflict(ends: float = 3, **changes: Any) -> AffectedSession:
     return AffectedSession(session(**changes), running(ends), window())
 
 
@@ -61,7 +61,7 @@ def in_the_way(ends: float = 3, **changes: Any) -> AffectedSession:
     ],
 )
 def test_a_session_that_may_run_on_when_its_node_is_maintained_is_in_the_way(job: Job, window: Reservation) -> None:
-    found = found_in_the_way(session(), [job], [booking(), window], NOW)
+    found = affected_session(session(), [job], [booking(), window], NOW)
     assert found is not None
     assert (found.maintenance, found.nodes) == (window, "n1")
 
@@ -81,25 +81,27 @@ def test_a_session_that_may_run_on_when_its_node_is_maintained_is_in_the_way(job
     ],
 )
 def test_any_other_session_is_not(session: Session, job: Job, window: Reservation) -> None:
-    assert found_in_the_way(session, [job], [window], NOW) is None
+    assert affected_session(session, [job], [window], NOW) is None
 
 
 def test_of_several_windows_the_first_counts_and_each_session_is_found_by_its_own_jobs() -> None:
     early, late = window(1, 1), window(3, 1).replace(id="late")
     snapshot = Snapshot(0.0, 0.0, {1: running(5), 2: job(2, ends=5)})
     sessions = [session(), session(id="5f0d8f0e-0000-4000-8000-000000000002", job_id=2)]
-    [found] = all_in_the_way(sessions, snapshot, [late, early], NOW)
+    [found] = affected_sessions(sessions, snapshot, [late, early], NOW)
     assert (found.session.id, found.maintenance) == (ID, early)
-    assert begins(found, NOW).startswith("Maintenance of n1 begins at ")
-    assert begins(found, NOW + 2 * HOUR) == "Maintenance of n1 has begun: New disks."
-    assert list(all_in_the_way(sessions, None, [early], NOW)) == [], "Slurm was not asked yet"
+    assert begin_sentence(found, NOW).startswith("Maintenance of n1 begins at ")
+    assert begin_sentence(found, NOW + 2 * HOUR) == "Maintenance of n1 has begun: New disks."
+    assert list(affected_sessions(sessions, None, [early], NOW)) == [], "Slurm was not asked yet"
 
 
 # -- how they start again ---------------------------------------------------------------------------------------------
 
 
 def test_it_is_the_same_choice_for_what_is_left_of_its_time() -> None:
-    found = again(offer(window()), {**OPTIONS, "working_folder": "work", "image": "base"}, in_the_way(2.5), NOW + 30)
+    found = restart_options(
+        offer(window()), {**OPTIONS, "working_folder": "work", "image": "base"}, conflict(2.5), NOW + 30
+    )
     assert found.problem == ""
     assert found.request is not None
     assert (found.request.time_limit, found.request.gpus, found.request.image) == (149, Gpus("a100", 1), "base")
@@ -118,7 +120,7 @@ def test_it_is_the_same_choice_for_what_is_left_of_its_time() -> None:
     ],
 )
 def test_where_the_profile_does_not_give_just_that_it_is_what_it_gives(time: dict[str, Any], minutes: int) -> None:
-    found = again(offer(profiles=({**GPU, "time_hours": time},)), OPTIONS, in_the_way(2.5), NOW)
+    found = restart_options(offer(profiles=({**GPU, "time_hours": time},)), OPTIONS, conflict(2.5), NOW)
     assert (found.request.time_limit if found.request else 0) == minutes
     assert bool(found.problem) is (found.request is None)
 
@@ -126,31 +128,31 @@ def test_where_the_profile_does_not_give_just_that_it_is_what_it_gives(time: dic
 def test_what_is_fixed_by_the_profile_stays_so() -> None:
     fixed = {**GPU, "slurm_override": {"time_minutes": 240}}
     options = {"profile": "gpu", "gpus": 1}
-    found = again(offer(profiles=(fixed,)), options, in_the_way(2.5), NOW)
+    found = restart_options(offer(profiles=(fixed,)), options, conflict(2.5), NOW)
     assert found.request is not None
     assert (found.request.time_limit, found.options) == (240, options)
 
 
 def test_a_profile_that_is_not_offered_any_more_is_said() -> None:
     other = {**GPU, "slug": "new"}
-    found = again(offer(profiles=(other,)), OPTIONS, in_the_way(), NOW)
+    found = restart_options(offer(profiles=(other,)), OPTIONS, conflict(), NOW)
     assert found.request is None
     assert "The profile “gpu” is not offered to you." in found.problem
 
 
 def test_out_of_a_booking_it_goes_on_outside_and_not_into_another_one() -> None:
     mine = booking(places=(place("n1", 2), place("n2", 2)))
-    inside = in_the_way(request=replace(session().request, reservation=mine.names()[0]))
-    found = again(offer(mine, window()), {**OPTIONS, "reservation": f"booking:{mine.id}"}, inside, NOW)
+    inside = conflict(request=replace(session().request, reservation=mine.names()[0]))
+    found = restart_options(offer(mine, window()), {**OPTIONS, "reservation": f"booking:{mine.id}"}, inside, NOW)
     assert found.request is not None
     assert found.request.reservation == ""
-    free = again(offer(mine), OPTIONS, in_the_way(0.5), NOW)
+    free = restart_options(offer(mine), OPTIONS, conflict(0.5), NOW)
     assert free.request is not None
     assert free.request.reservation != "", "who was in none goes into what fits, as with any start"
 
 
 def test_a_session_without_a_limit_starts_again_for_what_it_asked() -> None:
-    assert minutes_left(in_the_way(), NOW) == 180
+    assert minutes_left(conflict(), NOW) == 180
     assert minutes_left(AffectedSession(session(), replace(running(), end=0), window()), NOW) == 240
 
 
@@ -160,7 +162,7 @@ def test_a_session_without_a_limit_starts_again_for_what_it_asked() -> None:
 def said(*nodes: Any, jobs: tuple[Job, ...] = (), patience: float = 600, **more: Any) -> str:
     there = cluster(*nodes, jobs=(running(3), *jobs))
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 180)
-    return starts_again(offer(window(), there=there, **more), request, NOW, patience)
+    return restart_sentence(offer(window(), there=there, **more), request, NOW, patience)
 
 
 def test_another_node_with_room_is_said() -> None:
@@ -189,4 +191,4 @@ def test_who_cannot_tell_says_so() -> None:
     silent = cluster(jobs=(running(3),))
     silent.silent_since = NOW - 60
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 180)
-    assert "is not known now" in starts_again(offer(window(), there=silent), request, NOW, 600)
+    assert "is not known now" in restart_sentence(offer(window(), there=silent), request, NOW, 600)

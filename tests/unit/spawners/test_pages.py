@@ -89,7 +89,7 @@ print(first.__module__, first.__name__)
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.stdout.strip() == "carme_hub.spawners.handlers.pages NotThereHandler", done.stderr
+    assert done.stdout.strip() == "carme_hub.spawners.handlers.pages NotFoundHandler", done.stderr
 
 
 def test_installing_twice_lists_every_handler_once() -> None:

@@ -46,7 +46,7 @@ class Book:
     def accounts_of(self, user: str) -> tuple[str, ...]:
         return ("physics",) if user in ("ada", "bea") else ()
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return ("ada", "bea") if account == "physics" else ()
 
     def coordinators_of(self, account: str) -> tuple[str, ...]:
@@ -117,12 +117,12 @@ def silent() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its notices however slow the machine is; the tests of what it does not wait for say so."""
-    monkeypatch.setattr(notices, "PATIENCE", 60)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 60)
 
 
 async def tell(kept: Admission) -> None:
     book: Any = Book()
-    await Notices(CarmeQuotas(), kept.ledger, book, HubUsers(log), log).round(())
+    await Notices(CarmeQuotas(), kept.ledger, book, HubUsers(log), log).check_changes(())
 
 
 def words(html: str) -> str:
@@ -192,7 +192,7 @@ async def test_nothing_is_shown_where_gpu_time_is_not_kept(hub: ForgedHub, kept:
 async def test_a_database_that_is_silent_holds_up_neither_the_page_nor_anybody_else(
     hub: ForgedHub, kept: Admission, path: str, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 0.5)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 0.5)
     ada = await hub.browser("ada")
     begun, ended = [], []
     ask = notices.open_notices

@@ -98,7 +98,7 @@ def test_a_running_session_does_not_get_time_in_it() -> None:
     ],
 )
 def test_the_form_says_so_and_names_no_reservation_of_others(there: SlurmReservation, words: str) -> None:
-    page = offer(look=CalendarView((), ever=True, by_hand=(there,)), there=nodes_of(node()))
+    page = offer(look=CalendarView((), was_read=True, by_hand=(there,)), there=nodes_of(node()))
     more = {"virtual": False, "suggest": True, "bookings": page.bookings}
     said = prospect(page.cluster, page.profiles[0], REQUEST, NOW, **more)  # type: ignore[arg-type]
     assert words in str(said["sentence"])
@@ -144,10 +144,10 @@ async def test_bookings_are_not_counted_twice_and_what_nobody_knows_is(engine: E
     ours = [by_hand(each.names()[0]) for each in (one, over)]
     magnetic = by_hand("course", flags=frozenset({"MAGNETIC"}))
     found, _ = slots(engine, SlurmThatShows(*ours, orphan, maint(), magnetic), one, over)
-    look = await found.look()
+    look = await found.refresh()
     assert look.by_hand == (orphan, maint())
-    bookings = await found.of("sam", ["class"], ("teaching",), Cluster([node()], seen=NOW))
-    assert bookings.in_the_way(REQUEST) is not None
+    bookings = await found.for_user("sam", ["class"], ("teaching",), Cluster([node()], seen=NOW))
+    assert bookings.conflict(REQUEST) is not None
 
 
 async def test_slurm_is_asked_twice_a_minute_at_most_and_a_failure_leaves_what_was_seen(
@@ -156,21 +156,21 @@ async def test_slurm_is_asked_twice_a_minute_at_most_and_a_failure_leaves_what_w
     slurm = SlurmThatShows(maint())
     found, clock = slots(engine, slurm, booking(places=(place("n2"),)))
     for _ in range(20):
-        assert (await found.look()).by_hand == (maint(),)
+        assert (await found.refresh()).by_hand == (maint(),)
         clock.now += 2
     assert slurm.asked == 2
     slurm.wrong = "slurmctld is away"
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             clock.now += 31
-            assert (await found.look()).by_hand == (maint(),)
+            assert (await found.refresh()).by_hand == (maint(),)
             await asyncio.sleep(0.01)
     assert caplog.text.count("slurmctld is away") == 1
     slurm.wrong, slurm.there = "", ()
     clock.now += 31
-    await found.look()
+    await found.refresh()
     async with asyncio.timeout(10):
-        while (await found.look()).by_hand:
+        while (await found.refresh()).by_hand:
             await asyncio.sleep(0.01)
 
 
@@ -180,7 +180,7 @@ async def test_a_slurm_that_hangs_holds_one_page_up_for_a_moment_and_ends_with_t
     found, clock = slots(engine, slurm, booking(), patience=0.3)
     began = time.monotonic()
     for _ in range(20):
-        look = await found.look()
+        look = await found.refresh()
         assert look.by_hand == ()
         clock.now += 1
     assert time.monotonic() - began < 3
@@ -192,7 +192,7 @@ async def test_a_slurm_that_hangs_holds_one_page_up_for_a_moment_and_ends_with_t
 async def test_a_database_that_never_answers_keeps_no_hub_from_ending(engine: Engine) -> None:
     found, _ = slots(engine, SlurmThatShows(), patience=0.05)
     found.may_go.clear()
-    await found.look()
+    await found.refresh()
     try:
         async with asyncio.timeout(5):
             await found.stop(0.1)

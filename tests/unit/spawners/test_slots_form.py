@@ -123,7 +123,7 @@ def test_what_is_to_come_is_a_line_and_others_bookings_are_none() -> None:
 
 
 def test_a_calendar_that_is_not_read_is_said_with_its_time() -> None:
-    look = CalendarView((booking(),), silent_since=NOW - 60, ever=True)
+    look = CalendarView((booking(),), silent_since=NOW - 60, was_read=True)
     assert re.fullmatch(
         r"Bookings cannot be read since \d\d:\d\d; what is said of them is as it was then\.",
         lines(offer(look=look))[-1],

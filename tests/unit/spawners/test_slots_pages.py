@@ -30,7 +30,7 @@ class SpawnerWithBookings(SpawnerThatOnlyNotes):
 
     async def offer(self) -> Offer:
         plain = await super().offer()
-        look = CalendarView(self.known, ever=True)
+        look = CalendarView(self.known, was_read=True)
         bookings = Bookings(self.user.name, frozenset(), plain.accounts, look, plain.cluster, time.time())
         return Offer(plain.profiles, plain.accounts, plain.images, cluster=plain.cluster, bookings=bookings)
 

@@ -1,4 +1,7 @@
-"""From a submitted job to a server that answers, or the reason why it never will."""
+"""Waits from the submission of a job until its server answers, or returns the reason why it failed.
+
+The Slurm spawner uses it at a start, and after a restart of the hub.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +17,41 @@ from carme_hub.domain.cluster.reasons import LAUNCH_CODES, mark_sentence
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import CarmeError
 from carme_hub.spawners.form.offers import ended_early
-from carme_hub.spawners.hub.probe import SomethingElseAnswers, answers
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.probe import WrongCertificate, answers
+from carme_hub.spawners.hub.shared import HubContext
 
-#: Why a session ended on whose port somebody else was first to listen.
-TAKEN = (
-    "Something else answers on the session's port: it does not show the certificate of this session, so nobody was led "
-    "to it, and the session is ended. Start it again, and tell an administrator."
+#: The end reason of a session on whose port another program listens.
+PORT_TAKEN = (
+    "Another program answers on the session's port: it does not show this session's certificate, so the hub has not "
+    "connected you to it, and ends the session. Start it again, and tell an administrator."
 )
-#: Exit statuses of starts that failed by what their user chose: a working folder; and by a full home folder.
-CHOSEN, FULL = (77, 78), 79
-#: Seconds between two looks whether a server answers yet, and by how much more for each other server that starts.
-LOOK, LOOK_MORE = 0.05, 0.005
-#: Seconds in which Slurm may say why a server was killed (out of memory, time limit) before its signal is all there is.
-EXPLAIN = 20.0
+#: Exit statuses of starts that failed because of the user's working folder, and because of a full home folder.
+USER_FAULTS, HOME_FULL = (77, 78), 79
+#: Seconds between two probes of a server, and additional seconds for each other server that starts.
+POLL_INTERVAL, POLL_PER_START = 0.05, 0.005
+#: Seconds to wait for Slurm's reason why a server was killed (out of memory, time limit); then the signal is reported.
+REASON_TIMEOUT = 20.0
 
 
-class Arrival:
+class ServerReadiness:
     """Waits for one server. Every wait ends when the session does, with the reason as a ``SpawnException``."""
 
-    def __init__(self, spawner: Any, part: Shared) -> None:
+    def __init__(self, spawner: Any, hub: HubContext) -> None:
         self._spawner = spawner
-        self._part = part
+        self._hub = hub
 
-    async def proved(self, id: str) -> Session:
-        """Return the session once its server has reported its port."""
+    async def wait_for_callback(self, id: str) -> Session:
+        """Return the session once its server has called back with its port."""
         while True:
-            session = self._part.book.current(id)
+            session = self._hub.registry.current(id)
             if session is None or session.is_ending:
                 raise await self.failure(id)
             if session.state is SessionState.RUNNING:
                 return session
-            await self._part.book.changed(id, 5.0)
+            await self._hub.registry.wait_for_change(id, 5.0)
 
     async def address(self, session: Session) -> str:
-        """Return where the hub and the proxy reach the server."""
+        """Return the server's URL for hub and proxy."""
         spawner = self._spawner
         host = session.node
         if spawner.node_address is not None:
@@ -57,51 +60,51 @@ class Arrival:
             try:
                 host = await self._known_address(session.node)
             except CarmeError:
-                spawner.log.warning("Slurm does not say the address of %s; its name is used", session.node)
+                spawner.log.warning("Slurm does not report the address of %s, so its name is used", session.node)
         host = f"[{host}]" if ":" in host else host
         return f"{'https' if spawner.internal_ssl else 'http'}://{host}:{session.port}"
 
     async def _known_address(self, node: str) -> str:
-        for max_age in (3600, None):  # a node that was added within the hour is asked for once more
-            for known in await self._part.watcher.nodes(max_age=max_age):
+        for max_age in (3600, None):  # a node that was added within the hour needs a new query
+            for known in await self._hub.watcher.nodes(max_age=max_age):
                 if known.name == node:
                     return known.address or node
         return node
 
-    async def answering(self, session: Session, url: str) -> None:
-        """Return once the session's own server answers at the address; end the session when another one does.
+    async def wait_until_answering(self, session: Session, url: str) -> None:
+        """Return once the session's own server answers at the URL; end the session if another program answers.
 
-        Its port can be taken on the node by any user before it listens; see ``probe``.
+        Any user of the node can take the port before the server listens; see ``probe``.
         """
         spawner = self._spawner
         context = self._tls_context()
         probe = url_path_join(url, spawner.server.base_url, "api") if spawner.server else url
-        waiting = self._part.waiting
+        waiting = self._hub.waiting
         waiting.add(session.id)
         try:
             while not await answers(probe, context, certificate=session.certificate if context else ""):
-                current = self._part.book.current(session.id)
+                current = self._hub.registry.current(session.id)
                 if current is None or current.is_ending:
                     raise await self.failure(session.id)
-                await self._part.book.changed(session.id, LOOK + LOOK_MORE * len(waiting))
-        except SomethingElseAnswers as error:
-            spawner.log.error("Session %s of %s: something else answers on %s", session.id, session.user, url)
+                await self._hub.registry.wait_for_change(session.id, POLL_INTERVAL + POLL_PER_START * len(waiting))
+        except WrongCertificate as error:
+            spawner.log.error("Session %s of %s: another program answers on %s", session.id, session.user, url)
             try:
-                await self._part.keeper.cancel(session.id, TAKEN)
+                await self._hub.reconciler.cancel(session.id, PORT_TAKEN)
             except CarmeError as failed:  # JupyterHub stops a server that does not start, which tries again
                 spawner.log.error("Session %s cannot be ended now: %s", session.id, failed)
-            raise ended_early(TAKEN, "") from error
+            raise ended_early(PORT_TAKEN, "") from error
         finally:
             waiting.discard(session.id)
 
-    async def _explained(self, session: Session) -> Session | None:
-        """Return a session whose server has ended, once Slurm has said why where the exit status does not."""
-        deadline = time.monotonic() + EXPLAIN
-        while session.server_exit > 128 and self._part.book.current(session.id) is not None:
+    async def _with_end_reason(self, session: Session) -> Session | None:
+        """Return a session whose server has ended, after waiting for Slurm's reason if a signal ended it."""
+        deadline = time.monotonic() + REASON_TIMEOUT
+        while session.server_exit > 128 and self._hub.registry.current(session.id) is not None:
             if time.monotonic() > deadline:
                 break
-            await self._part.book.changed(session.id, 1.0)
-        return await self._part.book.get(session.id)
+            await self._hub.registry.wait_for_change(session.id, 1.0)
+        return await self._hub.registry.get(session.id)
 
     def _tls_context(self) -> Any:
         spawner = self._spawner
@@ -112,9 +115,9 @@ class Arrival:
 
     async def failure(self, id: str) -> SpawnException:
         """Return why a session ended before its server answered, with the end of its log."""
-        session = await self._part.book.get(id)
+        session = await self._hub.registry.get(id)
         if session is not None and session.server_ended and not session.cancel_wanted:
-            session = await self._explained(session)
+            session = await self._with_end_reason(session)
         why = (session.end_reason or session.cancel_reason) if session else "The session has ended."
         if session is not None and not why:
             mark = EndMark(session.server_exit, session.job_id)
@@ -122,14 +125,14 @@ class Arrival:
         tail = ""
         if session is not None and session.job_id:
             try:
-                tail = (await self._part.client.log_tail(session.user, id)).strip()
+                tail = (await self._hub.client.log_tail(session.user, id)).strip()
             except CarmeError as error:
                 self._spawner.log.warning("The log of session %s cannot be read: %s", id, error)
-        theirs = why == LAUNCH_CODES[FULL] or (session is not None and session.server_exit in CHOSEN)
+        theirs = why == LAUNCH_CODES[HOME_FULL] or (session is not None and session.server_exit in USER_FAULTS)
         return ended_early(why, tail, 400 if theirs else 500)
 
 
 @lru_cache(maxsize=4)
 def _context(key: str, certificate: str, authority: str) -> Any:
-    """Return the hub's TLS context; its files stay as they are while the hub runs, and reading them takes a while."""
+    """Return the hub's TLS context, cached: its files do not change while the hub runs."""
     return make_ssl_context(key, certificate, cafile=authority)
