@@ -1,12 +1,11 @@
 #!/usr/bin/python3 -IS
 # ruff: noqa: UP006, UP035, UP041, PTH108, PTH110, PTH118, PTH120, PTH208, T201
-"""carme-steps: starts Slurm steps for the session's own container, beside which it runs in the job.
+"""carme-steps: the step broker. It starts Slurm steps for the session's container, and runs in the job outside of it.
 
-The batch script listens on ``steps.sock`` in the session folder (0600), starts this program when somebody first
-connects, and hands the socket over (second argument; the first is the folder). Only the owner of the session is
-answered: the kernel says who asks. What it knows of Slurm is in ``carme-srun`` beside. Each connection has a process of
-its own here, and a step lives as long as the connection that asked for it. Standard library only, Python 3.6 or later,
-no threads.
+The batch script listens on ``steps.sock`` in the session folder (0600). At the first connection it starts this program
+and passes the socket (second argument; the first is the folder). Only the session's owner is answered, which the kernel
+tells (SO_PEERCRED). ``carme-srun`` has the part that uses Slurm. Each connection gets a process of its own, and a step
+ends with the connection that requested it. Standard library only, Python 3.6 or later, no threads.
 """
 
 import contextlib
@@ -26,14 +25,14 @@ import time
 from typing import Any, Dict, List, NoReturn, Set, Tuple
 
 SOCKET, MAX_REQUEST, REQUEST_TIMEOUT = "steps.sock", 1 << 20, 10.0
-#: Connections at a time; each run has one for each of its steps.
+#: Connections at a time; each step of each run has one.
 MAX_CONNECTIONS = 200
-#: Seconds for the steps to end when the session does.
+#: Seconds for the steps to end when the session ends.
 END_SECONDS = 5.5
 
 
 def load(folder: str, name: str) -> Any:
-    """Return a program of the session folder as a module."""
+    """Load a program of the session folder as a module."""
     sys.dont_write_bytecode = True
     loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), folder + "/" + name)
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
@@ -42,15 +41,15 @@ def load(folder: str, name: str) -> Any:
 
 
 def send(connection: socket.socket, what: Dict[str, Any]) -> None:
-    """Write one line."""
+    """Send one line of JSON."""
     connection.sendall(json.dumps(what).encode() + b"\n")
 
 
 def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
-    """Return one line of JSON and the file descriptors that came with it.
+    """Return one JSON request and the file descriptors that came with it.
 
     Raises:
-        ValueError: it is something else, or did not come whole.
+        ValueError: the request is invalid or incomplete.
     """
     text, fds, end = b"", [], time.monotonic() + REQUEST_TIMEOUT  # type: bytes, List[int], float
     while not text.endswith(b"\n"):
@@ -70,13 +69,13 @@ def read_request(connection: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
 
 
 def companion_ready(folder: str) -> bool:
-    """Return whether all that ranks need lies in a companion's folder: Slurm calls a job running before it is there."""
+    """Return whether a companion's folder has all files for ranks: Slurm reports RUNNING before they are written."""
     needed = ("data.json", "carme-rank", "carme-launch", "carme-supervise")
     return all(os.path.exists(os.path.join(folder, name)) for name in needed)
 
 
 def answer(connection: socket.socket, server: "StepServer", wakeup_fd: int) -> None:
-    """Do what is asked on one line."""
+    """Answer the request of one connection."""
     srun = server.srun
     try:
         request, fds = read_request(connection)
@@ -100,26 +99,26 @@ def answer(connection: socket.socket, server: "StepServer", wakeup_fd: int) -> N
 
 
 def is_owner(connection: socket.socket) -> bool:
-    """Return whether it is our own user who asks (unix(7), SO_PEERCRED)."""
+    """Return whether the client is the same user (unix(7), SO_PEERCRED)."""
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return bool(uid == os.geteuid())
 
 
 def signal_pipe() -> int:
-    """Return where a number can be read for each signal that asks for the end, or says that a child has ended."""
+    """Return a pipe that gets the number of each signal that asks for the end or reports an ended child."""
     reading, writing = os.pipe()
     for fd in (reading, writing):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(writing)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):  # Slurm sends them to all processes of a job
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):  # Slurm sends them to every process of a job
         signal.signal(number, signal.SIG_IGN)
     return reading
 
 
 class StepServer:
-    """Answers until TERM; then it ends all steps, and goes."""
+    """Serves connections until TERM; then it ends all steps and returns."""
 
     def __init__(self, folder: str, listening: socket.socket) -> None:
         self.folder, self.srun = folder, load(folder, "carme-srun")
@@ -127,10 +126,10 @@ class StepServer:
         self.children: Set[int] = set()
         self.ending_since = 0.0
         with tempfile.TemporaryFile() as file:
-            self.gpu_file = os.dup(file.fileno())  # has no name, and is inherited
+            self.gpu_file = os.dup(file.fileno())  # the file has no name; child processes inherit it
 
     def run(self) -> None:
-        """Serve."""
+        """Serve until TERM."""
         watch = selectors.DefaultSelector()
         watch.register(self.wakeup_fd, selectors.EVENT_READ)
         watch.register(self.listening, selectors.EVENT_READ)
@@ -152,7 +151,7 @@ class StepServer:
                 shutil.rmtree(self.folder + "/" + name, ignore_errors=True)
 
     def accept(self) -> None:
-        """Give the next who asks a process of its own."""
+        """Accept one connection and serve it in a process of its own."""
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             connection = self.listening.accept()[0]
             with contextlib.closing(connection):
@@ -163,7 +162,7 @@ class StepServer:
                     self.children.add(pid)
 
     def serve_one(self, connection: socket.socket) -> NoReturn:
-        """In the child: answer, and end the step when the parent dies."""
+        """In the child: serve one connection, and end the step when the parent dies."""
         status = 0
         try:
             wakeup_fd = signal_pipe()
@@ -171,14 +170,14 @@ class StepServer:
             self.listening.close()
             answer(connection, self, wakeup_fd)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET):  # who asked went away
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):  # the client is gone
                 print(f"[carme-steps] {error}", flush=True)
                 status = 1
         finally:
             os._exit(status)
 
     def reap(self) -> None:
-        """Forget the children that have ended."""
+        """Remove ended children."""
         with contextlib.suppress(ChildProcessError):
             for pid, _ in iter(lambda: os.waitpid(-1, os.WNOHANG), (0, 0)):
                 self.children.discard(pid)

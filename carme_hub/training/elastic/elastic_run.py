@@ -1,9 +1,9 @@
-"""A run whose number of ranks changes while it trains: workers come and go, each of them a step of its own.
+"""The conductor of an elastic run: workers come and go while it trains, each in a Slurm step of its own.
 
-The session's own job has seats for some; each of the others is in a companion of its own, which is asked for when ranks
-are added, waits without anybody waiting for it, and is given back when its worker has left. Who is which rank is said
-by ``membership``. One that is killed, or whose companion ends, is missed by the others at once: they go on from
-their last commit. An error of the code ends the run, as with a fixed number of ranks.
+The session's own job has slots for some workers. Each other worker has a companion of its own, which is requested when
+ranks are added and given back when its worker has left; the training never waits for it. ``membership`` decides which
+worker has which rank. Where a worker is killed or its companion ends, the others continue at once from their last
+commit. An error of the code ends the run, as with a fixed number of ranks.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from .resize import RunCompanions
 from .worker import sharing_key, worker_name
 from .workers import Worker, Workers, WorkerSlot, cpus_per_slot, session_slots, worker_nodes
 
-#: Seconds between two looks at workers, and at what they say of themselves.
+#: Seconds between two checks of the workers, and of their reports.
 POLL_INTERVAL, BEAT_INTERVAL = 0.1, 0.4
-#: Seconds for a worker to come back for a place after it was told to leave, before it is ended; before the end of its
-#: companion, when it is told; until a lost one is started again, and one for which Slurm did not answer; and for which
-#: one may be silent while others wait.
+#: Seconds: for a worker to leave before it is ended; before the end of its companion, when it is told to leave; until a
+#: lost worker is started again, and one whose start failed because of Slurm; and for which a worker may be silent while
+#: others wait for it.
 LEAVE_TIMEOUT, LEAVE_BEFORE_END, RESTART_DELAY, SLURM_RETRY_DELAY, SILENCE_LIMIT = 15.0, 30.0, 3.0, 10.0, 60.0
-#: How often a number is started anew, and how many errors that only follow from a loss are taken without a loss.
+#: Starts of a worker's number, and errors that follow from the loss of a worker before they count as failures.
 MAX_STARTS, MAX_CONSEQUENT_ERRORS = 4, 3
 
 
 class ElasticRun(Conductor):
-    """Conducts such a run."""
+    """Conducts an elastic run."""
 
     program = "carme_hub.training.elastic.worker"
 
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
         self._workers, self._lock = Workers(), threading.RLock()
-        self._all_requested, self._add_lock = False, threading.Lock()  # whether all were asked for; held while more are
-        self._done = False  # whether a worker has come to the end of the training
-        self._ranks: dict[int, int] = {}  # of those that have, by their numbers
-        self._failed_starts: dict[int, int] = {}  # lives of numbers that were none: Slurm did not start them
-        self._consequent_errors: list[State] = []  # errors that only follow, since somebody came or went
-        self._ranked_names: list[str] = []  # who is in the newest generation
+        self._all_requested, self._add_lock = False, threading.Lock()  # the lock is held while ranks are added
+        self._done = False  # whether a worker has finished the training
+        self._ranks: dict[int, int] = {}  # ranks of the workers that finished, by number
+        self._failed_starts: dict[int, int] = {}  # starts that failed because of Slurm, by number
+        self._consequent_errors: list[State] = []  # errors that follow from a loss, since the last change
+        self._ranked_names: list[str] = []  # workers of the newest generation
         self._last_state: State = {}
         self._message = ""
-        self._unexplained: dict[str, str] = {}  # news of lost companions, until the hub says how they ended
+        self._unexplained: dict[str, str] = {}  # messages about lost companions, until the hub explains them
         self._last_refresh = 0.0
         self._limits, self._minutes = self.options.elastic or (1, MAX_ELASTIC_RANKS), -(-self.options.seconds // 60)
         self._companions = RunCompanions(self._workers, self._lock, broker, run.id, self.request["key"])
         self.ops["resize"] = self._resize
 
     def run_ranks(self) -> None:
-        """Start the workers and follow them until the training has ended."""
+        """Start the workers and watch them until the training has ended."""
         options, has = self.options, self.allocation
         gpus = options.gpus_per_task if options.gpus_per_task is not None else int(has.gpus > 0)
         nodes = has.nodes[: options.nodes or len(has.nodes)]
@@ -71,7 +71,7 @@ class ElasticRun(Conductor):
         meeting = ElasticRendezvous(has.address, *self._limits)
         with meeting:
             self._gpus, self._membership = gpus, meeting.membership
-            self.write_run_config(gpus_per_task=gpus, membership={"address": meeting.address, "port": meeting.port})
+            self.write_run_config(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
             self._companions.gpus, self._companions.virtual = gpus, self.request.get("virtual", False)
             self._companions.cpus = cpus_per_slot(has.cpus, len(nodes), len(self._workers.slots))
             for slot in self._workers.slots[: options.ranks]:
@@ -87,10 +87,10 @@ class ElasticRun(Conductor):
         """Give all companions back."""
         self._companions.close()
 
-    # -- one round after the other ------------------------------------------------------------------------------------
+    # -- one round after another ---------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Return when all workers have ended and one of them had come to the end."""
+        """Return when all workers have ended and at least one has finished the training."""
         while True:
             self.check()
             self._read_results()
@@ -104,7 +104,7 @@ class ElasticRun(Conductor):
                     self._message = add_reason(self._message, self._unexplained.pop(id, self._message), why)
                 for why in self._companions.ended_unused():
                     how = f": {why}" if why else ""
-                    self._message = f"{self._message} A companion has ended before it ran{how}.".strip()
+                    self._message = f"{self._message} A companion ended before it ran{how}.".strip()
                 left, nobody = len(self._workers.members), not self._workers.numbers()
             if not left and self._done:
                 return
@@ -114,7 +114,7 @@ class ElasticRun(Conductor):
             self.stopping.wait(POLL_INTERVAL)
 
     def _read_results(self) -> None:
-        """Take notice of those who have come to the end, and raise the error of one whose code failed."""
+        """Process the reports of workers that finished; raise the error of one whose code failed."""
         for key in self.rendezvous.arrivals(messages.END):
             number = int(key)
             member = next((each for each in self._workers.members.values() if each.number == number), None)
@@ -128,7 +128,7 @@ class ElasticRun(Conductor):
                 self._end_training()
 
     def _failed(self, member: Worker, error: State) -> None:
-        """Raise an error, but for one that only says that another worker is gone."""
+        """Raise an error, unless it only follows from the loss of another worker."""
         self._consequent_errors.append(error)
         if not is_consequence(error) or len(self._consequent_errors) > MAX_CONSEQUENT_ERRORS * (
             len(self._workers.members) + 1
@@ -138,10 +138,10 @@ class ElasticRun(Conductor):
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
         self.rendezvous.delete(messages.END, str(member.number))
         (self.run.folder / f"error-{member.number}.json").unlink(missing_ok=True)
-        self.state.update_rank(member.number, state="running")  # with torch; with Horovod it ends now
+        self.state.update_rank(member.number, state="running")  # torch continues; with Horovod the process ends now
 
     def _end_training(self) -> None:
-        """Let nobody in any more: the others come to the end too."""
+        """Admit no more workers: the others are finishing too."""
         if not self._done:
             self._done = True
             self._membership.end()
@@ -149,8 +149,8 @@ class ElasticRun(Conductor):
                 self._workers.to_start.clear()
 
     def _ended(self, member: Worker) -> None:
-        """Take notice of the end of a worker's step."""
-        self._read_results()  # its last word may have come since
+        """Process the end of a worker's step."""
+        self._read_results()  # its report may have arrived meanwhile
         del self._workers.members[member.name]
         end = messages.read_message(self.rendezvous, messages.END, member.number)
         well = member.handle.exit == 0 and (self._done or (end is not None and end["ok"]))
@@ -175,7 +175,7 @@ class ElasticRun(Conductor):
             else next(iter(member.handle.messages[-1:]), "it ended")
         )
         who = f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
-        self._message = f"{who} was lost ({how}); the others go on."
+        self._message = f"{who} was lost ({how}); the others continue."
         self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
         self._consequent_errors.clear()
         if (
@@ -190,7 +190,7 @@ class ElasticRun(Conductor):
             said, self._consequent_errors[-1] if self._consequent_errors else error_entry(None, "", "AllLost", said)
         )
 
-    # -- coming and going ---------------------------------------------------------------------------------------------
+    # -- starting and ending workers -----------------------------------------------------------------------------------
 
     def _start_due_workers(self) -> None:
         with self._lock:
@@ -199,12 +199,12 @@ class ElasticRun(Conductor):
                     self._workers.to_start.append(
                         (0.0, companion.number, WorkerSlot(companion.allocation.nodes[0], 0, companion.id))
                     )
-                    companion.number = -1  # it is in ``coming`` now
+                    companion.number = -1  # it is in ``to_start`` now
             due = [each for each in self._workers.to_start if each[0] <= time.monotonic()]
         for entry in due:
             _, number, slot = entry
             member, said = None, None
-            try:  # without the lock, for Slurm may take its time; it is in ``coming`` meanwhile
+            try:  # without the lock, since Slurm may be slow; it stays in ``to_start``
                 member = self._start(number, slot)
             except NoBroker as error:
                 said = error
@@ -214,7 +214,7 @@ class ElasticRun(Conductor):
                     self._workers.to_start.remove(entry)
                 if member is not None:
                     self._workers.members[member.name] = member
-                    if not wanted:  # somebody has done without it meanwhile
+                    if not wanted:  # it was withdrawn meanwhile
                         member.leaving = time.monotonic()
                         self._membership.leave(member.name)
                 elif isinstance(said, NotReady):  # time limit, preempted, or given back from outside
@@ -224,8 +224,8 @@ class ElasticRun(Conductor):
                         self._companions.mark_lost(slot.companion)
                 elif not self._workers.members:
                     raise Failed(str(said)) from said
-                elif wanted:  # the others train on
-                    self._message = f"Rank {number} could not be started ({said}); it is tried again."
+                elif wanted:  # the others continue
+                    self._message = f"Rank {number} could not be started ({said}); retrying."
                     self._failed_starts[number] = self._failed_starts.get(number, 0) + 1
                     self._workers.to_start.append((time.monotonic() + SLURM_RETRY_DELAY, number, slot))
 
@@ -246,7 +246,9 @@ class ElasticRun(Conductor):
             argv=self.argv(name),
             nodes=(slot.node,),
             companion=slot.companion,
-            gpus_per_node=has.gpus if self._gpus else 0,  # of which it takes its own: steps that overlap share them
+            gpus_per_node=has.gpus
+            if self._gpus
+            else 0,  # the worker selects its own, since overlapping steps share them
             slot=name,
         )
         try:
@@ -260,7 +262,7 @@ class ElasticRun(Conductor):
         return Worker(name, number, slot, handle, time.monotonic())
 
     def _end_late_workers(self) -> None:
-        """End who does not come within the start limit, does not leave, or is not heard of any more."""
+        """End workers that do not come within the start limit, do not leave, or are silent."""
         now = time.monotonic()
         starting = set(self._membership.starting())
         late = [
@@ -273,7 +275,7 @@ class ElasticRun(Conductor):
             if not self._membership.generation:
                 who = ", ".join(f"{each.number} (on {each.slot.node})" for each in late)
                 message = (
-                    f"Rank {who} did not come within {self.request['start_limit']:.0f} s. What it wrote is in its log."
+                    f"Rank {who} did not come within {self.request['start_limit']:.0f} s. Its output is in its log."
                 )
                 lines = self.last_lines(late[0].number)
                 raise Failed(message, error_entry(late[0].number, late[0].slot.node, "NotStarted", message, lines))
@@ -290,26 +292,29 @@ class ElasticRun(Conductor):
                 self._ended(member)
 
     def _resize(self, said: State) -> State:
-        """Answer somebody who wants more ranks, or fewer."""
+        """Handle a request for more or fewer ranks."""
         change, (fewest, most) = int(said["change"]), self._limits
         if not change:
-            raise RequestRefused("0 changes nothing: say how many ranks more, like +2, or fewer, like -1.")
+            raise RequestRefused("0 changes nothing: give the number of ranks to add, like +2, or to remove, like -1.")
         if self._done or not self._all_requested:
-            raise RequestRefused("The run is about to begin, or to end.")
-        with self._add_lock if change > 0 else contextlib.nullcontext():  # two at once must not both be the last
+            raise RequestRefused("The run is starting or ending.")
+        with (
+            self._add_lock if change > 0 else contextlib.nullcontext()
+        ):  # two requests at once must not exceed the limit together
             with self._lock:
                 now, free = len(self._workers.numbers()), len(self._workers.free_slots())
             if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
                 raise RequestRefused(
-                    f"There are {now} ranks, or will be; --elastic {fewest}:{most} allows no {now + change}."
+                    f"The run has {now} ranks, pending ones included; --elastic {fewest}:{most} does not allow "
+                    f"{now + change}."
                 )
             message = self._remove_ranks(-change) if change < 0 else self._add_with_price(change, max(0, change - free))
         return {"message": message, "ranks": len(self._workers.numbers())}
 
     def _request_missing(self, count: int) -> None:
-        """Ask for the ranks that the session has no seats for; a hub that says no ends a run that is too small then."""
+        """Request companions for the ranks that have no slot in the session; fail where the run would be too small."""
         few = len(self._workers.to_start) < self._limits[0]
-        self.state.update(state="waiting", message="The hub is asked for more GPUs.")
+        self.state.update(state="waiting", message="Asking the hub for more GPUs.")
         try:
             said = self._add(count, self.check if few else None)
         except RequestRefused as error:
@@ -320,13 +325,13 @@ class ElasticRun(Conductor):
 
     def _add_with_price(self, count: int, companions: int) -> str:
         price, before = self._companions.price(companions, self._minutes), self._message
-        if price:  # whoever looks on reads it before anything is asked for
+        if price:  # followers see it before anything is requested
             self._message = price
             self.state.update(message=price)
         try:
             return f"{price} {self._add(count)}".strip()
         except RequestRefused:
-            self._message, self._last_state = before, {}  # so that it is said again
+            self._message, self._last_state = before, {}  # so that the message is written again
             raise
 
     def _add(self, count: int, check: Callable[[], None] | None = None) -> str:
@@ -341,7 +346,7 @@ class ElasticRun(Conductor):
         except RequestRefused as error:
             if not free:
                 raise
-            opened = f"No more: {error}"
+            opened = f"No companions: {error}"
         own = f"{len(free)} in the session's own job. " if free else ""
         return f"{own}{opened}".strip()
 
@@ -353,22 +358,22 @@ class ElasticRun(Conductor):
             withdrawn = len(waiting) + self._workers.withdraw(count - len(waiting))
             leaving = leaving[: count - withdrawn]
             for companion in [each for each in self._workers.companions.values() if each.number < 0]:
-                if self._workers.is_empty(companion.id):  # its worker was to be started again
+                if self._workers.is_empty(companion.id):  # its worker was about to be restarted
                     self._companions.give_back(companion.id)
             for member in leaving:
                 member.leaving = time.monotonic()
                 self._membership.leave(member.name)
         named = ", ".join(self.state.rank_label(each.number) for each in leaving)
-        parts = [f"{withdrawn} that had not begun: withdrawn."] if withdrawn else []
-        parts += [f"Rank {named}: leaves at the next commit."] if leaving else []
+        parts = [f"{withdrawn} withdrawn before their start."] if withdrawn else []
+        parts += [f"Rank {named} leaves at the next commit."] if leaving else []
         if kept := sum(not each.slot.companion for each in leaving):
-            parts.append(f"{kept} of them had GPUs of the session itself, which stay its own.")
+            parts.append(f"{kept} of them used the session's own GPUs, which stay in the session.")
         return " ".join(parts)
 
-    # -- what is said -------------------------------------------------------------------------------------------------
+    # -- the state -----------------------------------------------------------------------------------------------------
 
     def _update_state(self) -> None:
-        """Bring the state up to date."""
+        """Update the state of the run."""
         with self._lock:
             members = list(self._workers.members.values())
             waiting = [each for each in self._workers.companions.values() if each.allocation is None]
@@ -377,7 +382,7 @@ class ElasticRun(Conductor):
         message = self._message
         if missing:
             more = "1 more rank" if missing == 1 else f"{missing} more ranks"
-            message = f"{message} Waiting for {more}: it goes on with {self._membership.fewest}.".strip()
+            message = f"{message} Waiting for {more}: the run continues with {self._membership.fewest}.".strip()
         if waiting:
             more = "1 more rank waits" if len(waiting) == 1 else f"{len(waiting)} more ranks wait"
             message = f"{message} {more} for GPUs. {waiting[0].said}".strip()
@@ -404,7 +409,7 @@ class ElasticRun(Conductor):
             self.state.refresh_ranks(self.rendezvous)
 
     def _keep_results(self) -> None:
-        """Have the result of each worker under its rank at the end."""
+        """Store the result of each worker under the rank that it had at the end."""
         found = {}
         for number, rank in self._ranks.items():
             path = self.run.folder / f"result-{number}.pkl"

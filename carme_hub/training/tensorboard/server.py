@@ -1,10 +1,10 @@
-"""TensorBoard on a unix socket: it follows the newest run by itself, or shows all runs or one folder, and at once.
+"""TensorBoard on a Unix socket: it follows the newest run, or shows all runs or one folder, without delay.
 
-TensorBoard's own server listens on a port that everybody on the node can reach, and its page does not look for new
-events by itself. Here its WSGI application is served on a socket in a folder that only the user can open; what is
-shown can be changed while it runs; and a page that is open learns of a new event within a second.
+TensorBoard's own server listens on a port that everybody on the node can reach, and its page does not check for new
+events. Here its WSGI application is served on a socket in a folder that only the user can open, the choice can change
+while it runs, and an open page learns of a new event within a second.
 
-It and ``files.py`` travel to the session, so that an image needs nothing but TensorBoard.
+The hub sends this file and ``files.py`` to the session, so an image needs only TensorBoard.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ POLL_INTERVAL, IDLE_POLL_INTERVAL, VIEWER_TIMEOUT = (
     0.25,
     3.0,
     60.0,
-)  # seconds between looks, and when nobody has looked on for the last
-NEWS_TIMEOUT = 25.0  # seconds for which a question for news is held
+)  # seconds between checks; and without a viewer for the last
+NEWS_TIMEOUT = 25.0  # seconds until a request for news is answered without news
 MAX_FORM_BYTES = 1 << 16
 
 Environ = dict[str, Any]
@@ -43,10 +43,10 @@ Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
 class MultiplexerProxy:
-    """TensorBoard's multiplexer, of which there is a new one for every choice; it is told by its own name.
+    """A proxy for TensorBoard's multiplexer, which is replaced at every new choice.
 
     Args:
-        make: makes an empty one.
+        make: creates an empty multiplexer.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -62,13 +62,13 @@ class MultiplexerProxy:
 
 
 class Follower(threading.Thread):
-    """Reads new events as they are written, and tells those who wait for them."""
+    """Reads new events as they are written, and wakes the requests that wait for them."""
 
     def __init__(self, multiplexer: MultiplexerProxy) -> None:
         super().__init__(name="follower", daemon=True)
         self.multiplexer = multiplexer
         self.choice = Choice()
-        self.loaded = self.choice  # what is shown; ``choice`` is what was asked for
+        self.loaded = self.choice  # the choice that is shown; ``choice`` is the requested one
         self.folders: dict[str, Path] = {}
         self.news = 0
         self.error = ""
@@ -78,25 +78,25 @@ class Follower(threading.Thread):
         self._wake = threading.Event()
 
     def choose(self, choice: Choice) -> None:
-        """Show something else."""
+        """Change the choice."""
         self.choice = choice
         self._wake.set()
 
     def note_viewer(self) -> None:
-        """Note that somebody looks on."""
+        """Record that a page is open."""
         if time.monotonic() - self._asked > VIEWER_TIMEOUT:
             self._wake.set()
         self._asked = time.monotonic()
 
     def wait(self, seen: int, limit: float = NEWS_TIMEOUT) -> int:
-        """Return the number of the last news once it is not ``seen``, or the time is over."""
+        """Wait until the number of the last news is not ``seen``, or the time is over; return it."""
         self.note_viewer()
         with self._changed:
             self._changed.wait_for(lambda: self.news != seen, limit)
             return self.news
 
     def run(self) -> None:
-        """Follow for ever."""
+        """Follow until the process ends."""
         due = pause = 0.0
         while True:
             watched = time.monotonic() - self._asked < VIEWER_TIMEOUT
@@ -107,17 +107,17 @@ class Follower(threading.Thread):
             try:
                 changed = self.step(whole=began >= due)
                 took = time.monotonic() - began
-                # A large tree must not keep a CPU busy, nor must many runs that are written to.
+                # A large tree, or many runs that are written to, must not keep a CPU busy.
                 due = began + 20 * took if began >= due else due
                 pause = 2 * took if changed else 0.0
             except OSError as error:
                 self.error, pause = read_error(error), IDLE_POLL_INTERVAL
 
     def step(self, *, whole: bool) -> bool:
-        """Look once, read what is new, and return whether there was anything.
+        """Check once, read new events, and return whether there were any.
 
         Args:
-            whole: look for new runs and files too.
+            whole: search for new runs and files too.
         """
         choice = self.choice if whole else self.loaded
         folders = folders_of(choice) if whole else self.folders
@@ -129,18 +129,18 @@ class Follower(threading.Thread):
             self.multiplexer.renew()
         if whole:
             for name, top in folders.items():
-                # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read keeps all others from view.
+                # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read would hide all others.
                 for folder in self._files.below(top):
                     self.multiplexer.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
         self.multiplexer.Reload()
-        self.folders, self.loaded, self.error = folders, choice, ""  # said when it is there to be seen
+        self.folders, self.loaded, self.error = folders, choice, ""  # set when the events can be seen
         with self._changed:
             self.news += 1
             self._changed.notify_all()
         return True
 
     def says(self) -> str:
-        """Return what is shown, in words."""
+        """Return what is shown, as text."""
         if self.error:
             return self.error
         if self.loaded.kind == "folder" and not self._files:
@@ -158,7 +158,7 @@ class Follower(threading.Thread):
 
 
 class Pages:
-    """What stands beside TensorBoard's own pages: news for its page, and the form."""
+    """The pages beside TensorBoard's own: news for its page, and the form."""
 
     def __init__(self, follower: Follower, app: Wsgi) -> None:
         self.follower, self.app = follower, app
@@ -185,7 +185,7 @@ class Pages:
         page = b"".join(answer)
         status, headers = said[0]
         page = page.replace(b"<head>", b'<head><script src="carme/live.js"></script>', 1)
-        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # theirs leads out of the prefix
+        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # their path leads out of the prefix
         kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
         start(status, [*kept, ("Content-Length", str(len(page)))])
         return [page]
@@ -216,11 +216,11 @@ class Pages:
         try:
             names = runs(ever=True)
         except OSError as unreadable:
-            way = " Whoever owns it can let you, by chmod." if isinstance(unreadable, PermissionError) else ""
+            way = " Its owner can permit it by chmod." if isinstance(unreadable, PermissionError) else ""
             error = error or f"{read_error(unreadable)}.{way}"
             none = "They cannot be read"
         if not names and fields["show"] == "run":
-            fields = {**fields, "show": "newest"}  # what cannot be chosen is not sent
+            fields = {**fields, "show": "newest"}  # a disabled choice is not sent
         options = "".join(
             f"<option{' selected' if name == fields.get('run') else ''}>{html.escape(name)}</option>" for name in names
         )
@@ -248,7 +248,7 @@ def _answer(start: Callable[..., Any], body: bytes, kind: str, status: str = "20
 
 
 def make_application(prefix: str) -> tuple[Wsgi, Follower]:
-    """Return TensorBoard's application with our pages, and what feeds it."""
+    """Return TensorBoard's application with our pages, and the thread that feeds it."""
     backend = "tensorboard.backend"
     program = importlib.import_module("tensorboard.program")
     default = importlib.import_module("tensorboard.default")
@@ -258,7 +258,7 @@ def make_application(prefix: str) -> tuple[Wsgi, Follower]:
     multiplexer = importlib.import_module(f"{backend}.event_processing.plugin_event_multiplexer")
 
     tool = program.TensorBoard(default.get_plugins())
-    # The ranks of a run write a file each, and a run that goes on after a stop writes another: all of them count.
+    # The ranks of a run write one file each, and a resumed run writes another one: all of them count.
     tool.configure(argv=["tensorboard", "--logdir=runs", f"--path_prefix={prefix}", "--reload_multifile=true"])
     tool.flags.logdir, tool.flags.window_title = "", "TensorBoard"
 
@@ -294,10 +294,10 @@ def main(argv: list[str] | None = None) -> None:
     serving = importlib.import_module("werkzeug.serving")
 
     class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc, name-defined]
-        """Does not write every request into the session's log."""
+        """Does not log requests, which would fill the session's log."""
 
         def log_request(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     app, follower = make_application(said.prefix.rstrip("/"))
     follower.start()

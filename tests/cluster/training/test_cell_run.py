@@ -76,7 +76,7 @@ def test_one_failing_rank_ends_the_run_at_once_with_its_error_first(lab: Lab) ->
     (error,) = said.errors
     assert re.search(rf"ValueError +rank 1 on node\d+ of bad-{TAG}", error)
     assert "line 5, in <module>" in error
-    assert error.index("raise ValueError") < error.index("All that the ranks printed is in")
+    assert error.index("raise ValueError") < error.index("The output of the ranks is in")
     assert "distributed.py" not in error  # nothing of ours
     assert re.search(r"Rank 1 on node\d+: ValueError: no such batch", said.text("text/html"))
     assert lab.wait_no_step() < 5
@@ -121,7 +121,7 @@ def test_what_does_not_fit_says_its_price_and_start_and_runs_on_two_nodes(lab: L
     line = f"%%distributed -n 2 --nodes 2 --time 5m --name wide-{TAG}\n"
     said = lab.run(line + HERE + "print(here.node)\n", timeout=120)
     assert not said.errors, said.error
-    assert "This session has no room for 2 ranks: 2 nodes with 2 virtual GPUs more are asked for." in said.out
+    assert "This session has no room for 2 ranks: 2 nodes with 2 virtual GPUs more are requested." in said.out
     assert "tarts now" in said.out
     page = said.text("text/html")
     assert re.search(rf"wide-{TAG}: 2 ranks on node\d+ and node\d+, 2 virtual GPUs, torchrun", page)
@@ -167,7 +167,7 @@ def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None
     wait_for(lambda: "step" in looking.text(), 30, "the run to be shown")
     lab.interrupt()  # as Jupyter does also before it restarts a kernel
     thread.join(20)
-    assert f"KeyboardInterrupt: You look on at {long} no more, and it goes on." in looking.error
+    assert f"KeyboardInterrupt: You stopped following {long}; the run continues." in looking.error
     assert "Traceback" not in looking.error
     assert json.loads(lab.check(states))[long] == "running"
     assert lab.check(f"print(distributed.stop({long!r})['state'])") == "interrupted\n"

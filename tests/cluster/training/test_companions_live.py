@@ -280,7 +280,7 @@ def test_companions_end_with_their_session_and_come_back_for_the_next_only_when_
     wait_for(lambda: not hub.jobs(), 30, "all jobs to end")
     for id in (running, waiting["id"]):
         wait_for(lambda id=id: not Truth(hub).session(id).open, 60, "the companion's row to be closed")
-        assert Truth(hub).session(id).end_reason == "Given back: the session that it belonged to has ended."
+        assert Truth(hub).session(id).end_reason == "Given back: its session has ended."
     wait_for(lambda: "release" in story.entries(running), 90, "the rest to be released")
     story.owed.append(waiting["id"])  # released a minute later: accounting may not have heard of its job
     assert story.ask("GET").status in (403, 404)

@@ -177,7 +177,7 @@ def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, ce
     said = story.resize(+2)
     print(f"{backend}: {said}")
     assert said.startswith("2 companions with 1 virtual GPU each. Each of them: ")
-    assert ". 2 asked for: " in said
+    assert ". 2 requested: " in said
     state = story.goes_on(4)
     assert len(state["companions"]) == 2
     assert len(story.jobs()) == len(before) + 2

@@ -95,4 +95,4 @@ def test_an_image_without_mpi_says_which_has_it(site: Hub) -> None:
     plain.check("%load_ext carme_hub.training")
     error = plain.run("%%distributed -n 2 --backend mpi --gpus-per-task 0\nfrom mpi4py import MPI\n").error
     plain.stop()
-    assert "There is no mpi4py here. Take the image “training”" in error
+    assert "There is no mpi4py here. Use the image “training”" in error

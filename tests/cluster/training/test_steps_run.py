@@ -257,7 +257,7 @@ def test_the_socket_is_the_owners_and_who_else_reaches_it_gets_no_word(job: Job)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     asked = "try: the.allocation()\nexcept broker.NoBroker as error: return str(error)"
     assert "Permission denied" in job.ask(asked, user="bob")
-    assert "went away" in job.ask(asked, user="root")  # may open the folder, and is not asked for more
+    assert "closed the connection" in job.ask(asked, user="root")  # may open the folder, and is not asked for more
 
 
 def test_no_secret_of_the_session_is_in_an_environment_or_a_command_line_of_a_step(job: Job) -> None:

@@ -129,7 +129,7 @@ def test_a_job_that_is_requeued_by_itself_and_by_others_learns_what_one_without_
             break
         again(lab, job, count, 90)
     assert cluster.job_state(job) == "COMPLETED", logs(lab)
-    assert "Slurm is asked to run this job again" in logs(lab)
+    assert "Slurm will run this job again" in logs(lab)
     history = json.loads(lab.check("print(Path('history.json').read_text())"))
     assert history == pytest.approx(expected, rel=1e-3)
     # What stopped in time is not done again; what was ended in between goes on from the last checkpoint.

@@ -69,7 +69,7 @@ def test_a_question_is_answered_and_what_will_not_be_done_says_why(conducted: Co
         ask("run", {"op": "resize"})
     with pytest.raises(RequestRefused, match="not understood: KeyError"):
         ask("run", {"why": "no op"})
-    with pytest.raises(NoConductor, match="Nobody answers for other"):
+    with pytest.raises(NoConductor, match="No conductor of other answers"):
         ask("other", {"op": "stop"})
 
 
@@ -127,7 +127,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(control, "Path", lambda _: tmp_path / "runs")
     assert control.folder().stat().st_mode & 0o777 == 0o700
     (tmp_path / "runs").chmod(0o755)
-    with pytest.raises(PermissionError, match="not a folder of yours alone"):
+    with pytest.raises(PermissionError, match="not a private folder of yours"):
         control.folder()
     (tmp_path / "runs").rmdir()
     (tmp_path / "runs").symlink_to(tmp_path)
