@@ -41,7 +41,7 @@ from carme_hub.domain.quotas.policy import Policy  # noqa: E402
 from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, Who, Window  # noqa: E402
 from carme_hub.store.engine import CarmeStore, make_engine  # noqa: E402
 from carme_hub.store.ledger.rows import entry_row  # noqa: E402
-from carme_hub.store.ledger.sums import differences, sum_anew  # noqa: E402
+from carme_hub.store.ledger.sums import differences, rebuild_sums  # noqa: E402
 from carme_hub.store.ledger.writes import Filter, LedgerReads, LedgerStore  # noqa: E402
 from carme_hub.store.tables import ledger as table  # noqa: E402
 
@@ -122,7 +122,7 @@ def fill(url: str, count: int) -> None:
             last = "SELECT id, cluster, session FROM ledger WHERE kind = 'hold' ORDER BY id DESC LIMIT"
             connection.exec_driver_sql(f"INSERT INTO open_hold {last} {min(OPEN, count // 3)}")
         connection.commit()
-    sum_anew(engine)
+    rebuild_sums(engine)
     if not sqlite:  # as its autovacuum does within minutes
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("VACUUM ANALYZE"))  # also of the small tables of the triggers

@@ -1,4 +1,4 @@
-"""What an account has left, brought to a known amount whatever other tests gave and took before."""
+"""Set an account's balance to a known amount, whatever other tests wrote before."""
 
 from __future__ import annotations
 

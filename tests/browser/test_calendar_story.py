@@ -1,4 +1,4 @@
-"""The story of the calendar: a class by dragging, a conflict and its way out, a student in the slot, an unused slot."""
+"""The story of the calendar: a class by dragging, a conflict and its alternative, a student's slot, an unused slot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUP = "carme-users"
 
 
 class Desk:
-    """The calendar by REST, as three people see it."""
+    """The calendar by REST, as three users see it."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -74,23 +74,23 @@ def asked(hub: Hub, query: str, booking: dict[str, Any]) -> list[tuple[Any, ...]
 
 
 def held(hub: Hub, booking: dict[str, Any]) -> int:
-    """Return what the ledger holds for a booking, in milli-GPU-seconds."""
+    """Return the ledger's hold for a booking, in milli-GPU-seconds."""
     query = "select -coalesce(sum(amount), 0) from ledger where session = ? and kind in ('hold', 'release')"
     return int(asked(hub, query, booking)[0][0])
 
 
 def held_at_first(hub: Hub, booking: dict[str, Any]) -> int:
-    """Return what the ledger held for a booking before anybody gave anything back."""
+    """Return the ledger's first hold for a booking, before any release."""
     return int(asked(hub, "select -amount from ledger where session = ? and kind = 'hold' order by id", booking)[0][0])
 
 
 def today(page: Page) -> float:
-    """Return when this day began in the zone in which the browser shows times."""
+    """Return the start of this day in the zone in which the browser shows times."""
     return float(page.evaluate("new Date().setHours(0, 0, 0, 0) / 1000"))
 
 
 def drag(page: Page, days: int, hours: Sequence[int], meanwhile: Callable[[], None]) -> None:
-    """Drag over some hours of a day, beside what is booked there; ``meanwhile`` looks before the hand lets go."""
+    """Drag over some hours of a day, beside existing bookings; ``meanwhile`` runs before the mouse is released."""
     page.locator(".ec-body .ec-slot", has=page.locator(f'time[datetime$="T{hours[0]:02}:00:00"]')).evaluate(
         "element => element.scrollIntoView({ block: 'center', behavior: 'instant' })"
     )
@@ -107,7 +107,7 @@ def drag(page: Page, days: int, hours: Sequence[int], meanwhile: Callable[[], No
 
 
 def calendars(page: Page, name: str) -> None:
-    """Keep a picture of the calendar on a desk, and of the list that it is on a phone."""
+    """Take a screenshot of the calendar on a desktop, and of its list on a phone."""
     page.screenshot(path=SCREENSHOTS / f"{name}-{DESK['width']}.png", full_page=True)
     fits(page)
     page.set_viewport_size(PHONE)
@@ -119,7 +119,7 @@ def calendars(page: Page, name: str) -> None:
 
 
 def book_the_class(tina: Page) -> None:
-    """Drag over a time that is taken in one of three weeks, and take the one that is offered."""
+    """Drag over a time that is taken in one of three weeks, and choose the alternative."""
     tina.get_by_label("Seats").first.fill("4")
     tina.locator("#wish-type").select_option("a100")
     expect(tina.locator(".booking-band.booking-none").first).to_be_visible()
@@ -163,7 +163,7 @@ def start_in(alice: Page, hub: Hub) -> None:
     alice.screenshot(path=SCREENSHOTS / "calendar-story-7-lab-1280.png")
 
 
-def test_a_teacher_drags_a_class_a_student_starts_in_it_and_an_unused_slot_is_given_back(
+def test_a_teacher_drags_a_class_a_student_starts_in_it_and_an_unused_slot_is_released(
     hub: Hub, desk: Desk, people: Callable[[str], Page]
 ) -> None:
     mine = f"{hub.demo.url}{SERVICE}"

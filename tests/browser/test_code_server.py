@@ -1,4 +1,4 @@
-"""VS Code in the browser, by a real code-server: it loads behind the hub, opens a file, and is told no secret.
+"""VS Code in the browser, by a real code-server: it loads behind the hub, opens a file, and gets no secret.
 
 The download is 600 MB, so this is run by hand: ``CARME_TEST_CODE_SERVER`` is the folder of an image that has it, which
 docs/howto/add-an-image.md says how to make.
@@ -46,14 +46,14 @@ def lab(hub: Hub) -> Iterator[Lab]:
 
 
 def cell(lab: Lab, code: str) -> str:
-    """Run one cell, and return what it printed; in a thread: Playwright has this one's loop."""
+    """Run one cell, and return its output; in a thread, because Playwright uses this thread's event loop."""
     said, thread = lab.begin(code, 60)
     thread.join(70)
     assert not said.errors, said.error
     return said.out
 
 
-def test_code_server_loads_behind_the_hub_and_is_told_no_secret(lab: Lab, window: BrowserContext) -> None:
+def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: BrowserContext) -> None:
     hub = lab.hub
     cell(lab, f"import os; os.mkdir('{NAME}'); open('{NAME}/hello.py', 'w').write('greeting = 1\\n')")
     page = window.new_page()

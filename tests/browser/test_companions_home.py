@@ -1,4 +1,4 @@
-"""The home page shows what more nodes a session has, and asks before it gives them back."""
+"""The home page shows the companions of a session, and asks for confirmation before it gives them back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rig.truth import Truth
 from windows import shots
 
 
-def test_companions_are_shown_and_given_back_after_a_question(hub: Hub, people: Callable[[str], Page]) -> None:
+def test_companions_are_shown_and_given_back_after_a_confirmation(hub: Hub, people: Callable[[str], Page]) -> None:
     page = people("alice")
     hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2)
     session = Truth(hub).row("alice")

@@ -1,4 +1,4 @@
-"""GPU time as people see it: a student's balance and sessions, an owner's grants, an administrator's reports."""
+"""GPU time in the browser: a student's balance and sessions, an owner's grants, an administrator's reports."""
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ def test_a_student_sees_what_a_session_cost_and_is_granted_more(
     ada.get_by_role("button", name="Check and try it…").click()
     expect(ada.get_by_text("would have been refused")).to_be_visible(timeout=30_000)
     shots(ada, "gpu-time-policy-preview", dark=True)
-    ada.get_by_role("button", name="Switch it on").click()
+    ada.get_by_role("button", name="Activate").click()
     expect(ada.get_by_text("The new policy is in force.")).to_be_visible()
     expect(ada.get_by_text("Nobody may do anything").first).to_be_visible()
     hub.demo.set_policy(DEFAULT_POLICY)
 
 
-def test_more_is_asked_for_by_keyboard_alone_and_without_javascript(hub: Hub, browser: Browser) -> None:
+def test_gpu_time_is_requested_by_keyboard_alone_and_without_javascript(hub: Hub, browser: Browser) -> None:
     hub.demo.set_policy(POLICY)
     context = browser.new_context(viewport=PHONE, java_script_enabled=False)
     try:
@@ -165,13 +165,13 @@ def test_more_is_asked_for_by_keyboard_alone_and_without_javascript(hub: Hub, br
 
 
 def held(hub: Hub) -> int | None:
-    """Return what is held in all budgets, None where that cannot be told now."""
+    """Return the sum of holds in all budgets, None where the database does not answer."""
     books = Truth(hub).budgets()
     return None if books is None else sum(each.held for each in books.budgets)
 
 
 def use_per_day_is_drawn_and_said(browser: Browser, page: Page, url: str) -> None:
-    """The chart has a bar as high as today's use needs, and who has no JavaScript reads the same use in a table."""
+    """The chart has a bar for today's use, and without JavaScript a table has the same numbers."""
     canvas = page.locator("#chart canvas")
     expect(canvas).to_be_visible()
     assert canvas.evaluate(BARS) > 200
@@ -198,14 +198,14 @@ def in_hours(said: str) -> float:
 
 
 def who_pays_is_picked_with_the_balances_in_sight(hub: Hub, page: Page) -> None:
-    """Each account of the list says what it has left; what needs a grant and has none has nothing."""
+    """Each account of the list shows its balance; an account that needs a grant and has none shows nothing left."""
     page.goto(f"{hub.demo.url}/hub/spawn?opt-profile=a100")
     lines = page.locator("#carme-a100-account option")
     expect(lines).to_have_text([re.compile(r"^physics: [\d.]+ h left$"), "teaching: 0 h left"])
 
 
 def wait_for_charge(page: Page, url: str, within: float = 40.0) -> None:
-    """Look again until the session is settled, and nothing is held."""
+    """Reload until the session is settled, and nothing is held."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         page.goto(url)

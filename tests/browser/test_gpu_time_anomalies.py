@@ -1,4 +1,4 @@
-"""Records of Slurm that cannot be right: an administrator sees why they wait, and settles each."""
+"""Impossible records of Slurm: an administrator sees why they wait, and decides each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def forged(hub: Hub) -> Iterator[ForgedRecords]:
 
 
 def compare(page: Page, url: str) -> None:
-    """Let the ledger and Slurm be compared now."""
+    """Compare the ledger with Slurm now."""
     page.goto(f"{url}administration/health")
     page.get_by_label("Compare the last").fill("1")
     page.get_by_role("button", name="Compare now").click()
@@ -47,7 +47,7 @@ def settle(page: Page, title: str, choice: str, reason: str, minutes: str = "") 
     expect(page.get_by_role("heading", name="Settle this anomaly?")).to_be_visible()
 
 
-def test_what_looks_wrong_is_shown_with_its_reason_and_settled(
+def test_an_anomaly_is_shown_with_its_reason_and_decided(
     hub: Hub, forged: ForgedRecords, people: Callable[[str], Page]
 ) -> None:
     url, cluster = f"{hub.demo.url}{SERVICE}", hub.cluster

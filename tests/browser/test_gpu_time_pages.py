@@ -1,4 +1,4 @@
-"""GPU time as owners and administrators handle it: moved, corrected, seen by group, mirrored to Slurm, tried first."""
+"""GPU time for owners and administrators: transfers, corrections, groups, limits in Slurm, trials of a policy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def grant(page: Page, url: str, account: str, hours: str) -> None:
 
 
 def correct(page: Page, url: str, user: str, hours: str, reason: str, picture: str = "") -> None:
-    """Take use of today from account physics, on a user's statement."""
+    """Correct account physics by a negative amount of today's use, on a user's statement."""
     page.goto(f"{url}accounts/physics")
     page.get_by_text("Correct a mistake").click()
     page.get_by_label("Take from the account").check()
@@ -147,7 +147,7 @@ def test_a_group_shows_its_members_their_share_and_what_they_asked_for(hub: Hub,
 
 
 def mirror(hub: Hub, *words: str) -> None:
-    """Write Slurm's limits as the hub's administrator does; exit status 1 says that something is left to do."""
+    """Write Slurm's limits as the hub's administrator does; exit status 1 means that changes remain."""
     demo = hub.demo
     argv = ["runuser", "-u", demo.user, "--", f"{demo.environment}/bin/carme-hub", "quotas", "mirror", *words]
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin", "CARME_SANDBOX_HUB": str(demo.folder / "facts.json")}
@@ -157,7 +157,7 @@ def mirror(hub: Hub, *words: str) -> None:
     assert done.returncode in (0, 1), done.stderr + done.stdout
 
 
-def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_is_silent(
+def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_does_not_answer(
     hub: Hub, people: Callable[[str], Page]
 ) -> None:
     url, cluster = f"{hub.demo.url}{SERVICE}", hub.cluster
@@ -182,7 +182,7 @@ def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_is_silent(
         shots(ada, "gpu-pages-drift-by-hand")
         mirror(hub, "--apply", "--force", "--yes")
         ada.reload()
-        expect(ada.get_by_text("No drift: Slurm’s limits are as the policy wants them.")).to_be_visible()
+        expect(ada.get_by_text("No drift: Slurm’s limits agree with the policy.")).to_be_visible()
         ada.get_by_text(re.compile("as the policy wants them$")).last.click()
         shots(ada, "gpu-pages-drift-none")
         cluster.freeze("slurmdbd")
@@ -195,7 +195,7 @@ def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_is_silent(
 
 
 def clear(hub: Hub) -> None:
-    """Take the limits away again, so that tests after this one meet none."""
+    """Remove the limits again, so that later tests are not affected."""
     run = hub.cluster.run
     run(
         "sacctmgr",
@@ -215,7 +215,7 @@ def clear(hub: Hub) -> None:
     run("sacctmgr", "-i", "delete", "qos", "where", "name=carme-teaching", check=False)
 
 
-def test_a_trial_that_takes_long_says_that_it_is_at_work(hub: Hub, people: Callable[[str], Page]) -> None:
+def test_a_trial_that_takes_long_shows_that_it_is_in_progress(hub: Hub, people: Callable[[str], Page]) -> None:
     url, cluster = f"{hub.demo.url}{SERVICE}", hub.cluster
     hub.start_server("alice", profile="a100", gpus=1, time_minutes=30, account="physics")
     hub.stop_server("alice")

@@ -1,4 +1,4 @@
-"""The story of GPU time: two hours left, a refusal with a way out, an early stop, a refund, more time, a report."""
+"""The story of GPU time: two hours left, a refusal, its alternative, an early stop, a refund, more time, a report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POLICY = {
 
 @pytest.fixture
 def two_hours(hub: Hub) -> Iterator[None]:
-    """Account teaching has two GPU-hours left, to the second, whatever was given and used before."""
+    """Account teaching has two GPU-hours left, to the second, whatever was granted and used before."""
     wait_for(lambda: sum_of(hub, "kind in ('hold', 'release')") == 0, 90, "what other tests held to be settled")
     hub.demo.set_policy(POLICY)
     leave(hub, "teaching", LEFT, "The course “Deep learning”")
@@ -65,14 +65,14 @@ def start(page: Page) -> None:
 
 
 def statement(page: Page, hub: Hub) -> list[dict[str, str]]:
-    """Return the statement as the page gives it to table programs."""
+    """Return the statement as CSV from the page."""
     answer = page.request.get(f"{hub.demo.url}{SERVICE}statement.csv")
     assert answer.ok
     return list(csv.DictReader(io.StringIO(answer.text())))
 
 
 def seconds_in_slurm(hub: Hub, account: str) -> int:
-    """Return the GPU-seconds of an account this month by ``sacct -D``, with nothing of ours between."""
+    """Return the GPU-seconds of an account this month by ``sacct -D``, without our code."""
     month = datetime.now(ZoneInfo(ZONE)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     words = ["sacct", "-D", "-X", "-a", "-n", "-P", "-A", account, "-S", f"{month.astimezone():%Y-%m-%dT%H:%M:%S}"]
     text = hub.cluster.run(*words, "-o", "ElapsedRaw,AllocTRES").stdout

@@ -1,4 +1,4 @@
-"""A working folder that does not exist is named where the start failed, and one click starts again with it made."""
+"""A failed start names the working folder that does not exist, and one click creates it and starts again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAKE = "Make the folder and start"
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Alice's home, without the folder that is asked for, before and after."""
+    """Alice's home, without the requested folder, before and after."""
     home = Path(pwd.getpwnam("alice").pw_dir)
     shutil.rmtree(home / "a100", ignore_errors=True)
     yield home
@@ -31,7 +31,7 @@ def start_in(page: Page, folder: str) -> None:
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def test_a_folder_that_is_missing_is_made_by_one_click(hub: Hub, window: BrowserContext, home: Path) -> None:
+def test_a_missing_folder_is_created_by_one_click(hub: Hub, window: BrowserContext, home: Path) -> None:
     page = window.new_page()
     log_in(page, hub, "alice", "home")
     page.goto(f"{hub.demo.url}/hub/spawn?opt-profile=cpu")  # the form opens at what was started last

@@ -1,4 +1,4 @@
-"""The page of a start says each sentence once, also where its connection broke and the browser asked again."""
+"""The page of a start shows each sentence once, also after its connection broke and the browser reconnected."""
 
 from __future__ import annotations
 

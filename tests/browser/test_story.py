@@ -1,4 +1,4 @@
-"""The first use, as a person sees it: log in, pick a profile, work in the lab, stop. Screenshots are kept."""
+"""The first use in the browser: log in, pick a profile, work in the lab, stop. It takes screenshots."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def phone(browser: Browser) -> Iterator[BrowserContext]:
 
 
 def shot(page: Page, name: str) -> None:
-    """Keep a picture of what the person sees."""
+    """Take a screenshot."""
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
-def test_a_person_gets_from_the_login_to_a_cell_with_two_gpus_and_stops(hub: Hub, desktop: BrowserContext) -> None:
+def test_a_user_gets_from_the_login_to_a_cell_with_two_gpus_and_stops(hub: Hub, desktop: BrowserContext) -> None:
     page = desktop.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -101,7 +101,7 @@ def test_the_same_pages_fit_a_phone(hub: Hub, phone: BrowserContext) -> None:
     hub.stop_server("bob")
 
 
-def test_the_form_is_used_by_keyboard_alone_and_says_what_is_wrong(hub: Hub, desktop: BrowserContext) -> None:
+def test_the_form_is_used_by_keyboard_alone_and_shows_errors(hub: Hub, desktop: BrowserContext) -> None:
     page = desktop.new_page()
     log_in(page, hub, "alice")
     page.wait_for_url("**/hub/spawn**")

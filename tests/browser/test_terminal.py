@@ -1,4 +1,4 @@
-"""What a person types into a terminal of JupyterLab, in each runtime: the image's own programs are there."""
+"""A terminal of JupyterLab finds the image's own programs, in each runtime."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def runtimes(demo_hub: Hub) -> Iterator[Hub]:
 
 
 def in_terminal(page: Page, user: str, line: str) -> str:
-    """Type a line into the open terminal and return what it wrote into a file of the user's home."""
+    """Type a line into the open terminal and return its output, by a file in the user's home."""
     said = Path(pwd.getpwnam(user).pw_dir) / f"said-{uuid.uuid4().hex[:8]}.txt"
     page.locator(".xterm-helper-textarea").focus()
     page.keyboard.type(f"({line}) >{said}.part 2>&1; mv {said}.part {said}")
@@ -71,9 +71,7 @@ def in_terminal(page: Page, user: str, line: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_images_programs_are_found_by_what_is_typed_into_a_terminal(
-    runtimes: Hub, window: BrowserContext, kind: str
-) -> None:
+def test_a_terminal_finds_the_images_programs(runtimes: Hub, window: BrowserContext, kind: str) -> None:
     runtimes.wait_server("alice", kind)
     session = Path(pwd.getpwnam("alice").pw_dir, ".carme/sessions", Truth(runtimes).row("alice", kind).id)
     plan = json.loads((session / "data.json").read_text())["plan"]

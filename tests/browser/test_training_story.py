@@ -24,19 +24,19 @@ for number in range(3000):
 
 
 def cell(page: Page, words: str) -> Locator:
-    """Return the first cell of the notebook whose code has these words."""
+    """Return the first cell of the notebook whose code has this text."""
     return page.locator(".jp-Notebook .jp-CodeCell").filter(has_text=words).first
 
 
 def type_at_end_of_line(page: Page, of: Locator, words: str, text: str) -> None:
-    """Type at the end of the line that has some words, as somebody does who clicks there."""
+    """Type at the end of the line with a text, after a click on it."""
     of.locator(".cm-line").filter(has_text=words).first.click()
     page.keyboard.press("End")
     page.keyboard.type(text)
 
 
 def open_notebook(page: Page, hub: Hub, path: str) -> None:
-    """Open a notebook, and wait until its kernel waits for code.
+    """Open a notebook, and wait until its kernel is idle.
 
     The status bar says so. The notebook's own sign says "idle" before there is a kernel, and what JupyterLab is told to
     run until then it forgets: the cell keeps its ``[ ]``, without a word.
@@ -52,14 +52,14 @@ def run_all(page: Page) -> None:
 
 
 def from_launcher(page: Page, title: str) -> Page:
-    """Press a card of the launcher, and return the window that it opens."""
+    """Click a card of the launcher, and return the window that it opens."""
     with page.context.expect_page(timeout=120_000) as opened:
         page.locator(f'.jp-LauncherCard[title^="{title}"]').first.click(timeout=120_000)
     return opened.value
 
 
 def from_template(page: Page) -> str:
-    """Have a notebook of the template DDP, and return its path."""
+    """Create a notebook from the template DDP, and return its path."""
     gallery = from_launcher(page, "New from template")
     gallery.get_by_role("heading", name="New from template").wait_for(timeout=60_000)
     shots(gallery, "training-gallery")
@@ -90,7 +90,7 @@ def train_on_two_nodes(page: Page) -> None:
 
 
 def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
-    """Train on and on, look at its curve, and press each button."""
+    """Train continuously, open its curve, and press each button."""
     run_all(page)
     live = cell(page, "%%distributed").locator(".jp-OutputArea")
     expect(live).to_contain_text("Running", timeout=90_000)
@@ -119,7 +119,7 @@ def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
 
 
 def measure(lab: Lab) -> None:
-    """Measure how the template of the scaling curve scales, in a terminal's words."""
+    """Measure the scaling of the template *Scaling curve*, in a terminal."""
     script = f"scaling-{MARK}.py"
     words = ["carme-hub", "scaling", "run", script, "--ranks", "1,2", "--batch", "32", "--repeats", "2"]
     words += ["--steps", "5", "--blocks", "3", "--gpus-per-task", "0", "--name", f"curve-{MARK}"]

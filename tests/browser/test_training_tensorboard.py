@@ -22,7 +22,7 @@ for step in range(600):
 
 
 def cell(lab: Lab, code: str) -> str:
-    """Run one cell that must not fail, and return what it printed; in a thread: Playwright has this one's loop."""
+    """Run one cell that must not fail, and return its output; in a thread, because Playwright uses this one's loop."""
     said, thread = lab.begin(code, 150)
     thread.join(160)
     assert said.done

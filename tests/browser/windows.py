@@ -1,4 +1,4 @@
-"""Windows of people in a real browser, and pictures of what they see."""
+"""Windows of users in a real browser, and screenshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 
 def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
-    """Log in by the form; ``then`` is the page of the hub to which that leads."""
+    """Log in by the form; ``then`` is the page that opens after it."""
     page.goto(f"{hub.demo.url}/hub/login" + (f"?next=%2Fhub%2F{then}" if then else ""))
     page.get_by_label("Username").fill(user)
     page.get_by_label("Password").fill(hub.cluster.passwords[user])
@@ -26,13 +26,13 @@ def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
 
 
 def ready(page: Page) -> None:
-    """Wait until the hub's own script has bound its buttons; a click before that is lost."""
+    """Wait until the hub's own script has bound its buttons; an earlier click is lost."""
     page.wait_for_function("window._jupyterhub_page_loaded")
 
 
 @contextmanager
 def staying(page: Page, url: str) -> Iterator[None]:
-    """Keep a page that loads itself again until it was looked at, and then have it do so.
+    """Delay the reload of a page that reloads itself until the test has inspected it.
 
     Enter it before the form that leads there is sent: what a redirect leads to is let through.
     """
@@ -56,16 +56,16 @@ def fits(page: Page) -> None:
 
 
 def shot(page: Page, name: str) -> None:
-    """Keep a picture of what is in view."""
+    """Take a screenshot of the view."""
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
 def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
-    """Keep a picture of the page on a desk and on a phone; nothing is wider than the window.
+    """Take screenshots of the page on a desktop and a phone; nothing is wider than the window.
 
     Args:
-        at: what is to be in view; without it the whole page is in the picture.
+        at: the element to show; without it the screenshot has the whole page.
     """
     SCREENSHOTS.mkdir(exist_ok=True)
     for size in (DESK, PHONE):

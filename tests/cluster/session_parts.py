@@ -1,4 +1,4 @@
-"""What the stories of sessions share: looks at a session from outside, and the callback as a stranger would call it."""
+"""Shared code of the stories of sessions: a session seen from outside, and the callback as a stranger would call it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Seen:
         source: str = "127.0.0.1",
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Call the start-up callback straight at the hub, from an address; return the status."""
+        """Call the start-up callback directly at the hub, from an address; return the status."""
         connection = http.client.HTTPSConnection(
             "127.0.0.1",
             self.hub.demo.ports["hub"],
@@ -89,7 +89,7 @@ class Seen:
             connection.close()
 
     def again(self) -> Seen:
-        """Return the same session as its row is now."""
+        """Return the same session with its current row."""
         return Seen(self.hub, Truth(self.hub).session(self.row.id))
 
 
@@ -135,7 +135,7 @@ def message(answer: Answer) -> str:
 
 
 class Watched:
-    """A start that is going on, and what is told of it; it is stopped at the end."""
+    """A start in progress, with its messages; it is stopped at the end."""
 
     def __init__(self, hub: Hub, user: str, name: str = "", **options: Any) -> None:
         self.hub, self.user, self.name = hub, user, name
@@ -167,7 +167,7 @@ class Watched:
             time.sleep(0.1)
 
     def wait_said(self, words: str, limit: float = 30) -> str:
-        """Return the first sentence with these words, once it was told; the failure says what was told instead."""
+        """Return the first message with these words; a failure lists the messages."""
         try:
             wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}”")
         except AssertionError as error:

@@ -1,4 +1,4 @@
-"""A hub of its own for a storm of starts: its database, its doors, and a second service beside the hub's own."""
+"""A separate hub for a storm of starts: its database, its interfaces, and a second quotas service."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Choice = dict[str, str | int]
 
 
 class Storm:
-    """The hub, who is logged in, and what its ledger has.
+    """The hub, its users' tokens, and its ledger.
 
     Attributes:
         url: the address of Carme Hub's own database, which this hub has for itself.
@@ -94,7 +94,7 @@ class Storm:
         return self.site.api("POST", path, {"user_options": choice}, self.tokens[user], PATIENCE).status
 
     def by_command(self, user: str, name: str, choice: Choice) -> int:
-        """Start as ``carme-hub session start`` does, in this process; return its exit status."""
+        """Start by ``carme-hub session start`` in this process; return its exit status."""
         where = {"hub": self.site.demo.url, "token_file": str(self.token_file(user)), "server": name}
         command = StartApp(as_json=True, **where, **{key: str(value) for key, value in choice.items()})
         try:
@@ -106,7 +106,7 @@ class Storm:
             return 2
 
     def by_process(self, user: str, name: str, choice: Choice) -> int:
-        """Start by the command itself, a process of its own; return its exit status."""
+        """Start by the command in a separate process; return its exit status."""
         argv = [str(COMMAND), "session", "start", "--hub", self.site.demo.url]
         argv += ["--token-file", str(self.token_file(user)), *(("--name", name) if name else ())]
         for key, value in choice.items():
@@ -134,12 +134,12 @@ class Storm:
         return self.number("select max(id) from ledger")
 
     def used_minutes(self) -> int:
-        """Return what everybody has used so far less refunds, in minutes of one GPU, rounded up."""
+        """Return all use minus refunds, in minutes of one GPU, rounded up."""
         used = "select -sum(amount) from ledger where kind in ('charge', 'correction') and job_id is not null"
         return -(-self.number(used) // 60_000)
 
     def active(self) -> int:
-        """Return how many servers the hub says run, start or stop."""
+        """Return how many servers run, start or stop by the hub's API."""
         return sum(len(user.get("servers") or {}) for user in self.site.api("GET", "/users", timeout=PATIENCE).body)
 
     # -- the service --------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Storm:
         return 0
 
     def second_service(self) -> int:
-        """Run the service once more as the hub runs it, on a port of its own; return its pid when it settles."""
+        """Run the service a second time as the hub runs it, on another port; return its pid when it settles."""
         processes = self.site.demo.sandbox.processes
         if processes.alive(_SECOND):
             record = processes.record(_SECOND)
@@ -191,14 +191,14 @@ class Storm:
             return False
 
     def end(self) -> None:
-        """End what was started beside the hub."""
+        """End the second service."""
         self.site.demo.sandbox.processes.stop(_SECOND)
         self._engine.dispose()
 
 
 @contextmanager
 def storm_hub(site: Hub, kind: str, url: str, folder: Path) -> Iterator[Storm]:
-    """Run the hub with new databases in the place of the one that ran; the fixture ``site`` starts that one again.
+    """Run the hub with new databases in place of the running one; the fixture ``site`` starts that one again.
 
     Args:
         kind: "sqlite" or "postgresql". url: for PostgreSQL, the address of an empty database.
@@ -232,7 +232,7 @@ def storm_hub(site: Hub, kind: str, url: str, folder: Path) -> Iterator[Storm]:
 
 
 def _install_driver(environment: Path) -> None:
-    """Give the hub what the extra ``postgresql`` gives; nothing is done where it is there."""
+    """Install the extra ``postgresql`` for the hub where it is missing."""
     uv = Path(sys.prefix) / "bin" / "uv"
     argv = [str(uv), "pip", "install", "-q", "--python", f"{environment}/bin/python", "psycopg[binary]>=3.2"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -240,7 +240,7 @@ def _install_driver(environment: Path) -> None:
 
 
 def _reading(url: str) -> Engine:
-    """Return an engine that only reads: this process is root, and must leave no file of its own beside SQLite's."""
+    """Return a read-only engine: this process is root, and must create no file beside SQLite's."""
     if make_url(url).get_backend_name() != "sqlite":
         return create_engine(url, poolclass=NullPool)
     file = f"file:{make_url(url).database}?mode=ro"

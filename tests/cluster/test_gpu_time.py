@@ -1,4 +1,4 @@
-"""GPU time on a real cluster: held at the start, extended, charged to the second, given back, refused in words."""
+"""GPU time on a real cluster: held at the start, extended, charged to the second, given back, refused with a reason."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def ended(truth: Truth, session: str) -> Record:
     return records[0]
 
 
-def test_too_much_is_refused_with_what_would_be_granted_and_early_ends_are_given_back(site: Hub) -> None:
+def test_too_much_is_refused_with_the_possible_amount_and_early_ends_are_refunded(site: Hub) -> None:
     truth = Truth(site)
     refused = site.begin("alice", profile="a100", gpus=4, time_minutes=60)
     assert refused.status == 400, refused
@@ -118,14 +118,14 @@ def test_more_time_is_held_first_and_nobody_gets_past_a_limit_by_extending(site:
     assert longest.status == 409
     assert "“A100” runs 480 minutes at most" in longest.body["message"]
     stranger = site.login("bob")
-    assert stranger.ask_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
+    assert stranger.request_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
     assert site.api("POST", more, {"minutes": 0}).status == 400
     home = str(site.login("alice").get("/hub/home").body)
     assert "has time until" in home
     site.stop_server("alice")
 
 
-def test_who_may_not_extend_is_told(site: Hub) -> None:
+def test_a_user_who_may_not_extend_gets_the_reason(site: Hub) -> None:
     site.start_server("tina", profile="a100", gpus=1, time_minutes=30)
     answer = site.api("POST", f"/carme/sessions/{Truth(site).row('tina').id}/time-limit", {"minutes": 15})
     assert answer.status == 409
@@ -146,10 +146,10 @@ def test_a_job_from_outside_the_hub_is_charged_to_the_second_and_counts(site: Hu
     assert len([e for e in entries(site, user="bob") if e["job_id"] == job]) == 1
 
 
-def test_the_form_says_what_a_choice_costs(site: Hub) -> None:
+def test_the_form_shows_the_price_of_a_choice(site: Hub) -> None:
     person = site.login("alice")
     ask = "/hub/api/carme/availability/alice?profile=a100&"
-    answer = person.ask_api("GET", ask + "gpus=4&time_minutes=240").body
+    answer = person.request_api("GET", ask + "gpus=4&time_minutes=240").body
     assert {name: bool(re.fullmatch(r"[\d.]+ h left", each["said"])) for name, each in answer["accounts"].items()} == {
         "physics": True,
         "teaching": True,
@@ -158,7 +158,7 @@ def test_the_form_says_what_a_choice_costs(site: Hub) -> None:
     assert cost["state"] == "refused"
     assert cost["amount"] == 16 * GPU_HOUR
     assert cost["suggestion"]["options"]["gpus"] >= 1
-    allowed = person.ask_api("GET", ask + "gpus=1&time_minutes=30").body["cost"]
+    allowed = person.request_api("GET", ask + "gpus=1&time_minutes=30").body["cost"]
     assert "Costs up to 0.5 GPU-hours of physics" in allowed["sentence"]
 
 
@@ -183,14 +183,14 @@ print(json.dumps([mine] + [ask(*each) for each in %(asks)r]))
 
 
 def in_a_cell(site: Hub, user: str, *asks: tuple[object, ...]) -> list[Any]:
-    """Return status and body of what is left of the user's session, and of each thing asked for after it."""
+    """Return status and body of what is left of the user's session, and of each further request."""
     kernel = site.new_kernel(user)
     printed = site.run_cell(user, kernel, CELL % {"url": site.demo.url, "asks": asks})
     assert printed.startswith("["), printed
     return list(json.loads(printed))
 
 
-def test_a_cell_learns_what_its_session_has_left_and_its_token_does_nothing_else(site: Hub) -> None:
+def test_a_cell_reads_what_its_session_has_left_and_its_token_does_nothing_else(site: Hub) -> None:
     truth = Truth(site)
     site.start_server("alice", profile="a100", gpus=2, time_minutes=30)
     site.start_server("bob", profile="cpu")

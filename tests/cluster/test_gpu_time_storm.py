@@ -41,7 +41,7 @@ SERVICE = "/services/quotas/"
 def storm(
     request: pytest.FixtureRequest, site: Hub, one_postgres: OnePostgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Storm]:
-    """A hub of its own on each database; what ran on this cluster before is in its ledger as jobs from outside."""
+    """A separate hub on each database; earlier jobs of this cluster are in its ledger as jobs from outside."""
     folder = tmp_path_factory.mktemp("tokens")
     try:
         if request.param == "postgresql":
@@ -55,7 +55,7 @@ def storm(
 
 
 def set_budget(storm: Storm) -> None:
-    """Leave so much GPU time that ten sessions fit and no eleventh."""
+    """Set a budget in which ten sessions fit and no eleventh."""
     quota = {"id": "storm", "group": "carme-users", "together": True, "window": "total"}
     minutes = storm.used_minutes() + BUDGET * MINUTES
     storm.site.demo.set_policy({"quotas": [{**quota, "gpu_time": f"{minutes} min"}]})
@@ -65,7 +65,7 @@ Door = Callable[[str, str, Choice], int]
 
 
 def doors(storm: Storm) -> list[tuple[str, Door]]:
-    """Return the door of each start: a third each, a few of the commands as processes of their own."""
+    """Return the interface of each start: a third each, a few of the commands as separate processes."""
     commands: list[tuple[str, Door]] = [("process", storm.by_process)] * PROCESSES
     commands += [("command", storm.by_command)] * (STARTS // 3 - PROCESSES)
     found: list[tuple[str, Door]] = []
@@ -75,7 +75,7 @@ def doors(storm: Storm) -> list[tuple[str, Door]]:
 
 
 def begun(storm: Storm) -> bool:
-    """Return whether every job runs, or waits for nothing but GPUs."""
+    """Return whether every job runs, or waits only for GPUs."""
     return all(job["state"] == "RUNNING" or job["reason"] in ("Resources", "Priority") for job in storm.site.jobs())
 
 
@@ -140,7 +140,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
 
 
-def test_what_the_services_charged_is_what_slurm_says(storm: Storm) -> None:
+def test_the_charges_are_equal_to_slurms_accounting(storm: Storm) -> None:
     answer = storm.site.request(
         "POST",
         f"{SERVICE}api/v1/reconciliation",
@@ -175,7 +175,7 @@ def test_pages_and_rest_are_served_from_this_database(storm: Storm) -> None:
 
 
 def copied(person: Person) -> Person:
-    """Return the same browser in another window: the service's cookies are not to reach the hub's form."""
+    """Return the same browser in another window, so that the service's cookies do not reach the hub's form."""
     other = Person(person.hub, person.user)
     other.cookies = dict(person.cookies)
     return other

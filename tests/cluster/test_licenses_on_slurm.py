@@ -1,4 +1,4 @@
-"""Where GPUs are counted by licences, a booking is kept against others' jobs, and not against other bookings."""
+"""Where GPUs are counted by licences, a booking is protected against others' jobs, and not against other bookings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAIT = "#!/bin/sh\nsleep 300\n"
 
 
 class Site:
-    """A cluster whose calendar keeps a100 by licences, on a database of its own."""
+    """A cluster whose calendar keeps a100 by licences, on a separate database."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -52,7 +52,9 @@ class Site:
         begin = int(time.time() + start * 3600)
         period = Period(begin, begin + int(hours * 3600))
         calendar = Calendar(self.store, "lab", lambda: supply, time.time)
-        (made,) = await calendar.book(BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [RequestedTime(period)]))
+        (made,) = await calendar.book(
+            BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [RequestedTime(period)])
+        )
         return made
 
     async def booked(self, owner: str) -> Reservation:
@@ -70,7 +72,7 @@ class Site:
         assert (await self.keeper.once()).refused == {}
 
     async def session(self, user: str, inside: Reservation | None, way: str = "direct") -> int:
-        """Start what the hub starts for a session with four a100."""
+        """Start a job as the hub does for a session with four a100."""
         gpus = Gpus("a100", 4)
         names = names_for(inside, gpus.count, ()) if inside else ""
         request = Request("a100", "default", gpus=gpus, account="physics", reservation=names)
@@ -101,7 +103,7 @@ async def site(quiet: Cluster, tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def counted(quiet: Cluster) -> Iterator[None]:
-    """All jobs name licences, by the script that a site installs."""
+    """All jobs name licences, by the site's job_submit script."""
     script = quiet.state / "etc/job_submit.lua"
     before = script.read_text()
     after = job_submit("a100").replace("local LICENSES = {}", 'local LICENSES = { a100 = "gpu_a100" }', 1)
@@ -113,7 +115,7 @@ def counted(quiet: Cluster) -> Iterator[None]:
     Sandbox(quiet.state).restart("slurmctld")
 
 
-async def test_bookings_start_at_once_and_others_wait_until_one_is_given_back(site: Site) -> None:
+async def test_bookings_start_at_once_and_others_wait_until_a_release(site: Site) -> None:
     cluster = site.cluster
     nodes = await hub_client(cluster).nodes()
     gpus = {"a100": sum(node.gpus.get("a100", 0) for node in nodes)}
@@ -138,7 +140,7 @@ async def test_bookings_start_at_once_and_others_wait_until_one_is_given_back(si
     cluster.wait_job(other, "RUNNING", within=60)
 
 
-async def test_what_slurm_adds_up_without_need_is_kept_all_the_same(site: Site) -> None:
+async def test_bookings_that_slurm_adds_up_needlessly_are_kept(site: Site) -> None:
     for start in (1, 3):
         await site.book("alice", start, 1)
     assert (await site.keeper.once()).refused == {}
@@ -151,7 +153,7 @@ async def test_what_slurm_adds_up_without_need_is_kept_all_the_same(site: Site) 
 
 
 @pytest.mark.usefixtures("counted")
-async def test_jobs_that_say_nothing_of_licences_are_counted_by_the_sites_script(site: Site) -> None:
+async def test_jobs_without_licences_are_counted_by_the_sites_script(site: Site) -> None:
     cluster, booked = site.cluster, await site.booked("alice")
     (name,) = booked.names()
 

@@ -1,4 +1,4 @@
-"""Before maintenance: who is in its way is offered both ways out, goes on elsewhere at once, or stops with a refund."""
+"""Before maintenance: affected users can continue elsewhere at once, or stop with a refund."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MINUTE = 60
 
 @pytest.fixture(autouse=True)
 def rooms(site: Hub) -> Iterator[None]:
-    """Let alice have one session at a time, so that what the first one holds would be in the way of the next."""
+    """Limit alice to one session at a time, so that the hold of the first one would block the next."""
     wait_for_calendar(site)
     site.demo.set_policy({"quotas": [{"id": "one", "user": "alice", "sessions": 1}]})
     yield
@@ -55,7 +55,7 @@ def entries(site: Hub, session: str) -> list[dict[str, Any]]:
 
 
 def maintain(site: Hub, node: str) -> None:
-    """Make a maintenance window on a node, from ten minutes on, as an administrator does; wait until Slurm has it."""
+    """Set a maintenance window on a node, in ten minutes, as an administrator does; wait until Slurm has it."""
     start = int(time.time()) + 10 * MINUTE
     body = {"nodes": [node], "start": start, "end": start + 60 * MINUTE, "title": "New disks"}
     answer = Rest(site, "ada", ROOT).send("maintenance", body)
@@ -66,7 +66,7 @@ def maintain(site: Hub, node: str) -> None:
 
 
 def form(person: Person, what: str) -> str:
-    """Return the address of a form on somebody's home page, once it is there."""
+    """Return the address of a form on a user's home page, when it appears."""
     found: list[str] = []
 
     def offered() -> bool:
@@ -77,7 +77,7 @@ def form(person: Person, what: str) -> str:
     return found[0]
 
 
-def test_who_is_in_the_way_goes_on_elsewhere_or_stops_with_a_refund(site: Hub) -> None:
+def test_an_affected_user_continues_elsewhere_or_stops_with_a_refund(site: Hub) -> None:
     alice, bob = site.login("alice"), site.login("bob")
     assert "carme-way-choices" not in str(alice.get("/hub/home").body)
     site.start_server("alice", "work", profile="a100", gpus=1, time_minutes=60)

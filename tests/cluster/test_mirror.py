@@ -1,4 +1,4 @@
-"""The second fence on a real Slurm: it is written once, it stops people by itself, and it keeps what others set."""
+"""The policy's limits in a real Slurm: they are written once, they hold by themselves, and others' settings stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICY = (
 
 @pytest.fixture
 def books(quiet: Cluster) -> Iterator[Cluster]:
-    """Slurm's books, put back to what they were."""
+    """Slurm's associations and QOS, restored afterwards."""
     yield quiet
     quiet.cancel_all()
     every = "GrpTRES=gres/gpu=-1,gres/gpu:h100=-1,cpu=-1", "MaxTRES=gres/gpu=-1", "MaxWall=-1", "MaxJobs=-1"
@@ -43,7 +43,7 @@ def books(quiet: Cluster) -> Iterator[Cluster]:
 async def run(
     cluster: Cluster, last: dict[str, str], *, as_administrator: bool = False, **options: Any
 ) -> tuple[Plan, dict[str, str]]:
-    """Mirror once, as the hub does; an administrator runs the script that is printed."""
+    """Mirror once, as the hub does; an administrator runs the printed script."""
     writer = LimitsWriter(CommandsOfTheHub(cluster), cluster.name)
     found = plan(options.pop("policy", POLICY), await writer.state(), now=time.time(), last=last, **options)
     applied = list(await writer.apply(found.changes))
@@ -75,7 +75,7 @@ async def test_the_second_run_changes_nothing(books: Cluster) -> None:
     assert last == {}
 
 
-async def test_slurm_holds_jobs_back_without_any_check_of_ours(books: Cluster) -> None:
+async def test_slurm_limits_jobs_without_any_check_of_ours(books: Cluster) -> None:
     await run(books, {})
     first = books.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
     books.wait_job(first, "RUNNING")
@@ -116,7 +116,7 @@ async def test_a_budget_is_kept_by_a_qos_that_an_administrator_makes(books: Clus
     books.wait_job(beyond, "RUNNING")
 
 
-async def test_what_sacctmgr_says_it_did_but_did_not_is_seen(books: Cluster) -> None:
+async def test_a_change_that_sacctmgr_reports_but_did_not_make_is_detected(books: Cluster) -> None:
     alice = ("sacctmgr", "-i", "modify", "user", "alice", "where", "account=physics", "set")
     books.run("sacctmgr", "-i", "add", "qos", "carme-physics")
     books.run(*alice, "QOS=normal,short", "DefaultQOS=short")
@@ -146,7 +146,7 @@ async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(books: Clus
     }
 
 
-async def test_what_somebody_set_by_hand_is_reported_and_kept_unless_forced(books: Cluster) -> None:
+async def test_limits_set_by_hand_are_reported_and_kept_unless_forced(books: Cluster) -> None:
     _, last = await run(books, {})
     books.run("sacctmgr", "-i", "modify", "user", "bob", "where", "account=physics", "set", "GrpTRES=gres/gpu=5,cpu=9")
     found, last = await run(books, last)

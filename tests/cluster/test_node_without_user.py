@@ -1,4 +1,4 @@
-"""A node whose own system does not know a user: the session starts all the same, since Slurm sends who it is for."""
+"""A node whose own system does not know a user: the session starts nevertheless, by the identity that Slurm sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK = "import getpass, os; print(os.getuid(), getpass.getuser(), os.path.expand
 
 @contextlib.contextmanager
 def node_without(cluster: Cluster, user: str) -> Iterator[None]:
-    """Leave one node in the cluster, whose system does not know a user."""
+    """Leave one node in the cluster, whose system does not have a user."""
     first, *others = cluster.node_ports
     known = Path("/etc/passwd").read_text().splitlines(keepends=True)
     accounts = cluster.state / "passwd-of-one-node"

@@ -1,4 +1,4 @@
-"""One look at the queue serves the hub and its services; while the hub does not answer, they look themselves."""
+"""One query of the queue serves the hub and its services; while the hub does not answer, they query Slurm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW = 60
 
 
 def questions(site: Hub) -> tuple[int, int]:
-    """Return how often slurmctld was asked for jobs and for nodes."""
+    """Return the number of queries of jobs and of nodes that slurmctld counted."""
     by_kind = site.cluster.run("sdiag").stdout.partition("statistics by message type")[2].partition("by user")[0]
     found = {name: int(count) for name, count in re.findall(r"(\w+)\s+\(\s*\d+\)\s+count:(\d+)", by_kind)}
     return tuple(
@@ -27,7 +27,7 @@ def questions(site: Hub) -> tuple[int, int]:
 
 @pytest.fixture
 def at_rest(site: Hub) -> Hub:
-    """Hub and services, and nothing that happens."""
+    """Hub and services at rest."""
     wait_for_calendar(site)
     jobs, _ = questions(site)
     wait_for(lambda: questions(site)[0] > jobs, 60, "a look at the queue")
@@ -35,7 +35,7 @@ def at_rest(site: Hub) -> Hub:
     return site
 
 
-def test_at_rest_slurm_hears_the_hubs_questions_alone(at_rest: Hub) -> None:
+def test_at_rest_only_the_hub_queries_slurm(at_rest: Hub) -> None:
     before = questions(at_rest)
     time.sleep(WINDOW)
     jobs, nodes = (now - then for now, then in zip(questions(at_rest), before, strict=True))
@@ -45,7 +45,7 @@ def test_at_rest_slurm_hears_the_hubs_questions_alone(at_rest: Hub) -> None:
     assert nodes <= 2
 
 
-def test_while_the_hub_does_not_answer_its_services_ask_slurm(at_rest: Hub) -> None:
+def test_while_the_hub_does_not_answer_its_services_query_slurm(at_rest: Hub) -> None:
     record = at_rest.demo.sandbox.processes.record("hub")
     assert record is not None
     os.kill(record.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The calendar's doors for programs, through hub and proxy: a terminal, and REST that is as its document says."""
+"""The calendar's interfaces for programs, through hub and proxy: the command line, and REST as in its document."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ ASKS = {"id": "asks", "user": "bob", "booking": {"approval_above": 16}}
 
 
 class Terminal:
-    """``carme-hub reservations`` as people run it: a process, with a token of theirs in its environment."""
+    """``carme-hub reservations`` as users run it: a process, with the user's token in its environment."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.tokens = {user: Rest(hub, user, ROOT).token for user in ("alice", "bob", "ada")}
 
     def run(self, who: str, *argv: str, token: str = "", hub: str = "") -> tuple[int, str, str]:
-        """Run a command; return its exit status, what it answered, and what it said besides."""
+        """Run a command; return its exit status, stdout and stderr."""
         environ = {
             **os.environ,
             "TZ": ZONE.key,
@@ -91,13 +91,13 @@ class Terminal:
         return done.returncode, done.stdout, done.stderr
 
     def done(self, who: str, *argv: str) -> str:
-        """Run what is to succeed; return what it answered."""
+        """Run a command that must succeed; return its stdout."""
         code, said, besides = self.run(who, *argv)
         assert code == 0, (argv, said, besides)
         return said
 
     def refused(self, who: str, *argv: str, code: int = 1, **more: str) -> str:
-        """Run what is to be refused; return what it said, of which nothing is an answer."""
+        """Run a command that must be refused; return its stderr; stdout is empty."""
         found, said, besides = self.run(who, *argv, **more)
         assert (found, said) == (code, ""), (argv, said, besides)
         return besides
@@ -116,7 +116,7 @@ def written(at: datetime) -> str:
 
 
 def offered(text: str) -> list[tuple[str, list[str]]]:
-    """Return what is offered instead: the words, and the command after ``carme-hub reservations``."""
+    """Return the alternatives: the description, and the command after ``carme-hub reservations``."""
     lines = text.splitlines()
     return [(words.strip(), shlex.split(line)[2:]) for words, line in pairwise(lines) if line.startswith("    carme")]
 
@@ -134,11 +134,11 @@ def terminal(site: Hub) -> Iterator[Terminal]:
 
 @pytest.fixture
 def morning() -> datetime:
-    """The day after tomorrow at ten, on the wall."""
+    """The day after tomorrow at ten, wall time."""
     return (datetime.now(ZONE) + timedelta(days=2)).replace(hour=10, minute=0, second=0, microsecond=0, tzinfo=None)
 
 
-def test_a_booking_is_made_moved_and_cancelled_and_what_is_taken_is_answered_with_commands_that_work(
+def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that_work(
     terminal: Terminal, morning: datetime
 ) -> None:
     said = terminal.done("alice", "free", "--type", "a100")
@@ -186,9 +186,7 @@ def waits(terminal: Terminal) -> bool:
     return any(each["waits"] for each in terminal.json("bob", "list")["bookings"])
 
 
-def test_what_makes_no_sense_or_is_not_allowed_is_said_with_its_exit_status(
-    terminal: Terminal, morning: datetime
-) -> None:
+def test_wrong_and_forbidden_commands_are_refused_with_their_exit_status(terminal: Terminal, morning: datetime) -> None:
     book = ("book", "x", "--type", "a100", "--from")
     assert "the end is before the start" in terminal.refused("bob", *book, "10:00", "--to", "9:00", code=2)
     for argv, words in (
@@ -228,7 +226,7 @@ def test_an_administrator_approves_denies_and_sets_maintenance(terminal: Termina
     assert terminal.done("ada", "cancel", drivers, "--yes").startswith("Cancelled.")
 
 
-def test_what_has_begun_is_given_back(terminal: Terminal) -> None:
+def test_a_booking_that_has_begun_is_released(terminal: Terminal) -> None:
     begun = terminal.json("alice", "book", "Now", "--type", "h100", "--from", "now", "--length", "1h")["bookings"][0]
     assert begun["start"] <= time.time() < begun["end"]
     wait_for(lambda: terminal.json("alice", "show", begun["id"])["state"] == "active", 90, "it to have begun")

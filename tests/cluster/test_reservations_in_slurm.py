@@ -1,4 +1,4 @@
-"""Slurm's reservations become what was booked, whatever happened to them, and keep GPUs for who booked them."""
+"""Slurm's reservations become equal to the bookings, whatever happened to them, and keep GPUs for the bookers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ WAIT = "#!/bin/sh\nsleep 300\n"
 
 
 class Slurm:
-    """The reservations of a cluster, brought to what is wanted as the hub does, whose user is an Operator."""
+    """The reservations of a cluster, reconciled as by the hub, whose user is an Operator."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.cli = hub_reservations(cluster)
 
     async def reconcile(self, wanted: Sequence[SlurmReservation], gone: Collection[str] = ()) -> list[str]:
-        """Take the steps that are due and return what Slurm refused."""
+        """Take the due steps and return Slurm's refusals."""
         steps = plan(wanted, await self.cli.show(), obsolete=gone, now=int(time.time()))
         return [words for step in steps if (words := await self.cli.take(step))]
 
@@ -64,7 +64,7 @@ async def slurm(quiet: Cluster) -> AsyncIterator[Slurm]:
 
 @pytest.fixture
 def saved(slurm: Slurm) -> None:
-    """The controller's saved state is the truth: one that is killed would bring back earlier tests' jobs otherwise.
+    """The controller has saved its state: otherwise a killed one would restore jobs of earlier tests.
 
     A job that ended after the last save is running again then, and its reservation cannot be deleted, until its node
     has registered.
@@ -87,7 +87,7 @@ def booked(start: int = HOUR, length: int = HOUR, name: str = "carme-a1", **more
     return replace(plain, **more)
 
 
-async def test_what_was_booked_is_there_after_one_pass_and_the_next_one_does_nothing(slurm: Slurm) -> None:
+async def test_a_booking_is_in_slurm_after_one_pass_and_the_next_one_does_nothing(slurm: Slurm) -> None:
     wanted = [
         booked(),
         booked(2 * HOUR, name="carme-a2", nodes=frozenset({"node1", "node4"}), accounts=frozenset({"physics"})),
@@ -100,7 +100,7 @@ async def test_what_was_booked_is_there_after_one_pass_and_the_next_one_does_not
     assert all(abs(there[each.name].period.start - each.period.start) <= 1 for each in wanted)
 
 
-async def test_what_is_changed_or_deleted_by_hand_is_put_right_and_strangers_stay(slurm: Slurm) -> None:
+async def test_changes_by_hand_are_repaired_and_foreign_reservations_stay(slurm: Slurm) -> None:
     wanted = [booked()]
     await slurm.reconcile(wanted)
     run = slurm.cluster.run
@@ -123,7 +123,7 @@ async def test_what_is_changed_or_deleted_by_hand_is_put_right_and_strangers_sta
     assert [each.name for each in await slurm.cli.show()] == ["by-hand"]
 
 
-async def test_during_it_the_booker_starts_and_others_wait_until_it_is_given_back(slurm: Slurm) -> None:
+async def test_during_it_the_booker_starts_and_others_wait_until_the_release(slurm: Slurm) -> None:
     wanted = [booked(0, users=frozenset({"bob"}))]
     assert await slurm.reconcile(wanted) == []
     sbatch = slurm.cluster.sbatch
@@ -142,7 +142,7 @@ async def test_during_it_the_booker_starts_and_others_wait_until_it_is_given_bac
 
 
 @pytest.mark.usefixtures("saved")
-async def test_a_controller_that_is_down_is_told_when_it_is_back(slurm: Slurm) -> None:
+async def test_a_controller_that_was_down_gets_the_reservations_when_it_is_back(slurm: Slurm) -> None:
     wanted = [booked()]
     slurm.cluster.kill("slurmctld")
     with pytest.raises(SlurmUnreachable):
@@ -153,7 +153,7 @@ async def test_a_controller_that_is_down_is_told_when_it_is_back(slurm: Slurm) -
 
 
 @pytest.mark.usefixtures("saved")
-async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_path: Path) -> None:
+async def test_bookings_are_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_path: Path) -> None:
     client = hub_client(slurm.cluster)
     nodes = await client.nodes()
     await client.close()

@@ -1,4 +1,4 @@
-"""Sessions that do not start, or not yet: each limit, fault and wait is said in words that help, at every door."""
+"""Sessions that do not start, or not yet: every interface explains each limit, fault and wait in helpful words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rig.changed import changed
+from rig.changed import changed_hub
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
 from session_parts import Seen, Watched, message
@@ -45,7 +45,7 @@ spawner.pre_spawn_hook = hook
 
 @pytest.fixture(scope="module")
 def hub(site: Hub) -> Iterator[Hub]:
-    with changed(site, MORE) as other:
+    with changed_hub(site, MORE) as other:
         for user in ("alice", "bob"):
             other.login(user)
         yield other
@@ -61,7 +61,7 @@ def nothing_left(hub: Hub, cluster: Cluster) -> Iterator[None]:
 
 
 def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
-    """Ask for a server that cannot start; return what the person is told."""
+    """Request a server that cannot start; return the message."""
     answer = hub.begin(user, name, **options)
     if answer.status >= 400:
         return message(answer)
@@ -86,7 +86,7 @@ def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
         ({"profile": "gold"}, "The profile “gold” is not offered to you."),
     ],
 )
-def test_what_is_outside_the_limits_is_refused_in_the_same_words_by_form_and_api(
+def test_choices_outside_the_limits_are_refused_with_the_same_message_by_form_and_api(
     hub: Hub, options: dict[str, Any], said: str
 ) -> None:
     answer = hub.begin("alice", **options)
@@ -106,7 +106,7 @@ _people: dict[tuple[int, str], Any] = {}
 
 
 def person(hub: Hub, user: str) -> Any:
-    """Return a browser in which the user is logged in, one for all tests: tries to log in are counted."""
+    """Return a browser in which the user is logged in, one for all tests, because login attempts are counted."""
     key = (id(hub), user)
     if key not in _people:
         _people[key] = hub.login(user)
@@ -122,7 +122,7 @@ def test_a_refused_choice_does_not_come_back_as_the_next_default(hub: Hub) -> No
     assert answer.status in (201, 202), answer
 
 
-def test_options_that_are_no_options_are_refused(hub: Hub) -> None:
+def test_unknown_options_are_refused(hub: Hub) -> None:
     for options in (
         {"profile": ["a100"]},
         {"gpus": True},
@@ -167,7 +167,7 @@ def test_a_limit_of_an_association_is_the_reason_of_a_wait(hub: Hub, cluster: Cl
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_session_is_told_its_place_and_when_and_leaves_nothing_when_stopped(
+def test_a_waiting_session_shows_its_place_and_start_and_leaves_nothing_when_stopped(
     hub: Hub, cluster: Cluster
 ) -> None:
     first = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="alice", script=WAIT)
@@ -208,7 +208,7 @@ def test_a_waiting_session_starts_by_itself_when_its_turn_comes(hub: Hub, cluste
 # -- failing ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_nothing_is_left(hub: Hub, cluster: Cluster) -> None:
+def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_no_job_is_left(hub: Hub, cluster: Cluster) -> None:
     assert "cannot be sent through slurmrestd: acctg-freq" in failure(hub, "alice", profile="extra")
     seen = Seen.of(hub, "alice")
     assert not seen.row.open
@@ -227,7 +227,7 @@ def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
     assert "/srv/images/away" in page
 
 
-def test_a_server_that_fails_is_told_with_its_exit_code_and_its_last_words(hub: Hub) -> None:
+def test_a_failed_server_is_reported_with_its_exit_code_and_its_last_output(hub: Hub) -> None:
     said = failure(hub, "alice", profile="broken")
     assert "exit code 3" in said
     page = person(hub, "alice").get("/hub/spawn-pending/alice").body
@@ -235,7 +235,7 @@ def test_a_server_that_fails_is_told_with_its_exit_code_and_its_last_words(hub: 
     assert "Traceback" not in page
 
 
-def test_a_server_that_never_answers_ends_at_the_start_time_limit_with_what_was_known(hub: Hub) -> None:
+def test_a_server_that_never_answers_ends_at_the_start_time_limit_with_its_last_state(hub: Hub) -> None:
     said = failure(hub, "alice", profile="deaf")
     assert "did not start within" in said
     assert "its job is cancelled" in said

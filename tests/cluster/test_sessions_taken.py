@@ -1,4 +1,4 @@
-"""Nobody is led to a server that another user put on the port of a session."""
+"""No visitor reaches a server that another user started on the port of a session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE = b"HTTP/1.1 200 OK\r\nX-JupyterHub-Version: 6.1.1\r\nContent-Length: 2\r\n
 
 
 class ServerOfAlice(threading.Thread):
-    """Listens on the port of a user's session, as soon as that is known, and answers with alice's certificate."""
+    """Listens on the port of a user's session, as soon as it is known, and answers with alice's certificate."""
 
     def __init__(self, hub: Hub, user: str, port: int = 0) -> None:
         super().__init__(daemon=True)
@@ -81,7 +81,7 @@ def first_on_the_port(hub: Hub, user: str, port: int = 0) -> Iterator[ServerOfAl
         server.join(10)
 
 
-def test_a_session_whose_port_another_user_has_taken_is_ended_and_nobody_is_led_there(site: Hub) -> None:
+def test_a_session_whose_port_another_user_has_taken_is_ended_and_gets_no_route(site: Hub) -> None:
     truth = Truth(site)
     for user in ("alice", "bob"):
         site.login(user)
@@ -104,7 +104,7 @@ def test_a_session_whose_port_another_user_has_taken_is_ended_and_nobody_is_led_
 
 
 def kill_all_of(*rows: Row) -> None:
-    """Kill everything of sessions on their nodes, supervisors first, as a node that runs out of memory may."""
+    """Kill all processes of sessions on their nodes, supervisors first, as a node without memory may."""
     ids = {row.id for row in rows}
 
     def left() -> list[int]:
@@ -119,7 +119,7 @@ def kill_all_of(*rows: Row) -> None:
 
 
 def start_anew(hub: Hub, user: str, *names: str) -> None:
-    """Start servers of a user at once, whatever is left of other ones."""
+    """Start servers of a user at once, whatever is left of earlier ones."""
 
     def start(name: str) -> None:
         if hub.server(user, name) is not None:
@@ -187,7 +187,7 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
         )
 
 
-def test_the_end_of_a_server_is_told_at_once_though_slurm_is_silent(site: Hub, cluster: Cluster) -> None:
+def test_the_end_of_a_server_is_shown_at_once_while_slurm_does_not_answer(site: Hub, cluster: Cluster) -> None:
     truth = Truth(site)
     start_anew(site, "bob")
     browser, row = visitor(site, "bob"), truth.row("bob")

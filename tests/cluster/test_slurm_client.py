@@ -1,4 +1,4 @@
-"""The client on a real Slurm: three ways to submit, ends that are found and explained, nothing that forges."""
+"""The client on a real Slurm: three methods to submit, ends that are found and explained, no forged job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def client(quiet: Cluster) -> AsyncIterator[SlurmCli]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_job_submitted_in_each_way_is_the_users_own_and_keeps_its_secret(
+async def test_a_job_submitted_with_each_submit_via_is_the_users_own_and_keeps_its_secret(
     way: str, quiet: Cluster, client: SlurmCli
 ) -> None:
     commands = CommandsOfTheHub(quiet)
@@ -73,7 +73,7 @@ async def test_a_job_submitted_in_each_way_is_the_users_own_and_keeps_its_secret
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_refusal_says_why_in_each_way(way: str, quiet: Cluster) -> None:
+async def test_a_refusal_has_a_reason_with_each_submit_via(way: str, quiet: Cluster) -> None:
     how = submitter(quiet, way, CommandsOfTheHub(quiet))
     for changes, words in (
         ({"account": "nobodys"}, "account may not be used"),
@@ -90,7 +90,7 @@ async def test_a_refusal_says_why_in_each_way(way: str, quiet: Cluster) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_job_whose_nodes_are_all_out_waits_for_them_in_each_way(
+async def test_a_job_whose_nodes_are_all_down_waits_for_them_with_each_submit_via(
     way: str, quiet: Cluster, client: SlurmCli
 ) -> None:
     how = submitter(quiet, way, CommandsOfTheHub(quiet))
@@ -106,7 +106,7 @@ async def test_a_job_whose_nodes_are_all_out_waits_for_them_in_each_way(
     await until(client, job, "RUNNING", within=60)
 
 
-async def test_the_way_with_tokens_serves_no_one_outside_its_group(quiet: Cluster) -> None:
+async def test_submit_by_rest_serves_no_one_outside_its_group(quiet: Cluster) -> None:
     how = submitter(quiet, "rest", CommandsOfTheHub(quiet))
     for user in ("root", "daemon", quiet.hub_user):
         with pytest.raises(SlurmRejected):
@@ -114,7 +114,7 @@ async def test_the_way_with_tokens_serves_no_one_outside_its_group(quiet: Cluste
     await how.close()
 
 
-async def test_a_token_that_is_good_no_more_costs_a_moment_and_no_second_job(
+async def test_an_expired_token_causes_a_short_delay_and_no_second_job(
     quiet: Cluster, client: SlurmCli, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "token"
@@ -141,7 +141,7 @@ async def test_a_token_that_is_good_no_more_costs_a_moment_and_no_second_job(
     assert [j.id for j in await client.find(job.name, "alice")] == [number]
 
 
-async def test_cancel_ends_the_job_it_means_and_no_other(quiet: Cluster, client: SlurmCli) -> None:
+async def test_cancel_ends_its_job_and_no_other(quiet: Cluster, client: SlurmCli) -> None:
     job = spec()
     number = await client.submit(job)
     found = await until(client, job, "RUNNING")

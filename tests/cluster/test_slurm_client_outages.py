@@ -1,4 +1,4 @@
-"""The client while Slurm is dead, frozen or without munge: nothing is proved, nothing ends, nothing hangs."""
+"""The client while Slurm is dead, frozen or without munge: no end is proved, no session ends, no call hangs."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def policy(site: Hub) -> Iterator[None]:
 
 
 def quotas(site: Hub, *words: str) -> Any:
-    """Run a command as the administrator of the hub's machine, and return what it says as JSON."""
+    """Run a command as the administrator of the hub's machine, and return its JSON output."""
     demo = site.demo
     argv = ["runuser", "-u", demo.user, "--", f"{demo.environment}/bin/carme-hub", "quotas", *words, "--json"]
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin", "CARME_SANDBOX_HUB": str(demo.folder / "facts.json")}
@@ -58,14 +58,14 @@ def quotas(site: Hub, *words: str) -> Any:
 
 
 def administrator(site: Hub, commands: list[str]) -> None:
-    """Run what the mirror printed for an administrator of Slurm."""
+    """Run the commands that the mirror printed for an administrator of Slurm."""
     for line in commands:
         site.cluster.run(*shlex.split(line))
 
 
 @contextlib.contextmanager
 def started(site: Hub, user: str) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Have a session with a GPU; give its job as Slurm shows it, and what the person was told."""
+    """Start a session with a GPU; return its job as Slurm shows it, and the messages."""
     with Watched(site, user, profile="a100", gpus=1, time_minutes=30, account="physics") as start:
         site.wait_server(user)
         yield job_of(site, user), start.said
@@ -85,7 +85,7 @@ def accounted(site: Hub, job: int) -> str:
     return site.cluster.run("sacct", "-n", "-X", "-P", "-j", str(job), "-o", "qos").stdout.strip()
 
 
-def test_the_plan_says_that_the_qos_is_missing_and_slurm_refuses_until_it_is_there(site: Hub) -> None:
+def test_the_plan_reports_a_missing_qos_and_slurm_refuses_until_it_exists(site: Hub) -> None:
     answer = site.begin("bob", profile="a100", gpus=1, time_minutes=30, account="physics")
     said = answer.body["message"] if answer.status >= 400 else site.progress("bob")[-1]["message"]
     assert "quality of service" in said
@@ -102,7 +102,7 @@ def test_a_start_over_a_soft_limit_is_warned_about_and_its_job_has_the_lower_qos
     assert quotas(site, "mirror")["changes"] == []
 
     ask = "/hub/api/carme/availability/bob?profile=a100&gpus=1&time_minutes=30&account=physics"
-    cost = site.login("bob").ask_api("GET", ask).body["cost"]
+    cost = site.login("bob").request_api("GET", ask).body["cost"]
     assert cost["state"] == "soft"
     assert re.search(WARNED, cost["sentence"])
     assert "It runs with QOS slow." in cost["sentence"]
@@ -118,7 +118,7 @@ def test_a_start_over_a_soft_limit_is_warned_about_and_its_job_has_the_lower_qos
         assert "QOS" not in warning
 
 
-def test_an_account_with_a_qos_of_its_own_keeps_that_of_its_soft_limits(site: Hub) -> None:
+def test_an_account_with_its_own_qos_keeps_that_of_its_soft_limits(site: Hub) -> None:
     quotas(site, "grant", "physics", "10h", "--reason", "a start")
     site.demo.set_policy({"quotas": GRANTED})
     plan = quotas(site, "mirror", "--force")

@@ -1,4 +1,4 @@
-"""What a real Slurm's accounting says of every way to hold GPUs, and that we read the same seconds out of it."""
+"""A real Slurm's accounting of every way to hold GPUs, and that we read the same seconds from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SLEEP = "#!/bin/sh\nsleep {}\n"
 
 @dataclass
 class Day:
-    """What was done to the cluster: job ids by what they show, and when it began."""
+    """The jobs of the test: job ids by their case, and the start time."""
 
     began: float
     jobs: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(cluster: Cluster) -> Iterator[Day]:
-    """A busy half minute: each kind of job that accounting tells of in its own way."""
+    """A busy half minute: each kind of job that accounting records differently."""
     Sandbox(cluster.state).up()
     cluster.cancel_all()
     cluster.wait_for(lambda: not cluster.squeue("-t", "PD,R,S,CG,CF"))
@@ -193,14 +193,14 @@ def test_each_kind_of_job_has_its_own_records(used: tuple[Usage, ...], day: Day)
         ("resized", ["RESIZING", "CANCELLED"]),
     ],
 )
-def test_every_incarnation_is_there_and_over(name: str, states: list[str], used: tuple[Usage, ...]) -> None:
+def test_every_incarnation_is_recorded_and_ended(name: str, states: list[str], used: tuple[Usage, ...]) -> None:
     found = _of(used, name)
     assert [u.state.split()[0] for u in found] == states
     assert len({u.submitted for u in found}) == len(states)
     assert all(u.phase is Phase.TERMINAL and u.end >= u.start >= u.submitted for u in found)
 
 
-def test_a_job_that_gave_a_node_back_is_counted_once(used: tuple[Usage, ...]) -> None:
+def test_a_job_that_released_a_node_is_counted_once(used: tuple[Usage, ...]) -> None:
     first, second = _of(used, "resized")
     assert (first.gpus, second.gpus) == ((Gpus("a100", 2),), (Gpus("a100", 1),))
     assert second.start == first.end
@@ -218,7 +218,7 @@ def test_times_are_utc_whatever_the_zone_of_the_job_or_of_the_reader(day: Day, u
     assert day.began - 2 <= far.submitted <= far.start <= far.end <= time.time() + 2
 
 
-async def test_what_still_runs_is_there_only_when_asked_for(cluster: Cluster, day: Day) -> None:
+async def test_running_jobs_are_read_only_on_request(cluster: Cluster, day: Day) -> None:
     reader = UsageReader(CommandsOfTheHub(cluster))
     [one] = _of(await reader.usage(day.began), "open")
     assert (one.phase, one.end) == (Phase.ACTIVE, 0)
@@ -226,9 +226,7 @@ async def test_what_still_runs_is_there_only_when_asked_for(cluster: Cluster, da
     assert not _of(await reader.usage(day.began, running=False), "open")
 
 
-async def test_slices_and_windows_change_nothing_but_what_is_seen(
-    cluster: Cluster, day: Day, used: tuple[Usage, ...]
-) -> None:
+async def test_slices_and_windows_change_only_the_range(cluster: Cluster, day: Day, used: tuple[Usage, ...]) -> None:
     fine = UsageReader(CommandsOfTheHub(cluster), slice_seconds=5)
     assert await fine.usage(day.began, time.time()) == used
     assert set(used) <= set(await UsageReader(CommandsOfTheHub(cluster)).usage(day.began - 4e7))

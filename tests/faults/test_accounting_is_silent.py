@@ -1,4 +1,4 @@
-"""S1, S9: slurmdbd is down. Sessions go on; those that end are told from the job's own last word, or as unknown."""
+"""S1, S9: slurmdbd is down. Sessions continue; the end of one is known from the job's own end mark, or unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rig.oracle import Oracle
 from rig.truth import Truth
 
 
-def test_ends_are_told_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+def test_ends_are_reported_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     for user in ("alice", "bob", "tina"):
         hub.start_server(user)
     rows = {user: truth.row(user) for user in ("alice", "bob", "tina")}

@@ -1,4 +1,4 @@
-"""Stop holds: the token is refused at once, and the job ends when Slurm answers again, whatever happens in between."""
+"""A stop is durable: the token is refused at once, and the job ends when Slurm answers again, in any case."""
 
 from __future__ import annotations
 

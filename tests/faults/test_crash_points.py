@@ -1,4 +1,4 @@
-"""S3: a hub that dies anywhere around a submit leaves one job that is found again, or an honest end and nothing."""
+"""S3: a hub that dies anywhere around a submit leaves one job that is found again, or an end with a reason."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ USERS = ("alice", "bob", "tina", "ada")
 
 
 @pytest.mark.parametrize("seed", range(20 if nightly() else 3))
-def test_a_hub_killed_around_submit_leaves_one_job_or_an_honest_end(
+def test_a_hub_killed_around_submit_leaves_one_job_or_an_end_with_a_reason(
     seed: int, hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:
-    """One server for each crash point, in seeded order; what one crash leaves is there when the next one comes."""
+    """One server for each crash point, in seeded order; the state after one crash remains for the next one."""
     chance = random.Random(seed)
     order = chance.sample(LABELS, len(LABELS))
     servers = {label: (USERS[at % len(USERS)], label) for at, label in enumerate(LABELS)}  # five names at most each
@@ -54,7 +54,7 @@ def test_a_hub_killed_around_submit_leaves_one_job_or_an_honest_end(
 
 
 def _die_at(hub: Hub, truth: Truth, label: str, server: tuple[str, str], chance: random.Random) -> None:
-    """Start the hub with a crash point, click, and see it die."""
+    """Start the hub with a crash point, start a server, and wait until the hub dies."""
     hub.kill()
     try:
         hub.start(**({} if label == "any-moment" else {"CARME_CRASH_AT": label}))

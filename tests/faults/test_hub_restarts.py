@@ -30,11 +30,11 @@ def test_a_hub_restart_and_a_hub_crash_keep_kernels_and_open_connections(hub: Hu
 async def _speak_across_restarts(hub: Hub, kernel: str) -> list[str]:
     """Use one connection before a restart of the hub, after it, and after a kill -9."""
     async with hub.channel("alice", kernel) as socket:
-        said = [await hub.say(socket, "print(mark)")]
+        said = [await hub.execute(socket, "print(mark)")]
         await asyncio.to_thread(hub.restart)
-        said.append(await hub.say(socket, "mark += 1; print(mark)"))
+        said.append(await hub.execute(socket, "mark += 1; print(mark)"))
         await asyncio.to_thread(hub.kill)
-        said.append(await hub.say(socket, "mark += 1; print(mark)"))
+        said.append(await hub.execute(socket, "mark += 1; print(mark)"))
         await asyncio.to_thread(hub.start)
     return [text.strip() for text in said]
 

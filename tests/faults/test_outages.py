@@ -1,4 +1,4 @@
-"""S1, S3, S9: sessions that run and sessions that start live through outages of the controller and of munge."""
+"""S1, S3, S9: running and starting sessions survive outages of the controller and of munge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 60
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_running_and_starting_sessions_live_through_60_s_in_which(
+def test_running_and_starting_sessions_survive_60_s_in_which(
     outage: str, hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:
     hub.start_server("alice", profile="a100", gpus=2)

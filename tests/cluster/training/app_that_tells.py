@@ -1,4 +1,4 @@
-"""An app that tells all it is told: path, headers, environment. It tries to set cookies, also the hub's."""
+"""An app that returns everything it receives: path, headers, environment. It tries to set cookies, also the hub's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Tells(http.server.BaseHTTPRequestHandler):
-    """Answers every request with what came."""
+    """Answers every request with its content."""
 
     def do_GET(self) -> None:
         """Tell."""
@@ -30,7 +30,7 @@ class Tells(http.server.BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def address_string(self) -> str:
-        """Return who asks; a unix socket has no address."""
+        """Return the client's address; a unix socket has none."""
         return "the proxy"
 
 

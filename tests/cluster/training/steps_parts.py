@@ -1,4 +1,4 @@
-"""A session's job with its step broker, and somebody in it who asks for ranks; without a hub and without a notebook."""
+"""A session's job with its step broker, and a program in it that requests ranks; without a hub and a notebook."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ SLEEPER = (
 
 
 class Job:
-    """One job as the hub would submit it for a session, with something that sleeps in place of the server.
+    """One job as the hub would submit it for a session, with a sleeping process in place of the server.
 
     Args:
         argv: the command in its place. container: runtime and image, by default bubblewrap and the default image.
@@ -140,7 +140,7 @@ class Job:
         return self
 
     def asker(self, code: str, user: str = USER) -> subprocess.Popen[str]:
-        """Start somebody's program that asks the broker for ranks, on the session's node."""
+        """Start a program that requests ranks from the broker, on the session's node."""
         text = ASKER.format(broker=BROKER, folder=str(self.folder)) + code
         environ = self.cluster.environment(user)
         return subprocess.Popen(
@@ -155,7 +155,7 @@ class Job:
         )
 
     def ask(self, code: str, user: str = USER, timeout: float = 60) -> Any:
-        """Run such a program to its end; return what it printed at last, read as JSON."""
+        """Run such a program to its end; return its last output as JSON."""
         process = self.asker(f"import json\ndef main():\n{_indented(code)}\nprint(json.dumps(main()))\n", user)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -165,7 +165,7 @@ class Job:
         return json.loads(out.splitlines()[-1])
 
     def steps(self) -> list[str]:
-        """Return the steps that Slurm knows of, without that of the batch script."""
+        """Return Slurm's steps, without that of the batch script."""
         found = self.cluster.run("squeue", "-h", "--steps", "-j", str(self.job), "-o", "%i").stdout.split()
         return [step for step in found if step.split(".")[1].isdigit()]
 
@@ -180,15 +180,15 @@ class Job:
         return found
 
     def ranks(self) -> list[str]:
-        """Return the command lines of the processes that are in a step."""
+        """Return the command lines of the processes in a step."""
         return [line[-300:] for line, environ in self.processes().values() if b"SLURM_STEP_ID=" in environ]
 
     def left(self) -> list[str]:
-        """Return what steps and ranks have left in the session folder."""
+        """Return the files that steps and ranks have left in the session folder."""
         return [path.name for path in self.folder.iterdir() if path.name.startswith(("step-", "rank-"))]
 
     def end(self) -> None:
-        """Cancel it, and wait until Slurm has done so."""
+        """Cancel it, and wait until it has ended."""
         self.cluster.run("scancel", str(self.job), user=USER, check=False)
         self.cluster.wait_job(self.job, "CANCELLED", "COMPLETED", "FAILED", "", within=30)
 

@@ -1,4 +1,4 @@
-"""Apps of a real session, from the hub's address: what they are told, who reaches them, and TensorBoard's news."""
+"""Apps of a real session, at the hub's address: what they receive, who reaches them, and TensorBoard's updates."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def run(name: str) -> Path:
-    """Return the folder of a run, as the node sees it."""
+    """Return the folder of a run on the node."""
     return Path(f"~{USER}/.carme/runs/{name}").expanduser()
 
 
 @pytest.fixture(scope="module")
 def tina(lab: Lab) -> Person:
-    """Tina's browser, which has been in her server."""
+    """Tina's browser, which has cookies of her server."""
     person = lab.hub.login(USER)
     assert person.get(f"/user/{USER}/lab").status == 200
     return person
@@ -151,7 +151,7 @@ def test_a_request_that_another_site_forges_is_refused(lab: Lab, tina: Person) -
     assert lab.hub.request("POST", f"/user/{USER}/tells/", "x=1", with_token).status == 200
 
 
-def test_nobody_else_gets_in(lab: Lab) -> None:
+def test_no_other_user_can_open_an_app(lab: Lab) -> None:
     assert lab.hub.request("GET", f"/user/{USER}/tells/").status in (302, 403)
     bob = lab.hub.login("bob")
     answer = bob.get(f"/user/{USER}/tells/")
@@ -160,7 +160,7 @@ def test_nobody_else_gets_in(lab: Lab) -> None:
 
 
 def pids(lab: Lab, words: str) -> list[int]:
-    """Return the processes of the session whose command line has these words, as the node sees them."""
+    """Return the processes of the session on the node whose command line has these words."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -217,7 +217,7 @@ def scalars(lab: Lab, run: str, rank: int) -> list[float]:
     return [value for _, _, value in answer.body] if answer.status == 200 else []
 
 
-def test_tensorboard_follows_the_newest_run_and_tells_of_an_event_within_a_second(lab: Lab, tensorboard: int) -> None:
+def test_tensorboard_follows_the_newest_run_and_shows_an_event_within_a_second(lab: Lab, tensorboard: int) -> None:
     lab.check(f"scalar({FIRST!r}, 0.5, 0)")
     wait_for(lambda: scalars(lab, FIRST, 0) == [0.5], 5, "the first scalar")
     assert news(lab)[1] == f"Showing run {FIRST}, the newest"
@@ -244,10 +244,10 @@ def test_tensorboard_follows_the_newest_run_and_tells_of_an_event_within_a_secon
 
 
 def has_curves_of(lab: Lab, *expected: str, more: bool = False) -> None:
-    """Wait until TensorBoard has curves of these; a run's second file may be found at the next look only.
+    """Wait until TensorBoard has curves of these; it may find a run's second file only at its next scan.
 
     Args:
-        more: it may have others too.
+        more: whether it may have others, too.
     """
 
     def there() -> bool:
@@ -257,7 +257,7 @@ def has_curves_of(lab: Lab, *expected: str, more: bool = False) -> None:
     wait_for(there, 5, f"curves of {expected}")
 
 
-def test_what_tensorboard_shows_is_chosen_by_a_form(lab: Lab, tina: Person) -> None:
+def test_a_form_selects_the_runs_that_tensorboard_shows(lab: Lab, tina: Person) -> None:
     lab.check(f"scalar('../../{MINE}', 0.75, 0)")  # a folder of one's own, beside the runs
     page = str(tina.get(f"/user/{USER}/tensorboard/carme/").body)
     assert f"<option>{FIRST}</option>" in page
@@ -289,7 +289,7 @@ def test_what_tensorboard_shows_is_chosen_by_a_form(lab: Lab, tina: Person) -> N
     has_curves_of(lab, f"{SECOND}/rank0", f"{SECOND}/rank1")
 
 
-def test_a_page_that_only_looks_on_keeps_no_session_awake(lab: Lab) -> None:
+def test_a_page_that_only_displays_does_not_count_as_activity(lab: Lab) -> None:
     def active() -> str:
         return str(lab.hub.server_api("GET", USER, "", "/api/status").body["last_activity"])
 

@@ -1,4 +1,4 @@
-"""A person's cells on many ranks, in a real kernel of a real session: what is shown, what comes back, what is left."""
+"""Cells on many ranks, in a real kernel of a real session: displays, results, and what is left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def processes(lab: Lab) -> list[str]:
-    """Return the command lines of ranks of this file's runs, on all nodes: they are on this machine."""
+    """Return the command lines of the ranks of this file's runs, on all nodes, which are this machine."""
     said = lab.hub.cluster.run("ps", "-u", lab.user, "-o", "args=").stdout.splitlines()
     return [
         line
@@ -55,7 +55,7 @@ def test_a_cell_shows_rank_0_in_front_the_others_folded_and_what_it_took(lab: La
     assert lab.wait_no_step() < 5
 
 
-def test_variables_go_in_and_come_out(lab: Lab) -> None:
+def test_variables_are_pushed_and_pulled(lab: Lab) -> None:
     lab.check("cfg = {'lr': 0.5}\nimport threading; lock = threading.Lock()\nbig = bytes(300 << 20)")
     code = "history = [cfg['lr'] * here.size] * 3 if here.rank == 0 else None\n"
     lab.check("%%distributed -n 2 --gpus-per-task 0 --push cfg --pull history\n" + HERE + code)
@@ -103,7 +103,7 @@ def test_functions_return_what_each_rank_returned(lab: Lab) -> None:
     assert lab.check("print(results)") == "[40, 42, 44]\n"
 
 
-def test_the_same_by_a_command_for_scripts(lab: Lab) -> None:
+def test_a_script_runs_on_ranks_by_a_command(lab: Lab) -> None:
     script = "import sys\nfrom carme_hub.training import here\nprint(here.rank, here.size, sys.argv[1:])\n"
     lab.check(f"print(open('train.py', 'w').write({script!r}))")
     train = ("carme-hub", "train", "--gpus-per-task", "0", "-n")
@@ -117,7 +117,7 @@ def test_the_same_by_a_command_for_scripts(lab: Lab) -> None:
     assert re.search(rf"^stopped-{TAG} +Stopped +4 +node\d", said, flags=re.MULTILINE)
 
 
-def test_what_does_not_fit_says_its_price_and_start_and_runs_on_two_nodes(lab: Lab) -> None:
+def test_a_run_that_does_not_fit_shows_its_price_and_start_and_runs_on_two_nodes(lab: Lab) -> None:
     line = f"%%distributed -n 2 --nodes 2 --time 5m --name wide-{TAG}\n"
     said = lab.run(line + HERE + "print(here.node)\n", timeout=120)
     assert not said.errors, said.error
@@ -175,7 +175,7 @@ def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None
     assert processes(lab) == []
 
 
-def test_where_there_are_widgets_they_show_it_and_what_stays_needs_no_kernel(site: Hub) -> None:
+def test_widgets_show_a_run_and_the_stored_output_needs_no_kernel(site: Hub) -> None:
     site.login("bob")
     lab = Lab(site, "bob", image="training", gpus=1, cpus=2, memory_gib=4, time_minutes=30)
     try:
@@ -197,7 +197,7 @@ def test_where_there_are_widgets_they_show_it_and_what_stays_needs_no_kernel(sit
         lab.stop()
 
 
-def test_the_hub_hears_that_a_run_goes_on(site: Hub, lab: Lab) -> None:
+def test_the_hub_receives_the_activity_of_a_run(site: Hub, lab: Lab) -> None:
     def seen() -> str:
         return str(site.api("GET", "/users/alice").body["servers"][""]["last_activity"])
 

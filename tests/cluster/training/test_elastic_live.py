@@ -1,4 +1,4 @@
-"""Ranks come and go while real Horovod and real torch train: every sample of every epoch is learned from once.
+"""The number of ranks changes while real Horovod and real torch train: every sample of every epoch is used once.
 
 Grow by companions, give one back, kill one with -9, end a companion from outside; and the losses are those of one
 process alone, step by step.
@@ -59,7 +59,7 @@ class Story:
         return dict(json.loads(self.lab.check("print(look())")))
 
     def until(self, what: str, done: Any, limit: float = 150) -> dict[str, Any]:
-        """Wait until the state is so, and return it; fails at once where the run has ended."""
+        """Wait until the state meets a condition, and return it; fail at once where the run has ended."""
         end = time.monotonic() + limit
         while not done(state := self.look()):
             assert state["state"] not in ("failed", "interrupted", "lost"), (state, self.logs())
@@ -68,7 +68,7 @@ class Story:
         return state
 
     def goes_on(self, size: int, limit: float = 150) -> dict[str, Any]:
-        """Wait until this many ranks train, and have learned from something."""
+        """Wait until this many ranks train, and have used samples."""
         code = f"print(sum(each['size'] == {size} for each in rows() if each['at'] > %r))"
         since = self.lab.check("print(time.time())").strip()
         self.until(f"{size} ranks", lambda _: int(self.lab.check(code % float(since))) >= 2 * size, limit)
@@ -88,7 +88,7 @@ class Story:
         return [line for line in said.splitlines() if line.strip()]
 
     def kill(self, worker: str) -> None:
-        """Kill what a worker is in its container with -9, nothing that is there for it outside, and no other run."""
+        """Kill a worker's processes in its container with -9, but not its processes outside, and no other run."""
         rank = [b"-P", b"-m", b"carme_hub.training.elastic.worker", self.folder.encode()]
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -102,7 +102,7 @@ class Story:
                 os.kill(each, signal.SIGKILL)
 
     def strangers_can_ask(self) -> list[str]:
-        """Return what the run's processes listen on, as ``agent`` or ``worker`` and the address, in hexadecimal."""
+        """Return the listening addresses of the run's processes: ``agent`` or ``worker``, and the address in hex."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class Story:
         self.lab.hub.cluster.run("scancel", job)
 
     def check_samples(self) -> dict[str, Any]:
-        """End the run, and look that every sample of every epoch was learned from once."""
+        """End the run, and check that every sample of every epoch was used once."""
         self.lab.check("(run.folder / 'enough').touch()")
         state = self.until("the end", lambda state: state["state"] == "finished", 120)
         rows = json.loads(self.lab.check("print(json.dumps(rows()))"))
@@ -139,7 +139,7 @@ class Story:
 
 
 def check(rows: list[dict[str, Any]], epochs: int, alone: list[float]) -> None:
-    """Look at what counts of each step: what was learned last, by all ranks of one number of them."""
+    """Check the last result of each step, by all ranks of one size."""
     steps: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: float(row["at"])):
         steps.setdefault(row["step"], []).append(row)

@@ -90,7 +90,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def told(out: str) -> dict[str, Any]:
-    """Return what ``tell`` printed."""
+    """Return the output of ``tell``."""
     return dict(json.loads(out.splitlines()[-1]))
 
 
@@ -101,7 +101,7 @@ def go(lab: Lab, *ranks: int, cell: str, timeout: float = 120, **words: object) 
 
 
 def finished(said: dict[str, Any]) -> list[str]:
-    """Return the logs of a run that ended well."""
+    """Return the logs of a successful run."""
     assert said["state"]["state"] == "finished", said
     return list(said["logs"])
 
@@ -151,7 +151,7 @@ def pending(lab: Lab) -> list[str]:
     return lab.hub.cluster.run("squeue", "--noheader", "--states=PD", "--format=%j").stdout.split()
 
 
-def test_a_run_that_waits_for_gpus_says_so_and_gives_its_place_up_when_it_is_stopped(lab: Lab) -> None:
+def test_a_run_that_waits_for_gpus_reports_it_and_leaves_the_queue_when_it_is_stopped(lab: Lab) -> None:
     lab.check("run = begin(8, cell='', nodes=2, gpus_per_task=1, detach=True)")
     wait_for(lambda: pending(lab), 20, "a job that waits")
     said = "print(run.state()['state'], run.state()['message'])"
@@ -161,14 +161,14 @@ def test_a_run_that_waits_for_gpus_says_so_and_gives_its_place_up_when_it_is_sto
     wait_for(lambda: not pending(lab), 10, "the job to be gone")
 
 
-def test_what_the_hub_does_not_give_is_said(lab: Lab) -> None:
+def test_a_refusal_of_the_hub_is_shown(lab: Lab) -> None:
     said = go(lab, 20, cell="", nodes=20)
     assert said["state"]["state"] == "failed"
     assert "1 to 16 nodes" in said["state"]["message"], said
     assert said["conductor"] == ""
 
 
-def test_a_companion_that_is_taken_away_is_named(lab: Lab) -> None:
+def test_a_companion_that_ends_early_is_named(lab: Lab) -> None:
     lab.check("run = begin(2, cell='import time; print(1); time.sleep(90)', nodes=2, gpus_per_task=1, detach=True)")
     wait_for(lambda: lab.check("print(len(run.log(0) + run.log(1)))").strip() == "4", 40, "ranks")
     [companion] = json.loads(lab.check("print(json.dumps(run.state()['companions']))"))
@@ -227,7 +227,7 @@ ASKED = (
 
 
 def listening(lab: Lab, program: str, run: str) -> list[tuple[str, int]]:
-    """Return where processes with these words in their command line listen, srun of the ranks among them."""
+    """Return where processes with these words in their command line listen, including the ranks' srun."""
     found = lab.hub.cluster.run("ps", "-eo", "pid,args").stdout.splitlines()
     pids = {line.split()[0] for line in found if program in line and f"/{run}" in line}
     assert pids, program
@@ -237,7 +237,7 @@ def listening(lab: Lab, program: str, run: str) -> list[tuple[str, int]]:
 
 
 def answers(place: tuple[str, int], questions: Sequence[bytes] = ASKED, patience: float = 0.7) -> list[bytes]:
-    """Return what somebody without the secret is answered within so many seconds."""
+    """Return the answer that a client without the secret gets within so many seconds."""
     said = []
     for asked in questions:
         with socket.create_connection((place[0].replace("*", "127.0.0.1"), place[1]), timeout=5) as link:
@@ -250,8 +250,8 @@ def answers(place: tuple[str, int], questions: Sequence[bytes] = ASKED, patience
     return said
 
 
-def test_a_stranger_on_the_node_gets_nothing(lab: Lab) -> None:
-    """All that ranks and conductor listen with is asked as any program of the node can ask."""
+def test_another_user_on_the_node_gets_no_answer(lab: Lab) -> None:
+    """The test connects to every port of ranks and conductor as any program on the node can."""
     cell = DDP.replace("dist.destroy_process_group()", "import time; time.sleep(90)")
     lab.check(f"run = begin(2, cell={cell!r}, gpus_per_task=0, detach=True)")
     wait_for(lambda: lab.check("print(run.log(1).count('fell'))").strip() == "1", 60, "the ranks to have met")
@@ -269,8 +269,8 @@ def test_a_stranger_on_the_node_gets_nothing(lab: Lab) -> None:
     lab.check("assert run.stop()['state'] == 'interrupted'")
 
 
-def test_what_torch_does_by_itself_would_have_been_found(lab: Lab) -> None:
-    """The same questions get an answer where torch's own store listens, so the test above can fail."""
+def test_the_check_finds_torchs_own_store(lab: Lab) -> None:
+    """The same requests get an answer from torch's own store, so the test above can fail."""
     code = "from torch.distributed import TCPStore\n"
     lab.check(code + "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)", timeout=60)
     port = int(lab.check("print(store.port)"))
@@ -281,7 +281,7 @@ def test_what_torch_does_by_itself_would_have_been_found(lab: Lab) -> None:
 # -- what outlives what -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_detached_goes_on_without_its_kernel_and_another_does_not(lab: Lab) -> None:
+def test_a_detached_run_continues_without_its_kernel_and_another_does_not(lab: Lab) -> None:
     lab.check(
         "here = begin(1, cell='import time; print(1); time.sleep(90)', gpus_per_task=0)\n"
         "states = here.follow(); next(iter(states))\n"

@@ -46,7 +46,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def measured(lab: Lab) -> dict[str, Any]:
-    """The template's training at 1, 2 and 4 ranks, as its notebook measures it."""
+    """The template's training with 1, 2 and 4 ranks, as its notebook measures it."""
     lab.check(SCRIPT.replace('if __name__ == "__main__":', "if False:"))
     said = lab.run(
         "report = distributed.benchmark(train, [1, 2, 4], [32, 96], repeats=2, steps=5, blocks=3, warmup=2,"
@@ -152,12 +152,12 @@ def test_ranks_on_two_nodes_are_measured_in_a_companion(lab: Lab) -> None:
         ({"limit": "<script>"}, 400),
     ],
 )
-def test_the_hub_takes_nothing_that_is_no_curve(lab: Lab, site: Hub, body: Any, status: int) -> None:
+def test_the_hub_rejects_an_invalid_curve(lab: Lab, site: Hub, body: Any, status: int) -> None:
     answer = site.api("PUT", f"/carme/sessions/{lab.session}/scaling", body)
     assert answer.status == status, answer
 
 
-def test_nobody_else_tells_the_hub_a_curve(lab: Lab, site: Hub) -> None:
+def test_no_other_user_can_send_a_curve(lab: Lab, site: Hub) -> None:
     bob = site.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
     curve = {"script": "theirs.py"}
     assert site.api("PUT", f"/carme/sessions/{lab.session}/scaling", curve, token=bob).status == 404

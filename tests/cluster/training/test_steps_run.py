@@ -1,4 +1,4 @@
-"""Ranks by the step broker on a real Slurm: where they run, as whom, with what; and that none is ever left."""
+"""Ranks by the step broker on a real Slurm: nodes, user and environment of the ranks; and that none is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(cluster: Cluster) -> Iterator[Job]:
 
 
 def gone(job: Job, within: float) -> float:
-    """Wait until neither a step nor a rank's process is left; return for how long it took."""
+    """Wait until neither a step nor a rank's process is left; return the seconds."""
     began = time.monotonic()
     while job.steps() or job.ranks():
         assert time.monotonic() < began + within, (job.steps(), job.ranks())
@@ -42,7 +42,7 @@ def gone(job: Job, within: float) -> float:
     return time.monotonic() - began
 
 
-def test_the_broker_says_what_the_job_has(job: Job) -> None:
+def test_the_broker_reports_the_jobs_allocation(job: Job) -> None:
     has = job.ask("from dataclasses import asdict\nreturn asdict(the.allocation())")
     ends = has.pop("ends")
     assert abs(ends - time.time() - 600) < 60
@@ -100,7 +100,7 @@ def test_the_first_rank_that_fails_ends_all_and_is_named(job: Job) -> None:
     gone(job, 5)
 
 
-def test_where_it_is_wished_the_others_go_on_when_one_fails(job: Job) -> None:
+def test_on_request_the_others_continue_when_one_fails(job: Job) -> None:
     code = "import os, sys, time\nif os.environ['SLURM_PROCID'] == '1': sys.exit(5)\ntime.sleep(2); print('done')"
     status, lines = job.ask(f"return all_of(2, {code!r}, kill_on_bad_exit=False)[:2]")
     assert (status, lines) == (5, ["0: done"])
@@ -110,7 +110,7 @@ def test_where_it_is_wished_the_others_go_on_when_one_fails(job: Job) -> None:
     ("name", "prints"),
     [("INT", "interrupted"), ("USR1", "warned"), ("TERM", "asked to end")],
 )
-def test_a_signal_comes_to_the_ranks_once(job: Job, name: str, prints: str) -> None:
+def test_a_signal_reaches_the_ranks_once(job: Job, name: str, prints: str) -> None:
     code = (
         "import os, signal, time\n"
         "end, up = time.monotonic() + 60, 0\n"
@@ -140,7 +140,7 @@ def test_ranks_that_ignore_everything_are_gone_within_five_seconds(job: Job, how
     assert job.left() == []
 
 
-def test_an_asker_that_is_killed_leaves_no_rank(job: Job) -> None:
+def test_a_killed_client_leaves_no_rank(job: Job) -> None:
     asker = job.asker(f"run = ranks(2, {STUBBORN!r})\nrun.until('up', 4)\nprint('up', flush=True)\ntime.sleep(600)")
     assert asker.stdout is not None
     assert asker.stdout.readline() == "up\n"
@@ -157,7 +157,7 @@ def test_a_step_that_is_ended_before_it_has_begun_leaves_nothing(job: Job) -> No
     gone(job, 5)
 
 
-def test_a_killed_broker_takes_its_ranks_along_and_that_is_said(cluster: Cluster) -> None:
+def test_a_killed_broker_ends_its_ranks_and_that_is_reported(cluster: Cluster) -> None:
     own = Job(cluster).wait()
     try:
         asker = own.asker(
@@ -252,7 +252,7 @@ def test_a_companion_that_waits_or_has_ended_is_not_ready(cluster: Cluster, job:
 # -- who gets nothing -------------------------------------------------------------------------------------------------
 
 
-def test_the_socket_is_the_owners_and_who_else_reaches_it_gets_no_word(job: Job) -> None:
+def test_the_socket_is_the_owners_and_nobody_else_gets_an_answer(job: Job) -> None:
     path = job.folder / "steps.sock"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     asked = "try: the.allocation()\nexcept broker.NoBroker as error: return str(error)"
@@ -276,7 +276,7 @@ def test_no_secret_of_the_session_is_in_an_environment_or_a_command_line_of_a_st
     gone(job, 5)
 
 
-def test_a_program_inside_the_container_can_ask(cluster: Cluster) -> None:
+def test_a_program_inside_the_container_can_use_the_broker(cluster: Cluster) -> None:
     code = (
         "import os, sys, time\n"
         "from carme_hub.training.session.step_broker import Broker, Step\n"

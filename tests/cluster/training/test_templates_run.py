@@ -1,4 +1,4 @@
-"""Every template trains for real: its script alone, its notebook on four ranks; N ranks are one with N times more."""
+"""Every template trains for real: its script alone, its notebook on four ranks; N ranks equal one with an N-fold batch."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def last(printed: str) -> float:
-    """Return the last loss that was printed."""
+    """Return the last printed loss."""
     found = re.findall(r"(?:loss |'losses': \[(?:[\d.e-]+, )*)([\d.]+(?:e-?\d+)?)", printed)
     assert found, printed
     return float(found[-1])
@@ -215,7 +215,7 @@ def test_four_ranks_have_the_gradients_of_one_with_four_times_as_much(lab: Lab, 
         assert sum(counts[0]) == 1001
 
 
-def test_what_was_stopped_in_time_goes_on_with_fewer_ranks_and_sees_each_picture_once(lab: Lab) -> None:
+def test_a_stopped_training_continues_with_fewer_ranks_and_uses_each_sample_once(lab: Lab) -> None:
     ranks(lab, 4, SEEN.replace("BEFORE=BEFORE", "BEFORE=1e9"))  # the end of any job is near then
     ranks(lab, 2, SEEN.replace("BEFORE=BEFORE", "BEFORE=5"))
     code = "print(json.dumps([json.load(open(f)) for f in sorted(__import__('glob').glob('seen-*.json'))]))"

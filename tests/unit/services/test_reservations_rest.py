@@ -150,7 +150,7 @@ async def test_only_the_owner_and_administrators_take_it_back(site: Site) -> Non
     assert (await send(site, "tina", path, {}, 409))["error"] == "not-possible"
 
 
-async def test_what_has_begun_is_given_back(site: Site) -> None:
+async def test_a_booking_that_has_begun_is_released(site: Site) -> None:
     one = await book(site)
     path = f"bookings/{one['id']}/release"
     assert (await send(site, "tina", path, {}, 409))["error"] == "not-possible"
