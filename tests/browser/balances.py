@@ -8,7 +8,7 @@ import subprocess
 from rig.hub import Hub
 
 
-def leave(hub: Hub, account: str, amount: int, reason: str) -> None:
+def set_balance(hub: Hub, account: str, amount: int, reason: str) -> None:
     """Grant or take GPU time until an account has ``amount`` left, in milli-GPU-seconds."""
     over = sum_of(hub, f"account = '{account}'") - amount
     if over > 0:

@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Response, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import log_in, shot
+from windows import log_in, screenshot
 
 from carme_hub.containers.images import read_image
 
@@ -80,7 +80,7 @@ def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: B
     expect(file).to_be_visible(timeout=120_000)
     file.dblclick()
     expect(code.locator(".view-lines").first).to_contain_text("greeting", timeout=60_000)
-    shot(code, "code-server")
+    screenshot(code, "code-server")
     assert sockets
     code.keyboard.press("Control+End")
     code.keyboard.type("answer = 42\n")
@@ -93,7 +93,7 @@ def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: B
     code.keyboard.type(f"echo in-$((40+2)) > {NAME}.txt; mv {NAME}.txt said.txt\n")
     wait_for(lambda: "True" in cell(lab, f"print(os.path.exists('{NAME}/said.txt'))"), 20, "the terminal")
     assert cell(lab, f"print(open('{NAME}/said.txt').read())").strip() == "in-42"
-    shot(code, "code-server-terminal")
+    screenshot(code, "code-server-terminal")
     for path in ("proxy/8080/", "absproxy/8080/"):
         answer = window.request.get(f"{hub.demo.url}/user/tina/vscode/{path}")
         assert answer.status == 404, (path, answer.status)

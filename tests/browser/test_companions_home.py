@@ -8,7 +8,7 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from windows import shots
+from windows import screenshots
 
 
 def test_companions_are_shown_and_given_back_after_a_confirmation(hub: Hub, people: Callable[[str], Page]) -> None:
@@ -32,10 +32,10 @@ def test_companions_are_shown_and_given_back_after_a_confirmation(hub: Hub, peop
         return runs.count() == waits.count() == 1
 
     wait_for(both, 60, "one to run and the other to wait")
-    shots(page, "companions-home", dark=True)
+    screenshots(page, "companions-home", dark=True)
     more.get_by_role("button", name="Give back…").first.click()
     question = page.get_by_role("dialog", name="Give these nodes back?")
-    expect(question).to_contain_text("Your server goes on.")
+    expect(question).to_contain_text("Your server continues.")
     question.get_by_role("button", name="Keep it as it is").click()
     expect(question).to_be_hidden()
     expect(runs).to_be_visible()

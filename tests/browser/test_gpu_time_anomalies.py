@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from rig.forged_records import ForgedRecords
 from rig.hub import Hub
-from windows import shots
+from windows import screenshots
 
 from carme_hub.sandbox.demo import DEFAULT_POLICY
 
@@ -72,13 +72,13 @@ def test_an_anomaly_is_shown_with_its_reason_and_decided(
     for title in titles:
         expect(card(ada, title)).to_be_visible()
     expect(card(ada, titles[0]).get_by_text("Slurm’s record differs from what was charged for it.")).to_be_visible()
-    shots(ada, "gpu-time-anomalies-waiting", dark=True)
+    screenshots(ada, "gpu-time-anomalies-waiting", dark=True)
 
     card(ada, titles[1]).get_by_role("button", name="Settle…").click()  # nothing chosen yet: the browser says so
     expect(ada.get_by_role("heading", name="Anomalies")).to_be_visible()
     settle(ada, titles[1], "Nothing more", "The clock of the node stepped back")
     expect(ada.get_by_text("Nothing is charged.")).to_be_visible()
-    shots(ada, "gpu-time-anomalies-confirm")
+    screenshots(ada, "gpu-time-anomalies-confirm")
     ada.get_by_role("button", name="Settle it").click()
     expect(ada.get_by_text(f"Settled: {titles[1]}.")).to_be_visible()
     settle(ada, titles[2], "Another time, in minutes", "It ended when its node was drained", minutes="3")
@@ -88,9 +88,9 @@ def test_an_anomaly_is_shown_with_its_reason_and_decided(
     ada.get_by_role("button", name="Settle it").click()
     expect(ada.get_by_text("Nothing waits for a person.")).to_be_visible()
     expect(ada.get_by_text("The clock of the node stepped back")).to_be_visible()
-    shots(ada, "gpu-time-anomalies-decided")
+    screenshots(ada, "gpu-time-anomalies-decided")
     alice.goto(url)
     expect(alice.get_by_text(re.compile("It ended when its node was drained")).first).to_be_visible()
     expect(alice.get_by_text(re.compile("The node's own log agrees")).first).to_be_visible()
     expect(alice.get_by_text(re.compile("^use of [0-9]+ ")).first).to_be_visible()  # a difference lasts no time
-    shots(alice, "gpu-time-anomalies-statement")
+    screenshots(alice, "gpu-time-anomalies-statement")

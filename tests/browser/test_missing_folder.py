@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from rig.hub import Hub
-from windows import log_in, ready, shots
+from windows import log_in, ready, screenshots
 
 MAKE = "Make the folder and start"
 
@@ -40,16 +40,16 @@ def test_a_missing_folder_is_created_by_one_click(hub: Hub, window: BrowserConte
     said.wait_for(timeout=60_000)
     make = page.get_by_role("button", name=MAKE)
     expect(make).to_be_visible()
-    shots(page, "missing-folder-start")
+    screenshots(page, "missing-folder-start")
     page.goto(f"{hub.demo.url}/hub/spawn-pending/alice")  # somebody who comes back to it, or has no JavaScript
     said.wait_for()
     expect(make).to_be_visible()
-    shots(page, "missing-folder-again")
+    screenshots(page, "missing-folder-again")
     page.get_by_role("button", name="Try again").click()  # the form
     said.wait_for()
     expect(make).to_be_visible()
     expect(page.get_by_label("If that folder does not exist").first).to_be_visible()
-    shots(page, "missing-folder-form")
+    screenshots(page, "missing-folder-form")
     make.click()
     page.wait_for_url("**/user/alice/**", timeout=90_000)
     assert (home / "a100").owner() == "alice"

@@ -6,7 +6,7 @@ import json
 
 from playwright.sync_api import BrowserContext, Route, expect
 from rig.hub import Hub
-from windows import log_in, ready, shots
+from windows import log_in, ready, screenshots
 
 WAIT = "#!/bin/sh\nsleep 600\n"
 
@@ -37,7 +37,7 @@ def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: Browser
         assert len(asked) > 1
         assert lines[: len(told)] == told
         assert len(lines) == len(set(lines))
-        shots(page, "start-waiting")
+        screenshots(page, "start-waiting")
     finally:
         hub.cluster.run("scancel", str(full))
         hub.stop_server("alice")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page
-from rig.changed import changed
+from rig.changed import changed_hub
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from windows import log_in, shot
+from windows import log_in, screenshot
 
 from carme_hub.sandbox.images.apptainer import ensure_apptainer
 from carme_hub.sandbox.images.build import build_full_image
@@ -51,7 +51,7 @@ def runtimes(demo_hub: Hub) -> Iterator[Hub]:
     """A hub whose profiles name runtimes, with a server of alice in each."""
     more = MORE.format(apptainer=str(ensure_apptainer()), full=str(build_full_image()), kinds=[*KINDS])
     demo_hub.stop_all()
-    with changed(demo_hub, more) as hub:
+    with changed_hub(demo_hub, more) as hub:
         for kind in KINDS:
             answer = hub.begin("alice", kind, profile=kind)
             assert answer.status in (201, 202), answer
@@ -86,4 +86,4 @@ def test_a_terminal_finds_the_images_programs(runtimes: Hub, window: BrowserCont
     ]
     assert "carme_hub" in in_terminal(page, "alice", "python -c 'import carme_hub; print(carme_hub.__name__)'")
     assert "usage" in in_terminal(page, "alice", "carme-hub runs --help").lower()
-    shot(page, f"terminal-{kind}")
+    screenshot(page, f"terminal-{kind}")

@@ -10,7 +10,7 @@ from board import last_step
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import PHONE, log_in, shot, shots
+from windows import PHONE, log_in, screenshot, screenshots
 
 MARK = uuid.uuid4().hex[:8]
 #: Whatever the number of ranks: a step of a tenth of a second.
@@ -62,7 +62,7 @@ def from_template(page: Page) -> str:
     """Create a notebook from the template DDP, and return its path."""
     gallery = from_launcher(page, "New from template")
     gallery.get_by_role("heading", name="New from template").wait_for(timeout=60_000)
-    shots(gallery, "training-gallery")
+    screenshots(gallery, "training-gallery")
     gallery.get_by_role("button", name="Notebook of DDP").click()
     gallery.wait_for_url("**/lab/tree/ddp*.ipynb", timeout=60_000)
     path = gallery.url.rpartition("/lab/tree/")[2].partition("?")[0]
@@ -86,7 +86,7 @@ def train_on_two_nodes(page: Page) -> None:
     expect(page.locator(".jp-OutputArea").last).to_contain_text("epoch 5: loss", timeout=120_000)
     expect(shown).to_contain_text("Finished")
     trained.scroll_into_view_if_needed()
-    shot(page, "training-two-nodes")
+    screenshot(page, "training-two-nodes")
 
 
 def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
@@ -107,7 +107,7 @@ def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
     expect(log).to_be_hidden()
     live.locator("summary").filter(has_text="Rank 1").press("Enter")  # without a mouse
     expect(log).to_be_visible()
-    shot(page, "training-two-ranks")
+    screenshot(page, "training-two-ranks")
     live.get_by_role("button", name="Give one back").click()
     expect(live).to_contain_text("was given back", timeout=60_000)
     expect(live).to_contain_text(f"grows-{MARK}: 1 rank on")
@@ -115,7 +115,7 @@ def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
     live.get_by_role("button", name="Stop").click()
     expect(live).to_contain_text("Stopped", timeout=60_000)
     expect(live).not_to_contain_text("SignalException")
-    shot(page, "training-stopped")
+    screenshot(page, "training-stopped")
 
 
 def measure(lab: Lab) -> None:
@@ -149,7 +149,7 @@ def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: B
     for rank in range(4):
         expect(board.get_by_text(f"two-{MARK}/rank-{rank}").first).to_be_visible(timeout=30_000)
     wait_for(lambda: last_step(board) == 80, 30, "the whole curve")
-    shot(board, "training-two-nodes-tensorboard")
+    screenshot(board, "training-two-nodes-tensorboard")
 
     grows = {"cell_type": "code", "source": GROWS, "metadata": {}, "outputs": [], "execution_count": None, "id": "a"}
     kernel = {"kernelspec": {"name": "carme-torchrun", "display_name": "PyTorch, torchrun", "language": "python"}}
@@ -169,7 +169,7 @@ def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: B
     expect(curve.first).to_be_visible()
     curve.first.locator("summary").click()
     expect(curve.first).to_contain_text("Measured")
-    shots(page, "training-curve-on-the-form", at=curve.first)
+    screenshots(page, "training-curve-on-the-form", at=curve.first)
     page.set_viewport_size(PHONE)
     table = curve.first.locator(".table-responsive")
     assert table.evaluate("table => table.scrollWidth <= table.clientWidth"), "the curve's table is wider than a phone"

@@ -31,7 +31,7 @@ def ready(page: Page) -> None:
 
 
 @contextmanager
-def staying(page: Page, url: str) -> Iterator[None]:
+def delaying_reload(page: Page, url: str) -> Iterator[None]:
     """Delay the reload of a page that reloads itself until the test has inspected it.
 
     Enter it before the form that leads there is sent: what a redirect leads to is let through.
@@ -49,19 +49,19 @@ def staying(page: Page, url: str) -> Iterator[None]:
         page.reload()
 
 
-def fits(page: Page) -> None:
+def assert_fits(page: Page) -> None:
     """Nothing is wider than the window."""
     wide, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide <= window + 1, f"{page.url} at {window}: {wide}"
 
 
-def shot(page: Page, name: str) -> None:
+def screenshot(page: Page, name: str) -> None:
     """Take a screenshot of the view."""
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
-def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
+def screenshots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
     """Take screenshots of the page on a desktop and a phone; nothing is wider than the window.
 
     Args:
@@ -74,7 +74,7 @@ def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = Non
         if at is not None:
             at.evaluate("element => element.scrollIntoView({ block: 'center', behavior: 'instant' })")
         page.screenshot(path=SCREENSHOTS / f"{name}-{size['width']}.png", full_page=at is None)
-        fits(page)
+        assert_fits(page)
     page.set_viewport_size(DESK)
     if dark:
         page.evaluate("document.documentElement.dataset.bsTheme = 'dark'")

@@ -17,7 +17,7 @@ from rig.hub import Answer, Hub, wait_for
 from rig.truth import Row, Truth
 
 
-class Seen:
+class SessionOnNode:
     """One session as root sees it on the node."""
 
     def __init__(self, hub: Hub, row: Row) -> None:
@@ -27,7 +27,7 @@ class Seen:
         self.folder = self.home / ".carme/sessions" / row.id
 
     @classmethod
-    def of(cls, hub: Hub, user: str, name: str = "") -> Seen:
+    def of(cls, hub: Hub, user: str, name: str = "") -> SessionOnNode:
         """Return the newest session of a server."""
         return cls(hub, Truth(hub).row(user, name))
 
@@ -88,9 +88,9 @@ class Seen:
         finally:
             connection.close()
 
-    def again(self) -> Seen:
+    def again(self) -> SessionOnNode:
         """Return the same session with its current row."""
-        return Seen(self.hub, Truth(self.hub).session(self.row.id))
+        return SessionOnNode(self.hub, Truth(self.hub).session(self.row.id))
 
 
 def environments() -> Iterator[tuple[int, dict[str, str]]]:
@@ -134,7 +134,7 @@ def message(answer: Answer) -> str:
     return str(answer.body["message"] if isinstance(answer.body, dict) else answer.body)
 
 
-class Watched:
+class WatchedStart:
     """A start in progress, with its messages; it is stopped at the end."""
 
     def __init__(self, hub: Hub, user: str, name: str = "", **options: Any) -> None:
@@ -144,7 +144,7 @@ class Watched:
         self._options = options
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> WatchedStart:
         self._begun = threading.Thread(target=self._begin, daemon=True)
         self._begun.start()
         wait_for(lambda: self.hub.server(self.user, self.name), 20, "the start to begin")
@@ -166,7 +166,7 @@ class Watched:
                 self.answers.append(f"progress: {error!r}")
             time.sleep(0.1)
 
-    def wait_said(self, words: str, limit: float = 30) -> str:
+    def wait_message(self, words: str, limit: float = 30) -> str:
         """Return the first message with these words; a failure lists the messages."""
         try:
             wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}”")

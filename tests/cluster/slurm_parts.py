@@ -122,7 +122,7 @@ async def recorded(client: SlurmCli, job: JobSpec, within: float = 30.0) -> None
         await asyncio.sleep(0.2)
 
 
-async def look(client: SlurmCli, job: JobSpec) -> Observation:
+async def observe(client: SlurmCli, job: JobSpec) -> Observation:
     asked = time.monotonic()
     try:
         return Observation.of(await client.snapshot(), job.name, job.user)
@@ -130,11 +130,11 @@ async def look(client: SlurmCli, job: JobSpec) -> Observation:
         return Observation.failed(asked, time.monotonic(), str(error))
 
 
-async def settled(client: SlurmCli, job: JobSpec, number: int, within: float = 20.0) -> Verdict:
+async def observe_until_gone(client: SlurmCli, job: JobSpec, number: int, within: float = 20.0) -> Verdict:
     """Query and evaluate until the job is gone."""
     history, end = History(), time.monotonic() + within
     while True:
-        history = history.add(await look(client, job))
+        history = history.add(await observe(client, job))
         asked = time.monotonic()
         accounting = Accounting(asked, await client.records(job.name, job.user, time.time() - 600))
         verdict = judge(history, now=time.monotonic(), job_id=number, accounting=accounting)

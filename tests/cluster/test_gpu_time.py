@@ -116,7 +116,7 @@ def test_more_time_is_held_first_and_nobody_gets_past_a_limit_by_extending(site:
     assert "GPU-hours a calendar month" in refused.body["message"]
     longest = site.api("POST", more, {"minutes": 100000})
     assert longest.status == 409
-    assert "“A100” runs 480 minutes at most" in longest.body["message"]
+    assert "“A100” runs at most 480 minutes" in longest.body["message"]
     stranger = site.login("bob")
     assert stranger.request_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
     assert site.api("POST", more, {"minutes": 0}).status == 400

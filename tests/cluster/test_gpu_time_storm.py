@@ -64,7 +64,7 @@ def set_budget(storm: Storm) -> None:
 Door = Callable[[str, str, Choice], int]
 
 
-def doors(storm: Storm) -> list[tuple[str, Door]]:
+def interfaces(storm: Storm) -> list[tuple[str, Door]]:
     """Return the interface of each start: a third each, a few of the commands as separate processes."""
     commands: list[tuple[str, Door]] = [("process", storm.by_process)] * PROCESSES
     commands += [("command", storm.by_command)] * (STARTS // 3 - PROCESSES)
@@ -74,7 +74,7 @@ def doors(storm: Storm) -> list[tuple[str, Door]]:
     return found[:STARTS]
 
 
-def begun(storm: Storm) -> bool:
+def all_started(storm: Storm) -> bool:
     """Return whether every job runs, or waits only for GPUs."""
     return all(job["state"] == "RUNNING" or job["reason"] in ("Resources", "Priority") for job in storm.site.jobs())
 
@@ -95,7 +95,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
         return door, call(user, name, CHOICES[number % 2])
 
     with ThreadPoolExecutor(STARTS) as pool:
-        starts = [pool.submit(start, number, *door) for number, door in enumerate(doors(storm))]
+        starts = [pool.submit(start, number, *door) for number, door in enumerate(interfaces(storm))]
         together.wait(30)
         stormed = time.monotonic()
         wait_for(lambda: storm.open_holds() >= 3, PATIENCE, "the first holds")
@@ -115,7 +115,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
     assert [row.amount for row in held] == [-MINUTES * 60_000] * BUDGET, "nobody else was ever let in"
     assert len({row.session for row in held}) == BUDGET
-    wait_for(lambda: len(storm.site.jobs()) == BUDGET and begun(storm), PATIENCE, "the jobs to run")
+    wait_for(lambda: len(storm.site.jobs()) == BUDGET and all_started(storm), PATIENCE, "the jobs to run")
     assert len({job["name"] for job in storm.site.jobs()}) == BUDGET, "one job for each session"
     ran = time.monotonic()
 

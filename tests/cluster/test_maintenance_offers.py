@@ -20,7 +20,7 @@ MINUTE = 60
 
 
 @pytest.fixture(autouse=True)
-def rooms(site: Hub) -> Iterator[None]:
+def one_session_at_a_time(site: Hub) -> Iterator[None]:
     """Limit alice to one session at a time, so that the hold of the first one would block the next."""
     wait_for_calendar(site)
     site.demo.set_policy({"quotas": [{"id": "one", "user": "alice", "sessions": 1}]})
@@ -54,7 +54,7 @@ def entries(site: Hub, session: str) -> list[dict[str, Any]]:
         database.close()
 
 
-def maintain(site: Hub, node: str) -> None:
+def set_maintenance(site: Hub, node: str) -> None:
     """Set a maintenance window on a node, in ten minutes, as an administrator does; wait until Slurm has it."""
     start = int(time.time()) + 10 * MINUTE
     body = {"nodes": [node], "start": start, "end": start + 60 * MINUTE, "title": "New disks"}
@@ -83,7 +83,7 @@ def test_an_affected_user_continues_elsewhere_or_stops_with_a_refund(site: Hub) 
     site.start_server("alice", "work", profile="a100", gpus=1, time_minutes=60)
     site.start_server("bob", profile="a100", gpus=1, time_minutes=60)
     before, first = node_of(site, "alice"), job_of(site, "alice")["name"].removeprefix("carme-")
-    maintain(site, before)
+    set_maintenance(site, before)
 
     move = form(alice, "move")
     said = unescape(str(alice.get("/hub/home").body))
@@ -101,7 +101,7 @@ def test_an_affected_user_continues_elsewhere_or_stops_with_a_refund(site: Hub) 
 
     there, second = node_of(site, "bob"), job_of(site, "bob")["name"].removeprefix("carme-")
     if there != before:
-        maintain(site, there)
+        set_maintenance(site, there)
     stop = form(bob, "make-way")
     stranger = bob.post(stop.replace(second, job_of(site, "alice")["name"].removeprefix("carme-")), {})
     assert stranger.status == 404

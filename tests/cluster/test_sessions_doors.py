@@ -15,7 +15,7 @@ import pytest
 from rig.changed import changed_hub
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Truth
-from session_parts import Seen, Watched, message
+from session_parts import SessionOnNode, WatchedStart, message
 
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
@@ -101,7 +101,7 @@ def test_a_restart_of_the_hub_brings_running_and_waiting_sessions_back(site: Hub
     site.start_server("alice", profile="cpu")
     kernel = site.new_kernel("alice")
     site.run_cell("alice", kernel, "kept = 'since before'")
-    with Watched(site, "bob", profile="h100"), Watched(site, "tina", profile="h100"):
+    with WatchedStart(site, "bob", profile="h100"), WatchedStart(site, "tina", profile="h100"):
         for user in ("bob", "tina"):
             _wait_queued(site, user)
         cluster.run("scontrol", "hold", str(Truth(site).row("tina").job_id))
@@ -122,7 +122,7 @@ def test_a_restart_of_the_hub_brings_running_and_waiting_sessions_back(site: Hub
         assert [(r.id, r.job_id) for r in after.values()] == [(r.id, r.job_id) for r in before.values()]
         assert len(site.jobs()) == 3
         for user in ("alice", "bob", "tina"):
-            token = Seen.of(site, user).token
+            token = SessionOnNode.of(site, user).token
             site.stop_server(user)
             assert site.api("GET", "/user", token=token).status == 403
     wait_for(lambda: not site.jobs(), 20, "the jobs to end")
@@ -167,7 +167,7 @@ def _refuses_a_missing_folder(hub: Hub, user: str) -> None:
 
 def _starts_as(hub: Hub, user: str, profile: str) -> None:
     hub.start_server(user, profile=profile)
-    entry, seen = pwd.getpwnam(user), Seen.of(hub, user)
+    entry, seen = pwd.getpwnam(user), SessionOnNode.of(hub, user)
     uid, home, gpus, job, _ = look(hub, user)
     assert (uid, home, job) == (entry.pw_uid, entry.pw_dir, seen.row.job_id)
     assert len(gpus.split(",")) == 1

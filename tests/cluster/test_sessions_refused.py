@@ -11,7 +11,7 @@ import pytest
 from rig.changed import changed_hub
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from session_parts import Seen, Watched, message
+from session_parts import SessionOnNode, WatchedStart, message
 
 from carme_hub.sandbox import Cluster
 
@@ -156,8 +156,8 @@ def test_a_limit_of_an_association_is_the_reason_of_a_wait(hub: Hub, cluster: Cl
     change = ("sacctmgr", "-i", "modify", "user", "bob", "set")
     cluster.run(*change, "GrpTRES=gres/gpu:a100=1")
     try:
-        with Watched(hub, "bob", profile="a100", gpus=2) as events:
-            said = events.wait_said("the limit of your account on")
+        with WatchedStart(hub, "bob", profile="a100", gpus=2) as events:
+            said = events.wait_message("the limit of your account on")
             assert "GPUs" in said or "gpu" in said.lower()
             assert "Assoc" in said
     finally:
@@ -175,11 +175,11 @@ def test_a_waiting_session_shows_its_place_and_start_and_leaves_nothing_when_sto
     second = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="ada", script=WAIT)
     cluster.wait_for(lambda: cluster.job_state(second) == "PENDING")
     cluster.run("scontrol", "update", f"JobId={second}", "Priority=4000000")  # whatever either has used before
-    with Watched(hub, "bob", profile="h100", gpus=2) as events:
-        said = events.wait_said("ahead of you")
+    with WatchedStart(hub, "bob", profile="h100", gpus=2) as events:
+        said = events.wait_message("ahead of you")
         assert said.startswith("Waiting for 2 × h100; 1 ahead of you")
-        assert re.search(r"expected start \w*\s?\d\d:\d\d", events.wait_said("expected start"))
-        seen = Seen.of(hub, "bob")
+        assert re.search(r"expected start \w*\s?\d\d:\d\d", events.wait_message("expected start"))
+        seen = SessionOnNode.of(hub, "bob")
         token_id = seen.row.token_id
         assert token_id in {token.id for token in Truth(hub).tokens() or []}
         # Nobody has proved anything yet, and nobody can: the job does not run.
@@ -196,13 +196,13 @@ def test_a_waiting_session_shows_its_place_and_start_and_leaves_nothing_when_sto
 def test_a_waiting_session_starts_by_itself_when_its_turn_comes(hub: Hub, cluster: Cluster) -> None:
     first = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="alice", script=WAIT)
     cluster.wait_job(first, "RUNNING")
-    with Watched(hub, "bob", profile="h100", gpus=1) as events:
-        events.wait_said("you are next")
+    with WatchedStart(hub, "bob", profile="h100", gpus=1) as events:
+        events.wait_message("you are next")
         cluster.run("scancel", str(first))
         hub.wait_server("bob")
-        events.wait_said("Slurm gave node4")
-        events.wait_said("The container runs on node4 with 1 × h100 (virtual GPU)")
-        events.wait_said("The server answers.")
+        events.wait_message("Slurm has allocated node4")
+        events.wait_message("The container runs on node4 with 1 × h100 (virtual GPU)")
+        events.wait_message("The server answers.")
 
 
 # -- failing ----------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_waiting_session_starts_by_itself_when_its_turn_comes(hub: Hub, cluste
 
 def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_no_job_is_left(hub: Hub, cluster: Cluster) -> None:
     assert "cannot be sent through slurmrestd: acctg-freq" in failure(hub, "alice", profile="extra")
-    seen = Seen.of(hub, "alice")
+    seen = SessionOnNode.of(hub, "alice")
     assert not seen.row.open
     assert "acctg-freq" in seen.row.end_reason
     assert not cluster.run("squeue", "-h", "-u", "alice").stdout.strip()
@@ -219,7 +219,7 @@ def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_no_job_is_left(h
 def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
     said = failure(hub, "alice", profile="away")
     assert "The container image is missing on the compute node" in said
-    seen = Seen.of(hub, "alice")
+    seen = SessionOnNode.of(hub, "alice")
     assert "/srv/images/away" in seen.log()
     assert "exit" in (seen.folder / "end.json").read_text()
     page = person(hub, "alice").get("/hub/spawn-pending/alice").body

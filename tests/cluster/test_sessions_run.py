@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from rig.hub import Answer, Hub, Person, wait_for
-from session_parts import Seen, command_lines, world_readable
+from session_parts import SessionOnNode, command_lines, world_readable
 
 from carme_hub.sandbox import Cluster
 
@@ -31,8 +31,8 @@ class Story:
     form: Answer
     posted: Answer
 
-    def seen(self, user: str = "alice", name: str = "") -> Seen:
-        return Seen.of(self.hub, user, name)
+    def seen(self, user: str = "alice", name: str = "") -> SessionOnNode:
+        return SessionOnNode.of(self.hub, user, name)
 
     def cell(self, user: str, code: str, name: str = "") -> str:
         return self.hub.run_cell(user, self.hub.new_kernel(user, name), code, name)

@@ -19,7 +19,7 @@ import pytest
 from rig.faults import server_process
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Row, Truth
-from session_parts import Seen, environments
+from session_parts import SessionOnNode, environments
 
 from carme_hub.sandbox import Cluster
 
@@ -35,7 +35,7 @@ class ServerOfAlice(threading.Thread):
         super().__init__(daemon=True)
         self.truth, self.user, self.wanted = Truth(hub), user, port
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        files = Seen.of(hub, "alice").document["files"]
+        files = SessionOnNode.of(hub, "alice").document["files"]
         with tempfile.TemporaryDirectory() as folder:
             for name in ("tls.crt", "tls.key"):
                 Path(folder, name).write_text(files[name]["text"])
@@ -94,10 +94,10 @@ def test_a_session_whose_port_another_user_has_taken_is_ended_and_gets_no_route(
         assert taken.port == row.port != 0
         assert taken.asked
     assert last.get("failed"), last
-    assert "Something else answers on the session's port" in str(last["message"])
+    assert "Another program answers on the session's port" in str(last["message"])
     wait_for(lambda: not truth.session(row.id).open, 30, "the session to be closed")
     assert truth.live_jobs(row.id) == []
-    assert "Something else answers" in truth.session(row.id).end_reason
+    assert "Another program answers" in truth.session(row.id).end_reason
     assert ("bob", "") not in (truth.routes() or {})
     site.start_server("bob", profile="cpu")  # the next one is bob's own
     assert ("bob", "") in (truth.routes() or {})
@@ -118,7 +118,7 @@ def kill_all_of(*rows: Row) -> None:
     assert not left()
 
 
-def start_anew(hub: Hub, user: str, *names: str) -> None:
+def start_servers(hub: Hub, user: str, *names: str) -> None:
     """Start servers of a user at once, whatever is left of earlier ones."""
 
     def start(name: str) -> None:
@@ -155,7 +155,7 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
     if not site.server("alice"):
         site.start_server("alice", profile="cpu")
     for _ in range(ROUNDS):
-        start_anew(site, "bob", *NAMES)
+        start_servers(site, "bob", *NAMES)
         browser, rows = visitor(site, "bob", *NAMES), [truth.row("bob", name) for name in NAMES]
         leaked = [token_in(browser, "bob", name) for name in NAMES]
         assert {site.api("GET", "/user", token=token).status for token in leaked} == {200}
@@ -189,28 +189,28 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
 
 def test_the_end_of_a_server_is_shown_at_once_while_slurm_does_not_answer(site: Hub, cluster: Cluster) -> None:
     truth = Truth(site)
-    start_anew(site, "bob")
+    start_servers(site, "bob")
     browser, row = visitor(site, "bob"), truth.row("bob")
 
-    def led() -> bool:
+    def routed() -> bool:
         return ("bob", "") in (truth.routes() or {})
 
-    assert led()
+    assert routed()
     cluster.freeze("slurmctld")
     try:
         os.kill(server_process(row.id), signal.SIGKILL)
         began = time.monotonic()
         pages = []
 
-        def told() -> bool:
+        def shown_after() -> bool:
             pages.append(browser.get("/user/bob/lab"))
             return "Your server has ended" in str(pages[-1].body)
 
-        wait_for(told, 5, "the visitor to be told")
+        wait_for(shown_after, 5, "the visitor to be told")
         print(f"the visitor is told after {time.monotonic() - began:.2f} s")
         for page in pages[:-1]:  # what is seen before that is no empty page either
             assert page.status == 200 or "does not answer just now" in str(page.body), page
-        wait_for(lambda: truth.routes() is not None and not led(), 5, "the route to be taken away")
+        wait_for(lambda: truth.routes() is not None and not routed(), 5, "the route to be taken away")
         assert truth.session(row.id).open  # what Slurm has not said is not believed of the job
         page = browser.get("/hub/home")
         assert "Your server has ended" in str(page.body)
@@ -219,14 +219,14 @@ def test_the_end_of_a_server_is_shown_at_once_while_slurm_does_not_answer(site: 
         cluster.thaw("slurmctld")
     wait_for(lambda: not truth.session(row.id).open, 60, "the session to be closed")
     assert truth.session(row.id).end_reason.startswith("The session was ended by signal 9")
-    start_anew(site, "bob")
+    start_servers(site, "bob")
 
 
 def test_visitors_reach_their_server_through_a_restart_of_the_hub_and_its_route_comes_back_after_one_of_the_proxy(
     site: Hub,
 ) -> None:
     truth = Truth(site)
-    start_anew(site, "bob")
+    start_servers(site, "bob")
     browser, over, seen = visitor(site, "bob"), threading.Event(), []
 
     def target() -> str:

@@ -16,7 +16,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from slurm_parts import SECRET, WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
+from slurm_parts import (
+    SECRET,
+    WAYS,
+    CommandsOfTheHub,
+    hub_client,
+    observe,
+    observe_until_gone,
+    recorded,
+    spec,
+    submitter,
+    until,
+)
 
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.reasons import end_sentence, refusal_sentence
@@ -150,7 +161,7 @@ async def test_cancel_ends_its_job_and_no_other(quiet: Cluster, client: SlurmCli
     await asyncio.sleep(0.5)
     assert (await client.find(job.name, "alice"))[0].state == "RUNNING"
     await client.cancel(found)
-    verdict = await settled(client, job, number)
+    verdict = await observe_until_gone(client, job, number)
     assert verdict.record is not None
     assert verdict.record.state.startswith("CANCELLED by ")
     assert "cancelled" in end_sentence(verdict.record.state, verdict.record.exit_code)
@@ -168,7 +179,7 @@ async def test_cancel_ends_its_job_and_no_other(quiet: Cluster, client: SlurmCli
 async def test_an_end_is_found_and_explained(client: SlurmCli, script: str, state: str, words: str) -> None:
     job = spec(script=script)
     number = await client.submit(job)
-    verdict = await settled(client, job, number)
+    verdict = await observe_until_gone(client, job, number)
     assert verdict.record is not None
     assert verdict.record.state == state
     assert words in end_sentence(verdict.record.state, verdict.record.exit_code)
@@ -187,14 +198,14 @@ async def test_a_requeued_job_is_noticed_and_both_incarnations_are_known(quiet: 
     again = await until(client, job, "PENDING")
     assert (again.id, again.restarts) == (number, 1)
     assert again.submitted > first.submitted
-    observed = History.of([await look(client, job)])
+    observed = History.of([await observe(client, job)])
     verdict = judge(observed, now=time.monotonic(), job_id=number, submitted=first.submitted)
     assert (verdict.liveness, verdict.requeued) == (Liveness.ALIVE, True)
     async with asyncio.timeout(30):
         while "REQUEUED" not in [r.state for r in await client.records(job.name, "alice", time.time())]:
             await asyncio.sleep(0.2)
     await client.cancel(again)
-    assert (await settled(client, job, number)).liveness is Liveness.GONE
+    assert (await observe_until_gone(client, job, number)).liveness is Liveness.GONE
 
 
 async def test_hostile_names_arrays_and_het_jobs_break_nothing(quiet: Cluster, client: SlurmCli) -> None:

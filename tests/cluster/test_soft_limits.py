@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from session_parts import Watched
+from session_parts import WatchedStart
 
 from carme_hub.sandbox.demo import DEFAULT_POLICY
 
@@ -66,7 +66,7 @@ def administrator(site: Hub, commands: list[str]) -> None:
 @contextlib.contextmanager
 def started(site: Hub, user: str) -> Iterator[tuple[dict[str, str], list[str]]]:
     """Start a session with a GPU; return its job as Slurm shows it, and the messages."""
-    with Watched(site, user, profile="a100", gpus=1, time_minutes=30, account="physics") as start:
+    with WatchedStart(site, user, profile="a100", gpus=1, time_minutes=30, account="physics") as start:
         site.wait_server(user)
         yield job_of(site, user), start.said
 

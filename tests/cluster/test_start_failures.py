@@ -18,7 +18,7 @@ from rig.changed import changed_hub
 from rig.faults import server_process
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Truth
-from session_parts import Seen, message
+from session_parts import SessionOnNode, message
 
 from carme_hub.sandbox import Cluster
 
@@ -62,7 +62,7 @@ spawner.pre_spawn_hook = hook
 """
 
 
-def told() -> dict[str, tuple[str, str]]:
+def causes_in_reference() -> dict[str, tuple[str, str]]:
     """Return exit code and sentence of each cause in the reference."""
     rows = re.findall(r"^\| (.+?) \| (\d*) ?\| (.+?) \|$", PAGE.read_text(), re.M)
     return {cause: (code, said) for cause, code, said in rows if cause != "cause"}
@@ -178,7 +178,7 @@ def nothing_left(hub: Hub, cluster: Cluster) -> Iterator[None]:
 
 
 def test_every_cause_of_the_reference_is_provoked_here() -> None:
-    assert set(told()) == set(CASES) | {FORGED}
+    assert set(causes_in_reference()) == set(CASES) | {FORGED}
 
 
 def the_form(person: Person) -> str:
@@ -206,7 +206,7 @@ def test_a_folder_with_an_odd_name_is_named_and_not_created(hub: Hub, folder: st
 @pytest.mark.parametrize("cause", CASES)
 def test_a_failed_start_reports_its_own_cause(hub: Hub, cause: str) -> None:
     options, provoke = CASES[cause]
-    code, said = told()[cause]
+    code, said = causes_in_reference()[cause]
     if folder := options.get("working_folder"):
         said = said.replace("The working folder", f"The working folder {folder}")
     with provoke():
@@ -215,7 +215,7 @@ def test_a_failed_start_reports_its_own_cause(hub: Hub, cause: str) -> None:
         assert hub.server("tina") is None
         wait_for(lambda: not Truth(hub).row("tina").open, 60, "the session to be closed")
         if code not in ("79", "80"):  # there the log could not be written
-            assert f"ended with exit status {code} " in Seen.of(hub, "tina").log()
+            assert f"ended with exit status {code} " in SessionOnNode.of(hub, "tina").log()
     assert said in words
     assert said in Truth(hub).row("tina").end_reason
     assert answer.status in (201, 202, 400, 500)

@@ -14,7 +14,7 @@ from carme_hub.sandbox.sandbox import Sandbox
 
 
 @pytest.fixture(scope="session")
-def books(demo_hub: Hub) -> Iterator[None]:
+def ledger_agrees_with_accounting(demo_hub: Hub) -> Iterator[None]:
     """After all faults of this run the ledger and ``sacct -D`` agree to the second, in two minutes (S4)."""
     yield
     demo_hub.recover()
@@ -24,7 +24,7 @@ def books(demo_hub: Hub) -> Iterator[None]:
 
 
 @pytest.fixture
-def oracle(books: None, hub: Hub) -> Iterator[Oracle]:
+def oracle(ledger_agrees_with_accounting: None, hub: Hub) -> Iterator[Oracle]:
     """Check all invariants every 2 s; at the end wait until there is no suspicion, and fail on a violation."""
     with Oracle(Truth(hub)) as watching:
         yield watching

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 
-class Tells(http.server.BaseHTTPRequestHandler):
+class EchoHandler(http.server.BaseHTTPRequestHandler):
     """Answers every request with its content."""
 
     def do_GET(self) -> None:
@@ -34,11 +34,11 @@ class Tells(http.server.BaseHTTPRequestHandler):
         return "the proxy"
 
 
-class Serving(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class UnixSocketServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Serves on a unix socket."""
 
     daemon_threads = True
 
 
 if __name__ == "__main__":
-    Serving(sys.argv[1], Tells).serve_forever()
+    UnixSocketServer(sys.argv[1], EchoHandler).serve_forever()

@@ -139,7 +139,7 @@ class Job:
             time.sleep(0.05)
         return self
 
-    def asker(self, code: str, user: str = USER) -> subprocess.Popen[str]:
+    def start_client(self, code: str, user: str = USER) -> subprocess.Popen[str]:
         """Start a program that requests ranks from the broker, on the session's node."""
         text = ASKER.format(broker=BROKER, folder=str(self.folder)) + code
         environ = self.cluster.environment(user)
@@ -154,9 +154,9 @@ class Job:
             **identity(user),  # type: ignore[call-overload]
         )
 
-    def ask(self, code: str, user: str = USER, timeout: float = 60) -> Any:
+    def run_client(self, code: str, user: str = USER, timeout: float = 60) -> Any:
         """Run such a program to its end; return its last output as JSON."""
-        process = self.asker(f"import json\ndef main():\n{_indented(code)}\nprint(json.dumps(main()))\n", user)
+        process = self.start_client(f"import json\ndef main():\n{_indented(code)}\nprint(json.dumps(main()))\n", user)
         try:
             out, err = process.communicate(timeout=timeout)
         finally:
@@ -183,7 +183,7 @@ class Job:
         """Return the command lines of the processes in a step."""
         return [line[-300:] for line, environ in self.processes().values() if b"SLURM_STEP_ID=" in environ]
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Return the files that steps and ranks have left in the session folder."""
         return [path.name for path in self.folder.iterdir() if path.name.startswith(("step-", "rank-"))]
 

@@ -15,7 +15,7 @@ from rig.books import disagreements
 from rig.hub import Answer, Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Truth
-from session_parts import Seen
+from session_parts import SessionOnNode
 
 
 @dataclass
@@ -23,14 +23,14 @@ class Story:
     """Alice with one A100, her session's own token, and other users."""
 
     hub: Hub
-    seen: Seen
+    seen: SessionOnNode
     token: str
     owed: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, hub: Hub) -> Story:
         """Return the story of alice's current session."""
-        seen = Seen.of(hub, "alice")
+        seen = SessionOnNode.of(hub, "alice")
         return cls(hub, seen, seen.token)
 
     @property
@@ -140,10 +140,10 @@ def test_only_its_own_token_and_its_user_may_ask(story: Story) -> None:
     hub.login("bob")
     stranger = hub.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
     hub.start_server("bob", profile="cpu", cpus=1, memory_gib=1)
-    other_server = Seen.of(hub, "bob").token
+    other_server = SessionOnNode.of(hub, "bob").token
     hub.stop_server("bob")
     hub.start_server("alice", "second", profile="cpu", cpus=1, memory_gib=1)
-    sibling = Seen.of(hub, "alice", "second").token
+    sibling = SessionOnNode.of(hub, "alice", "second").token
     for token in (stranger, other_server, sibling, "wrong"):
         for method, path, body in (
             ("GET", "", None),

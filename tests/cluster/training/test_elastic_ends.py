@@ -39,7 +39,7 @@ def lab(site: Hub) -> Iterator[Lab]:
         site.cluster.run("sacctmgr", "-i", "modify", "qos", "short", "set", "preempt=")
 
 
-class Ending(Story):
+class RunWithCompanion(Story):
     """A run with one companion, whose end the test observes."""
 
     job = companion = node = ""
@@ -64,7 +64,7 @@ class Ending(Story):
         assert not [row for row in self.lab.hub.cluster.squeue("-t", "PD,R,CG") if self.companion in row["name"]]
         assert self.lab.steps() == []
 
-    def books(self) -> dict[str, int]:
+    def ledger_entries(self) -> dict[str, int]:
         """Return the ledger's entries of the companion in GPU-seconds, after the settlement."""
         wait_for(lambda: "release" in self._entries(), 180, "the rest to be released")
         found = self._entries()
@@ -89,7 +89,7 @@ class Ending(Story):
             return dict(database.execute(question, (self.companion,)).fetchall())
 
 
-def time_is_over(story: Ending) -> None:
+def time_is_over(story: RunWithCompanion) -> None:
     """Let Slurm end the companion by its time limit while the hub is down, so that the run does not expect it."""
     hub = story.lab.hub
     hub.kill()
@@ -101,10 +101,10 @@ def time_is_over(story: Ending) -> None:
         hub.start()
     story.goes_on_without("Rank 2 on", "was lost", "companion has ended: the time limit was reached")
     assert "time limit" in story.end_reason()
-    assert story.books()["charge"] == -story.seconds()
+    assert story.ledger_entries()["charge"] == -story.seconds()
 
 
-def is_preempted(story: Ending) -> None:
+def is_preempted(story: RunWithCompanion) -> None:
     """Let another job take all GPUs of the node: Slurm ends the companion, and does not start it again."""
     cluster = story.lab.hub.cluster
     words = ("--mem=50", "--gres=gpu:a100:4", "-w", story.node, "--qos=short", "-t", "5")
@@ -116,9 +116,9 @@ def is_preempted(story: Ending) -> None:
     finally:
         cluster.run("scancel", str(urgent))
     assert "higher priority" in story.end_reason()
-    books = story.books()
-    assert books["charge"] == -story.seconds()
-    assert books["charge"] + books["correction"] == 0, "who is preempted does not pay for it"
+    ledger_entries = story.ledger_entries()
+    assert ledger_entries["charge"] == -story.seconds()
+    assert ledger_entries["charge"] + ledger_entries["correction"] == 0, "who is preempted does not pay for it"
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def is_preempted(story: Ending) -> None:
     ids=["time-is-over", "is-preempted"],
 )
 def test_the_others_continue_and_no_sample_is_lost_when_a_companion(
-    lab: Lab, backend: str, cell: str, ends: Callable[[Ending], None]
+    lab: Lab, backend: str, cell: str, ends: Callable[[RunWithCompanion], None]
 ) -> None:
-    story = Ending(lab)
+    story = RunWithCompanion(lab)
     story.with_companion(backend, cell)
     ends(story)

@@ -25,7 +25,7 @@ BEGIN = """
 import json, os, time
 from pathlib import Path
 from carme_hub.training.run.run_options import RunOptions
-from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, create, launch
 
 def go(backend, cell, ranks=2, elastic=(2, 4), **more):

@@ -60,12 +60,12 @@ def services(lab: Lab, name: str, before: str) -> list[list[int]]:
     line = f"%%distributed -n 2 --backend horovod --gpus-per-task 0 --detach --name {run}\n"
     lab.check(line + before + CELL + LISTENS + last)
 
-    def said() -> list[str]:
+    def printed() -> list[str]:
         out = lab.check(f"print(distributed.log('{run}', 0) + distributed.log('{run}', 1))")
         return re.findall(r"^ports (\[.*\])$", out, re.MULTILINE)
 
-    wait_for(lambda: len(said()) == 2, 60, "both ranks to have trained")
-    found = [list(json.loads(each)) for each in said()]
+    wait_for(lambda: len(printed()) == 2, 60, "both ranks to have trained")
+    found = [list(json.loads(each)) for each in printed()]
     open_ports = lab.hub.cluster.run("ss", "-Hltn").stdout
     assert all(f":{port} " in open_ports for ports in found for port in ports)
     lab.check(f"distributed.stop('{run}')")

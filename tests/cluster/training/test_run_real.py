@@ -89,15 +89,15 @@ def lab(site: Hub) -> Iterator[Lab]:
     found.stop()
 
 
-def told(out: str) -> dict[str, Any]:
+def printed_by_tell(out: str) -> dict[str, Any]:
     """Return the output of ``tell``."""
     return dict(json.loads(out.splitlines()[-1]))
 
 
-def go(lab: Lab, *ranks: int, cell: str, timeout: float = 120, **words: object) -> dict[str, Any]:
+def run_cell(lab: Lab, *ranks: int, cell: str, timeout: float = 120, **words: object) -> dict[str, Any]:
     """Run a cell as ranks, to its end."""
     asked = ", ".join([*map(str, ranks), f"cell={cell!r}", *(f"{name}={value!r}" for name, value in words.items())])
-    return told(lab.check(f"go({asked})", timeout))
+    return printed_by_tell(lab.check(f"go({asked})", timeout))
 
 
 def finished(said: dict[str, Any]) -> list[str]:
@@ -113,7 +113,7 @@ def ranks_alive(lab: Lab, run: str) -> list[str]:
 
 
 def test_torch_trains_in_the_job_of_the_session(lab: Lab) -> None:
-    said = go(lab, 4, cell=DDP, gpus_per_task=0)
+    said = run_cell(lab, 4, cell=DDP, gpus_per_task=0)
     for log in finished(said):
         assert log.startswith("same True\nfell True node")
     assert [each["step"] for each in said["state"]["ranks"]] == [40] * 4
@@ -121,12 +121,12 @@ def test_torch_trains_in_the_job_of_the_session(lab: Lab) -> None:
 
 
 def test_horovod_trains_in_the_job_of_the_session(lab: Lab) -> None:
-    logs = finished(go(lab, 4, cell=HOROVOD, gpus_per_task=0, backend="horovod"))
+    logs = finished(run_cell(lab, 4, cell=HOROVOD, gpus_per_task=0, backend="horovod"))
     assert [log.split()[:4] for log in logs] == [["10.0", "4", str(rank), "0"] for rank in range(4)]
 
 
 def test_the_ranks_of_a_companion_are_on_two_nodes(lab: Lab) -> None:
-    said = go(lab, 4, cell=HOROVOD + DDP, nodes=2, gpus_per_task=1, backend="horovod", timeout=240)
+    said = run_cell(lab, 4, cell=HOROVOD + DDP, nodes=2, gpus_per_task=1, backend="horovod", timeout=240)
     logs = [log.splitlines() for log in finished(said)]
     nodes = said["state"]["nodes"]
     assert len(set(nodes)) == 2
@@ -162,7 +162,7 @@ def test_a_run_that_waits_for_gpus_reports_it_and_leaves_the_queue_when_it_is_st
 
 
 def test_a_refusal_of_the_hub_is_shown(lab: Lab) -> None:
-    said = go(lab, 20, cell="", nodes=20)
+    said = run_cell(lab, 20, cell="", nodes=20)
     assert said["state"]["state"] == "failed"
     assert "1 to 16 nodes" in said["state"]["message"], said
     assert said["conductor"] == ""
@@ -184,7 +184,7 @@ def test_a_companion_that_ends_early_is_named(lab: Lab) -> None:
 
 def test_the_first_error_ends_all_ranks_and_leaves_no_step(lab: Lab) -> None:
     cell = "import time\nfrom carme_hub.training import here\nif here.rank == 2: raise KeyError('lr')\ntime.sleep(60)"
-    said = go(lab, 4, cell=cell, gpus_per_task=0)
+    said = run_cell(lab, 4, cell=cell, gpus_per_task=0)
     raised = (Path("~alice/.carme/runs").expanduser() / said["id"] / "error-2.json").stat().st_mtime
     assert 0 <= said["state"]["ended"] - raised < 5
     assert said["state"]["message"].startswith("KeyError in rank 2 on node"), said
@@ -194,7 +194,7 @@ def test_the_first_error_ends_all_ranks_and_leaves_no_step(lab: Lab) -> None:
 
 def test_a_rank_that_is_killed_is_named(lab: Lab) -> None:
     cell = "import os, time\nfrom carme_hub.training import here\nif here.rank == 1: os.kill(os.getpid(), 9)\n"
-    said = go(lab, 2, cell=cell + "time.sleep(60)", gpus_per_task=0)
+    said = run_cell(lab, 2, cell=cell + "time.sleep(60)", gpus_per_task=0)
     assert "was killed by SIGKILL without an error message" in said["state"]["message"], said
     assert said["state"]["error"]["rank"] == 1
 

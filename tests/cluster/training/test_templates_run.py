@@ -1,4 +1,4 @@
-"""Every template trains for real: its script alone, its notebook on four ranks; N ranks equal one with an N-fold batch."""
+"""Every template really trains: its script alone, its notebook on four ranks; N ranks equal one with N-fold batches."""
 
 from __future__ import annotations
 
