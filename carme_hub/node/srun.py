@@ -55,8 +55,7 @@ class Refused(Exception):
 
 def command_environ() -> Dict[str, str]:
     """Return the environment for Slurm's commands; others of the job's variables are options of srun (srun(1))."""
-    kept = ("HOME", "USER", "LOGNAME", "SLURM_CONF", "TZ")
-    own = {name: os.environ[name] for name in kept if name in os.environ}
+    own = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME", "SLURM_CONF", "TZ") if name in os.environ}
     return {"PATH": os.environ.get("PATH", os.defpath) + ":" + SLURM_FOLDERS, "LANG": "C.UTF-8", **own}
 
 
@@ -212,9 +211,8 @@ def step_nodes(request: Dict[str, Any], available: Dict[str, Any]) -> List[str]:
     nodes = request["nodes"] or available["nodes"]  # type: List[str]
     strange = [name for name in nodes if name not in available["nodes"]]
     if strange:
-        raise Refused(
-            "bad", f"{strange[0]} is no node of job {available['job']}; those are {', '.join(available['nodes'])}."
-        )
+        nodes = available["nodes"]
+        raise Refused("bad", f"{strange[0]} is no node of job {available['job']}; those are {', '.join(nodes)}.")
     if request["nodes"] and request["ranks"] < len(nodes):
         raise Refused("bad", f"{request['ranks']} ranks cannot be on {len(nodes)} nodes.")
     if request["gpus_per_node"] > available["gpus"]:

@@ -125,7 +125,7 @@ def measure(lab: Lab) -> None:
     words += ["--steps", "5", "--blocks", "3", "--gpus-per-task", "0", "--name", f"curve-{MARK}"]
     code = (
         "import subprocess, sys\nfrom carme_hub.training import templates\nfrom pathlib import Path\n"
-        f"Path({script!r}).write_text(templates.named('scaling').script.read_text())\n"
+        f"Path({script!r}).write_text(templates.find_template('scaling').script.read_text())\n"
         f"done = subprocess.run({words!r}, capture_output=True, text=True)\n"
         "print(done.returncode, done.stdout[-2000:], done.stderr[-2000:])"
     )

@@ -32,12 +32,11 @@ from .workers import Worker, Workers, WorkerSlot, cpus_per_slot, session_slots, 
 
 #: Seconds between two checks of the workers, and of their reports.
 POLL_INTERVAL, BEAT_INTERVAL = 0.1, 0.4
-#: Seconds: for a worker to leave before it is ended; before the end of its companion, when it is told to leave; until a
-#: lost worker is started again, and one whose start failed because of Slurm; and for which a worker may be silent while
-#: others wait for it.
+#: Seconds for a worker to leave; before the end of its companion, when it is told to leave; until a lost worker is
+#: restarted, and one that Slurm did not start; and for which a worker may be silent while others wait for it.
 LEAVE_TIMEOUT, LEAVE_BEFORE_END, RESTART_DELAY, SLURM_RETRY_DELAY, SILENCE_LIMIT = 15.0, 30.0, 3.0, 10.0, 60.0
 #: Starts of a worker's number, and errors that follow from the loss of a worker before they count as failures.
-MAX_STARTS, MAX_CONSEQUENT_ERRORS = 4, 3
+MAX_STARTS, MAX_CONSEQUENCES = 4, 3
 
 
 class ElasticRun(Conductor):
@@ -52,10 +51,9 @@ class ElasticRun(Conductor):
         self._done = False  # whether a worker has finished the training
         self._ranks: dict[int, int] = {}  # ranks of the workers that finished, by number
         self._failed_starts: dict[int, int] = {}  # starts that failed because of Slurm, by number
-        self._consequent_errors: list[State] = []  # errors that follow from a loss, since the last change
+        self._consequences: list[State] = []  # errors that follow from a loss, since the last change
         self._ranked_names: list[str] = []  # workers of the newest generation
-        self._last_state: State = {}
-        self._message = ""
+        self._last_state, self._message = State(), ""
         self._unexplained: dict[str, str] = {}  # messages about lost companions, until the hub explains them
         self._last_refresh = 0.0
         self._limits, self._minutes = self.options.elastic or (1, MAX_ELASTIC_RANKS), -(-self.options.seconds // 60)
@@ -64,19 +62,18 @@ class ElasticRun(Conductor):
 
     def run_ranks(self) -> None:
         """Start the workers and watch them until the training has ended."""
-        options, has = self.options, self.allocation
-        gpus = options.gpus_per_task if options.gpus_per_task is not None else int(has.gpus > 0)
-        nodes = has.nodes[: options.nodes or len(has.nodes)]
-        self._workers.slots = session_slots(nodes, has.gpus, gpus, options.ranks)
-        meeting = ElasticRendezvous(has.address, *self._limits)
-        with meeting:
+        options, own = self.options, self.allocation
+        gpus = options.gpus_per_task if options.gpus_per_task is not None else int(own.gpus > 0)
+        nodes = own.nodes[: options.nodes or len(own.nodes)]
+        self._workers.slots = session_slots(nodes, own.gpus, gpus, options.ranks)
+        with ElasticRendezvous(own.address, *self._limits) as meeting:
             self._gpus, self._membership = gpus, meeting.membership
             self.write_run_config(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
             self._companions.gpus, self._companions.virtual = gpus, self.request.get("virtual", False)
-            self._companions.cpus = cpus_per_slot(has.cpus, len(nodes), len(self._workers.slots))
+            self._companions.cpus = cpus_per_slot(own.cpus, len(nodes), len(self._workers.slots))
             for slot in self._workers.slots[: options.ranks]:
                 self._workers.to_start.append((0.0, self._workers.free_number(), slot))
-            self._message = sharing_message(self.run, has.gpus, has.gpus) if gpus and self._workers.to_start else ""
+            self._message = sharing_message(self.run, own.gpus, own.gpus) if gpus and self._workers.to_start else ""
             if more := options.ranks - len(self._workers.to_start):
                 self._request_missing(more)
             self._all_requested = True
@@ -129,10 +126,9 @@ class ElasticRun(Conductor):
 
     def _failed(self, member: Worker, error: State) -> None:
         """Raise an error, unless it only follows from the loss of another worker."""
-        self._consequent_errors.append(error)
-        if not is_consequence(error) or len(self._consequent_errors) > MAX_CONSEQUENT_ERRORS * (
-            len(self._workers.members) + 1
-        ):
+        self._consequences.append(error)
+        limit = MAX_CONSEQUENCES * (len(self._workers.members) + 1)
+        if not is_consequence(error) or len(self._consequences) > limit:
             self.state.update_rank(member.number, state="failed")
             where = f"rank {self.state.rank_label(member.number)} on {member.slot.node}"
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
@@ -159,9 +155,7 @@ class ElasticRun(Conductor):
             self.state.update_rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
                 why = ": the time of its companion is nearly over" if member.out_of_time else ""
-                self._message = (
-                    f"Rank {self.state.rank_label(member.number)} on {member.slot.node} was given back{why}."
-                )
+                self._message = f"{self._rank_on_node(member)} was given back{why}."
                 self.state.update_rank(member.number, place=-1)
         else:
             self._lost(member)
@@ -169,26 +163,21 @@ class ElasticRun(Conductor):
             self._companions.give_back(member.slot.companion)
 
     def _lost(self, member: Worker) -> None:
-        how = (
-            member.handle.failed_tasks[0][1]
-            if member.handle.failed_tasks
-            else next(iter(member.handle.messages[-1:]), "it ended")
-        )
-        who = f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
-        self._message = f"{who} was lost ({how}); the others continue."
+        failed, said = member.handle.failed_tasks, member.handle.messages
+        how = failed[0][1] if failed else said[-1] if said else "it ended"
+        self._message = f"{self._rank_on_node(member)} was lost ({how}); the others continue."
         self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
-        self._consequent_errors.clear()
-        if (
-            not self._done
-            and self._workers.starts[member.number] - self._failed_starts.get(member.number, 0) < MAX_STARTS
-        ):
+        self._consequences.clear()
+        starts = self._workers.starts[member.number] - self._failed_starts.get(member.number, 0)
+        if not self._done and starts < MAX_STARTS:
             self._workers.to_start.append((time.monotonic() + RESTART_DELAY, member.number, member.slot))
 
     def _all_lost(self) -> Failed:
         said = f"No rank is left. {self._message}".strip()
-        return Failed(
-            said, self._consequent_errors[-1] if self._consequent_errors else error_entry(None, "", "AllLost", said)
-        )
+        return Failed(said, [error_entry(None, "", "AllLost", said), *self._consequences][-1])
+
+    def _rank_on_node(self, member: Worker) -> str:
+        return f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
 
     # -- starting and ending workers -----------------------------------------------------------------------------------
 
@@ -196,9 +185,8 @@ class ElasticRun(Conductor):
         with self._lock:
             for companion in list(self._workers.companions.values()):
                 if companion.allocation is not None and companion.number >= 0:
-                    self._workers.to_start.append(
-                        (0.0, companion.number, WorkerSlot(companion.allocation.nodes[0], 0, companion.id))
-                    )
+                    slot = WorkerSlot(companion.allocation.nodes[0], 0, companion.id)
+                    self._workers.to_start.append((0.0, companion.number, slot))
                     companion.number = -1  # it is in ``to_start`` now
             due = [each for each in self._workers.to_start if each[0] <= time.monotonic()]
         for entry in due:
@@ -231,8 +219,9 @@ class ElasticRun(Conductor):
 
     def _start(self, number: int, slot: WorkerSlot) -> Worker:
         companion = self._workers.companions.get(slot.companion)
-        has: Allocation | None = self.allocation if not slot.companion else companion.allocation if companion else None
-        if has is None:
+        other = companion.allocation if companion is not None else None
+        allocation: Allocation | None = other if slot.companion else self.allocation
+        if allocation is None:
             raise NotReady("its companion has ended.")
         life = self._workers.starts.get(number, 0)
         self._workers.starts[number] = life + 1
@@ -246,9 +235,7 @@ class ElasticRun(Conductor):
             argv=self.argv(name),
             nodes=(slot.node,),
             companion=slot.companion,
-            gpus_per_node=has.gpus
-            if self._gpus
-            else 0,  # the worker selects its own, since overlapping steps share them
+            gpus_per_node=allocation.gpus if self._gpus else 0,  # overlapping steps share them; the worker selects
             slot=name,
         )
         try:
@@ -265,18 +252,13 @@ class ElasticRun(Conductor):
         """End workers that do not come within the start limit, do not leave, or are silent."""
         now = time.monotonic()
         starting = set(self._membership.starting())
-        late = [
-            each
-            for each in self._workers.members.values()
-            if each.name in starting and now > each.started + self.request["start_limit"]
-        ]
+        limit = self.request["start_limit"]
+        late = [m for m in self._workers.members.values() if m.name in starting and now > m.started + limit]
         if late and not self._membership.generation:
             self._membership.form_without_late()
             if not self._membership.generation:
                 who = ", ".join(f"{each.number} (on {each.slot.node})" for each in late)
-                message = (
-                    f"Rank {who} did not come within {self.request['start_limit']:.0f} s. Its output is in its log."
-                )
+                message = f"Rank {who} did not come within {limit:.0f} s. Its output is in its log."
                 lines = self.last_lines(late[0].number)
                 raise Failed(message, error_entry(late[0].number, late[0].slot.node, "NotStarted", message, lines))
         for member in self._workers.members.values():
@@ -298,16 +280,13 @@ class ElasticRun(Conductor):
             raise RequestRefused("0 changes nothing: give the number of ranks to add, like +2, or to remove, like -1.")
         if self._done or not self._all_requested:
             raise RequestRefused("The run is starting or ending.")
-        with (
-            self._add_lock if change > 0 else contextlib.nullcontext()
-        ):  # two requests at once must not exceed the limit together
+        # Two requests at once must not exceed the limit together.
+        with self._add_lock if change > 0 else contextlib.nullcontext():
             with self._lock:
                 now, free = len(self._workers.numbers()), len(self._workers.free_slots())
             if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
-                raise RequestRefused(
-                    f"The run has {now} ranks, pending ones included; --elastic {fewest}:{most} does not allow "
-                    f"{now + change}."
-                )
+                counts = f"The run has {now} ranks, pending ones included"
+                raise RequestRefused(f"{counts}; --elastic {fewest}:{most} does not allow {now + change}.")
             message = self._remove_ranks(-change) if change < 0 else self._add_with_price(change, max(0, change - free))
         return {"message": message, "ranks": len(self._workers.numbers())}
 
@@ -390,8 +369,7 @@ class ElasticRun(Conductor):
             "state": "waiting" if missing and (begun or waiting) else "running",
             "message": message,
             "nodes": worker_nodes(members),
-            "companions": companions,
-            "generation": self._membership.generation,
+            **{"companions": companions, "generation": self._membership.generation},
         }
         if {**said, "members": len(members)} != self._last_state:
             self._last_state = {**said, "members": len(members)}
@@ -403,7 +381,7 @@ class ElasticRun(Conductor):
             together = sorted(name for name, rank in ranks.items() if rank >= 0)
             if together != self._ranked_names:
                 self._ranked_names = together
-                self._consequent_errors.clear()
+                self._consequences.clear()
         if time.monotonic() > self._last_refresh + BEAT_INTERVAL:
             self._last_refresh = time.monotonic()
             self.state.refresh_ranks(self.rendezvous)

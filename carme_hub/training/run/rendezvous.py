@@ -19,7 +19,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
 #: Seconds for one request to arrive.
@@ -58,7 +58,7 @@ class Rendezvous:
         """Return the address with its secret, for clients. Never in argv: other users can read that."""
         return f"{self._server.server_address[0]!s}:{self.port}/{self.secret}"
 
-    def start(self) -> Rendezvous:
+    def start(self) -> Self:
         """Start to answer; clients are answered when this returns."""
         self._thread.start()
         return self
@@ -74,7 +74,7 @@ class Rendezvous:
         self._server.server_close()
         self.clear()
 
-    def __enter__(self) -> Rendezvous:
+    def __enter__(self) -> Self:
         """Start."""
         return self.start()
 

@@ -74,8 +74,8 @@ def test_more_companions_than_a_session_may_have_are_refused_with_their_number(h
         price.price_of(parse_line("-n 12 --elastic 11:16"), TWO)
     assert price.price_of(parse_line("-n 12 --elastic 10:16"), TWO) == (
         "This session has no room for 10 of 12 ranks: 8 companions with 1 GPU each are requested. Each of them: Costs "
-        "nothing. Each further rank needs a companion, and a session may have 8 at once: 8 more can be opened. It starts "
-        "with 10."
+        "nothing. Each further rank needs a companion, and a session may have 8 at once: 8 more can be opened. It "
+        "starts with 10."
     )
 
 

@@ -253,7 +253,7 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
         story.of_size(2)
         with pytest.raises(RequestRefused, match="2:4 does not allow 5"):
             story.resize(+3)
-        with pytest.raises(RequestRefused, match="2:4 allows no 1"):
+        with pytest.raises(RequestRefused, match="2:4 does not allow 1"):
             story.resize(-1)
         with pytest.raises(RequestRefused, match="0 changes nothing"):
             story.resize(0)
