@@ -37,7 +37,7 @@ def there(*names: str, end: int = NOW + 60) -> tuple[SlurmReservation, ...]:
 
 def found(keep: str = "auto", **changes: Any) -> list[tuple[Level, str, str]]:
     known: dict[str, Any] = {
-        **{"keeps_gpus": True, "user": "carme-hub", "level": "operator", "slurm_user": "slurm", "health": HEALTHY},
+        **{"reserves_gpus": True, "user": "carme-hub", "level": "operator", "slurm_user": "slurm", "health": HEALTHY},
         **{"reservations": there(OURS, "root_1"), "stems": {"carme-0f3a9d4c5b6e4f80"}, **changes},
     }
     settings = CarmeReservations(enabled=True, keep=keep)
@@ -46,14 +46,14 @@ def found(keep: str = "auto", **changes: Any) -> list[tuple[Level, str, str]]:
 
 def test_a_calendar_that_is_kept_has_nothing_to_mend() -> None:
     assert found() == []
-    assert found("nodes", keeps_gpus=False) == found("auto", keeps_gpus=False) == []
+    assert found("nodes", reserves_gpus=False) == found("auto", reserves_gpus=False) == []
     assert found(reservations=()) == []
 
 
 def test_what_this_slurm_cannot_keep_is_named() -> None:
-    assert found("gpus", keeps_gpus=False) == [(Level.UNSAFE, "CarmeReservations.keep", "gpus")]
-    assert found("gpus", keeps_gpus=None) == [(Level.UNKNOWN, "CarmeReservations.keep", "")]
-    assert found("nodes", keeps_gpus=None) == []
+    assert found("gpus", reserves_gpus=False) == [(Level.UNSAFE, "CarmeReservations.keep", "gpus")]
+    assert found("gpus", reserves_gpus=None) == [(Level.UNKNOWN, "CarmeReservations.keep", "")]
+    assert found("nodes", reserves_gpus=None) == []
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from carme_hub.cli.hub_config import hub_of
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.errors import CarmeError, SlurmUnreachable
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.reservations import ReservationsCli, keeps_gpus
+from carme_hub.slurm.reservations import ReservationsCli, reserves_gpus
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.check import reservation_stems
 from carme_hub.store.engine import CarmeStore
@@ -48,13 +48,13 @@ class CalendarFacts:
     """The facts on which the findings rest; None where one is not known.
 
     Attributes:
-        keeps_gpus: whether Slurm reserves single GPUs.
+        reserves_gpus: whether Slurm reserves single GPUs.
         user: the user who asks Slurm. level: the user's AdminLevel, as sacctmgr shows it.
         reservations: Slurm's reservations. stems: the stems of the names that the database knows.
         health: the service's answer about its health. errors: why a fact is not known, by its source.
     """
 
-    keeps_gpus: bool | None = None
+    reserves_gpus: bool | None = None
     user: str = ""
     level: str | None = None
     slurm_user: str | None = None
@@ -89,7 +89,7 @@ async def read_facts(config: Config) -> CalendarFacts:
     user = pwd.getpwuid(os.geteuid()).pw_name
     url = str(CarmeStore(config=config).url)
     return CalendarFacts(
-        keeps_gpus=await ask_or_none("scontrol", keeps_gpus(commands)),
+        reserves_gpus=await ask_or_none("scontrol", reserves_gpus(commands)),
         user=user,
         level=await ask_or_none("sacctmgr", _level(commands, user)),
         slurm_user=await ask_or_none("scontrol", _slurm_user(commands)),
@@ -103,8 +103,8 @@ async def read_facts(config: Config) -> CalendarFacts:
 async def _level(commands: Commands, user: str) -> str:
     argv = ("sacctmgr", "-n", "-P", "show", "user", f"name={user}", "format=AdminLevel")
     answer = await commands.query(*argv)
-    if answer.code != 0 or answer.complains:
-        raise SlurmUnreachable(f"sacctmgr: {answer.words}")
+    if answer.code != 0 or answer.reports_error:
+        raise SlurmUnreachable(f"sacctmgr: {answer.message}")
     return answer.out.strip().lower() or "none"
 
 
@@ -114,7 +114,7 @@ async def _slurm_user(commands: Commands) -> str:
         name, _, value = line.partition("=")
         if name.strip() == "SlurmUser":
             return value.strip().partition("(")[0]
-    raise SlurmUnreachable(f"scontrol: {answer.words}")
+    raise SlurmUnreachable(f"scontrol: {answer.message}")
 
 
 def _health(hub: Any) -> dict[str, Any]:
@@ -149,10 +149,10 @@ def check(settings: CarmeReservations, facts: CalendarFacts, now: float | None =
 
 
 def _check_keep(settings: CarmeReservations, facts: CalendarFacts) -> Iterator[Finding]:
-    if settings.keep in ("gpus", "auto") and facts.keeps_gpus is None:
+    if settings.keep in ("gpus", "auto") and facts.reserves_gpus is None:
         why = f"the release of this Slurm is not known: {facts.errors.get('scontrol', 'not asked')}"
         yield unknown("CarmeReservations.keep", why, _RUN_WHERE_SLURM_ANSWERS)
-    elif settings.keep == "gpus" and not facts.keeps_gpus:
+    elif settings.keep == "gpus" and not facts.reserves_gpus:
         yield unsafe(
             "CarmeReservations.keep",
             settings.keep,

@@ -32,7 +32,7 @@ class JobSpec:
     Attributes:
         name: the job's name; it contains the session's UUID.
         script: the batch script, the same text for every session.
-        data: the session's data document, delivered as a file of mode 0600 (see ``slurm.submit.ways``).
+        data: the session's data document, delivered as a file of mode 0600 (see ``slurm.submit.submitters``).
         session_folder: absolute path of the session's folder on the compute node, mode 0700.
         environment: what the batch script starts with. No secret: only names and paths.
         gpus: in total, the same number on each node. cpus, memory_mib: on each node.

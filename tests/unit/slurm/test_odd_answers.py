@@ -64,8 +64,8 @@ async def test_no_odd_answer_ends_a_session(kind: str, forged: ForgedSlurm) -> N
             Observation.of(snapshot, NAME, USER) if snapshot else Observation.failed(len(seen), len(seen), error)
         )
     )
-    await watcher._look()
-    await watcher._look()
+    await watcher._poll()
+    await watcher._poll()
     assert len(seen) == 2
     # Even if accounting lied, and whatever was known before.
     ended = Accounting(float("inf"), ())
