@@ -358,8 +358,8 @@ def _return_extension(writes: LedgerWrites, session: str, now: float) -> None:
     if slot is None or hold is None or not hold.entry.gpus:
         return
     needs = slot.within(hold.entry.gpus[0], hold.entry.factor, hold.entry.start, hold.end)
-    if (back := slot.back(session, needs)) > 0:
-        writes.append([slot.more(back, now, f"session {session} does not need it", session=session)])
+    if (back := slot.returned_amount(session, needs)) > 0:
+        writes.append([slot.change(back, now, f"session {session} does not need it", session=session)])
 
 
 def _priced(context: LedgerContext, ask: QuotaRequest, partition: str, qos: str) -> QuotaRequest:

@@ -16,7 +16,7 @@ from carme_hub.domain.quotas.messages import THRESHOLDS, subject
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.rules import AppliedQuota, Person, Who, Window, applicable
 from carme_hub.domain.wording import gpu_hours, hours, moment
-from carme_hub.store.ledger.idempotency import SentNotice, digest, told_to
+from carme_hub.store.ledger.idempotency import SentNotice, digest, notices_of
 from carme_hub.store.ledger.requests import RequestFilter
 from carme_hub.store.ledger.writes import LedgerReads
 from carme_hub.store.threads import in_store_thread
@@ -232,7 +232,7 @@ def _sent_and_due(
     """Return the digests of a user's sent notices, and the due notices of the user's budgets, without requests."""
     user, policy = person.user, context.policy()
     with context.store.reading(context.cluster) as reads:
-        told = {each.about for each in told_to(reads, user, now - WEEK)}
+        told = {each.about for each in notices_of(reads, user, now - WEEK)}
         if not told:
             return told, []  # so for most users; the rest would read their use
         reached = [

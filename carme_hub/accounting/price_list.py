@@ -58,7 +58,7 @@ class PriceList:
             return self._prices.shard_factor(self.shards, partition, qos)
         return self._prices.factor(gpu_type, partition, qos)
 
-    def least(self, gpu_types: Iterable[str]) -> int:
+    def lowest_factor(self, gpu_types: Iterable[str]) -> int:
         """Return the lowest factor that any of the types has anywhere, in thousandths; 1000 while none is known."""
         return self._prices.lowest_factor(gpu_types) if self._prices is not None else ONE
 

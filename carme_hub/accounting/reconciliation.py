@@ -125,7 +125,7 @@ def begin_nightly(context: LedgerContext, hour: int) -> float:
     with context.store.transaction(context.cluster) as writes:
         if not _is_due(writes.note(NIGHTLY), due, now):
             return 0.0
-        writes.keep_note(NIGHTLY, {"done": 0}, now)
+        writes.replace_note(NIGHTLY, {"done": 0}, now)
     return now
 
 
@@ -134,7 +134,7 @@ def end_nightly(context: LedgerContext, began: float) -> None:
     with context.store.transaction(context.cluster) as writes:
         last = writes.note(NIGHTLY)
         if last is not None and last.at == began:
-            writes.keep_note(NIGHTLY, {"done": int(context.clock())}, began)
+            writes.replace_note(NIGHTLY, {"done": int(context.clock())}, began)
 
 
 def _is_due(last: Note | None, due: float, now: float) -> bool:

@@ -86,7 +86,7 @@ def settle(
         _Settlement(context, writes, rows, live, result).without_jobs(named, since)
     result.expired = expire_all(context)
     with context.store.transaction(context.cluster) as writes:
-        writes.keep_note(SETTLED, {"since": since, "waiting": len(result.waiting)}, context.clock())
+        writes.replace_note(SETTLED, {"since": since, "waiting": len(result.waiting)}, context.clock())
     return result
 
 
@@ -244,7 +244,7 @@ class _Settlement:
         id = session.id if session else ""
         rate = _rate_of(self._context, usage, self._holds.get(id))
         found = detection.anomaly(kind, self._context.cluster, usage, id, self._now, rate, charge)
-        self._result.flagged += self._writes.flag([found])
+        self._result.flagged += self._writes.add_anomalies([found])
 
     def _may_be_over(self, session: Session | None, hold: OpenHold) -> bool:
         if session is not None:
@@ -272,7 +272,7 @@ class _Settlement:
         if session.created < since:
             return ""
         missing = detection.missing(self._context.cluster, hold.entry, session.job_id, self._now)
-        self._result.flagged += self._writes.flag([missing])
+        self._result.flagged += self._writes.add_anomalies([missing])
         return ""
 
     def _session_anomalies(self, session: Session) -> list[Anomaly]:

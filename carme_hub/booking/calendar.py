@@ -1,6 +1,7 @@
-"""Nobody books what somebody else has: what is free is looked at and taken in one write transaction.
+"""Places for bookings: free GPUs are found and reserved in one write transaction, so nothing is booked twice.
 
-A booking is all of its times or none. Where one of them is taken, the answer names it and what could be had instead.
+A booking gets all of its times or none. If one of them is taken, the refusal names it with alternatives. The use cases
+of ``carme_hub.booking`` call it; it checks no rules of the policy.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from carme_hub.errors import ProfileNotAllowed, Refused
 from carme_hub.store.reservations import ReservationReads, ReservationStore, by_license
 from carme_hub.store.threads import in_store_thread
 
-#: Seconds before and after the wanted time in which another one is looked for.
+#: Seconds before and after the requested time in which alternatives are searched.
 SEARCH_WINDOW = 7 * 86_400
-#: Conflicts of one booking that are told with what could be had instead; the others are told alone.
+#: Conflicts of one booking that are returned with alternatives; the others have none.
 MAX_EXPLAINED = 5
 
 
 @dataclass(frozen=True)
 class Supply:
-    """What can be booked at all.
+    """The GPUs that can be booked.
 
     Attributes:
-        spots: the GPUs of all nodes that may be booked. taken: what others than bookings have of them: maintenance,
-            reservations by hand, nodes that are down.
-        by_node: whether Slurm keeps whole nodes only. share: the percent of each type that may be booked at one moment.
-        by_license: whether Slurm keeps as many GPUs as are booked, wherever they are, by counting licences.
-        profiles: those of the site, by slug, None where they are not known.
-        partitions: of each node, with "" where jobs start that name none.
+        inventory: the GPUs of all nodes that may be booked. taken: GPUs that something other than bookings has:
+            maintenance, reservations made in Slurm, nodes that are down.
+        by_node: whether Slurm reserves whole nodes only. share: percent of each type that may be booked at one time.
+        by_license: whether Slurm reserves a number of GPUs by counting licenses, on any nodes.
+        profiles: the site's profiles by slug, None if they are not known.
+        partitions: partitions of each node, with "" if jobs without a partition start there.
     """
 
     inventory: Sequence[GpuInventory]
@@ -49,11 +50,11 @@ class Supply:
 
     @cached_property
     def empty(self) -> Capacity:
-        """All of it, while nobody has anything."""
+        """The capacity without any reservation."""
         return Capacity(self.inventory, (), by_node=self.by_node, share=self.share)
 
     def places_for_profile(self, profile: str, need: Need) -> frozenset[tuple[str, str]] | None:
-        """Return the nodes on which sessions of a profile can have such seats, and of which types; None = all."""
+        """Return the (node, type) pairs on which sessions of a profile can have these seats; None = all."""
         known = self.profiles.get(profile) if profile and self.profiles is not None else None
         if known is None:
             return None
@@ -68,8 +69,8 @@ class Supply:
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
-    """One time that is wanted. ``occurrence``: which of a booking that comes again, "" for what comes once."""
+class RequestedTime:
+    """One requested time. ``occurrence``: its id in a recurring booking, "" for a single one."""
 
     period: Period
     occurrence: str = ""
@@ -77,13 +78,13 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class BookingRequest:
-    """A booking as it is asked for; see ``Reservation``."""
+    """A requested booking; see ``Reservation`` for the fields."""
 
     owner: str
     account: str
     title: str
     need: Need
-    times: Sequence[Time]
+    times: Sequence[RequestedTime]
     users: frozenset[str] = frozenset()
     group: str = ""
     everybody: bool = False
@@ -93,19 +94,19 @@ class BookingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A time that cannot be had, and what could be: other times, fewer seats then (0 = none), other types then."""
+    """A time that is not free, with alternatives: other times, fewer seats then (0 = none), other types then."""
 
-    time: Time
+    time: RequestedTime
     times: tuple[Period, ...] = ()
     seats: int = 0
     types: tuple[str, ...] = ()
 
 
 class SlotTaken(Refused):
-    """Not everything that was asked for is free.
+    """Some requested time is not free.
 
     Attributes:
-        conflicts: every time that is not free; the first few with what could be had instead.
+        conflicts: every time that is not free; the first few with alternatives.
     """
 
     reason = "slot-taken"
@@ -116,21 +117,22 @@ class SlotTaken(Refused):
 
 
 class NoSuchGpus(Refused):
-    """The cluster does not have what is asked for, at any time."""
+    """The cluster never has the requested GPUs."""
 
     reason = "no-such-gpus"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One time and what is needed then.
+    """One time and the GPUs needed then.
 
     Attributes:
-        places: that are kept where they are free. fixed: and no others will do, since jobs run there.
-        sure: they are its own for all of that time. profile: whose sessions are to start there, "" = any.
+        places: places to keep if they are free. fixed: no others are possible, since jobs run there.
+        sure: the reservation has these places for all of that time already.
+        profile: the profile whose sessions are to start there, "" = any.
     """
 
-    time: Time
+    time: RequestedTime
     need: Need
     places: tuple[Place, ...] = ()
     fixed: bool = False
@@ -140,7 +142,7 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where what was asked for can be, each time by its number, and what cannot be had."""
+    """Places for each requested time, by its number, and the times without places."""
 
     places: Mapping[int, tuple[Place, ...]]
     conflicts: tuple[Conflict, ...]
@@ -156,8 +158,8 @@ class Calendar:
     """The calendar of one cluster. Every method may raise ``StoreError``; then nothing was written.
 
     Attributes:
-        supply: what can be booked, by what is known of Slurm now.
-        clock: epoch seconds.
+        supply: returns the GPUs that can be booked, as last seen in Slurm.
+        clock: returns epoch seconds.
     """
 
     store: ReservationStore
@@ -167,16 +169,16 @@ class Calendar:
     new_id: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
 
     async def book(self, request: BookingRequest, *, state: State = State.CONFIRMED) -> tuple[Reservation, ...]:
-        """Book all times of a wish, by no rule and for no money: ``Bookings`` is the door for people.
+        """Book all times of a request, without rules and without the ledger; people book through ``Bookings``.
 
         Raises:
-            SlotTaken: one of them is not free; nothing is booked.
-            NoSuchGpus: they never are.
+            SlotTaken: one of the times is not free; nothing is booked.
+            NoSuchGpus: the cluster never has these GPUs.
         """
         return await in_store_thread(self._book, request, state)
 
     async def conflicts(self, request: BookingRequest) -> tuple[Conflict, ...]:
-        """Return the times that could not be had now; nothing is written."""
+        """Return the times that are not free now; write nothing."""
         return await in_store_thread(self._conflicts, request)
 
     def _book(self, request: BookingRequest, state: State) -> tuple[Reservation, ...]:
@@ -197,11 +199,11 @@ class Calendar:
     # -- parts of a use case, within its transaction ------------------------------------------------------------------
 
     def supply_for(self, need: Need, share: int = 100, *, profile: str = "", account: str = "") -> Supply:
-        """Return what there is; refuse what no time would make possible.
+        """Return the supply; raise ``NoSuchGpus`` or ``ProfileNotAllowed`` if the request fits at no time.
 
         Args:
-            share: the percent of each type that who asks lets be booked at one moment; the site's may be less.
-            profile: whose sessions are to start there, "" = any. account: that they are charged to.
+            share: percent of each type that the booker's rules allow at one time; the site's may be less.
+            profile: the profile whose sessions are to start there, "" = any. account: the charged account.
         """
         supply = self.supply()
         supply = replace(supply, share=min(share, supply.share))
@@ -217,7 +219,7 @@ class Calendar:
     def capacity(
         self, reads: ReservationReads, supply: Supply, within: Period, without: Collection[str] = ()
     ) -> Capacity:
-        """Return what is free within a period. ``without``: ids of what is about to be somewhere else."""
+        """Return the capacity within a period. ``without``: ids of reservations that are about to move."""
         return _capacity(supply, within, reads.occupied(within, without))
 
     def find_places(
@@ -229,15 +231,16 @@ class Calendar:
         *,
         allowed: Callable[[Period], bool] = anytime,
     ) -> Placement:
-        """Return where all that is asked for can be at once, and what cannot be had.
+        """Return places for all requested times together, and the conflicts.
 
         Args:
-            allowed: whether who asks may book a period, so that nothing is offered that would be refused.
+            allowed: returns whether the booker may book a period, so that no alternative is offered that would be
+                refused.
         """
         found: dict[int, tuple[Place, ...]] = {}
         missed: list[int] = []
         more: list[OccupiedGpus] = []
-        # What cannot be anywhere else comes first: others must not take its places.
+        # Fixed places come first, so that no other request takes them.
         order = sorted(
             range(len(wanted)), key=lambda at: (not wanted[at].sure, not wanted[at].fixed, wanted[at].time.period)
         )
@@ -262,7 +265,7 @@ class Calendar:
     def new_reservations(
         self, request: BookingRequest, find_places: Placement, state: State, *, actor: str = ""
     ) -> tuple[Reservation, ...]:
-        """Return the reservations of a wish all of whose times have places."""
+        """Return the reservations of a request whose times all have places; they are not written."""
         series = self.new_id() if len(request.times) > 1 else ""
         times = sorted(enumerate(request.times), key=lambda each: each[1].period)
         return tuple(
@@ -272,13 +275,13 @@ class Calendar:
     def new_reservation(
         self,
         request: BookingRequest,
-        time: Time,
+        time: RequestedTime,
         places: tuple[Place, ...],
         state: State,
         series: str = "",
         actor: str = "",
     ) -> Reservation:
-        """Return a new reservation, which nobody has written yet."""
+        """Return a new reservation; it is not written."""
         now = self.clock()
         made = Reservation(
             id=self.new_id(),
@@ -312,7 +315,7 @@ class Calendar:
         without: Collection[str],
         allowed: Callable[[Period], bool],
     ) -> Conflict:
-        """``more``: what other times of the same booking take, which may overlap each other."""
+        """Return a conflict with alternatives. ``more``: places of the booking's other times, which may overlap."""
         time, need = one.time, one.need
         start, end = time.period.start - SEARCH_WINDOW, time.period.end + SEARCH_WINDOW
         within = Period(max(start, min(int(self.clock()), time.period.start)), end)
@@ -329,18 +332,18 @@ class Calendar:
 
 
 def asked(request: BookingRequest) -> tuple[PlacementRequest, ...]:
-    """Return a wish as its times."""
+    """Return the placement requests for the times of a booking."""
     return tuple(PlacementRequest(time, request.need, profile=request.profile) for time in request.times)
 
 
 def slot_taken(conflicts: Sequence[Conflict], done: str = "booked") -> SlotTaken:
-    """Return the refusal of what is not free; ``done``: what was not done with it."""
+    """Return the refusal of times that are not free; ``done``: the participle of what was refused."""
     when = "that time" if len(conflicts) == 1 else f"{len(conflicts)} of the times"
     return SlotTaken(f"These GPUs are not free at {when}. Nothing was {done}.", conflicts)
 
 
 def _check_profile(supply: Supply, need: Need, slug: str, account: str) -> None:
-    """Refuse what sessions of a profile can never start with."""
+    """Raise if sessions of a profile can never start with these GPUs."""
     known = supply.profiles or {}
     if slug not in known:
         raise ProfileNotAllowed(f"There is no profile {slug}. Profiles are: {', '.join(sorted(known)) or 'none'}.")
@@ -359,7 +362,7 @@ def _check_profile(supply: Supply, need: Need, slug: str, account: str) -> None:
 def _capacity(
     supply: Supply, within: Period, taken: Sequence[OccupiedGpus], more: Sequence[OccupiedGpus] = ()
 ) -> Capacity:
-    """Return what is free within a period, of which ``taken`` is all that is booked then."""
+    """Return the capacity within a period; ``taken`` is all that is booked then."""
     others = (each for each in (*supply.taken, *more) if each.period.overlaps(within))
     return supply.empty.with_occupied((*taken, *others))
 
@@ -379,7 +382,7 @@ def _place(
 def _shortened(
     capacity: Capacity, one: PlacementRequest, within: Period, allowed: Callable[[Period], bool]
 ) -> tuple[Period, ...]:
-    """Return until when it can keep its places, as the period from its start; () where not at all."""
+    """Return the longest period from its start in which a reservation can keep its places; () if there is none."""
     start = one.time.period.start
     ends = (part.start for part, _ in reversed(capacity.free_over_time(one.need.type, within)))
     shorter = (Period(start, end) for end in ends if start < end < one.time.period.end)

@@ -1,4 +1,4 @@
-"""What is not needed opens to others: cancelled before its start, given back after it. And who decides on approvals."""
+"""Use cases that end bookings: cancel before the start, release after it, and approve or deny pending ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .validation import single_line
 
 
 def cancel(context: BookingContext, who: Booker, id: str, reason: str, which: SeriesScope) -> tuple[Reservation, ...]:
-    """Cancel what has not begun and give back what has; see ``Bookings.cancel``."""
+    """Cancel reservations that have not begun and release those that have; see ``Bookings.cancel``."""
     now, reason = context.now(), single_line(reason, "reason")
     with context.writing() as writes:
         one = context.get_changeable(writes, who, id)
@@ -24,7 +24,7 @@ def cancel(context: BookingContext, who: Booker, id: str, reason: str, which: Se
 
 
 def release(context: BookingContext, who: Booker, id: str, reason: str) -> Reservation:
-    """Give back an active one; see ``Bookings.release``."""
+    """Release an active reservation; see ``Bookings.release``."""
     now, reason = context.now(), single_line(reason, "reason")
     with context.writing() as writes:
         one = context.get_changeable(writes, who, id)
@@ -34,9 +34,9 @@ def release(context: BookingContext, who: Booker, id: str, reason: str) -> Reser
 
 
 def decide(context: BookingContext, who: Booker, id: str, approve: bool, reason: str) -> tuple[Reservation, ...]:
-    """Approve or deny what waits for it; see ``Bookings.decide``."""
+    """Approve or deny pending reservations; see ``Bookings.decide``."""
     if not who.admin:
-        raise NotAllowed("Bookings are approved by administrators.")
+        raise NotAllowed("Only administrators approve bookings.")
     now, reason = context.now(), single_line(reason, "reason")
     with context.writing() as writes:
         one = context.get_visible(writes, who, id)
@@ -63,7 +63,7 @@ def _cancelled(
     writes.save(done)
     if each.kind is Kind.MAINTENANCE:
         maintenance.clear(context, writes, done, now, actor)
-    elif each.state in HOLDING:  # what is pending holds where it was confirmed before
+    elif each.state in HOLDING:  # a pending one has a hold if it was confirmed before
         context.ledger.release_hold(writes.ledger, done, reason or "cancelled", actor)
     return done
 
@@ -73,7 +73,7 @@ def _released(
 ) -> Reservation:
     if _over(each, now):
         raise NotPossible(f"“{each.title}” is over, and cannot be given back any more.")
-    # The keeper may not have noted yet that its time has come.
+    # The reconciler may not have set it active yet.
     active = each.in_state(State.ACTIVE, now, actor=actor) if each.state is State.CONFIRMED else each
     done = active.in_state(State.RELEASED, now, actor=actor, reason=reason).replace(version=each.version + 1)
     writes.save(done)

@@ -1,6 +1,7 @@
-"""A booking is made in one transaction: the rules, what is free, the approval, the money and the key together.
+"""Use cases that create a booking, or preview it.
 
-What would come of it can be asked before, as often as a hand drags something over a calendar; nothing is written then.
+One transaction checks the rules, finds places, decides on the approval, holds GPU time and stores the idempotency key.
+A preview writes nothing; the calendar's page calls it while somebody drags a booking.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from carme_hub.domain.quotas.booking_rules import needs_approval
 from carme_hub.errors import Refused
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import PlacementRequest, BookingRequest, Conflict, asked, slot_taken
-from .changes import moved_placement, grows, moved_to
+from .calendar import BookingRequest, Conflict, PlacementRequest, asked, slot_taken
+from .changes import grows, moved_placement, moved_to
 from .context import Booker, BookingContext, booking_of, has_begun, share_of
 from .idempotency import run_once
 from .validation import check_account, expanded, validated
@@ -25,7 +26,7 @@ from .validation import check_account, expanded, validated
 
 @dataclass(frozen=True, slots=True)
 class PreviewedTime:
-    """One time of a booking. ``note``: what clocks do to it, as a sentence, "" where nothing."""
+    """One time of a booking. ``note``: a sentence if a clock change affects it, otherwise ""."""
 
     period: Period
     occurrence: str = ""
@@ -34,13 +35,13 @@ class PreviewedTime:
 
 @dataclass(frozen=True, slots=True)
 class BookingPreview:
-    """What would come of a booking.
+    """The result that a booking would have.
 
     Attributes:
-        conflicts: times that are not free, the first few with what could be had. refusal: why the rules do not allow
-            it, as a sentence; reason: its slug.
-        price: milli-GPU-seconds; gpus: that each time takes; both 0 where it cannot be had.
-        notes: what this Slurm cannot keep exactly.
+        conflicts: times that are not free, the first few with alternatives. refusal: why the rules do not allow it, as
+            a sentence; reason: its slug.
+        price: milli-GPU-seconds; gpus: GPUs of each time; both 0 if there are conflicts.
+        notes: what this Slurm cannot reserve exactly.
     """
 
     times: tuple[PreviewedTime, ...] = ()
@@ -54,14 +55,14 @@ class BookingPreview:
 
     @property
     def ok(self) -> bool:
-        """Return whether it could be booked now, for what can be told without writing."""
+        """Return whether it could be booked now, as far as a preview can check."""
         return bool(self.times) and not self.conflicts and not self.refusal
 
 
 def book(
     context: BookingContext, who: Booker, request: BookingRequest, recurrence: Recurrence | None, key: str, wait: bool
 ) -> tuple[Reservation, ...]:
-    """Book all times of a wish; see ``Bookings.book``."""
+    """Book all times of a request; see ``Bookings.book``."""
     expansion = expanded(request, recurrence).request
     with context.writing() as writes:
         asked_for = ("booking", [request, recurrence, wait])
@@ -74,11 +75,13 @@ def _booked(
     now = context.now()
     request = validated(who, request, now)
     if wait and len(request.times) > 1:
-        raise NotPossible("Only what comes once can wait for GPUs. Book the times one by one, or take those offered.")
+        raise NotPossible("Only a single time can wait for GPUs. Book the times one by one, or take those offered.")
     person = context.person(who, request.owner)
     rules = context.rules(person, request.account)
     context.check_rules(writes, rules, request.owner, _periods(request), "", now)
-    supply = context.calendar.supply_for(request.need, share_of(rules), profile=request.profile, account=request.account)
+    supply = context.calendar.supply_for(
+        request.need, share_of(rules), profile=request.profile, account=request.account
+    )
     allowed = context.period_filter(writes, rules, request.owner, "", now)
     placement = context.calendar.find_places(writes, supply, asked(request), allowed=allowed)
     if not placement.conflicts:
@@ -97,7 +100,7 @@ def _booked(
 def check(
     context: BookingContext, who: Booker, request: BookingRequest, recurrence: Recurrence | None, instead_of: str
 ) -> BookingPreview:
-    """Say what would come of a booking; see ``Bookings.check``."""
+    """Return the preview of a booking; see ``Bookings.check``."""
     now, checked = context.now(), BookingPreview()
     try:
         expansion = expanded(request, recurrence)
@@ -131,7 +134,9 @@ def _preview(
     supply = context.calendar.supply_for(request.need, share_of(rules), profile=profile, account=request.account)
     booking = booking_of(old) if old is not None else ""
     allowed = context.period_filter(reads, rules, request.owner, booking, now)
-    placement = context.calendar.find_places(reads, supply, wanted, {old.id} if old is not None else (), allowed=allowed)
+    placement = context.calendar.find_places(
+        reads, supply, wanted, {old.id} if old is not None else (), allowed=allowed
+    )
     checked = replace(checked, conflicts=placement.conflicts)
     asks = [each for each in _periods(request) if old is None or grows(old, each, request.need)]
     if not placement.conflicts:

@@ -1,6 +1,7 @@
-"""Maintenance takes whole nodes, also those that are booked: bookings go elsewhere where they can, and owners are told.
+"""Use cases of maintenance: it reserves whole nodes, also booked ones, whose bookings get other places if possible.
 
-What cannot be kept has a ``problem``, until the maintenance is taken back or the booking is moved.
+A booking without other places has a ``problem``, of which its owner is notified, until the maintenance is cancelled or
+the booking is moved.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import BookingRequest, NoSuchGpus, Time
+from .calendar import BookingRequest, NoSuchGpus, RequestedTime
 from .context import BadBooking, Booker, BookingContext, NotAllowed, has_begun
 from .idempotency import run_once
-from .validation import validated_period, title_of
+from .validation import title_of, validated_period
 
-#: Seconds before its start from which those whose sessions are in its way are told, and can move or stop them for it.
+#: Seconds before its start from which users with sessions on its nodes are notified, and can move or stop them for it.
 NOTICE = 7 * 86_400
 
 
@@ -27,20 +28,22 @@ def maintain(
 ) -> tuple[Reservation, tuple[Reservation, ...]]:
     """Reserve whole nodes; see ``Bookings.maintain``."""
     if not who.admin:
-        raise NotAllowed("Maintenance is for administrators.")
+        raise NotAllowed("Only administrators plan maintenance.")
     title, asked = title_of(title), sorted(set(nodes))
     with context.writing() as writes:
         said = ("maintenance", [asked, period, title])
-        it, *changed = run_once(context, writes, who, key, said, lambda: _planned(context, writes, who, asked, period, title))
+        it, *changed = run_once(
+            context, writes, who, key, said, lambda: _planned(context, writes, who, asked, period, title)
+        )
         return it, tuple(changed)
 
 
 def _planned(
     context: BookingContext, writes: ReservationWrites, who: Booker, nodes: Collection[str], period: Period, title: str
 ) -> list[Reservation]:
-    """Return it, and what it changed."""
+    """Return the maintenance, and the bookings that it changed."""
     now = context.now()
-    time, places = Time(validated_period(period, now)), _whole(context, nodes)
+    time, places = RequestedTime(validated_period(period, now)), _whole(context, nodes)
     request = BookingRequest(who.user, "", title, Need(places[0].type, 0, len(places)), (time,))
     it = context.calendar.new_reservation(request, time, places, State.CONFIRMED, actor=who.name)
     it = it.replace(kind=Kind.MAINTENANCE)
@@ -51,7 +54,7 @@ def _planned(
 def moved(
     context: BookingContext, writes: ReservationWrites, old: Reservation, new: Reservation, now: int, actor: str
 ) -> Reservation:
-    """Give maintenance another time or title."""
+    """Change the time or title of a maintenance."""
     if new.need != old.need:
         raise NotPossible("The nodes of a maintenance cannot be changed. Cancel it, and plan another one.")
     new = new.replace(version=old.version + 1, changed=context.calendar.clock(), actor=actor)
@@ -62,7 +65,7 @@ def moved(
 
 
 def clear(context: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
-    """Take back the problems that a maintenance made, which is written as cancelled, released or moved by now."""
+    """Clear the problems caused by a maintenance; it has been written as cancelled, released or moved before."""
     for each in _affected_by(writes, it):
         if each.problem.startswith(messages.MAINTENANCE):
             problem = problem_left(writes, each, each, now)
@@ -71,7 +74,7 @@ def clear(context: BookingContext, writes: ReservationWrites, it: Reservation, n
 
 
 def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, now: int) -> str:
-    """Return the problem of a booking as it is now: that of other places or of maintenance may be over."""
+    """Return the problem that a booking has after a change: one of old places or of maintenance may be gone."""
     if not old.problem.startswith(messages.MAINTENANCE):
         return old.problem if new.places == old.places else ""
     nodes = {place.node for place in new.places}
@@ -82,13 +85,14 @@ def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, no
 
 
 def _whole(context: BookingContext, nodes: Collection[str]) -> tuple[Place, ...]:
-    """Return nodes as places, or refuse those that are not known."""
+    """Return whole nodes as places; raise ``NoSuchGpus`` for unknown ones."""
     inventory = {
-        item.node: item for item in sorted(context.calendar.supply().inventory, key=lambda item: item.type, reverse=True)
+        item.node: item
+        for item in sorted(context.calendar.supply().inventory, key=lambda item: item.type, reverse=True)
     }
     wanted = sorted(set(nodes))
     if not wanted:
-        raise BadBooking("Name the nodes that are maintained.")
+        raise BadBooking("Name the nodes for the maintenance.")
     if unknown := [node for node in wanted if node not in inventory]:
         raise NoSuchGpus(
             f"{messages.listed([each[:60] for each in unknown])}: no such node has GPUs that can be booked."
@@ -100,7 +104,7 @@ def _whole(context: BookingContext, nodes: Collection[str]) -> tuple[Place, ...]
 def _displace(
     context: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str
 ) -> list[Reservation]:
-    """Find other places for what is booked there, and note the problem of what has none."""
+    """Find other places for the affected bookings; those without get a problem."""
     return [
         _save(context, writes, _relocated(context, writes, each, now, actor) or _with_problem(it, each, now), actor)
         for each in _affected_by(writes, it)
@@ -120,7 +124,7 @@ def _with_problem(it: Reservation, booking: Reservation, now: int) -> Reservatio
 def _relocated(
     context: BookingContext, writes: ReservationWrites, booking: Reservation, now: int, actor: str
 ) -> Reservation | None:
-    """Return a booking at other places; None where there are none, or running jobs would have to move."""
+    """Return a booking at other places; None if there are none, or running jobs would have to move."""
     if has_begun(booking, now):
         return None
     try:
@@ -128,12 +132,14 @@ def _relocated(
     except NoSuchGpus:
         return None
     capacity = context.calendar.capacity(writes, supply, booking.period, {booking.id})
-    places = capacity.restricted_to(supply.places_for_profile(booking.profile, booking.need)).place(booking.need, booking.period)
+    places = capacity.restricted_to(supply.places_for_profile(booking.profile, booking.need)).place(
+        booking.need, booking.period
+    )
     if places is None:
         return None
     found = booking.replace(places=places, problem="")
     dearer = context.ledger.price(found) != context.ledger.price(booking)
-    # Whole nodes may be larger there, and cost more than is left.
+    # Other whole nodes may have more GPUs, and cost more than the account has left.
     refused = dearer and context.ledger.change(writes.ledger, found, context.people(found.owner), actor)
     return None if refused else found
 

@@ -1,7 +1,7 @@
-"""Who may see what of the calendar.
+"""Use cases that read the calendar, each with what the booker may see.
 
-Titles and people are for who booked, for whom it is, for who is charged with them, and for administrators. Everybody
-else sees that GPUs are taken, and which.
+Title and people of a reservation are visible to its owner, to those for whom it is, to members of the charged account
+and to administrators. All others see which GPUs are taken.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .context import BadBooking, Booker, BookingContext, may_change, may_see, ti
 
 #: States that a calendar shows.
 SHOWN = HOLDING | {State.ENDED, State.RELEASED}
-#: Seconds that are looked at at once: a year and some.
+#: Longest period of one query in seconds: more than a year.
 MAX_PERIOD = 400 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationView:
-    """A reservation as somebody may see it.
+    """A reservation as the booker may see it.
 
     Attributes:
-        period: until it was over, where it was given back early. places: which GPUs of which nodes.
-        reservation: the whole, None where they may not see title and people.
+        period: up to its release, if it was released early. places: which GPUs of which nodes.
+        reservation: the whole reservation, None if they may not see title and people.
         mine: whether it is theirs, or for them. may_change: whether they may move or cancel it.
     """
 
@@ -47,7 +47,7 @@ class ReservationView:
 
 @dataclass(frozen=True, slots=True)
 class TypeSummary:
-    """GPUs of one type: how many there are, the most of them that one seat may have, and how many may be booked."""
+    """GPUs of one type: how many there are, how many one seat can have at most, and how many may be booked."""
 
     type: str
     total: int
@@ -57,7 +57,7 @@ class TypeSummary:
 
 @dataclass(frozen=True, slots=True)
 class NodeSummary:
-    """A node that can be booked: its GPUs by type."""
+    """A node that can be booked, with its GPUs by type."""
 
     name: str
     gpus: Mapping[str, int]
@@ -65,11 +65,11 @@ class NodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class SupplySummary:
-    """What can be booked at all.
+    """The GPUs that can be booked.
 
     Attributes:
-        by_node: whether Slurm keeps whole nodes only. note: what it cannot keep exactly, as a sentence, "" = nothing.
-        share: percent of each type that may be booked at one moment. by_license: whether Slurm keeps their number only.
+        by_node: whether Slurm reserves whole nodes only. note: what it cannot reserve exactly, as a sentence, or "".
+        share: percent of each type that may be booked at one time. by_license: whether Slurm only counts them.
     """
 
     types: tuple[TypeSummary, ...]
@@ -81,20 +81,22 @@ class SupplySummary:
 
 
 def get(context: BookingContext, who: Booker, id: str) -> Reservation:
-    """Return one whole."""
+    """Return one reservation in full; see ``Bookings.get``."""
     with context.reading() as reads:
         return context.get_visible(reads, who, id)
 
 
 def mine(context: BookingContext, who: Booker, since: float) -> tuple[Reservation, ...]:
-    """Return what is theirs, or for them. What is not certain yet is its owner's alone."""
+    """Return the booker's reservations and those for them; drafts and pending ones only of their owner."""
     with context.reading() as reads:
-        found = reads.concerning(who.user, who.accounts, who.person.groups, since)
+        found = reads.for_user(who.user, who.accounts, who.person.groups, since)
     return tuple(each for each in found if may_see(who, each))
 
 
-def between(context: BookingContext, who: Booker, period: Period, states: Collection[State]) -> tuple[ReservationView, ...]:
-    """Return views of what is booked within a period; what takes nothing from others concerns no others."""
+def between(
+    context: BookingContext, who: Booker, period: Period, states: Collection[State]
+) -> tuple[ReservationView, ...]:
+    """Return views of the reservations within a period; those that take no GPUs only if the booker may see them."""
     check_period(period)
     with context.reading() as reads:
         found = [each for each in reads.overlapping(period, states) if each.state in SHOWN or may_see(who, each)]
@@ -102,14 +104,14 @@ def between(context: BookingContext, who: Booker, period: Period, states: Collec
 
 
 def pending(context: BookingContext, who: Booker) -> tuple[Reservation, ...]:
-    """Return what waits for an approval."""
+    """Return pending reservations; see ``Bookings.pending``."""
     with context.reading() as reads:
         found = reads.in_states({State.PENDING})
     return tuple(each for each in found if who.admin or each.owner == who.user)
 
 
 def free(context: BookingContext, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
-    """Return how many GPUs are free, by type."""
+    """Return how many GPUs are free in each part of a period, by type."""
     check_period(period)
     supply = context.calendar.supply()
     with context.reading() as reads:
@@ -120,14 +122,16 @@ def free(context: BookingContext, period: Period, types: Sequence[str]) -> dict[
 
 
 def supply(context: BookingContext) -> SupplySummary:
-    """Return what can be booked at all."""
+    """Return a summary of the GPUs that can be booked."""
     known = context.calendar.supply()
     capacity, nodes = Capacity(known.inventory, ()), defaultdict[str, dict[str, int]](dict)
     for item in known.inventory:
         nodes[item.node][item.type] = item.count
     return SupplySummary(
         tuple(
-            TypeSummary(type, capacity.total(type), capacity.largest_node(type), capacity.total(type) * known.share // 100)
+            TypeSummary(
+                type, capacity.total(type), capacity.largest_node(type), capacity.total(type) * known.share // 100
+            )
             for type in capacity.types
         ),
         tuple(NodeSummary(name, nodes[name]) for name in sorted(nodes)),
@@ -139,9 +143,9 @@ def supply(context: BookingContext) -> SupplySummary:
 
 
 def check_period(period: Period) -> None:
-    """Refuse to look at more than a calendar shows."""
+    """Raise ``BadBooking`` if a period is longer than one query may cover."""
     if period.length > MAX_PERIOD:
-        raise BadBooking(f"At most {MAX_PERIOD // 86_400} days are looked at at once.")
+        raise BadBooking(f"The period may be at most {MAX_PERIOD // 86_400} days long.")
 
 
 def _view(who: Booker, reservation: Reservation, period: Period) -> ReservationView:

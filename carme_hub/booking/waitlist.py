@@ -1,7 +1,7 @@
-"""Who waits for GPUs is booked when they become free, the first who asked before the others.
+"""The waitlist: drafts are booked when GPUs become free, oldest first. The reconciler calls it in each pass.
 
-What waits holds nothing and has no places. It is booked by the rules, and for the money, of the moment at which it
-fits; until then it waits, and when its start has passed it is taken off the list.
+A draft holds no GPU time and has no places. It is booked by the rules and prices in force when it fits; if its start
+passes before that, it is cancelled.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .calendar import slot_taken
 from .context import ACTOR, BookingContext, NotAllowed, share_of
 from .validation import START_TOLERANCE
 
-#: What an owner is told whose GPUs did not become free.
+#: Reason of the cancellation of a draft whose GPUs did not become free.
 TOO_LATE = "Its GPUs did not become free before its start."
 
 
 def promote(context: BookingContext, now: float | None) -> tuple[Reservation, ...]:
-    """Book what fits and drop what waited too long; see ``Bookings.promote``."""
+    """Book drafts that fit and cancel those whose start has passed; see ``Bookings.promote``."""
     at = context.now() if now is None else int(now)
     with context.reading() as reads:
         due = [each.id for each in reads.waiting() if _too_late(each, at) or _may_fit(context, reads, each)]
@@ -33,7 +33,7 @@ def promote(context: BookingContext, now: float | None) -> tuple[Reservation, ..
                     writes.save(done)
                     found.append(done)
         except Refused:
-            continue  # it goes on waiting: somebody was faster, or a rule or the budget does not allow it now
+            continue  # it stays on the list: another booking was faster, or a rule or the budget refuses it now
     return tuple(found)
 
 
@@ -50,9 +50,9 @@ def _may_fit(context: BookingContext, reads: ReservationReads, waiting: Reservat
 
 
 def _placed(context: BookingContext, reads: ReservationReads, waiting: Reservation) -> Reservation:
-    """Return it with places, or refuse it; what else could be had is nobody's question here."""
+    """Return the draft with places; raise ``Refused`` if it has none. Alternatives are not needed here."""
     if waiting.account not in (context.accounts(waiting.owner) or ()):
-        raise NotAllowed("Its owner is not in the account any more, or nobody knows.")
+        raise NotAllowed("Its owner is not in the account any more, or the accounts are not known now.")
     rules = context.rules(context.people(waiting.owner), waiting.account)
     need, profile = waiting.need, waiting.profile
     supply = context.calendar.supply_for(need, share_of(rules), profile=profile, account=waiting.account)

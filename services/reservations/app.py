@@ -1,4 +1,4 @@
-"""The reservations service: keeps the calendar, makes Slurm keep it, and answers pages and REST."""
+"""The reservations service: it keeps the calendar, reconciles it with Slurm, and serves pages and REST."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ from carme_hub.store.threads import in_store_thread
 
 T = TypeVar("T")
 
-#: Seconds for which it is good enough who is in which group: whom a booking is for has to get in.
+#: Maximum age in seconds of group members: those for whom a booking was made must have access to it.
 _MEMBERS_MAX_AGE = 60.0
-#: Seconds that the nodes' answer may be old while nothing is booked: no promise can be broken then.
+#: Maximum age in seconds of the nodes' state while nothing is booked: there can be no violation then.
 _IDLE_NODES_AGE = 60.0
 _ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStores:
-    """Where keys of writes, notices and secrets are kept."""
+    """The store of idempotency keys, notices and feed secrets."""
 
     store: LedgerStore
     cluster: str
@@ -98,7 +98,7 @@ class ReservationsService(CarmeService):
     _reconciler: ReconcilerLoop | None = None
 
     def handlers(self) -> list[Any]:
-        """Return pages and REST."""
+        """Return the handlers of pages and REST."""
         from carme_hub.services.reservations.application.hub_access import HUB_ACCESS
         from carme_hub.services.reservations.pages.routes import PAGES
         from carme_hub.services.reservations.rest.operations import API
@@ -106,7 +106,7 @@ class ReservationsService(CarmeService):
         return [*API, *HUB_ACCESS, *PAGES]
 
     async def get_ready(self) -> None:
-        """Open the database and begin to keep what is promised."""
+        """Open the database and start the reconciler."""
         settled = CarmeSlurm(parent=self)
         commands, client = settled.commands(), settled.client()
         slurm = SlurmByHub(client, jobs_age=MAX_AGE, nodes_age=self._nodes_max_age, log=self.log)
@@ -131,11 +131,11 @@ class ReservationsService(CarmeService):
         self.reconciler.start()
 
     async def _keeps_gpus(self, commands: Commands) -> bool:
-        """Return whether Slurm reserves single GPUs; why it does not say so is for the log."""
+        """Return whether Slurm reserves single GPUs; log the reason if it does not answer."""
         try:
             return await reserves_gpus(commands)
         except SlurmUnreachable as error:
-            self.log.warning("Slurm does not say which release it is (CarmeReservations.keep): %s", error)
+            self.log.warning("Slurm's release could not be read (CarmeReservations.keep): %s", error)
             raise CarmeError("It is not known yet what Slurm can reserve.") from error
 
     def compose(
@@ -153,7 +153,7 @@ class ReservationsService(CarmeService):
         default_partition: Callable[[], Awaitable[str]] | None = None,
         nodes_age: Callable[[], float] = float,
     ) -> None:
-        """Put the parts together; nothing runs yet. ``slurm`` knows nodes and jobs, by default ``client`` does."""
+        """Create the parts; nothing runs yet. ``slurm`` returns nodes and jobs; the default is ``client``."""
         self.settings, quotas = settings, CarmeQuotas(parent=self)
         self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
         self.policy, self.prices = PolicyInForce(quotas), PriceList(quotas)
@@ -233,10 +233,10 @@ class ReservationsService(CarmeService):
         )
 
     async def _prepare_pass(self) -> None:
-        """Find out what a pass needs to know.
+        """Refresh what a pass needs.
 
         Raises:
-            CarmeError: nobody knows yet who is in which group; whoever is would be shut out of their class.
+            CarmeError: group members are not known yet; a pass would close reservations to them.
         """
         who, self._members_max_age = self._members_max_age, _MEMBERS_MAX_AGE
         await self.hub_users.refresh(who)
@@ -251,7 +251,7 @@ class ReservationsService(CarmeService):
             await self.licenses.look(self.slurm_view.nodes)
 
     def _booked_stems(self, reads: ReservationReads) -> tuple[Collection[str], bool]:
-        """Return what the names of bookings in Slurm begin with, and whether anything is promised or waited for."""
+        """Return the stems of bookings' names in Slurm, and whether there are bookings or drafts on the waitlist."""
         booked = bool(reads.in_states(PROMISED) or reads.waiting())
         return reads.stems(self.clock() - LOOKBACK), booked
 
@@ -259,19 +259,19 @@ class ReservationsService(CarmeService):
         return MAX_AGE if self._booked else _IDLE_NODES_AGE
 
     async def _finish_pass(self, done: Pass, seconds: float) -> None:
-        """Settle what is over, and tell people what a pass means for them; what fails is done after the next one."""
+        """Settle bookings that are over, and send notices; if that fails, it is repeated after the next pass."""
         self.health.note(done, seconds)
         try:
             if self.reservation_ledger is not None:
                 await self.reservation_ledger.settle_due(self.calendar.store, self._usage, self.clock())
             await self.notices.check_changes()
         except CarmeError as error:
-            self.log.warning("Not settled or told yet, it is tried again: %s", error)
+            self.log.warning("Settlement or notices failed; they are tried again: %s", error)
 
     async def ensure_access(self, user: str, id: str) -> bool:
-        """Return whether Slurm lets a user into a booking by now; where it would not, everything is looked at again.
+        """Return whether a user has access to a booking in Slurm; if not, make a pass and check again.
 
-        They may have come into the class, or the booking into the calendar, since the last pass.
+        The user may have joined the group, or the booking may have been made, since the last pass.
         """
         if not self.reconciler.has_access(id, user):
             self._members_max_age = 0.0
@@ -283,13 +283,13 @@ class ReservationsService(CarmeService):
             return question(reads)
 
     async def finish(self) -> None:
-        """End the loop; what was promised stays in Slurm."""
+        """Stop the reconciler; reservations stay in Slurm."""
         if self._reconciler is not None:
             await self._reconciler.stop()
         if self._engine is not None:
             self._engine.dispose()
 
-    # -- what pages and REST ask --------------------------------------------------------------------------------------
+    # -- for pages and REST -------------------------------------------------------------------------------------------
 
     @property
     def charged(self) -> bool:
@@ -298,32 +298,32 @@ class ReservationsService(CarmeService):
 
     @property
     def silent(self) -> str:
-        """Why Slurm is not known now, "" while it is; the words are Slurm's own, and not for everybody."""
+        """Why Slurm's state is unknown now, "" if it is known; it contains Slurm's own message, for administrators."""
         return self.slurm_view.silent
 
     def rules(self, person: Person, account: str) -> Rules:
-        """Return what the policy lets somebody book with an account now."""
+        """Return the policy's rules on booking for a person and an account now."""
         return rules_for(self.policy(), person, account, self.clock(), self.settings.usual())
 
     async def accounts(self, visitor: Visitor) -> tuple[str, ...]:
-        """Return the accounts that a visitor may charge, the default one first; a service may charge none."""
+        """Return the accounts that a visitor may charge, the default one first; none for a service."""
         return await accounts_of(self.associations, visitor)
 
     async def balances(self, accounts: Collection[str]) -> Mapping[str, Balance]:
-        """Return what accounts have left of what they were granted."""
+        """Return the balances of accounts."""
         return await self.ledger.balances(accounts)
 
     def profiles(self) -> list[dict[str, str]]:
-        """Return the profiles with which seats can start, where the site lists them in its settings."""
+        """Return the profiles with which seats can start, if the site lists them in its settings."""
         found = (self.slurm_view.offer.profiles or {}).values()
         return [{"slug": each.slug, "name": each.display_name} for each in found if each.gpus is not None]
 
     def _profiles(self) -> Mapping[str, Profile] | None:
-        """Return the profiles of the site by slug, None where they are made for each user or named otherwise."""
+        """Return the profiles of the site by slug, None if the settings do not list them for all users."""
         said = self.config.SlurmContainerSpawner.get("profile_list", [])
         try:
             found = parse_profiles(said) if isinstance(said, list) else ()
-        except ConfigError:  # the hub says so
+        except ConfigError:  # the hub reports it
             found = ()
         return {each.slug: each for each in found} or None
 
@@ -332,7 +332,7 @@ class ReservationsService(CarmeService):
         return self.hub_users.members(Who.GROUP, group)
 
     def people(self, one: Reservation) -> set[str]:
-        """Return for whom a booking is, besides its owner."""
+        """Return the users of a booking besides its owner."""
         found = set(one.users)
         if one.group:
             found |= set(self.members(one.group))

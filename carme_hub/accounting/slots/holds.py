@@ -159,7 +159,7 @@ def change(context: LedgerContext, writes: LedgerWrites, slot: Slot, person: Per
     usual = _current_factor(context)
     parts = slot.parts(lambda type: known[type] if type in known else usual(type))
     whole = rate_of(parts) * (slot.end - slot.start)
-    wanted = max(0, held.amount + whole - held.whole)  # what sessions took over or returned stays as it is
+    wanted = max(0, held.amount + whole - held.total_price)  # what sessions took over or returned stays as it is
     ask = _ask(slot, parts)
     if ({*parts}, slot.start, slot.end) == ({*held.parts}, before.start, before.end):
         return Decision(largest=ask)
@@ -190,10 +190,10 @@ def _changed(
         amount = price(gpus, slot.end - start, factor)
         amount -= rate_of([before[type]]) * length if type in before else 0
         if amount or before.get(type) != others.get(type):
-            entry = held.more(amount, now, reason, session=ALSO, actor=actor)
+            entry = held.change(amount, now, reason, session=ALSO, actor=actor)
             found.append(entry.replace(start=start, end=slot.end, gpus=(gpus,), factor=factor))
             held, more = held.after(found[-1]), more - amount
-    last = held.more(more, now, reason, actor=actor)
+    last = held.change(more, now, reason, actor=actor)
     return [*found, last.replace(start=slot.start, end=slot.end, gpus=(own,), factor=own_factor)]
 
 
@@ -207,7 +207,7 @@ def _current_factor(context: LedgerContext) -> Callable[[str], int]:
     return lambda type: context.factor(type, "", "")
 
 
-def give_back(context: LedgerContext, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
+def release_hold(context: LedgerContext, writes: LedgerWrites, slot: Slot, reason: str, actor: str) -> bool:
     """Release the hold of a slot that will not take place; return whether it had one."""
     held = open_slots(writes, [slot.id]).get(slot.id)
     if held is None:
@@ -260,7 +260,7 @@ class _SlotCheck:
 
 def take_over(held: OpenSlot, session: str, amount: int, now: float) -> Entry:
     """Return the entry by which a session takes over ``amount`` of what a slot holds."""
-    return held.more(-amount, now, f"taken over by session {session}", session=session)
+    return held.change(-amount, now, f"taken over by session {session}", session=session)
 
 
 def slot_of_session(reads: LedgerReads, session: str) -> OpenSlot | None:
@@ -276,12 +276,12 @@ def return_unused(context: LedgerContext, writes: LedgerWrites, sessions: Collec
             used = -sum(entry.amount for entry in writes.of_session(session) if entry.kind is Kind.CHARGE)
             account = held.entry.account
             expire_due(context, writes, now, account)
-            back = held.back(session, used)
+            back = held.returned_amount(session, used)
             if lost := live_credits(writes, account, now, held.entry.end):
                 # A credit that expires before the slot's end paid for it, and others may have taken what lasts longer.
                 back = min(back, writes.balance(account).left - lost)
             if back > 0:
-                entry = held.more(back, now, f"session {session} did not use it", session=session)
+                entry = held.change(back, now, f"session {session} did not use it", session=session)
                 held = held.after(entry)
                 writes.append([entry])
 
@@ -323,13 +323,13 @@ def lower_hold(
             held = held.after(written[-1])
     if booked:
         # The GPU type of the jobs without a session is not known.
-        needed = held.whole - sum(held.taken.values()) - unmanaged * min(factor for _, factor in held.parts)
+        needed = held.total_price - sum(held.taken.values()) - unmanaged * min(factor for _, factor in held.parts)
     else:
         theirs = (held.within(hold.entry.gpus[0], hold.entry.factor, now, hold.end) for hold in mine.values())
         needed = held.left(now) - sum(theirs)
     spare = held.amount - max(0, needed)
-    if held.amount and spare >= max(MIN_SECONDS * held.rate, held.whole // MAX_PARTS):
-        written.append(held.more(-spare, now, f"not needed any more for the booking “{slot.title}”"))
+    if held.amount and spare >= max(MIN_SECONDS * held.rate, held.total_price // MAX_PARTS):
+        written.append(held.change(-spare, now, f"not needed any more for the booking “{slot.title}”"))
         held = held.after(written[-1])
     writes.append(written)
     return held.amount

@@ -41,7 +41,7 @@ def return_unusable(writes: LedgerWrites, slot: Slot, now: float, gpu_seconds: i
     before, count = held.taken.get(UNUSABLE, 0), held.count
     amount = min(gpu_seconds * held.rate // count + max(0, least * held.rate // count - before), held.amount)
     if amount:
-        writes.append([held.more(-amount, now, f"nobody could use the booking “{slot.title}”", session=UNUSABLE)])
+        writes.append([held.change(-amount, now, f"nobody could use the booking “{slot.title}”", session=UNUSABLE)])
     return before + amount
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the calendar for Prometheus, read anew at each scrape."""
+"""Metrics of the calendar for Prometheus, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from carme_hub.domain.calendar.reservations import HOLDING, State
 from carme_hub.store.threads import in_store_thread
 
-#: States that are counted; what is over grows for ever, and says nothing.
+#: States that are counted; the number of ended bookings only grows.
 _COUNTED = HOLDING | {State.DRAFT}
 
 
 async def text(service: Any) -> str:
-    """Return what Prometheus takes."""
+    """Return the metrics in Prometheus' text format."""
     calendar, health = service.calendar, service.health
 
     def counted() -> tuple[dict[State, int], int, int]:

@@ -1,8 +1,7 @@
-"""What people should be told of bookings, and when: what was decided, what begins, what is over, what cannot be kept.
+"""Notices about bookings: decisions, changes, reminders, problems and maintenance.
 
-A round follows each pass of the keeper. It looks at what was changed since the last one and at what begins soon, so
-what it costs grows with what happens. Whatever is said is written down before it is sent, so a restart says nothing
-twice.
+``check_changes`` runs after each pass of the reconciler. It reads what was changed since its last run and what begins
+soon, so its cost grows with the number of changes. A notice is stored before it is sent, so a restart sends none twice.
 """
 
 from __future__ import annotations
@@ -20,32 +19,33 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.notifications import HUB, Notifier
 from carme_hub.services.reservations.application.last_notified import LastNotified
-from carme_hub.store.ledger.idempotency import SentNotice, digest, were_told
+from carme_hub.store.ledger.idempotency import SentNotice, already_notified, digest
 from carme_hub.store.reservations import ReservationReads
 from carme_hub.store.threads import in_store_thread
 
-#: Seconds after which what was decided is no news.
+#: Seconds after which a change is not notified any more.
 NEWS_PERIOD = 86_400
-#: Seconds that two rounds look at both: what was written while one of them began is not missed.
+#: Seconds by which two runs overlap, so that a change written during the start of one is not missed.
 OVERLAP = 60
 _WEEK = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class PendingNotice:
-    """A sentence for somebody. ``after``: what they or others have to have been told before, "" = nothing."""
+    """A notice for a user. ``after``: a notice that must have been sent before, "" = none."""
 
     due: DueNotice
     after: str = ""
 
 
 class Notices(Notifier):
-    """Finds what people should be told of the calendar, and tells it.
+    """Finds and sends the notices about the calendar.
 
     Args:
-        calendar: opens one moment of the calendar. people: who a booking is for, besides its owner.
-        administrators: who decides on what waits. remind: seconds before its start, 0 = never.
-        refunds: whether GPU time is refunded to who stops a session for maintenance.
+        read: runs a query in a consistent read of the calendar. people: returns a booking's users besides its owner.
+        administrators: returns the users who decide on pending bookings. remind: seconds before a booking's start at
+            which its users are reminded, 0 = never. refunds: returns whether GPU time is refunded to users who stop a
+            session for maintenance.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Notices(Notifier):
         return reported
 
     async def open_for(self, user: str) -> list[dict[str, str]]:
-        """Return what a page shows: what there is to say to a user now that is more than a confirmation."""
+        """Return the notices that a page shows a user: warnings, without confirmations."""
         now = self._store.clock()
         known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - _WEEK))
         news = [each for each in known if each.changed >= now - _WEEK or each.problem]
@@ -96,10 +96,10 @@ class Notices(Notifier):
             if each.notice.user == user and each.notice.level in ("warning", "danger")
         ]
 
-    # -- what there is to say -----------------------------------------------------------------------------------------
+    # -- the notices --------------------------------------------------------------------------------------------------
 
     def state_notices(self, news: Sequence[Reservation], now: float) -> Iterator[PendingNotice]:
-        """Yield what is to be said of what was changed."""
+        """Yield the notices about the states and problems of changed reservations."""
         for booking, whole in _by_booking(news).items():
             for state in State:
                 there = sorted((each for each in whole if each.state is state), key=lambda each: each.period)
@@ -111,7 +111,7 @@ class Notices(Notifier):
                     yield _notice(about, each, each.owner, "danger", messages.problem(each, now), now)
 
     def _state_notices(self, booking: str, there: Sequence[Reservation], now: float) -> Iterator[PendingNotice]:
-        """Yield what is to be said of those times of one booking that are in the same state."""
+        """Yield the notices about those times of one booking that are in the same state."""
         one = there[0]
         others = sorted(set(self._people(one)) - {one.owner})
         changed = int(max(each.changed for each in there))
@@ -140,12 +140,12 @@ class Notices(Notifier):
     def change_notices(
         self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float
     ) -> Iterator[PendingNotice]:
-        """Yield what somebody else than its owner made of a booking since the last round: another time, other nodes.
+        """Yield the notices about changes by others than the owner since the last run: another time, other nodes.
 
-        Whom it is for is told of another time whoever made it.
+        A booking's other users are notified of another time, whoever changed it.
 
         Args:
-            before: as they were when people were last told, by id.
+            before: bookings at the last notification, by id.
         """
         for each in known:
             if each.kind is not Kind.BOOKING or each.state not in HOLDING:
@@ -155,7 +155,7 @@ class Notices(Notifier):
                 continue
             about, by_other = f"booking/{each.id}/version/{each.version}", each.actor != each.owner
             if old.state is State.PENDING and each.state is State.CONFIRMED and by_other:
-                # Of the first approval it is said that it is confirmed; this is one of a change.
+                # The first approval has the notice of a confirmation; this is the approval of a change.
                 again = f"booking/{each.series or each.id}"
                 text, changed = messages.confirmed([each], now), int(each.changed)
                 yield _notice(f"{again}/again/{changed}", each, each.owner, "success", text, now, f"{again}/confirmed")
@@ -169,7 +169,7 @@ class Notices(Notifier):
                 yield _notice(about, each, each.owner, "warning", messages.other_nodes(each, old, now), now)
 
     def reminder_notices(self, known: Iterable[Reservation], now: float) -> Iterator[PendingNotice]:
-        """Yield what begins soon."""
+        """Yield the reminders of bookings that begin soon."""
         for each in known:
             if each.kind is not Kind.BOOKING or each.state is not State.CONFIRMED or each.problem:
                 continue
@@ -179,7 +179,7 @@ class Notices(Notifier):
                     yield _notice(about, each, user, "info", messages.soon(each, now), now)
 
     def maintenance_notices(self, known: Iterable[Reservation], now: float) -> Iterator[PendingNotice]:
-        """Yield whose sessions would be in the way of maintenance."""
+        """Yield the notices for users whose sessions are affected by maintenance."""
         jobs, refunds = self._jobs(), self._refunds()
         for each in known:
             if jobs is None or each.kind is not Kind.MAINTENANCE or each.state not in PROMISED:
@@ -192,12 +192,12 @@ class Notices(Notifier):
                     yield PendingNotice(DueNotice(reported, link=f"{HUB}home", link_words="Move it or stop it"))
 
     async def _after_earlier(self, found: Sequence[PendingNotice]) -> list[DueNotice]:
-        """Leave out what follows on something that was not said before this round."""
+        """Leave out notices whose required earlier notice was not sent before this run."""
         wanted = {each.after for each in found if each.after}
 
         def ask() -> set[str]:
             with self._store.store.reading(self._store.cluster) as reads:
-                return were_told(reads, wanted)
+                return already_notified(reads, wanted)
 
         said = await in_store_thread(ask) if wanted else set()
         return [each.due for each in found if not each.after or each.after in said]
@@ -212,7 +212,7 @@ def _by_booking(found: Iterable[Reservation]) -> Mapping[str, list[Reservation]]
 
 
 def _nodes(one: Reservation) -> list[str]:
-    return [place.node for place in one.places if not one.license]  # which they are matters to nobody then
+    return [place.node for place in one.places if not one.license]  # with licenses the nodes do not matter
 
 
 def _notice(
@@ -227,4 +227,6 @@ def _notice(
 ) -> PendingNotice:
     where, words = link
     reported = SentNotice(about, user, level, text, now)
-    return PendingNotice(DueNotice(reported, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)
+    return PendingNotice(
+        DueNotice(reported, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after
+    )

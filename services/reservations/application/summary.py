@@ -1,4 +1,4 @@
-"""What the next hours look like, in sentences: for who cannot see a calendar, and for a glance on a phone."""
+"""Summary of the next hours in sentences, for people who cannot see the calendar, and for phones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, by_type
 from carme_hub.services.reservations.application.wording import counted, counted_all
 
-#: The most bookings that are told one by one.
+#: Bookings that are listed one by one at most.
 MAX_SENTENCES = 20
 
 Band = Sequence[tuple[Period, int]]
@@ -19,10 +19,10 @@ Band = Sequence[tuple[Period, int]]
 def sentences(
     views: Sequence[ReservationView], free: Mapping[str, Band], totals: Mapping[str, int], now: float, zone: str
 ) -> list[str]:
-    """Return what is free now and how that changes, then what the visitor has, then how much others have.
+    """Return free GPUs and how they change, then the visitor's bookings, then the number of others' bookings.
 
     Args:
-        views: what is booked in that time. free, totals: GPUs by type.
+        views: the reservations of that time. free, totals: GPUs by type.
     """
     found = [_free(type, band, totals.get(type, 0), now, zone) for type, band in sorted(free.items()) if band]
     mine = [each for each in views if each.mine and each.reservation is not None]

@@ -1,6 +1,6 @@
-"""The form of a booking, for who cannot drag: fields, a look at all that would be booked, and the booking itself.
+"""The booking form, for people who cannot drag in the calendar: fields, a preview, and the booking itself.
 
-It works without JavaScript. Each step is a POST of the same fields: look, take an alternative, change, book, wait.
+It works without JavaScript. Each step is a POST of the same fields: preview, take an alternative, change, book, wait.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from carme_hub.services.reservations.application import wording as view
 from carme_hub.services.reservations.pages.base import Choices, ReservationPage
 from carme_hub.services.reservations.pages.form import Form, alternatives
 
-#: Times of one booking that are listed; the rest is counted, unless something is to be said of it.
+#: Times of one booking that are listed; the rest is only counted, except times with a note or conflict.
 MAX_LISTED = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One time of what is to be booked: ``note`` is what clocks do to it."""
+    """One time of the preview. ``note``: the effect of a clock change."""
 
     when: str
     note: str
@@ -32,12 +32,12 @@ class Row:
 
 
 class BookHandler(ReservationPage):
-    """Fields, what would come of them, and the booking."""
+    """The form, its preview, and the booking."""
 
     tab = "book"
 
     async def get(self) -> None:
-        """Show the fields, filled in as the address says."""
+        """Show the form, filled in from the query."""
         choices = await self.choices()
         usual = await self.default_type(choices.types)
         form = Form.empty(self.now, self.zone, type=usual, account=_first_account(choices))
@@ -125,7 +125,7 @@ class BookHandler(ReservationPage):
 
 
 def page_data(choices: Choices) -> dict[str, object]:
-    """Return what the pages' scripts know without asking."""
+    """Return the data embedded for the pages' scripts."""
     return {"left": {each.name: each.left for each in choices.accounts}}
 
 

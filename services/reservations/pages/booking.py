@@ -1,4 +1,4 @@
-"""One booking: what it is, how it is used, what happened, and its owner's buttons."""
+"""Pages of one booking: its details, how to use it, its history, and the forms to move, cancel and release it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from carme_hub.errors import Refused
 from carme_hub.services.pages import BadForm
 from carme_hub.services.reservations.application import wording as view
 from carme_hub.services.reservations.pages.base import ReservationPage
-from carme_hub.services.reservations.pages.form import Form, Alternative, alternatives
+from carme_hub.services.reservations.pages.form import Alternative, Form, alternatives
 from carme_hub.services.reservations.pages.mine import PAST_DAYS
 from carme_hub.services.reservations.rest.models import ID
 from carme_hub.services.reservations.rest.representation import may
 
 _UUID = ID.strip("^$")
-#: What is moved, cancelled or given back of one that comes again.
+#: Scopes of a change of a recurring booking, with their labels.
 SCOPES: tuple[tuple[SeriesScope, str], ...] = (
     ("one", "only this one"),
     ("later", "this and all later ones"),
@@ -35,7 +35,7 @@ class BookingPage(ReservationPage):
     tab = "mine"
 
     async def one(self, id: str) -> Reservation:
-        """Return the booking; whose it is not to see is told that there is none."""
+        """Return the booking; raise 404 if there is none, or the visitor may not see it."""
         try:
             return await self.service.bookings.get(self.reader, id)
         except Unknown as unknown:
@@ -50,7 +50,7 @@ class BookingPage(ReservationPage):
         alternatives_found: Sequence[Alternative] = (),
         form: Form | None = None,
     ) -> None:
-        """Show it, with what became of a form."""
+        """Show the booking, with the result of a form."""
         zone, now = self.zone, self.now
         if one.owner != self.visitor.name and not one.concerns(
             self.visitor.name, self.booker.accounts, self.booker.person.groups
@@ -77,29 +77,29 @@ class BookingPage(ReservationPage):
 
     @property
     def which(self) -> SeriesScope:
-        """What of a series the form is about."""
+        """The scope that the form selects."""
         said = self.get_body_argument("series", "one")
         for scope, _ in SCOPES:
             if scope == said:
                 return scope
-        raise BadForm("Choose which of its times that is about.")
+        raise BadForm("Choose which of its times you mean.")
 
 
 class BookingHandler(BookingPage):
-    """What somebody may see of a booking."""
+    """The page of a booking."""
 
     async def get(self, id: str) -> None:
-        """Show it, with its other times where it comes again."""
+        """Show it, with its other times if it is recurring."""
         one = await self.one(id)
         known = await self.service.bookings.mine(self.booker, self.now - PAST_DAYS * 86_400) if one.series else ()
         self.show_one(one, times=[each for each in known if each.series == one.series and each.id != id])
 
 
 class MoveHandler(BookingPage):
-    """Moving one booking, with a look before it."""
+    """The move of a booking, with a preview."""
 
     async def post(self, id: str) -> None:
-        """Say what would come of it and ask once more; then move it."""
+        """Show the preview and ask for a confirmation; then move it."""
         one = await self.one(id)
         form = Form.read(self.get_body_argument, self.get_body_arguments)
         alternatives_found: list[Alternative] = []
@@ -109,20 +109,20 @@ class MoveHandler(BookingPage):
             version = int(self.text("version", "The version", max_length=9))
             period = keep_seconds(one.period, form.once())
             if period == one.period:
-                raise BadForm("That is when it is already. Give another start or end.")
+                raise BadForm("It has this time already. Give another start or end.")
             checked: BookingPreview = await self.service.bookings.check(
                 self.booker, request_of(one, period), instead_of=id
             )
             alternatives_found = alternatives(form, checked.conflicts, self._say)[:3] if checked.conflicts else []
             alternatives_found = [each for each in alternatives_found if each.take.startswith("time:")]
             if not checked.ok:
-                raise BadForm(checked.refusal or "These GPUs are not free then. It stays as it was.")
+                raise BadForm(checked.refusal or "These GPUs are not free then. The booking was not changed.")
             if not self.confirmed:
                 self._confirm(one, form, period, checked)
                 return
             await self.service.bookings.move(self.booker, id, version, period=period, series=self.which)
         except ValueError as error:
-            raise BadForm("This form is broken. Open the page again.") from error
+            raise BadForm("This form is not valid. Open the page again.") from error
         except Refused as refused:
             self.set_status(409)
             self.show_one(one, problem=refused.message, alternatives_found=alternatives_found, form=form)
@@ -151,17 +151,17 @@ class MoveHandler(BookingPage):
 
 
 class CancelHandler(BookingPage):
-    """Taking a booking back before it starts."""
+    """The cancellation of a booking."""
 
     async def post(self, id: str) -> None:
-        """Ask once more, then cancel it."""
+        """Ask for a confirmation, then cancel it."""
         one, which = await self.one(id), self.which
         reason = self.text("reason", "The reason", required=False)
         if not self.confirmed:
             points = [f"{view.need(one.need).capitalize()}, {view.span(one.period, self.zone, self.now)}."]
             if one.series:
                 points.append(f"This cancels {dict(SCOPES)[which]}.")
-            points.append("Its GPUs become free for others. GPU time that is held for it comes back.")
+            points.append("Its GPUs become free for others. The GPU time that it holds is given back.")
             self.confirm(f"Cancel “{one.title}”?", points, "Cancel it", back=f"bookings/{id}", danger=True)
             return
         found = await self.service.bookings.cancel(self.booker, id, reason=reason, series=which)
@@ -171,16 +171,16 @@ class CancelHandler(BookingPage):
 
 
 class ReleaseHandler(BookingPage):
-    """Giving back what is left of a booking that has begun."""
+    """The release of an active booking."""
 
     async def post(self, id: str) -> None:
-        """Ask once more, then give it back."""
+        """Ask for a confirmation, then release it."""
         one = await self.one(id)
         if not self.confirmed:
             points = [
-                f"It would be yours until {view.clock(one.period.end, self.zone, self.now)}.",
-                "Its GPUs become free for others now. GPU time that is held for the rest comes back.",
-                "Sessions in it go on as long as Slurm lets them; stop them on the hub’s home page if they are done.",
+                f"It is yours until {view.clock(one.period.end, self.zone, self.now)}.",
+                "Its GPUs become free for others now. The GPU time that the rest holds is given back.",
+                "Sessions in it continue as long as Slurm lets them; stop them on the hub’s home page when done.",
             ]
             self.confirm(f"Give back “{one.title}”?", points, "Give it back", back=f"bookings/{id}", danger=True)
             return
@@ -193,16 +193,16 @@ _WHEN = ("start_date", "start_time", "end_date", "end_time", "zone")
 
 
 def keep_seconds(old: Period, new: Period) -> Period:
-    """Return a new period whose edges are the old ones to the second where the same minute was typed.
+    """Return the new period with the seconds of the old one if the minute is the same.
 
-    What was booked for now begins at some second of a minute, and the fields of a form have none.
+    A booking for now begins at some second of a minute, and the fields of a form have no seconds.
     """
     edges = ((old.start, new.start), (old.end, new.end))
     return Period(*(was if was // 60 == typed // 60 else typed for was, typed in edges))
 
 
 def request_of(one: Reservation, period: Period) -> BookingRequest:
-    """Return the wish to have a booking at another time."""
+    """Return the request for a booking at another time."""
     return BookingRequest(
         owner=one.owner,
         account=one.account,
@@ -218,7 +218,7 @@ def request_of(one: Reservation, period: Period) -> BookingRequest:
 
 
 def commands(one: Reservation) -> list[str]:
-    """Return how a batch job asks for it; nothing where Slurm is not to have it."""
+    """Return sbatch's options to use it; none if Slurm has no reservation for it."""
     if one.state not in PROMISED or one.kind is not Kind.BOOKING:
         return []
     gpus = f"--gres=gpu:{one.need.type}:{one.need.gpus}" if one.need.gpus else "--exclusive"

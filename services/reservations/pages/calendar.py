@@ -1,4 +1,4 @@
-"""The calendar: what the next hours look like in words, the calendar itself, and free GPUs as a table."""
+"""The calendar's page: the next hours in sentences, the calendar itself, and free GPUs as a table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from carme_hub.services.reservations.pages.book import page_data
 from carme_hub.services.reservations.pages.form import Form
 
 _DAY = 86_400
-#: Days of the table of what is free.
+#: Days of the table of free GPUs.
 DAYS = 7
 LEGEND = (
     ("mine", "My bookings"),
     ("class", "◆ For me: my classes and groups"),
     ("others", "Booked by others"),
     ("maintenance", "Maintenance"),
-    ("pending", "Waits, for approval or for GPUs"),
-    ("problem", "Cannot be kept as promised"),
+    ("pending", "Waits for approval or for GPUs"),
+    ("problem", "Cannot be kept as booked"),
     ("some", "Some GPUs are free"),
     ("none", "None is free"),
 )
@@ -35,7 +35,7 @@ class CalendarHandler(ReservationPage):
     """The first page."""
 
     async def get(self) -> None:
-        """Show it; what is in the calendar itself its script asks REST for."""
+        """Show it; its script reads the bookings by REST."""
         bookings, now, zone = self.service.bookings, self.now, self.zone
         facts = await self.facts()
         choices = await self.choices(facts)
@@ -84,7 +84,7 @@ def _range(levels: Sequence[int]) -> str:
 
 
 def _within(band: Band, there: Period) -> list[tuple[Period, int]]:
-    """Return a part of a band."""
+    """Return the part of a band within a period."""
     return [
         (Period(max(period.start, there.start), min(period.end, there.end)), level)
         for period, level in band
@@ -93,10 +93,10 @@ def _within(band: Band, there: Period) -> list[tuple[Period, int]]:
 
 
 class ZoneHandler(ReservationPage):
-    """The zone in which times are shown."""
+    """The choice of the zone in which times are shown."""
 
     async def post(self) -> None:
-        """Keep it in a cookie, which the pages' script writes otherwise."""
+        """Store it in the cookie, which the pages' script also writes."""
         zone = checked_zone(self.text("zone", "The time zone", max_length=64))
         self.set_cookie(ZONE, quote(zone, safe=""), path=self.service.prefix, expires_days=365, samesite="Lax")
         self.done(f"Times are in {zone} now.", self._back())

@@ -1,4 +1,4 @@
-"""REST below ``api/v1/``: one table of operations, from which addresses and the OpenAPI document are made."""
+"""REST below ``api/v1/``: one table of operations, from which URL handlers and the OpenAPI document are made."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from carme_hub.services.reservations.rest.base import Call, RestHandler
 from carme_hub.services.reservations.scopes import ADMIN, READ, READ_ALL, WRITE
 from carme_hub.services.rest import ROOT, Route, url_handlers
 
-#: Of the interface: the first number changes when something is taken away.
+#: Version of the interface: the first number changes with an incompatible change.
 VERSION = "1.0"
 _ID = {"id": {"type": "string", "pattern": models.ID}}
 _SECRET = {"secret": {"type": "string", "pattern": feed.PATTERN}}
 _ICS = ical.MEDIA
-#: Whoever sees more sees this too: a token may have the wider scope alone.
+#: A wider scope includes reading: a token may have only the wider one.
 _READ = (READ, READ_ALL, WRITE, ADMIN)
-#: Writing needs more than a token that was given to somebody for reading.
+#: A token for reading is not enough for writing.
 _WRITE = (WRITE, ADMIN)
 
 
@@ -52,7 +52,7 @@ def _change(method: str, path: str, summary: str, takes: Any, scopes: tuple[str,
 
 
 m, q = models, queries
-_ASKED = Operation("POST", ROOT + "check", "What would become of it; nothing is written", _READ, m.CheckOut, m.CheckIn)
+_CHECK = Operation("POST", ROOT + "check", "Preview a booking; nothing is written", _READ, m.CheckOut, m.CheckIn)
 ROUTES: tuple[Route, ...] = (
     Route(
         _get("bookings", "Bookings by their start", _READ, m.BookingsOut, query=q.BookingsQuery, errors=(409,)),
@@ -62,8 +62,8 @@ ROUTES: tuple[Route, ...] = (
         _write("POST", "bookings", "Book GPUs", _WRITE, m.BookingsOut, m.BookIn, error_bodies={409: m.TakenOut}),
         write.book,
     ),
-    Route(replace(_ASKED, errors=(404,)), write.check),
-    # Before the one without an ending, which would take it for an id.
+    Route(replace(_CHECK, errors=(404,)), write.check),
+    # Before the path without the suffix, which would match it as an id.
     Route(
         _get(
             "bookings/{id}.ics", "One booking as iCalendar", _READ, media_type=_ICS, path_parameters=_ID, errors=(404,)
@@ -72,8 +72,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(_get("bookings/{id}", "One booking", _READ, m.BookingOut, path_parameters=_ID, errors=(404,)), read.booking),
     Route(_change("PATCH", "bookings/{id}", "Move or change a booking", m.MoveIn), write.move),
-    Route(_change("POST", "bookings/{id}/cancel", "Take a booking back", m.CancelIn), write.cancel),
-    Route(_change("POST", "bookings/{id}/release", "Give back what is left", m.ReleaseIn), write.release),
+    Route(_change("POST", "bookings/{id}/cancel", "Cancel a booking", m.CancelIn), write.cancel),
+    Route(_change("POST", "bookings/{id}/release", "Give back an active booking", m.ReleaseIn), write.release),
     Route(
         _change("POST", "bookings/{id}/decision", "Approve or deny a booking", m.DecisionIn, (ADMIN,)),
         write.decide,
@@ -86,7 +86,7 @@ ROUTES: tuple[Route, ...] = (
         _get("free", "Free GPUs over time", _READ, m.FreeOut, query=q.FreeQuery, errors=(409,)),
         read.free,
     ),
-    Route(_get("supply", "What can be booked at all", _READ, m.SupplyOut), read.supply),
+    Route(_get("supply", "The GPUs that can be booked", _READ, m.SupplyOut), read.supply),
     Route(
         _get("words", "The next 24 hours in sentences", _READ, m.WordsOut, query=q.WordsQuery, errors=(409,)),
         read.sentences,

@@ -1,4 +1,4 @@
-"""From what somebody sends to what the desk is asked: moments, times that come again, wishes."""
+"""Conversion of REST requests to the use cases' arguments: times, recurrences and booking requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BACKWARDS = "It ends before it starts. Give a later end."
 
 
 def request_of(asked: AskIn, owner: str, account: str) -> tuple[BookingRequest, Recurrence | None]:
-    """Return what is wished for, and when it comes again or is said on the wall.
+    """Return the booking request, and its recurrence if it has a rule or times on the wall clock.
 
     Raises:
-        Unprocessable: the times make none; the message says what to write.
+        Unprocessable: the times are not valid; the message says what to write.
     """
     zone_of(asked.zone)
     times, recurrence = [], None
@@ -45,10 +45,10 @@ def request_of(asked: AskIn, owner: str, account: str) -> tuple[BookingRequest, 
 
 
 def period_of(start: int | str, end: int | str, zone: str) -> Period:
-    """Return a period of UTC moments, or of times on the wall of a zone.
+    """Return the period between two UTC times, or two times on the wall clock of a zone.
 
     Raises:
-        Unprocessable: it ends before it starts, or the zone or a day is not there.
+        Unprocessable: it ends before it starts, or the zone or a day does not exist.
     """
     if isinstance(start, int) and isinstance(end, int):
         if end <= start:
@@ -60,12 +60,12 @@ def period_of(start: int | str, end: int | str, zone: str) -> Period:
 
 
 def moment_of(at: int | str, zone: str) -> int:
-    """Return a UTC moment; of a time on the wall that comes twice the first."""
+    """Return a UTC time; of a time on the wall clock that comes twice the first."""
     return at if isinstance(at, int) else int(wall(at, zone).replace(tzinfo=zone_of(zone), fold=0).timestamp())
 
 
 def wall(at: int | str, zone: str) -> datetime:
-    """Return a time on the wall of a zone, without an offset."""
+    """Return a time on the wall clock of a zone, without an offset."""
     if isinstance(at, int):
         return datetime.fromtimestamp(at, zone_of(zone)).replace(tzinfo=None)
     try:

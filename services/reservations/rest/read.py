@@ -1,4 +1,4 @@
-"""REST that shows the calendar: bookings, what is free, what there is, a feed for phones, the next hours in words."""
+"""REST operations that read the calendar: bookings, free GPUs, the supply, feeds, the next hours in sentences."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from carme_hub.services.reservations.scopes import WRITE
 from carme_hub.services.rest import Text, Unprocessable
 
 _DAY = 86_400
-#: Days that are shown where nobody says how many, and the most at once.
+#: Days of a query without an end, and of the longest one.
 DEFAULT_DAYS, MAX_DAYS = 31, 400
-#: Days that a feed looks back, so that what was cancelled goes from calendars, too.
+#: Past days in a feed, so that calendar programs also get cancellations.
 FEED_PAST_DAYS = 30
 
 
 class HubSilent(Refused):
-    """The hub does not say who is who now."""
+    """The hub's users are not known now."""
 
     reason = "silent"
 
 
 async def viewer_of(call: Call) -> Viewer:
-    """Return how the visitor sees bookings."""
+    """Return the visitor as a viewer of bookings."""
     service = call.service
     price = service.bookings.price if service.charged else None
     return Viewer(await call.reader(), call.handler.has_scope(WRITE), decides=call.admin, price=price)
 
 
 async def bookings(call: Call) -> models.BookingsOut:
-    """Return what is booked in a time; with ``mine`` what the visitor owns or is invited to."""
+    """Return the bookings of a time; with ``mine`` those that the visitor owns or is invited to."""
     query: queries.BookingsQuery = call.query
     period, viewer = _period(query, call.now), await viewer_of(call)
     states = {State(query.state)} if query.state else None
@@ -54,19 +54,19 @@ async def bookings(call: Call) -> models.BookingsOut:
 
 
 async def booking(call: Call) -> models.BookingOut:
-    """Return one booking that the visitor may see whole."""
+    """Return one booking that the visitor may see in full."""
     viewer = await viewer_of(call)
     return viewer.booking(await call.service.bookings.get(viewer.who, call.path_parameters["id"]))
 
 
 async def booking_file(call: Call) -> Text:
-    """Return one booking for the visitor's own calendar program."""
+    """Return one booking as an iCalendar file."""
     one: Reservation = await call.service.bookings.get(await call.reader(), call.path_parameters["id"])
     return Text(ical.MEDIA, ical.text([one], name=one.title, link=link(call)), f"booking-{one.id[:8]}.ics")
 
 
 async def free(call: Call) -> models.FreeOut:
-    """Return how many GPUs are free over time."""
+    """Return the number of free GPUs over time."""
     query: queries.FreeQuery = call.query
     period = _period(query, call.now)
     facts = await call.service.bookings.supply()
@@ -89,7 +89,7 @@ async def free(call: Call) -> models.FreeOut:
 
 
 async def supply(call: Call) -> models.SupplyOut:
-    """Return what can be booked at all, and whether the visitor may."""
+    """Return the GPUs that can be booked, and whether the visitor may book."""
     slurm_view = call.service.slurm_view
     facts = await call.service.bookings.supply() if slurm_view.known else _nothing(slurm_view.offer)
     states = {node.name: node for node in slurm_view.nodes}
@@ -118,7 +118,7 @@ async def supply(call: Call) -> models.SupplyOut:
 
 
 async def sentences(call: Call) -> models.WordsOut:
-    """Return what the next 24 hours look like, in sentences."""
+    """Return the next 24 hours in sentences."""
     query: queries.WordsQuery = call.query
     zone_of(query.zone)
     now, bookings = call.now, call.service.bookings
@@ -135,7 +135,7 @@ async def sentences(call: Call) -> models.WordsOut:
 
 
 async def feed(call: Call) -> Text:
-    """Return the bookings of whose secret this is: a calendar program cannot log in."""
+    """Return the bookings of the user of this secret, without a login, which calendar programs do not support."""
     service, secret = call.service, call.path_parameters["secret"]
     user = await service.feeds.user_of(secret)
     if user:
@@ -144,15 +144,17 @@ async def feed(call: Call) -> Text:
         if not service.hub_users.people:
             call.handler.set_header("Retry-After", "60")
             raise HubSilent(HUB_SILENT)
-    if user not in service.hub_users.people:  # also a user who has left: their calendar is not told on
+    if user not in service.hub_users.people:  # also a user who has left: their bookings are not published any more
         raise Unknown("There is no such feed. Make a new address on the page of your bookings.")
     person = service.hub_users.person(user)
-    found = await service.bookings.mine(Booker(person, service.associations.accounts_of(user)), call.now - FEED_PAST_DAYS * _DAY)
+    found = await service.bookings.mine(
+        Booker(person, service.associations.accounts_of(user)), call.now - FEED_PAST_DAYS * _DAY
+    )
     return Text(ical.MEDIA, ical.text(found, name="GPU bookings", link=link(call)), "bookings.ics")
 
 
 async def has_feed(call: Call) -> models.FeedOut:
-    """Return whether the visitor has a feed; its address is told only when it is made."""
+    """Return whether the visitor has a feed; its address is given only when it is created."""
     call.need_user()
     return models.FeedOut(made=await call.service.feeds.made(call.visitor.name), address="")
 
@@ -163,7 +165,7 @@ async def prometheus(call: Call) -> Text:
 
 
 async def health(call: Call) -> models.HealthOut:
-    """Return whether Slurm is kept equal to the calendar; Slurm's own words are for the log."""
+    """Return whether Slurm is equal to the calendar; Slurm's own messages are in the log only."""
     health = call.service.health
     age = None if health.answered is None else max(0, int(call.now - health.answered))
     faults = list(call.service.licenses.faults)
@@ -171,21 +173,21 @@ async def health(call: Call) -> models.HealthOut:
 
 
 def _nothing(offer: Offer) -> SupplySummary:
-    """Return what can be booked while Slurm has not said anything."""
+    """Return an empty supply, while Slurm has never answered."""
     return SupplySummary((), (), offer.by_node, 0, "", by_license=bool(offer.licenses))
 
 
 def link(call: Call) -> str:
-    """Return the address of the service's pages, with its host where the hub was told its public one."""
+    """Return the URL of the service's pages, with a host if the hub's public URL is set."""
     return str(os.environ.get("JUPYTERHUB_PUBLIC_URL") or call.service.prefix).rstrip("/") + "/"
 
 
 def _period(query: queries.PeriodQuery, now: float) -> Period:
-    """Return the time that is asked for."""
+    """Return the queried period."""
     start = query.begin if query.begin is not None else int(now)
     end = query.end if query.end is not None else start + DEFAULT_DAYS * _DAY
     if end <= start:
-        raise Unprocessable("It ends before it starts: give a later moment in to.")
+        raise Unprocessable("It ends before it starts: give a later time in to.")
     if end - start > MAX_DAYS * _DAY:
-        raise Unprocessable(f"That is longer than {MAX_DAYS} days. Ask for less at once.")
+        raise Unprocessable(f"The time is longer than {MAX_DAYS} days. Query less at once.")
     return Period(start, end)

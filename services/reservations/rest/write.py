@@ -1,4 +1,4 @@
-"""REST that changes the calendar: book, move, take back, give back, decide, maintenance, the feed's secret."""
+"""REST operations that change the calendar: book, move, cancel, release, decide, maintenance, the feed's secret."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from carme_hub.errors import NoAccount
 from carme_hub.services.reservations.rest import models
 from carme_hub.services.reservations.rest.base import Call
 from carme_hub.services.reservations.rest.parse import period_of, request_of
-from carme_hub.services.reservations.rest.read import viewer_of, link
+from carme_hub.services.reservations.rest.read import link, viewer_of
 from carme_hub.services.reservations.rest.representation import conflict
 from carme_hub.services.rest import NotOwner, Unprocessable
 
 
 async def book(call: Call) -> models.BookingsOut:
-    """Book all times that are asked for, or none."""
+    """Book all requested times, or none."""
     asked: models.BookIn = call.body
     owner, account = await _owner_and_account(call, asked)
     request, recurrence = request_of(asked, owner, account)
@@ -23,7 +23,7 @@ async def book(call: Call) -> models.BookingsOut:
 
 
 async def check(call: Call) -> models.CheckOut:
-    """Say what would become of it; nothing is written."""
+    """Return the preview of a booking; write nothing."""
     asked: models.CheckIn = call.body
     owner, account = await _owner_and_account(call, asked)
     request, recurrence = request_of(asked, owner, account)
@@ -34,7 +34,7 @@ async def check(call: Call) -> models.CheckOut:
 
 
 def checked(found: BookingPreview, *, charged: bool) -> models.CheckOut:
-    """Return what would become of a booking."""
+    """Return the representation of a preview."""
     return models.CheckOut(
         granted=found.ok,
         refusal=found.refusal,
@@ -52,7 +52,7 @@ def checked(found: BookingPreview, *, charged: bool) -> models.CheckOut:
 
 
 async def move(call: Call) -> models.BookingsOut:
-    """Change when, how much, or what it is called."""
+    """Change time, size or title of a booking."""
     asked: models.MoveIn = call.body
     who = await call.booker()
     one = await call.service.bookings.get(who, call.path_parameters["id"])
@@ -69,7 +69,7 @@ async def move(call: Call) -> models.BookingsOut:
         )
     title = None if asked.title is None else asked.title.strip()
     if (period, need, title) == (None, None, None):
-        raise Unprocessable("Say what is to be changed: start and end, gpu_type, gpus, seats or title.")
+        raise Unprocessable("Give at least one change: start and end, gpu_type, gpus, seats or title.")
     done = await call.service.bookings.move(
         who, one.id, asked.version, period=period, need=need, title=title, series=asked.series
     )
@@ -77,7 +77,7 @@ async def move(call: Call) -> models.BookingsOut:
 
 
 async def cancel(call: Call) -> models.BookingsOut:
-    """Take it back before it starts."""
+    """Cancel a booking before it starts."""
     said: models.CancelIn = call.body
     done = await call.service.bookings.cancel(
         await call.booker(), call.path_parameters["id"], reason=said.reason.strip(), series=said.series
@@ -86,7 +86,7 @@ async def cancel(call: Call) -> models.BookingsOut:
 
 
 async def release(call: Call) -> models.BookingsOut:
-    """Give back what is left of it."""
+    """Release an active booking."""
     said: models.ReleaseIn = call.body
     done = await call.service.bookings.release(
         await call.booker(), call.path_parameters["id"], reason=said.reason.strip()
@@ -95,7 +95,7 @@ async def release(call: Call) -> models.BookingsOut:
 
 
 async def decide(call: Call) -> models.BookingsOut:
-    """Approve or deny all times of a booking that waits."""
+    """Approve or deny all times of a pending booking."""
     said: models.DecisionIn = call.body
     done = await call.service.bookings.decide(
         await call.booker(), call.path_parameters["id"], said.decision == "approve", said.reason.strip()
@@ -104,7 +104,7 @@ async def decide(call: Call) -> models.BookingsOut:
 
 
 async def maintain(call: Call) -> models.MaintenanceOut:
-    """Reserve nodes for maintenance, also where they are booked."""
+    """Reserve nodes for maintenance, also if they are booked."""
     asked: models.MaintenanceIn = call.body
     period = period_of(asked.start, asked.end, asked.zone)
     nodes = tuple(dict.fromkeys(asked.nodes))
@@ -115,7 +115,7 @@ async def maintain(call: Call) -> models.MaintenanceOut:
 
 
 async def make_feed(call: Call) -> models.FeedOut:
-    """Return a new secret address; the one before opens nothing any more."""
+    """Return a new secret address; the previous one becomes invalid."""
     call.need_user()
     secret = await call.service.feeds.make(call.visitor.name)
     made = await call.service.feeds.made(call.visitor.name)
@@ -123,7 +123,7 @@ async def make_feed(call: Call) -> models.FeedOut:
 
 
 async def revoke_feed(call: Call) -> models.FeedOut:
-    """End the visitor's feed."""
+    """Revoke the visitor's feed."""
     call.need_user()
     await call.service.feeds.revoke(call.visitor.name)
     return models.FeedOut(made=0, address="")
@@ -135,10 +135,12 @@ async def _bookings(call: Call, done: tuple[object, ...]) -> models.BookingsOut:
 
 
 async def _owner_and_account(call: Call, asked: models.AskIn) -> tuple[str, str]:
-    """Return for whom it is booked and which account pays."""
+    """Return the owner and the charged account of a booking."""
     owner = asked.owner or ""
     if owner and owner != call.visitor.name and not call.admin:
-        raise NotOwner("You book for yourself. Leave out owner, and name those whom it is for in users or group.")
+        raise NotOwner(
+            "Only administrators book for others. Leave out owner, and name further people in users or group."
+        )
     if not owner:
         call.need_user()
         owner = call.visitor.name

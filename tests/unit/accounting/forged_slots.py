@@ -61,9 +61,9 @@ class Till:
                 self.site.ledger.context, writes, which, self.site.now, ended=at, booked=booked, used=used
             )
 
-    def give_back(self, which: Slot) -> bool:
+    def release_hold(self, which: Slot) -> bool:
         with self.open() as writes:
-            return holds.give_back(self.site.ledger.context, writes, which, "cancelled", "ada")
+            return holds.release_hold(self.site.ledger.context, writes, which, "cancelled", "ada")
 
     def held(self) -> dict[str, int]:
         with self.site.store.reading("lab") as reads:

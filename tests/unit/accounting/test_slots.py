@@ -153,7 +153,7 @@ async def test_a_credit_pays_only_for_what_ends_before_it_expires(site: Site, ti
     assert till.hold(slot("r2", start=MONDAY + 2 * DAY)).granted
     assert await site.ledger.movable("physics") == 0
     site.now = float(MONDAY + 2 * DAY)
-    assert till.give_back(slot())
+    assert till.release_hold(slot())
     await site.ledger.expire()
     assert (await balance(site)).left == 0
 
@@ -209,8 +209,8 @@ async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_who
 async def test_a_booking_that_is_cancelled_gives_all_back_and_holds_nothing_more(site: Site, till: Till) -> None:
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
-    assert till.give_back(slot())
-    assert not till.give_back(slot())
+    assert till.release_hold(slot())
+    assert not till.release_hold(slot())
     assert await balance(site) == Balance(8 * GPU_HOUR)
     assert [each.key for each in till.entries()] == ["slot:r1", "release:r1"]
     assert (till.held(), till.lower_hold(slot())) == ({}, 0)
@@ -235,7 +235,7 @@ async def test_a_longer_or_later_booking_is_decided_and_a_smaller_one_is_not(sit
     written = len(till.entries())
     assert till.change(slot(start=MONDAY + DAY, gpus=2)).granted
     assert len(till.entries()) == written
-    assert till.give_back(slot())
+    assert till.release_hold(slot())
     assert await site.left() == 10 * GPU_HOUR
 
 

@@ -115,7 +115,7 @@ class Story:
         elif name == "cancel" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             if now < chosen.start:
-                assert self.till.give_back(self.slots.pop(chosen.id))
+                assert self.till.release_hold(self.slots.pop(chosen.id))
         elif name == "start":
             self._start("", what[1], what[2])
         elif name == "start in" and slots:

@@ -59,7 +59,7 @@ async def test_each_type_is_held_at_its_price_and_told_by_itself(site: Site, til
         ((Gpus("l4", 1),), 500, -GPU_HOUR, MIXED.end),
         ((Gpus("a100", 4),), 2000, -16 * GPU_HOUR, MIXED.end),
     ]
-    assert till.give_back(MIXED)
+    assert till.release_hold(MIXED)
     assert await balance(site) == Balance(WHOLE)
     released = till.entries()[-1]
     assert (released.gpus, released.factor) == ((Gpus("l4", 1), Gpus("a100", 4)), 0)

@@ -349,5 +349,5 @@ async def test_db_check_names_what_holds_and_is_no_reservation_any_more(
     assert [name for name, each in looked.items() if not each.good] == ["reservations"]
     assert looked["reservations"].says == "reservations that are over or unknown and hold GPU time: r4, r5"
     for id in ("r4", "r5"):
-        till.give_back(slot(id))
+        till.release_hold(slot(id))
     assert check(database_url).good

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.outages import OutageCredit
 from carme_hub.booking.reconcile.reconciler import Pass, ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import inventory_of
@@ -77,13 +77,13 @@ class TillThatNotes:
     unmanaged: list[int] = field(default_factory=list)
     broken: bool = False
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         self._note(writes, "over", reservation.id, reservation.state.value, int(now))
 
     def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         self._note(writes, "give back", reservation.id, reason, actor)
 
-    def level(
+    def lower_hold(
         self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], unmanaged: int
     ) -> None:
         self._note(writes, "level", reservation.id, tuple(sorted(inside)), int(now))
@@ -145,7 +145,7 @@ class Kept:
             supply=self.supply,
             no_show=900,
             promote=self.promote,
-            on_turn=self.tell,
+            on_change=self.tell,
         )
 
     def supply(self) -> Supply:
@@ -170,15 +170,15 @@ class Kept:
         self, start: float = 1, hours: float = 2, *, gpus: int = 1, seats: int = 2, state: State = State.CONFIRMED
     ) -> Reservation:
         begin = NOW + int(start * HOUR)
-        times = [Time(Period(begin, begin + int(hours * HOUR)))]
+        times = [RequestedTime(Period(begin, begin + int(hours * HOUR)))]
         wish = BookingRequest("tina", "teaching", "A class", Need("a100", gpus, seats if gpus else 1), times)
         (booked,) = await self.calendar.book(wish, state=state)
         return booked
 
-    async def at(self, seconds: float, *, every: float = 30) -> Pass:
+    async def at(self, seconds: float, *, interval: float = 30) -> Pass:
         """Make the passes up to so many seconds after NOW; return the last."""
-        while self.slurm.now + every < NOW + seconds:
-            self.slurm.now += every
+        while self.slurm.now + interval < NOW + seconds:
+            self.slurm.now += interval
             await self.keeper.once()
         self.slurm.now = NOW + seconds
         return await self.keeper.once()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from carme_hub.booking.bookings import Booker, Bookings
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.rules import Rules
 from carme_hub.domain.calendar.capacity import GpuInventory, Need, OccupiedGpus
 from carme_hub.domain.calendar.periods import Period
@@ -47,7 +47,7 @@ class PurseOf:
         held.pop(reservation.id, None)
         assert not self._put(writes, held)
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         self.release_hold(writes, reservation, "", "")
 
     def price(self, reservation: Reservation) -> int:
@@ -60,7 +60,7 @@ class PurseOf:
     def _put(self, writes: LedgerWrites, held: dict[str, int]) -> str:
         if sum(held.values()) > self.amount and sum(held.values()) > sum(self.held(writes).values()):
             return f"The purse holds {self.amount / GPU_HOUR:g} GPU-hours."
-        writes.keep_note("purse", held, NOW)
+        writes.replace_note("purse", held, NOW)
         return ""
 
 
@@ -138,7 +138,7 @@ class FrontDesk:
                 with self.calendar.store.transaction("lab") as writes:
                     writes.save(each.in_state(State.ENDED, self.now, actor="carme-hub"))
                     if booking(each):
-                        self.purse.over(writes.ledger, each, self.now)
+                        self.purse.settle(writes.ledger, each, self.now)
 
     def held(self) -> dict[str, int]:
         with self.store.reading("lab") as reads:
@@ -203,4 +203,6 @@ def wish(
     *periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina", **more: Any
 ) -> BookingRequest:
     plain: dict[str, Any] = {"account": "teaching", "title": "A class", **more}
-    return BookingRequest(owner=owner, need=Need(type, gpus, seats), times=[Time(each) for each in periods], **plain)
+    return BookingRequest(
+        owner=owner, need=Need(type, gpus, seats), times=[RequestedTime(each) for each in periods], **plain
+    )

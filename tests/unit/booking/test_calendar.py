@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, NoSuchGpus, SlotTaken, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, NoSuchGpus, RequestedTime, SlotTaken, Supply
 from carme_hub.domain.calendar.capacity import GpuInventory, Need, OccupiedGpus
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
@@ -46,7 +46,9 @@ def at(hour: float, hours: float = 2) -> Period:
 
 
 def wish(*periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina") -> BookingRequest:
-    return BookingRequest(owner, "teaching", "A class", Need(type, gpus, seats), [Time(each) for each in periods])
+    return BookingRequest(
+        owner, "teaching", "A class", Need(type, gpus, seats), [RequestedTime(each) for each in periods]
+    )
 
 
 async def everything(calendar: Calendar) -> list[Reservation]:

@@ -59,7 +59,7 @@ async def test_a_booking_is_confirmed_held_for_and_told_to_the_keeper(front: Fro
         ({"title": "\ud800"}, "one line of plain text"),
         ({"users": frozenset({"bob smith"})}, "'bob smith' is not a user name"),
         ({"users": frozenset(f"u{n}" for n in range(501))}, "at most 500 users"),
-        ({"group": "a\nb"}, "The group is one line"),
+        ({"group": "a\nb"}, "The group must be one line"),
         ({"profile": "Torch!"}, "by its slug"),
         ({"zone": "Berlin"}, "'Berlin' is not a time zone"),
         ({"zone": "../../etc/passwd"}, "is not a time zone"),
@@ -97,7 +97,7 @@ async def test_one_books_for_groups_that_one_is_in_and_who_teaches_for_every_cou
         assert error.reason == "not-allowed"
     teacher = Booker(Person("tina", roles=frozenset({"teacher"})), ("teaching",))
     error = await refused(front, wish(at(24), group="account:teaching"), teacher)
-    assert error.message.startswith("Groups of accounts and roles cannot be booked for.")
+    assert error.message.startswith("You cannot book for the group of an account or role.")
     mine = await front.desk.book(who("tina", groups={"choir"}), wish(at(24), group="choir"))
     taught = await front.desk.book(teacher, wish(at(24), group="course"))
     assert [each.group for each in (*mine, *taught)] == ["choir", "course"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from front_desk import NOW, ROOT, INVENTORY, FrontDesk, at, who, wish
+from front_desk import INVENTORY, NOW, ROOT, FrontDesk, at, who, wish
 
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken, Supply
 from carme_hub.booking.reconcile.violations import ObservedSlurm, ViolationCheck

@@ -115,12 +115,12 @@ async def test_what_has_begun_is_moved_only_while_no_job_runs_in_it(kept: Kept) 
     kept.run("n1", inside=one)
     kept.nodes["n2"] = node("n2", "down")
     await kept.at(90)
-    assert kept.get(one).problem.endswith("n2 is down. It is not moved to other nodes, since jobs run in it.")
+    assert kept.get(one).problem.endswith("n2 is down. It is not moved to other nodes, because jobs run in it.")
     kept.jobs[0] = replace(kept.jobs[0], phase=Phase.TERMINAL, end=kept.slurm.now)
     kept.run(inside=one, phase=Phase.WAITING)
     await kept.at(120)
     assert nodes(kept.get(one)) == {"n1", "n3"}
-    assert kept.get(one).reason.endswith("n2 is down. Stop and start again what waited for it")
+    assert kept.get(one).reason.endswith("n2 is down. Stop and restart the sessions and jobs that waited for it")
 
 
 async def test_what_begins_later_than_in_a_day_waits_for_its_node(kept: Kept) -> None:

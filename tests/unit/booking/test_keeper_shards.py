@@ -14,8 +14,8 @@ from carme_hub.domain.calendar.periods import Period
 def test_what_a_node_with_shards_costs_is_said() -> None:
     supply, need = Supply(inventory_of([node("n3", shards=16), node("n2")])), Need("a100", 1, 6)
     assert messages.not_exact(supply) == (
-        "Nodes with shards of GPUs are reserved whole, since Slurm lets shards run on reserved GPUs: n3. "
-        "No memory is reserved with single GPUs: where jobs of others take nearly all of a node's, a session that is "
+        "Nodes with shards of GPUs are reserved whole, because Slurm lets shards run on reserved GPUs: n3. "
+        "No memory is reserved with single GPUs: if jobs of others use nearly all memory of a node, a session that is "
         "booked there waits for it."
     )
     assert "memory" not in messages.not_exact(Supply(inventory_of([node("n3", shards=16)]))), (

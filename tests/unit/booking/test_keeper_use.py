@@ -35,7 +35,7 @@ async def test_who_does_not_come_within_the_time_gives_it_back_and_the_rest_is_f
     assert overs(kept) == [("over", one.id, "released", NOW + HOUR + 15 * MINUTE)]
     assert kept.slurm.there == {}, "its reservation goes in the same pass"
     assert [each.state for each in kept.told] == [State.ACTIVE, State.RELEASED]
-    assert last.turned == (now,)
+    assert last.changed == (now,)
     assert (await kept.book(seats=8)).gpus == 8
 
 

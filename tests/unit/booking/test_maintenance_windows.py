@@ -117,7 +117,7 @@ async def test_the_same_key_is_the_same_maintenance(front: FrontDesk) -> None:
 
 
 async def test_it_is_for_administrators_and_known_nodes(front: FrontDesk) -> None:
-    with pytest.raises(Refused, match="for administrators"):
+    with pytest.raises(Refused, match="Only administrators"):
         await front.desk.maintain(who(), ["n1"], at(24), "Firmware")
     with pytest.raises(NoSuchGpus, match="n9: no such node"):
         await front.desk.maintain(ROOT, ["n1", "n9"], at(24), "Firmware")
