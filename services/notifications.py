@@ -64,7 +64,7 @@ class Notifier:
 
             def write(part: Sequence[DueNotice] = part) -> list[SentNotice]:
                 with self._store.store.transaction(self._store.cluster) as writes:
-                    return writes.tell([(each.notice, each.covered_by) for each in part])
+                    return writes.add_notices([(each.notice, each.covered_by) for each in part])
 
             new = await in_store_thread(write)
             self._known.update(each.notice.about for each in part)

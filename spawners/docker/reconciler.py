@@ -164,9 +164,9 @@ class ContainerReconciler:
         else:
             self._suspects.pop(container.id, None)
 
-    def _end_after(self, container: Container, patience: float) -> None:
+    def _end_after(self, container: Container, max_wait: float) -> None:
         now = self.monotonic()
-        if now - self._suspects.setdefault(container.id, now) > patience:
+        if now - self._suspects.setdefault(container.id, now) > max_wait:
             self._end(container, "")
 
     def _claimed(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a choice in the form costs: the price, what is left before and after, or why it cannot be, and what can."""
+"""The cost of a choice in the form: price, rest before and after, or the refusal and the largest possible choice."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from carme_hub.domain.wording import duration, gpu_hours, hours
 
 @dataclass(frozen=True, slots=True)
 class RemainingBudget:
-    """What a person may still use of one account, by the tightest rule.
+    """The GPU time that a person may still use of one account, by the strictest rule.
 
     Attributes:
-        said: "12.5 h left", "no limit". amount: milli-GPU-seconds, None where nothing limits it or it is not known.
+        text: "12.5 h left", "no limit". amount: milli-GPU-seconds, None without a limit or if it is unknown.
     """
 
     text: str
     amount: int | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return it for ``form.js`` and programs."""
+        """Return the JSON for ``form.js`` and programs."""
         return {"left": self.amount, "said": self.text}
 
 
-#: Said of every account while the ledger does not answer.
-NOT_KNOWN = RemainingBudget("what is left is not known now")
+#: Used for every account while the database does not answer.
+NOT_KNOWN = RemainingBudget("rest not known at the moment")
 
 
 def left_of(quota_status: QuotaStatus, accounts: Iterable[str], now: float) -> dict[str, RemainingBudget]:
-    """Return what is left of each account, all from one look at how things stand."""
+    """Return the rest of each account, from one quota status."""
     return {account: _left(quota_status.left(account, now)) for account in accounts}
 
 
@@ -46,12 +46,12 @@ def _left(amount: int | None) -> RemainingBudget:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """For the form and its REST.
+    """The cost of a choice, for the form and its REST.
 
     Attributes:
-        sentence: what is said beside the choice. state: "ok", "soft" (allowed with a warning) or "refused".
-        amount: what is held, in milli-GPU-seconds. left: of the account's grants before that, None where it needs none.
-        what, options: the largest choice that would be granted, where this one is not; "" and {} for none.
+        sentence: shown beside the choice. state: "ok", "soft" (allowed with a warning) or "refused".
+        amount: the hold in milli-GPU-seconds. left: the account's balance before it, None if it needs no grant.
+        what, options: the largest choice that would be admitted if this one is refused; "" and None for none.
     """
 
     sentence: str
@@ -63,7 +63,7 @@ class Cost:
     options: Mapping[str, str | int] | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return it for ``form.js`` and programs."""
+        """Return the JSON for ``form.js`` and programs."""
         return {
             "sentence": self.sentence,
             "state": self.state,
@@ -76,7 +76,7 @@ class Cost:
 
 
 def user_sentence(sentence: str, user: str, *, virtual: bool) -> str:
-    """Return a policy's sentence as it is said to the user it may be about; a sandbox's GPUs are called virtual."""
+    """Return a policy's sentence with "You" for the reader's own name; a sandbox's GPUs are called virtual."""
     for verb in ("may", "should"):
         sentence = sentence.replace(f"User {user} {verb} ", f"You {verb} ", 1)
     return sentence.replace(" × ", " × virtual ") if virtual else sentence
@@ -85,7 +85,7 @@ def user_sentence(sentence: str, user: str, *, virtual: bool) -> str:
 def cost_of(
     ask: QuotaRequest, decision: Decision, quota_status: QuotaStatus, user: str, *, virtual: bool = False
 ) -> Cost:
-    """Return the cost of what is asked, from the decision on it and from how things stand with any accounts."""
+    """Return the cost of a request, from the decision on it and the quota status."""
     quota_status = quota_status.of(ask.account)
     needs_grant = any(one.quota.needs_grant for one in quota_status.rules)
     left = quota_status.balances[ask.account].left if needs_grant else None
@@ -124,7 +124,7 @@ def cost_of(
 
 
 def in_booking(cost: Cost) -> Cost:
-    """Return the cost of a session in a booking: what it may use is held already, so nothing more goes."""
+    """Return the cost of a session in a booking: its GPU time is held already, so it adds nothing."""
     if cost.state != "ok":
         return cost
-    return replace(cost, sentence=f"Its GPU time is held already, for the booking, of {cost.account}.", amount=0)
+    return replace(cost, sentence=f"Its GPU time is already held of {cost.account}, for the booking.", amount=0)

@@ -1,4 +1,4 @@
-"""Times and durations as people read them."""
+"""Formats times and durations for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 
 def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
-    """Return a time as people read it: 14:05, tomorrow 09:10, Thu 26 Nov 09:10.
+    """Format a time: 14:05, tomorrow 09:10, Thu 26 Nov 09:10.
 
     Args:
         zone: None = the hub's.
@@ -24,7 +24,7 @@ def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
 
 
 def clock_there(moment: float, now: float, zone: str) -> str:
-    """Return a time as it is in a named zone, with its name: 14:05 (Europe/Berlin)."""
+    """Format a time in a named zone, with its name: 14:05 (Europe/Berlin)."""
     try:
         return f"{clock(moment, now, ZoneInfo(zone))} ({zone})"
     except (ZoneInfoNotFoundError, ValueError):

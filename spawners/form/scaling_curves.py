@@ -1,4 +1,4 @@
-"""Scaling curves on the form: what a user measured, beside the GPUs that they choose with the same image."""
+"""Scaling curves on the form: a user's measurements with an image, shown with the choice of GPUs for that image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Text = Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class _Point(BaseModel):
-    """One point as it is sent."""
+    """One point of an uploaded curve."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -34,7 +34,7 @@ class _Point(BaseModel):
 
 
 class CurveUpload(BaseModel):
-    """A curve as a session sends it. The image is the session's, and not for it to say."""
+    """A curve as a session uploads it. The hub adds the session's image."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -67,7 +67,7 @@ class CurveUpload(BaseModel):
         return self
 
     def of(self, image: str) -> ScalingCurve:
-        """Return the curve, of the image that the session runs."""
+        """Return the curve with the session's image."""
         values = self.model_dump()
         points = tuple(Point(**point) for point in values.pop("points"))
         return ScalingCurve(image=image, points=points, **values)
@@ -80,10 +80,10 @@ def curves_shown(
     images: Mapping[str, str],
     now: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return what a card says of curves: those of the images that it offers, the chosen one's to be seen.
+    """Return a card's curves: those of the images that it offers; only the chosen image's are visible.
 
     Args:
-        images: of the site, the default one first.
+        images: of the site, the default image first.
     """
     option = next((each for each in profile.options if each.name == "image"), None)
     if option is not None:
@@ -130,7 +130,7 @@ def _said(curve: ScalingCurve, now: float | None) -> dict[str, Any]:
 
 
 def _day(moment: float, now: float) -> str:
-    """Return when, with the year where that is another one."""
+    """Return a time, with the year if it is long ago."""
     if now - moment > 300 * 86_400:
         return f"in {datetime.fromtimestamp(moment, UTC):%B %Y}"
     return clock(moment, now)

@@ -1,7 +1,7 @@
-"""When a choice would start, in one sentence: by what is free, and by what is booked.
+"""The expected start of a choice as a sentence, from free resources and from bookings.
 
-Truth first, as in ``domain.sessions.availability``: what a booking or maintenance would keep waiting is not said to
-start now, though the GPUs are free.
+As in ``domain.sessions.availability``, it never promises too much: a session that a booking or maintenance would delay
+does not "start now", although GPUs are free.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def prospect(
     """Return sentence, state and suggestion for a request.
 
     Args:
-        bookings: None where nobody books.
+        bookings: None without reservations.
     """
     silent = not cluster.known or bool(cluster.silent_since)
     inside = bookings.inside(request) if bookings is not None else None
@@ -101,13 +101,13 @@ def _warned(
 
 
 def _shorter(profile: Profile, most: int) -> int:
-    """Return the longest time limit of a profile that is at most so many minutes, 0 where it has none."""
+    """Return the profile's longest time limit of at most so many minutes, 0 if it has none."""
     limit: Limit = profile.time_minutes
     settled: Mapping[str, object] = profile.override
     if "time_minutes" in settled or any("time_minutes" in c.override for o in profile.options for c in o.choices):
         return 0
     if limit.choices:
         return max((choice for choice in limit.choices if choice <= most), default=0)
-    least = 5 if most >= 10 else 1  # nobody asks for 1 hour 58 minutes
+    least = 5 if most >= 10 else 1  # rounded: 1 hour 55 minutes instead of 1 hour 58 minutes
     rounded = min(most, limit.max) // least * least
     return rounded if limit.allows(rounded) else most if limit.allows(most) else 0

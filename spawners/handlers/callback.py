@@ -1,9 +1,9 @@
-"""What the program that runs a session tells the hub: one port at the start, and later that the server has ended.
+"""The callbacks of a session's programs to the hub: the server's port at the start, and later the server's end.
 
 ``POST /hub/api/carme/sessions/<uuid>/port`` with ``{"port": 40123}`` and ``Authorization: carme-nonce <nonce>``, once,
-from the allocated node. ``POST …/ended`` with ``{"exit": 1}`` and the same nonce: the server is gone, whatever the
-scheduler says, so its route and its tokens go at once; the session goes on until its job is seen terminal.
-No login, no cookie and no API token counts here.
+from the allocated node. ``POST …/ended`` with ``{"exit": 1}`` and the same nonce: the server has ended, so its route
+and its tokens are removed at once; the session stays open until its job is terminal.
+Only the nonce counts here: no login, cookie or API token.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _LARGEST_BODY = 256
 
 
 class NonceHandler(APIHandler):
-    """What both calls share: nothing but the session's nonce counts."""
+    """The base of both callbacks: only the session's nonce counts."""
 
     def check_xsrf_cookie(self) -> None:
-        """No cookie counts here, so there is none to forge."""
+        """Skip the XSRF check, since cookies do not count here."""
 
     async def prepare(self) -> None:
-        """Skip JupyterHub's look at cookies and tokens: only the nonce counts."""
+        """Skip JupyterHub's authentication by cookies and tokens: only the nonce counts."""
 
     def shared_and_nonce(self) -> tuple[HubContext, str]:
-        """Return what the hub's spawners share, and the nonce of the request."""
+        """Return the hub's context, and the nonce of the request."""
         hub = started_hub()
         if hub is None:
             raise web.HTTPError(503, "The hub is starting; try again.")
@@ -51,16 +51,16 @@ class NonceHandler(APIHandler):
 
 
 class PortHandler(NonceHandler):
-    """Takes the port of a server that has just been started."""
+    """Accepts the port of a server that has just started."""
 
     async def post(self, id: str) -> None:
-        """Check, store and answer 204; the job's log shows any refusal."""
+        """Check and store the port, and answer 204; the job's log shows a refusal."""
         hub, nonce = self.shared_and_nonce()
         session = hub.registry.current(id)
         if session is None:
             raise web.HTTPError(403, "No such session is waiting for its server.")
         port = _number(self.request.body, "port")
-        # Not remote_ip, which is whatever the caller writes into X-Real-Ip.
+        # Not remote_ip, which a caller can set by X-Real-Ip.
         address = client_address(self.request, proxies=())
         try:
             node = await allocated_node(hub, session, address)
@@ -75,10 +75,10 @@ class PortHandler(NonceHandler):
 
 
 class EndedHandler(NonceHandler):
-    """Takes the word that a session's server has ended."""
+    """Accepts the report that a session's server has ended."""
 
     async def post(self, id: str) -> None:
-        """Store it, take the server's and its visitors' tokens away, and answer 204."""
+        """Store the end, revoke the tokens of the server and its visitors, and answer 204."""
         hub, nonce = self.shared_and_nonce()
         status = _number(self.request.body, "exit")
         if not 0 <= status <= 255:
@@ -86,7 +86,7 @@ class EndedHandler(NonceHandler):
         try:
             session = await hub.registry.server_ended(id, nonce, status)
         except CallbackRefused as error:
-            hub.log.warning("The end of the server of session %s is not believed: %s", id, error)
+            hub.log.warning("The report that the server of session %s has ended is refused: %s", id, error)
             raise web.HTTPError(403, error.message) from error
         except StoreError as error:
             raise web.HTTPError(503, "The hub cannot write this now; try again.") from error
@@ -104,11 +104,11 @@ def _number(body: bytes, name: str) -> int:
 
 
 async def allocated_node(hub: HubContext, session: Session, address: str) -> str:
-    """Return the name of the node that Slurm gave to the session, when the caller's address is that node's.
+    """Return the name of the session's allocated node if the caller's address is that node's.
 
     Raises:
-        CallbackRefused: the job does not run, or runs elsewhere.
-        SlurmError: Slurm does not say; the caller may try again.
+        CallbackRefused: the job does not run, or runs on another node.
+        SlurmError: Slurm does not answer; the caller may try again.
     """
     job = hub.reconciler.verdict(session.id).job
     if job is None or job.phase is not Phase.ACTIVE or not job.nodes:
@@ -121,7 +121,7 @@ async def allocated_node(hub: HubContext, session: Session, address: str) -> str
     for node in job.nodes:
         if told is not None and address in await _resolve(told(node)):
             return node
-    for max_age in (3600, None):  # a node may have another address since; asked once more before anybody is refused
+    for max_age in (3600, None):  # the node's address may have changed; a new query before the refusal
         addresses = {n.name: n.address or n.name for n in await hub.watcher.nodes(max_age=max_age)}
         for node in job.nodes:
             if address in await _resolve(addresses.get(node, node)):
@@ -130,7 +130,7 @@ async def allocated_node(hub: HubContext, session: Session, address: str) -> str
 
 
 def _site_node_address(hub: HubContext, session: Session) -> Callable[[str], str] | None:
-    """Return the site's own ``node_address``, which the hub connects to, where it is set."""
+    """Return the site's ``node_address``, None if it is not set."""
     spawner = hub.spawner(session.id)
     return spawner.node_address if spawner is not None else None
 
@@ -143,5 +143,5 @@ async def _resolve(host: str) -> set[str]:
     return {str(entry[4][0]) for entry in found}
 
 
-#: What JupyterHub's API is given besides its own.
+#: Handlers that are added to JupyterHub's API.
 HANDLERS = [(CALLBACK, PortHandler), (ENDED, EndedHandler)]

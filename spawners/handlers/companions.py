@@ -1,8 +1,8 @@
-"""The doors to companions: REST for a session's own programs and for its user, and the home page's button.
+"""Handlers of companions: REST for a session's own programs and for its user, and the form of the home page.
 
-``/hub/api/carme/sessions/<uuid>/companions``: GET lists, POST opens, ``…/quote`` says what would come of it, DELETE
-``…/<uuid>`` gives one back. Who has the token of the session's own server may ask for that session, and so may who may
-start servers for its user.
+``/hub/api/carme/sessions/<uuid>/companions``: GET lists, POST opens, ``…/quote`` returns cost and start, DELETE
+``…/<uuid>`` gives one back. The token of the session's own server is allowed for that session, and so is everybody who
+may start servers for its user.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of compani
 
 
 class SessionHandler(APIHandler):
-    """Finds the session, and lets nobody in who may not ask for it."""
+    """The base of handlers for one session: finds the session, and checks that the caller may use it."""
 
     async def _authorize(self, id: str, *more: str) -> None:
-        """Answer for who may; who may not see a session does not learn that it exists."""
+        """Answer a caller with access; without access a caller does not learn whether the session exists."""
         if self.current_user is None:
             raise web.HTTPError(403)
         hub = started_hub()
@@ -54,7 +54,7 @@ class SessionHandler(APIHandler):
         await self._of_user(hub, session, *more, user_name=session.user if session else self.current_user.name)
 
     def _is_its_own(self, session: Session) -> bool:
-        """Return whether the token of the session's own server asks."""
+        """Return whether the request has the token of the session's own server."""
         token = self.get_token()
         mine = token is not None and bool(session.token_id) and token.id == session.token_id
         return mine and token.user is not None and token.user.name == session.user
@@ -87,10 +87,10 @@ class SessionHandler(APIHandler):
 
 
 class QuoteHandler(SessionHandler):
-    """Says what a companion would cost and when it would start."""
+    """Returns the cost and expected start of a companion."""
 
     async def get(self, id: str) -> None:
-        """Answer; nothing is written."""
+        """Send the quote; nothing is written."""
         await self._authorize(id)
 
     async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
@@ -107,11 +107,11 @@ class CompanionsHandler(SessionHandler):
     """Lists a session's companions, and opens one."""
 
     async def get(self, id: str) -> None:
-        """List them, those that have ended among them."""
+        """List companions, including ended ones."""
         await self._authorize(id, "list")
 
     async def post(self, id: str) -> None:
-        """Open one; with an ``Idempotency-Key`` only once."""
+        """Open a companion; with an ``Idempotency-Key`` only once."""
         await self._authorize(id, "open")
 
     async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
@@ -133,7 +133,7 @@ class CompanionHandler(SessionHandler):
     """One companion of a session."""
 
     async def delete(self, id: str, companion: str) -> None:
-        """Give it back; answers as soon as that is stored, so that nothing can lose it."""
+        """Give it back; the answer is sent once that is stored, so that a crash cannot lose it."""
         await self._authorize(id, companion)
 
     async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
@@ -142,15 +142,15 @@ class CompanionHandler(SessionHandler):
 
 
 class GiveBackFormHandler(CarmeHomeHandler):
-    """Takes the home page's button; what is refused is said on that page."""
+    """The home page's form that gives a companion back; the page shows a refusal."""
 
     async def get(self, *_asked: str) -> None:
-        """Lead to the home page: an address asks for nothing."""
+        """Redirect to the home page: a GET changes nothing."""
         self.redirect(url_path_join(self.hub.base_url, "home"))
 
     @web.authenticated
     async def post(self, id: str, companion: str) -> None:
-        """Do it, and lead to where it is seen."""
+        """Give the companion back, and redirect to the home page."""
         hub = started_hub()
         session = hub.registry.current(id) if hub is not None else None
         name = session.user if session else self.current_user.name
@@ -185,7 +185,7 @@ def _body(body: bytes) -> dict[str, object]:
 
 
 def companion_request(said: dict[str, Any]) -> CompanionRequest:
-    """Return what a query or a body asks for; numbers may be written as text, and nothing is guessed."""
+    """Return the companion that a query or body requests; numbers may be text, and unknown fields are errors."""
     unknown = sorted(set(said) - {*_NUMBERS, "name"})
     if unknown:
         known = ", ".join((*_NUMBERS, "name"))

@@ -1,7 +1,7 @@
-"""More time for a running session: held in the ledger first, then given by Slurm, then said.
+"""Extends a running session: first the hold in the ledger, then the job's time limit in Slurm.
 
-``POST /hub/api/carme/sessions/<uuid>/time-limit`` with ``{"minutes": 30}``: so many minutes more. The profile's longest
-time and every quota hold for the whole session, so that nobody gets by extending what they could not get at the start.
+``POST /hub/api/carme/sessions/<uuid>/time-limit`` with ``{"minutes": 30}`` adds so many minutes. The profile's maximum
+and every quota apply to the whole session, so that an extension gives nobody more than a start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGEST_BODY = 256
 _MOST_MINUTES = 525_600
 
 
-#: One extension of a session at a time: two clicks are two extensions, one after the other.
+#: One lock per session: two clicks are two extensions, one after the other.
 _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 
@@ -40,11 +40,11 @@ class TimeFixed(Refused):
 async def extend(
     hub: HubContext, spawner: Any, session: Session, minutes: int
 ) -> tuple[Session, float, tuple[str, ...]]:
-    """Give a running session so many minutes more, and return it with its new end (epoch) and warnings of the policy.
+    """Add minutes to a running session; return it with its new end (epoch seconds) and warnings of the policy.
 
     Raises:
         Refused: it does not run, its profile or the policy does not allow it, or Slurm refused.
-        SlurmUnreachable: whether Slurm gave it is not known; what is held for it comes back when the session ends.
+        SlurmUnreachable: it is unknown whether Slurm did it; its hold is released when the session ends.
     """
     async with _locks.setdefault(session.id, asyncio.Lock()):
         return await _extend(hub, spawner, session, minutes)
@@ -68,8 +68,8 @@ async def _extend(
         raise TimeFixed("The profile of this session is no longer offered to you.")
     if total > profile.time_minutes.max:
         most = profile.time_minutes.max - job.time_limit
-        more = f"it can have {most} minutes more" if most > 0 else "it has all of it"
-        raise TimeFixed(f"“{profile.display_name}” runs {profile.time_minutes.max} minutes at most; {more}.")
+        more = f"it can have {most} minutes more" if most > 0 else "it has that time already"
+        raise TimeFixed(f"“{profile.display_name}” runs at most {profile.time_minutes.max} minutes; {more}.")
     if offer.bookings is not None and (why := offer.bookings.extension_refusal(job, session.request, total)):
         raise TimeFixed(why)
     warnings: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ async def _extend(
 
 
 class ExtendHandler(APIHandler):
-    """Takes a wish for more time from the session's user, or from who may start servers for them."""
+    """Accepts extensions from the session's user, and from users who may start servers for them."""
 
     async def post(self, id: str) -> None:
         """Answer with the new end."""
@@ -95,7 +95,7 @@ class ExtendHandler(APIHandler):
             raise web.HTTPError(403)
         hub = started_hub()
         session = hub.registry.current(id) if hub is not None else None
-        # Who may not see a session does not learn that it exists.
+        # Without access a caller does not learn whether the session exists.
         await self._extend(hub, session, user_name=session.user if session else self.current_user.name)
 
     @needs_scope("start:servers")
@@ -111,11 +111,11 @@ class ExtendHandler(APIHandler):
             self.finish(json.dumps({"error": error.reason, "message": error.message}))
             return
         except (SlurmUnreachable, StoreError) as error:
-            hub.log.warning("Whether session %s has more time is not known: %s", session.id, error)
-            raise web.HTTPError(503, "Slurm does not answer; whether there is more time is not known yet.") from error
-        said = clock(ends, time.time())
-        given = {"minutes": session.request.time_limit, "ends": int(ends), "said": said, "warnings": warnings}
-        self.finish(json.dumps(given))
+            hub.log.warning("It is unknown whether session %s has more time: %s", session.id, error)
+            raise web.HTTPError(503, "Slurm does not answer; it is unknown whether there is more time.") from error
+        text = clock(ends, time.time())
+        answer = {"minutes": session.request.time_limit, "ends": int(ends), "said": text, "warnings": warnings}
+        self.finish(json.dumps(answer))
 
 
 def _minutes(body: bytes) -> int:

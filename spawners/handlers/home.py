@@ -1,7 +1,7 @@
-"""The hub's home page: notices of GPU time and of the calendar, and the ways out of maintenance.
+"""The hub's home page: notices about GPU time and bookings, and alternatives for sessions before maintenance.
 
-What is shown of the calendar is read beside the loop, as the notices of GPU time are: a page waits a moment for it, and
-is shown without it where the database does not answer.
+Bookings are read in a thread, like notices about GPU time: the page waits a moment for them, and is shown without them
+if the database does not answer.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from carme_hub.spawners.maintenance.alternatives import alternatives_for
 
 #: The name under which ``configure`` adds the service of the calendar.
 CALENDAR = "reservations"
-#: Seconds for which it is said that a booking was given back.
+#: Seconds for which the page shows that a booking was released.
 NEWS_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class CalendarNews:
-    """What the calendar means to one user now."""
+    """A user's notices about bookings, and alternatives for their sessions before maintenance."""
 
     notices: Sequence[Notice] = ()
     alternatives: Sequence[Alternatives] = ()
 
 
 class CalendarLookup(NoticeLookup[CalendarNews]):
-    """Reads what one user should see of the calendar."""
+    """Reads a user's notices about bookings and maintenance."""
 
     def __init__(self) -> None:
         super().__init__(CalendarNews(), "Bookings")
@@ -66,14 +66,14 @@ class CalendarLookup(NoticeLookup[CalendarNews]):
 
 
 def of_problems(known: Sequence[Reservation], user: str, now: float) -> Iterator[Notice]:
-    """Yield which bookings of a user cannot be kept, and why."""
+    """Yield notices of a user's bookings that cannot be kept, with the reason."""
     for each in known:
         if each.problem and each.owner == user and each.kind is Kind.BOOKING and each.state in PROMISED:
             yield _shown("danger", each, messages.problem(each, now))
 
 
 def of_released(past: Sequence[Reservation], now: float) -> Iterator[Notice]:
-    """Yield which bookings were given back because nobody used them."""
+    """Yield notices of bookings that were released because nobody used them."""
     for each in past:
         if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS_SECONDS:
             yield _shown("warning", each, messages.released(each, now))
@@ -82,7 +82,7 @@ def of_released(past: Sequence[Reservation], now: float) -> Iterator[Notice]:
 def of_times(
     known: Sequence[Reservation], user: str, groups: Sequence[str], accounts: Sequence[str], now: float
 ) -> Iterator[Notice]:
-    """Yield which bookings are now, and which begin within a day. Of those with a problem that is said."""
+    """Yield notices of present bookings, and of those that begin within a day, except those with a problem."""
     for each in slots.usable_now(known, user, groups, accounts, now):
         if not each.problem:
             say = messages.soon if each.period.start > now else messages.is_now
@@ -97,21 +97,21 @@ def _shown(level: str, one: Reservation, text: str) -> Notice:
 
 
 class CarmeHomeHandler(HomeHandler):
-    """The hub's home page, with what who looks at it should know."""
+    """The hub's home page with Carme Hub's notices."""
 
     _gpu_time: dict[str, Any] | None = None
     _calendar: dict[str, Any] | None = None
     _alternatives: Sequence[Alternatives] = ()
-    #: Why what was asked for on this page was not done.
+    #: Why an action of this page was refused.
     _refused = ""
 
     @web.authenticated
     async def get(self) -> None:
-        """Show it."""
+        """Show the page."""
         await self.show()
 
     async def show(self) -> None:
-        """Show it, to who has been let in."""
+        """Show the page to a visitor who is logged in."""
         lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
         self._gpu_time, found = await asyncio.gather(notices_for(self), lookup.for_user(self.current_user))
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
@@ -120,6 +120,6 @@ class CarmeHomeHandler(HomeHandler):
 
     @property
     def template_namespace(self) -> dict[str, Any]:
-        """What every template of the hub is given, and the notices."""
+        """The variables of the hub's templates, with the notices."""
         ours = {"gpu_time": self._gpu_time, "calendar": self._calendar}
         return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}

@@ -1,4 +1,4 @@
-"""The doors to the ways out of maintenance: the home page's forms, and REST; both ask the same functions."""
+"""Handlers that move or stop a session before maintenance: the home page's forms, and REST."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_KNOWN = "Slurm or the calendar does not answer, so nothing was changed. Try
 
 
 async def _do(handler: Any, hub: HubContext, user: Any, session: Session, what: str) -> bool:
-    """Do one of both; return whether it is done by now."""
+    """Move or stop the session; return whether that is done by now."""
     doing: PendingActions = handler.settings.setdefault("carme_doing", PendingActions())
     work = move if what == "move" else stop_for_maintenance
     return await doing.once(session.id, what, lambda: work(handler, hub, user, session))
@@ -37,15 +37,15 @@ def _page_after(handler: Any, user: Any, session: Session, what: str) -> str:
 
 
 class MaintenanceHandler(APIHandler):
-    """Takes it from the session's user, or from who may start and stop servers for them."""
+    """Accepts the action from the session's user, and from users who may start and stop servers for them."""
 
     async def post(self, id: str, what: str) -> None:
-        """Answer once the session is stopped, or after a while with 202 while it still is."""
+        """Answer once the session is stopped, or after some seconds with 202 while it is being stopped."""
         if self.current_user is None:
             raise web.HTTPError(403)
         hub = started_hub()
         session = hub.registry.current(id) if hub is not None else None
-        # Who may not see a session does not learn that it exists.
+        # Without access a caller does not learn whether the session exists.
         await self._post(hub, session, what, user_name=session.user if session else self.current_user.name)
 
     @needs_scope("servers")
@@ -62,27 +62,27 @@ class MaintenanceHandler(APIHandler):
             self.finish(json.dumps({"error": error.reason, "message": error.message}))
             return
         except (SlurmUnreachable, StoreError) as error:
-            hub.log.warning("Session %s cannot make way now: %s", session.id, error)
+            hub.log.warning("Session %s cannot be moved or stopped now: %s", session.id, error)
             raise web.HTTPError(503, _NOT_KNOWN) from error
         self.set_status(200 if done else 202)
         self.finish(json.dumps({"session": session.id, "page": _page_after(self, user, session, what)}))
 
 
 def _has_server(session: Session, user: Any) -> bool:
-    """Return whether a session is a server of its user's; a companion is none."""
+    """Return whether a session is a server of its user; a companion is not."""
     return not session.parent and session.server_name in user.spawners
 
 
 class MaintenanceFormHandler(CarmeHomeHandler):
-    """Takes the home page's forms; what is refused is said on that page."""
+    """The home page's forms; the page shows a refusal."""
 
     async def get(self, *_asked: str) -> None:
-        """Lead to the home page: an address asks for nothing."""
+        """Redirect to the home page: a GET changes nothing."""
         self.redirect(url_path_join(self.hub.base_url, "home"))
 
     @web.authenticated
     async def post(self, id: str, what: str) -> None:
-        """Do it, and lead to where it is seen."""
+        """Move or stop the session, and redirect to the page that shows it."""
         hub = started_hub()
         session = hub.registry.current(id) if hub is not None else None
         await self._post(hub, session, what, user_name=session.user if session else self.current_user.name)
@@ -98,7 +98,7 @@ class MaintenanceFormHandler(CarmeHomeHandler):
         except Refused as error:
             await self._say(409, error.message)
         except (SlurmUnreachable, StoreError) as error:
-            hub.log.warning("Session %s cannot make way now: %s", session.id, error)
+            hub.log.warning("Session %s cannot be moved or stopped now: %s", session.id, error)
             await self._say(503, _NOT_KNOWN)
         else:
             self.redirect(_page_after(self, user, session, what), status=303)

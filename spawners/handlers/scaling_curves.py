@@ -1,7 +1,7 @@
-"""``PUT /hub/api/carme/sessions/<uuid>/scaling``: a session tells the hub what it measured of a training.
+"""``PUT /hub/api/carme/sessions/<uuid>/scaling``: a session uploads the scaling curve of a training.
 
-Kept for the session's user, for the image that the session runs and the script that is named; an older curve of the
-same two makes way. It is shown to that user alone, on the form.
+The hub keeps one curve for each user, image and script; a new one replaces the old one. Only that user sees it, on the
+form.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LARGEST_BODY = 8192
 
 
 class ScalingHandler(SessionHandler):
-    """Takes a curve from the session's own programs, or from who may start servers for its user."""
+    """Accepts a curve from the session's own programs, and from users who may start servers for its user."""
 
     async def put(self, id: str) -> None:
-        """Keep it."""
+        """Store the curve."""
         await self._authorize(id)
 
     async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:  # noqa: ARG002
@@ -40,7 +40,7 @@ class ScalingHandler(SessionHandler):
 
 
 async def curves_of(user: str) -> tuple[ScalingCurve, ...]:
-    """Return what a user measured, the newest first; nothing where there is no Slurm, or no database now."""
+    """Return a user's curves, the newest first; none without Slurm, and while the database does not answer."""
     hub = started_hub()
     if hub is None:
         return ()

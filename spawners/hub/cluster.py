@@ -34,7 +34,7 @@ class ClusterCache:
     """One for the hub. Pages that come within ``max_age`` seconds get the same ``Cluster``, already indexed.
 
     Args:
-        patience: seconds that a page waits for Slurm; after that it shows the last known state.
+        max_wait: seconds that a page waits for Slurm; after that it shows the last known state.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class ClusterCache:
         watcher: Watcher,
         *,
         max_age: float = 10.0,
-        patience: float = 1.5,
+        max_wait: float = 1.5,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.watcher = watcher
         self.max_age = max_age
-        self.patience = patience
+        self.max_wait = max_wait
         self._now = now
         self._monotonic = monotonic
         self._nodes: tuple[Node, ...] = ()
@@ -81,10 +81,10 @@ class ClusterCache:
         if now - (self._tried if self._silent_since else self._seen) < self.max_age:
             return
         # In an outage a page tries rarely and waits a short time only, since the last try got no answer.
-        patience = min(self.patience, 0.3) if self._silent_since else self.patience
+        max_wait = min(self.max_wait, 0.3) if self._silent_since else self.max_wait
         self._tried = now
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(max_wait):
                 nodes = await self.watcher.nodes(self.max_age)
         except (SlurmError, TimeoutError):
             self._silent_since = self._silent_since or now

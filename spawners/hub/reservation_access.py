@@ -23,7 +23,7 @@ from carme_hub.booking.hub_access import PATH, SERVICE, SIGNATURE_HEADER, sign
 PATIENCE = 5.0
 
 
-async def request_access(user: Any, booking: str, log: logging.Logger, *, patience: float = PATIENCE) -> bool:
+async def request_access(user: Any, booking: str, log: logging.Logger, *, max_wait: float = PATIENCE) -> bool:
     """Return whether the service has confirmed in time that the user is in the booking's Slurm reservation.
 
     Args:
@@ -37,7 +37,7 @@ async def request_access(user: Any, booking: str, log: logging.Logger, *, patien
     headers = {"Content-Type": "application/json", SIGNATURE_HEADER: sign(service.api_token, body)}
     try:
         async with (
-            asyncio.timeout(patience),
+            asyncio.timeout(max_wait),
             aiohttp.ClientSession() as session,
             session.post(
                 url_path_join(service.server.url, PATH), data=body, headers=headers, ssl=_trusted(settings)

@@ -35,7 +35,7 @@ from carme_hub.spawners.hub.admission import Admission
 from carme_hub.spawners.hub.cluster import ClusterCache
 from carme_hub.spawners.hub.reservation_access import request_access
 from carme_hub.store.engine import CarmeStore
-from carme_hub.store.hub_database import settle
+from carme_hub.store.hub_database import flush_wal
 from carme_hub.store.scaling import CurveStore
 from carme_hub.store.sessions import SessionStore
 from carme_hub.store.threads import in_store_thread
@@ -203,7 +203,7 @@ class HubContext:
 
     async def flush_database(self) -> None:
         """Wait until the committed changes of the hub's own database are on disk."""
-        await asyncio.to_thread(settle, self._hub_db().get_bind())
+        await asyncio.to_thread(flush_wal, self._hub_db().get_bind())
 
     def _notify_spawner(self, session: Session) -> None:
         spawner = self._spawners.get(session.id)

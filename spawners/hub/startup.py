@@ -46,7 +46,7 @@ def start_with_hub(spawner_class: Any) -> None:
         for name, keeping in (
             ("carme-keep-routes", keep_routes(app)),
             ("carme-keep-services", keep_services(app)),
-            ("carme-collect-garbage", collections.go_on()),
+            ("carme-collect-garbage", collections.run()),
         ):
             task = loop.create_task(keeping, name=name)
             _tasks.add(task)

@@ -25,8 +25,8 @@ from carme_hub.domain.quotas.rules import Who
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.notifications import Notifier
 from carme_hub.sessions.associations import AssociationCache
+from carme_hub.store.ledger.changes import LedgerChanges, changes_after, newest_id
 from carme_hub.store.ledger.idempotency import SentNotice
-from carme_hub.store.ledger.news import News, newest, written_after
 from carme_hub.store.ledger.requests import RequestFilter
 from carme_hub.store.threads import in_store_thread
 
@@ -77,9 +77,9 @@ class Notices(Notifier):
         all_known = self._associations.known and bool(self._hub_users.people)
         context, policy, last = self._ledger.context, self._ledger.context.policy(), self._last
 
-        def ask() -> tuple[News, set[str], set[str]]:
+        def ask() -> tuple[LedgerChanges, set[str], set[str]]:
             with context.store.reading(context.cluster) as reads:
-                news = News(newest(reads)) if last is None else written_after(reads, last)
+                news = LedgerChanges(newest_id(reads)) if last is None else changes_after(reads, last)
                 held = reads.held()
                 return news, {each.user for each in held}, {each.account for each in held}
 

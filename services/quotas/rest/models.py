@@ -115,7 +115,7 @@ class MayOut(BaseModel):
     """
 
     extend: bool
-    associations: bool
+    book: bool
     add_images: bool
     priority: int
     nice: int

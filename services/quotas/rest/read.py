@@ -56,7 +56,7 @@ def _may(call: Call, person: Person, account: str) -> models.MayOut:
     found = permissions(applicable(quotas, person, account), call.service.ledger.context.clock())
     return models.MayOut(
         extend=found.may_extend,
-        associations=found.may_book,
+        book=found.may_book,
         add_images=found.may_add_images,
         priority=found.priority,
         nice=nice_of(quotas, found.priority),

@@ -169,7 +169,7 @@ async def running(
         by_node=by_node,
     )
     service.hub_users.people = {user: person_in(user, groups) for user, groups in GROUPS.items()}
-    service.hub_users._asked = float("inf")  # as fresh as it gets
+    service.hub_users._answered_at = float("inf")  # as fresh as it gets
     await service.slurm_view.look()
     service.reconciler.seen = ()  # Slurm has said that there are none
     service.not_ready = ""

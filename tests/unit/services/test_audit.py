@@ -48,7 +48,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 def anomaly(ledger: Any) -> int:
     with ledger.context.store.transaction("lab") as writes:
         seen = {**SEEN, "qos": "normal", "nodes": "n1"}
-        writes.flag([Anomaly("long:lab:7:5", "long", "lab", NOW, 7, 5, "physics", "bob", seen)])
+        writes.add_anomalies([Anomaly("long:lab:7:5", "long", "lab", NOW, 7, 5, "physics", "bob", seen)])
     with ledger.context.store.reading("lab") as reads:
         return int(reads.anomalies()[0].id)
 

@@ -155,7 +155,7 @@ async def test_the_page_shows_it_or_says_that_it_is_not_known(tmp_path: Path, mo
         site.service.settings.disk_usage_command = argv
         assert "Disk space /home/<alice> 19 GiB used of 20 GiB" in await alice.text("")
         site.service.settings.disk_usage_command = ["/bin/false"]
-        assert "How full your disk space is, is not known just now." in await site.visitor("bob").text("")
+        assert "The use of your disk space is not known at the moment." in await site.visitor("bob").text("")
 
 
 def test_sizes_are_said_in_the_unit_that_fits() -> None:

@@ -70,7 +70,7 @@ def joins(site: Site, user: str) -> list[int]:
         return {**hub_users.people, user: person_in(user, ("ml-course",))}
 
     hub_users._ask = ask  # type: ignore[method-assign]
-    hub_users._asked = time.monotonic() - 30  # half a minute ago, which is good enough for a usual pass
+    hub_users._answered_at = time.monotonic() - 30  # half a minute ago, which is good enough for a usual pass
     return asked
 
 
@@ -151,7 +151,7 @@ async def test_a_service_that_is_away_or_hangs_holds_a_start_up_for_a_moment_onl
     site.service.ensure_access = never  # type: ignore[method-assign]
     began = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        assert not await request_access(hub_user("alice", site.port), one.id, log, max_silence=0.2)
+        assert not await request_access(hub_user("alice", site.port), one.id, log, max_wait=0.2)
         assert not await request_access(hub_user("alice", 9), one.id, log)
         site.service.not_ready = "The service is starting."
         assert not await request_access(hub_user("alice", site.port), one.id, log)

@@ -115,7 +115,7 @@ async def test_a_notice_is_not_sent_again_however_many_came_after_it(tmp_path: P
     await hold(ledger, "s1", 80)
     assert len(await notices_of(ledger).notify_about(["alice"])) == 1
     with ledger.context.store.transaction("lab") as writes:
-        writes.tell([(SentNotice(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
+        writes.add_notices([(SentNotice(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
     assert await notices_of(ledger).notify_about(["alice"]) == []
 
 
@@ -161,7 +161,7 @@ async def test_two_services_tell_a_thing_once(tmp_path: Path) -> None:
     told = await asyncio.gather(one.notify_about(["alice"]), two.notify_about(["alice"]))
     assert sorted(map(len, told)) == [0, 1]
     await one.notify_about(["alice"])
-    assert await one.of("alice") == await two.of("alice") != []
+    assert await one.open_for("alice") == await two.open_for("alice") != []
 
 
 async def test_an_account_that_runs_out_and_a_credit_that_expires_are_told_to_who_may_charge_it(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_nobody_but_an_administrator_makes_gpu_time_out_of_nothing(site: S
     assert await left(site) == 0
     page = await site.visitor("tina").text("accounts/teaching")
     assert "Grant…" not in page
-    assert "New GPU time is granted by an administrator of the hub. As its owner you can move what" in page
+    assert "Only an administrator of the hub can grant new GPU time. As an owner you can move what" in page
 
 
 async def test_an_owner_of_one_account_denies_and_is_told_who_can_approve(site: Site) -> None:

@@ -57,7 +57,7 @@ async def test_the_queue_says_what_was_seen_and_a_person_settles_it_once(site: S
     root = await logged_in(site, "root")
     page = await root.text("administration/anomalies")
     assert "Job 7: long It ran longer than its time limit allows" in page
-    assert "What Slurm says: 4 h" in page
+    assert "The time in Slurm’s record: 4 h" in page
     form = {"decision": "charge-seconds", "minutes": "60", "reason": "the clock stepped"}
     asked = await root.post(f"administration/anomalies/{id}", **form)
     assert "1 h of its GPUs are charged." in plain(asked)
@@ -103,7 +103,7 @@ async def test_settling_says_how_old_it_is_and_why_it_failed(site: Site) -> None
     root = await logged_in(site, "root")
     page = await root.text("administration/health")
     assert "Nothing has been settled yet." in page
-    assert "New sessions with GPUs are refused until it is newer." in page
+    assert "New sessions with GPUs are refused until it succeeds again." in page
     await site.ledger.settle([], sessions=[])
     site.service.settlement.problem = ""
     site.now += 90
@@ -122,7 +122,7 @@ async def test_the_report_adds_up_and_has_its_cost(site: Site) -> None:
     csv = (await root.get("administration/report.csv?by=gpu")).body.decode()
     assert csv.splitlines() == ["gpu,jobs,gpu_hours,refunded_gpu_hours,cost_eur", "a100,2,10.000,0.000,5.00"]
     assert "No job with GPUs ended in this month." in await root.text("administration/report?month=2026-01")
-    assert "is no month" in plain(await root.get("administration/report?month=x"))
+    assert "is not a month" in plain(await root.get("administration/report?month=x"))
 
 
 async def current(visitor: Visitor) -> tuple[str, str]:
@@ -245,7 +245,9 @@ async def test_what_was_decided_can_be_read_back_to_the_first(site: Site, monkey
 async def test_more_than_a_thousand_wait_and_are_counted_and_decided(site: Site) -> None:
     with site.ledger.context.store.transaction("lab") as writes:
         for number in range(1, 1003):
-            writes.flag([Anomaly(f"long:lab:{number}:5", "long", "lab", site.now, number, 5, "physics", "bob")])
+            writes.add_anomalies(
+                [Anomaly(f"long:lab:{number}:5", "long", "lab", site.now, number, 5, "physics", "bob")]
+            )
     root = await logged_in(site, "root")
     assert "1002 wait, the oldest first; 50 of them" in await root.text("administration/anomalies")
     assert re.search(r"1,?002", await root.text("administration/health"))

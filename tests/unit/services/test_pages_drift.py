@@ -88,9 +88,9 @@ async def test_what_takes_an_administrator_comes_as_commands(site: Site) -> None
 async def test_limits_that_are_as_the_policy_wants_them_are_no_drift(site: Site, slurm: LimitsInSlurm) -> None:
     with_budget(slurm)
     page = await site.visitor("root").text(PAGE)
-    assert "No drift: Slurm’s limits are as the policy wants them." in page
+    assert "No drift: Slurm’s limits agree with the policy." in page
     assert "sacctmgr" not in page
-    assert "As Slurm said on 20 Nov 2026" in page
+    assert "Read from Slurm on 20 Nov 2026" in page
 
 
 async def test_what_was_set_by_hand_is_named_and_kept(site: Site, slurm: LimitsInSlurm) -> None:
@@ -129,7 +129,7 @@ async def test_while_slurm_is_silent_it_is_unknown_and_nothing_is_claimed(site: 
     page = await site.visitor("root").text(PAGE)
     assert "Unknown: Slurm’s accounting does not answer." in page
     assert "secret" not in page
-    assert "As Slurm said" not in page
+    assert "Read from Slurm" not in page
     answer = await site.api("root", "GET", "api/v1/mirror")
     assert (answer.code, b"secret" in answer.body) == (503, False)
 

@@ -68,7 +68,7 @@ def restarted(site: Site) -> Notices:
     old = site.service.notices
     again = Notices(
         old._settings,
-        old._kept,
+        old._store,
         old._log,
         read=old._read,
         people=old._people,

@@ -93,7 +93,7 @@ async def test_before_the_hub_has_said_who_is_who_nobody_is_shut_out_of_their_cl
     await site.book("tina", "Class", START, need=Need("a100", 1, 4), group="ml-course")
     await turn(site)
     before = await site.service.reconciler._slurm.show()
-    site.service.hub_users.people, site.service.hub_users._asked = {}, float("-inf")
+    site.service.hub_users.people, site.service.hub_users._answered_at = {}, float("-inf")
     with pytest.raises(CarmeError, match="The hub does not say who is in which group"):
         await turn(site)
     assert await site.service.reconciler._slurm.show() == before
@@ -125,7 +125,7 @@ async def test_what_was_reserved_by_hand_is_not_free_while_slurm_does_not_say_wh
 
 async def test_nothing_is_promised_before_slurm_has_said_what_is_reserved(site: Site) -> None:
     site.service.reconciler.seen = None
-    with pytest.raises(SlurmUnreachable, match="which reservations there are"):
+    with pytest.raises(SlurmUnreachable, match="listed its reservations yet"):
         await site.book("alice", "Early", START, 1, need=Need("a100", 1))
 
 

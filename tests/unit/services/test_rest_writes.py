@@ -266,7 +266,7 @@ async def test_an_anomaly_is_charged_or_left_by_a_person(service: Service) -> No
     seen |= {"partition": "gpu", "qos": "normal", "nodes": "n1"}
     with service.ledger.context.store.transaction("lab") as writes:
         for job in (7, 8):
-            writes.flag([Anomaly(f"long:lab:{job}:5", "long", "lab", NOW, job, 5, "physics", "bob", seen)])
+            writes.add_anomalies([Anomaly(f"long:lab:{job}:5", "long", "lab", NOW, job, 5, "physics", "bob", seen)])
     ids = [each["id"] for each in (await service.ask("anomalies", "ada")).json["anomalies"]]
     said = {"decision": "charge", "reason": "it ran"}
     assert (await service.post(f"anomalies/{ids[0]}/decision", "ada", said)).json["settled_by"] == "ada"

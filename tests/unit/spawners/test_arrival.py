@@ -86,7 +86,7 @@ async def test_a_session_is_ended_when_something_else_answers_on_its_port(
     monkeypatch.setattr(ServerReadiness, "_tls_context", lambda _self: object())
     session, _ = await part.registry.intend("s1", "alice", "", SESSION.request, certificate="f" * 64)
     part.broken = broken
-    with pytest.raises(SpawnException, match="Something else answers on the session's port"):
+    with pytest.raises(SpawnException, match="Another program answers on the session's port"):
         await ServerReadiness(ForgedSpawner(), part).wait_until_answering(session, "https://10.0.0.1:40000")
     if not broken:
         assert part.registry.current("s1").cancel_reason == PORT_TAKEN

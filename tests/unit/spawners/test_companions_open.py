@@ -198,7 +198,7 @@ async def test_while_slurm_is_silent_it_waits_and_is_listed(
     assert (shown["state"], shown["said"]) == ("waiting", "It is being submitted to Slurm.")
     part.watcher.health = SimpleNamespace(ok=False, error="time-out")
     [shown] = await listed(part, session)
-    assert "Slurm is not answering (time-out)" in str(shown["said"])
+    assert "Slurm does not answer (time-out)" in str(shown["said"])
     for task in set(companions._submitting):
         task.cancel()
 

@@ -151,8 +151,8 @@ def test_the_form_shows_what_is_left_beside_each_account_without_javascript() ->
     left = {"physics": RemainingBudget("12.5 h left", 1), "bio": RemainingBudget("no limit")}
     assert account_choices(left=left) == ["physics: 12.5 h left", "bio: no limit"]
     assert account_choices(left=dict.fromkeys(("physics", "bio"), NOT_KNOWN)) == [
-        "physics: what is left is not known now",
-        "bio: what is left is not known now",
+        "physics: rest not known at the moment",
+        "bio: rest not known at the moment",
     ]
     evil = account_choices(left={"physics": RemainingBudget("<b>x"), "bio": RemainingBudget("no limit")})
     assert evil[0] == "physics: &lt;b&gt;x"

@@ -159,10 +159,10 @@ def test_a_session_without_a_limit_starts_again_for_what_it_asked() -> None:
 # -- what is said before ----------------------------------------------------------------------------------------------
 
 
-def said(*nodes: Any, jobs: tuple[Job, ...] = (), patience: float = 600, **more: Any) -> str:
+def said(*nodes: Any, jobs: tuple[Job, ...] = (), max_wait: float = 600, **more: Any) -> str:
     there = cluster(*nodes, jobs=(running(3), *jobs))
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 180)
-    return restart_sentence(offer(window(), there=there, **more), request, NOW, patience)
+    return restart_sentence(offer(window(), there=there, **more), request, NOW, max_wait)
 
 
 def test_another_node_with_room_is_said() -> None:
@@ -173,8 +173,8 @@ def test_the_maintained_node_is_no_other_node_though_it_has_room() -> None:
     full = node("n2", used=4)
     other = job(2, gpus=4, nodes=("n2",), ends=1)
     waits = "No other node has room for it now: it waits in the queue, and is expected to start again at "
-    soon = said(node(used=1), full, jobs=(other,), patience=8 * HOUR)
-    after_the_maintenance = said(node(used=1), full, jobs=(replace(other, end=0),), patience=8 * HOUR)
+    soon = said(node(used=1), full, jobs=(other,), max_wait=8 * HOUR)
+    after_the_maintenance = said(node(used=1), full, jobs=(replace(other, end=0),), max_wait=8 * HOUR)
     assert soon.startswith(waits)
     assert after_the_maintenance.startswith(waits)
     assert soon != after_the_maintenance
@@ -182,7 +182,7 @@ def test_the_maintained_node_is_no_other_node_though_it_has_room() -> None:
 
 def test_what_would_wait_longer_than_a_start_may_is_said() -> None:
     other = job(2, gpus=4, nodes=("n2",), ends=1)
-    words = said(node(used=1), node("n2", used=4), jobs=(other,), patience=600)
+    words = said(node(used=1), node("n2", used=4), jobs=(other,), max_wait=600)
     assert words.startswith("No other node has room for it now: by what is known, one has at ")
     assert words.endswith("A start waits 10 minutes at most; then it fails, and you start again by the form later.")
 

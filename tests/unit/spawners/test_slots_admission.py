@@ -34,7 +34,7 @@ async def test_a_session_in_a_booking_takes_its_hold_from_there(tmp_path: Path) 
     cost, _ = await asked.cost(alice, one, slot=known.id)
     assert cost is not None
     assert (cost.state, cost.amount) == ("ok", 0)
-    assert cost.sentence == "Its GPU time is held already, for the booking, of teaching."
+    assert cost.sentence == "Its GPU time is already held of teaching, for the booking."
     assert (await asked.hold(alice, "s1", one, silent, slot=known.id)).account == "teaching"
     assert (await asked.ledger.balances())["teaching"].held <= 4 * GPU_HOUR
 

@@ -131,11 +131,11 @@ class SlurmThatShows:
         return self.there
 
 
-def slots(engine: Engine, slurm: SlurmThatShows, *known: Reservation, patience: float = 30.0) -> tuple[Any, Clock]:
+def slots(engine: Engine, slurm: SlurmThatShows, *known: Reservation, max_wait: float = 30.0) -> tuple[Any, Clock]:
     with ReservationStore(LedgerStore(engine)).transaction("lab") as writes:
         writes.add(known)
     clock = Clock()
-    return SlotsThatCount(engine, "lab", clock=clock, patience=patience, in_slurm=slurm), clock
+    return SlotsThatCount(engine, "lab", clock=clock, max_wait=max_wait, in_slurm=slurm), clock
 
 
 async def test_bookings_are_not_counted_twice_and_what_nobody_knows_is(engine: Engine) -> None:
@@ -177,7 +177,7 @@ async def test_slurm_is_asked_twice_a_minute_at_most_and_a_failure_leaves_what_w
 async def test_a_slurm_that_hangs_holds_one_page_up_for_a_moment_and_ends_with_the_hub(engine: Engine) -> None:
     slurm = SlurmThatShows(maint())
     slurm.may_go.clear()
-    found, clock = slots(engine, slurm, booking(), patience=0.3)
+    found, clock = slots(engine, slurm, booking(), max_wait=0.3)
     began = time.monotonic()
     for _ in range(20):
         look = await found.refresh()
@@ -190,7 +190,7 @@ async def test_a_slurm_that_hangs_holds_one_page_up_for_a_moment_and_ends_with_t
 
 
 async def test_a_database_that_never_answers_keeps_no_hub_from_ending(engine: Engine) -> None:
-    found, _ = slots(engine, SlurmThatShows(), patience=0.05)
+    found, _ = slots(engine, SlurmThatShows(), max_wait=0.05)
     found.may_go.clear()
     await found.refresh()
     try:

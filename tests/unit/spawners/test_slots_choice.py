@@ -90,17 +90,17 @@ def test_a_seat_for_which_somebody_waits_is_not_free() -> None:
 def test_a_profile_with_a_reservation_of_its_own_keeps_it() -> None:
     page = offer(booking(), profiles=({**GPU, "reservation": "course"},))
     assert page.choose(ONE).reservation == "course"
-    with pytest.raises(ProfileNotAllowed, match="starts in course alone"):
+    with pytest.raises(ProfileNotAllowed, match="starts in course only"):
         page.choose({**ONE, "reservation": f"booking:{booking().id}"})
 
 
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (offer(booking(), groups=()), "not yours, or its time is not now"),
-        (offer(booking(start=1)), "not yours, or its time is not now"),
-        (offer(booking(start=-3)), "not yours, or its time is not now"),
-        (offer(), "not yours, or its time is not now"),
+        (offer(booking(), groups=()), "not yours, or it is not its time now"),
+        (offer(booking(start=1)), "not yours, or it is not its time now"),
+        (offer(booking(start=-3)), "not yours, or it is not its time now"),
+        (offer(), "not yours, or it is not its time now"),
         (offer(booking(), accounts=("physics",)), "“Physics” is charged to the account teaching"),
         (offer(booking(need=Need("h100", 1))), "“Physics” has h100"),
     ],

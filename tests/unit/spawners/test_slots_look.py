@@ -63,11 +63,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def slots(engine: Engine, *known: Reservation, patience: float = 60.0) -> tuple[SlotsThatCount, Clock]:
+def slots(engine: Engine, *known: Reservation, max_wait: float = 60.0) -> tuple[SlotsThatCount, Clock]:
     with ReservationStore(LedgerStore(engine)).transaction("lab") as writes:
         writes.add(known)
     clock = Clock()
-    return SlotsThatCount(engine, "lab", clock=clock, patience=patience), clock
+    return SlotsThatCount(engine, "lab", clock=clock, max_wait=max_wait), clock
 
 
 async def test_what_is_now_and_to_come_is_read_and_nothing_else(engine: Engine) -> None:
@@ -103,7 +103,7 @@ async def test_a_database_that_fails_leaves_what_was_known_with_since_when(engin
 
 
 async def test_a_database_that_hangs_holds_no_page_up_and_is_asked_once(engine: Engine) -> None:
-    found, clock = slots(engine, booking(), patience=0.05)
+    found, clock = slots(engine, booking(), max_wait=0.05)
     found.may_go.clear()
     async with asyncio.timeout(20):
         for _ in range(5):
@@ -139,7 +139,7 @@ async def test_a_start_elsewhere_is_left_as_it_is(engine: Engine, name: str) -> 
 async def test_a_start_in_a_booking_that_is_gone_is_refused(engine: Engine) -> None:
     found, clock = slots(engine, booking())
     request = Request("gpu", "base", reservation=NAME)
-    with pytest.raises(SlotOver, match="over, or was taken back"):
+    with pytest.raises(SlotOver, match="over, or was cancelled"):
         found.enter(request, lambda *_: None)
     await found.refresh()
     clock.now += HOUR - 30
@@ -237,7 +237,7 @@ async def longer(page: Any, minutes: int, *, reservation: str = "", running: Any
     session = Session("s1", "lab", "sam", "", request, SessionState.RUNNING, 0.0)
     part: Any = SimpleNamespace(
         client=SimpleNamespace(find=find, set_time_limit=set_time_limit),
-        registry=SimpleNamespace(extended=extended),
+        registry=SimpleNamespace(set_time_limit=extended),
         admission=None,
         log=SimpleNamespace(info=lambda *_: None),
     )

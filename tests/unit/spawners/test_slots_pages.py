@@ -92,7 +92,7 @@ async def test_a_card_that_is_too_old_starts_nothing_and_says_so(hub: ForgedHub)
     SpawnerWithBookings.known = ()
     status, page, _ = await browser.post("/hub/spawn", sent)
     assert status == 400
-    assert "That booking is not yours, or its time is not now. Choose again." in page
+    assert "That booking is not yours, or it is not its time now. Choose again." in page
     assert SpawnerThatOnlyNotes.started == []
 
 

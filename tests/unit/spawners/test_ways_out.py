@@ -29,10 +29,10 @@ from carme_hub.spawners.maintenance.alternatives import (
     NotAffected,
     NotMoved,
     PendingActions,
+    check_affected,
     move,
     refund_of,
     stop_for_maintenance,
-    trigger,
 )
 from carme_hub.spawners.session_state import STOPPED
 
@@ -197,7 +197,7 @@ async def test_a_slurm_that_does_not_answer_changes_nothing(site: Site, what: st
 
 async def test_what_could_not_start_again_is_not_stopped(site: Site) -> None:
     site.cost_state = "refused"
-    with pytest.raises(NotMoved, match=r"left as it is: sam has 0 left\."):
+    with pytest.raises(NotMoved, match=r"not stopped: sam has 0 left\."):
         await site.move()
     site.cost_state = "ok"
     site.spawner.user_options = {**OPTIONS, "gpus": 9}
@@ -250,10 +250,10 @@ async def test_what_takes_long_goes_on_when_nobody_waits(site: Site, monkeypatch
 
 
 async def test_what_is_said_of_the_refund_is_what_the_policy_says(site: Site) -> None:
-    found, now = await trigger(site.part, session()), time.time()
+    found, now = await check_affected(site.part, session()), time.time()
     assert refund_of(site.part, found, now) == (
         True,
-        "What it holds of GPU time and has not used comes back. What it has used, 1 GPU-hour so far, is refunded "
+        "GPU time that it holds and has not used is released. What it has used, 1 GPU-hour so far, is refunded "
         "within a few minutes.",
     )
     site.refunds = ()
