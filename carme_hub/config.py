@@ -21,7 +21,7 @@ from carme_hub.auth.secret_files import exposure, read_secret
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
-from carme_hub.store.hub_database import wal
+from carme_hub.store.hub_database import wal_options
 
 #: Files of the state folder, by the trait that holds each.
 COOKIE_SECRET, HUB_DATABASE, OUR_DATABASE = "jupyterhub_cookie_secret", "jupyterhub.sqlite", "carme-hub.sqlite"
@@ -218,7 +218,7 @@ def configure(
         hub["internal_certs_location"] = str(folder / CERTIFICATES)
         store["url"] = f"sqlite:///{folder / OUR_DATABASE}"
     _fill(c, "JupyterHub", hub)
-    _fill(c, "JupyterHub", {"db_kwargs": wal(c.JupyterHub.get("db_url", HUB_DEFAULT_URL))})
+    _fill(c, "JupyterHub", {"db_kwargs": wal_options(c.JupyterHub.get("db_url", HUB_DEFAULT_URL))})
     _fill(c, "CarmeStore", store)
     _fill(c, "CarmeAuthenticator", {"accounts_from_slurm": slurm})
     _fill(c, "ConfigurableHTTPProxy", {"should_start": False})

@@ -15,7 +15,7 @@ from carme_hub.errors import CarmeError
 from carme_hub.store.backup import copy_sqlite, database_file, dump_command, is_sqlite
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine
-from carme_hub.store.ledger.sums import sum_anew
+from carme_hub.store.ledger.sums import rebuild_sums
 
 from .base import YES_FLAG, CommandGroup, ConfiguredApp, UsageError, table
 
@@ -108,16 +108,17 @@ class CheckApp(ConfiguredApp):
         url = CarmeStore(config=self.configuration()).url
         found = await self.with_progress("reading the database", asyncio.to_thread(check, url))
         if self.as_json:
-            looked, sums = [asdict(each) for each in found.looked], [asdict(each) for each in found.sums]
-            self.print_json({"good": found.good, "looked": looked, "sums": sums})
-            return 0 if found.good else 1
+            checks = [{"name": each.name, "good": each.passed, "says": each.text} for each in found.results]
+            sums = [asdict(each) for each in found.sums]
+            self.print_json({"good": found.passed, "looked": checks, "sums": sums})
+            return 0 if found.passed else 1
         rows: list[tuple[object, ...]]
-        rows = [("ok" if one.good else "WRONG", one.name, one.says) for one in found.looked]
+        rows = [("ok" if one.passed else "WRONG", one.name, one.text) for one in found.results]
         print(table(("", "looked at", "seen"), rows))
         if found.sums:
             rows = [(s.cluster, s.kind, s.entries, f"{s.amount / GPU_HOUR:.3f}") for s in found.sums]
             print("\n" + table(("cluster", "kind", "entries", "GPU-hours"), rows, "entries GPU-hours"))
-        return 0 if found.good else 1
+        return 0 if found.passed else 1
 
 
 class SumApp(ConfiguredApp):
@@ -133,7 +134,7 @@ class SumApp(ConfiguredApp):
         """Sum up, and print what differed."""
         engine = CarmeStore(config=self.configuration()).open()
         try:
-            found = await self.with_progress("summing up the ledger", asyncio.to_thread(sum_anew, engine))
+            found = await self.with_progress("summing up the ledger", asyncio.to_thread(rebuild_sums, engine))
         finally:
             engine.dispose()
         if self.as_json:

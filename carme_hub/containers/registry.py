@@ -1,4 +1,4 @@
-"""The container runtimes that there are, by name."""
+"""The available container runtimes by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
 
 
 def runtime(name: str, *, podman_engine: str = "", podman_device: str | None = None) -> Runtime:
-    """Return the runtime of that name, Podman as the site wants it; ``ConfigError`` names those that there are."""
+    """Return the runtime of that name, Podman with the site's settings; ``ConfigError`` lists the available ones."""
     if name == Podman.name and (podman_engine or podman_device is not None):
         made = Podman()
         return Podman(podman_engine or made.engine, made.device if podman_device is None else podman_device)

@@ -130,7 +130,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
     assert [(row.amount, row.entries) for row in sums] == [(0, 2)] * BUDGET
     found = check(storm.url)
-    assert found.good, found
+    assert found.passed, found
     assert "Traceback" not in storm.second_log.read_text()
     reasons = storm.rows("select reason from ledger where kind = 'release' and id > :before", before=before)
     print(

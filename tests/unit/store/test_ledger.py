@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, charge_key, hold_key, refund_key, release_key
 from carme_hub.errors import StoreError
-from carme_hub.store.ledger.news import News, newest, written_after
+from carme_hub.store.ledger.changes import LedgerChanges, changes_after, newest_id
 from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Subject, Used
 
 DAY = 86400
@@ -37,7 +37,9 @@ def charge(job: int, start: int, end: int, rate: int = 1000, submitted: int = 50
 
 
 def refund(of: Entry) -> Entry:
-    return of.replace(key=refund_key("lab", of.job_id, of.submitted), kind=Kind.CORRECTION, amount=-of.amount, reason="x")
+    return of.replace(
+        key=refund_key("lab", of.job_id, of.submitted), kind=Kind.CORRECTION, amount=-of.amount, reason="x"
+    )
 
 
 def write(store: LedgerStore, *entries: Entry) -> list[Entry]:
@@ -58,15 +60,17 @@ def test_an_entry_comes_back_as_it_was_written(store: LedgerStore) -> None:
 
 def test_it_is_told_whom_what_was_written_since_a_look_is_about(store: LedgerStore) -> None:
     with store.reading("lab") as now:
-        assert newest(now) == 0
+        assert newest_id(now) == 0
     write(store, grant(5), hold("s1"))
     with store.reading("lab") as now:
-        last = newest(now)
-        assert written_after(now, 0) == News(last, frozenset({"ada"}), frozenset({"physics"}))
-        assert written_after(now, last) == News(last)
+        last = newest_id(now)
+        assert changes_after(now, 0) == LedgerChanges(last, frozenset({"ada"}), frozenset({"physics"}))
+        assert changes_after(now, last) == LedgerChanges(last)
     write(store, grant(7, account="teaching", key="g2"), charge(7, 60, 90))
     with store.reading("lab") as now:
-        assert written_after(now, last) == News(newest(now), frozenset({"ada"}), frozenset({"physics", "teaching"}))
+        assert changes_after(now, last) == LedgerChanges(
+            newest_id(now), frozenset({"ada"}), frozenset({"physics", "teaching"})
+        )
 
 
 def test_a_key_is_written_once_and_it_is_told_which_were_new(store: LedgerStore) -> None:
@@ -187,8 +191,8 @@ def test_a_statement_comes_in_pages_newest_first(store: LedgerStore) -> None:
 def test_an_anomaly_is_written_once_and_leaves_the_queue_when_somebody_decides(store: LedgerStore) -> None:
     odd = Anomaly("negative:lab:7:50", "negative", "lab", 100.0, 7, 50, "physics", "ada", {"start": 9, "end": 3})
     with store.transaction("lab") as now:
-        assert now.flag([odd, odd]) == [odd]
-        assert now.flag([odd]) == []
+        assert now.add_anomalies([odd, odd]) == [odd]
+        assert now.add_anomalies([odd]) == []
     with store.transaction("lab") as now:
         [found] = now.anomalies()
         assert found.seen == {"start": 9, "end": 3}
