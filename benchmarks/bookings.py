@@ -195,7 +195,7 @@ def series(context: BookingContext, chance: random.Random, number: int) -> float
     nine = datetime(2026, 12, 1, 9) + timedelta(days=chance.randrange(0, 30))  # noqa: DTZ001
     often = "WEEKLY" if number <= 52 else "DAILY"
     rule = Recurrence("Europe/Berlin", nine, nine + timedelta(hours=2), f"FREQ={often};COUNT={number}")
-    asked = replace(request(chance, 1, 4, 2), owner=who.user, times=())
+    booking = replace(request(chance, 1, 4, 2), owner=who.user, times=())
     exclusive: list[float] = []
     began = context.store.transaction
 
@@ -208,7 +208,7 @@ def series(context: BookingContext, chance: random.Random, number: int) -> float
 
     context.store.transaction = timed_exclusively  # type: ignore[method-assign]
     try:
-        found = creation.book(context, who, asked, rule, "", False)
+        found = creation.book(context, who, booking, rule, "", False)
     finally:
         del context.store.transaction
     assert len(found) == number

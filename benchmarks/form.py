@@ -34,7 +34,7 @@ from carme_hub.slurm.cli import parse  # noqa: E402
 from carme_hub.slurm.watcher import Health  # noqa: E402
 from carme_hub.spawners.form.form import Offer, render_form  # noqa: E402
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path  # noqa: E402
-from carme_hub.spawners.hub.cluster import ClusterLook  # noqa: E402
+from carme_hub.spawners.hub.cluster import ClusterCache  # noqa: E402
 
 NODES, JOBS, VIEWS = 1000, 3000, 40
 TYPES = ("a100", "h100", "l40s", "v100")
@@ -103,13 +103,13 @@ class WatcherThatCounts:
     """A watcher that answers from the generated record and counts its queries."""
 
     def __init__(self, text: str) -> None:
-        self.asked = 0
+        self.queries = 0
         self.text = text
         self.health = Health(True, 0.0)
         self.latest = Snapshot(NOW, NOW, queue(parse.nodes(text)))
 
     async def nodes(self, max_age: float | None = None) -> tuple[Node, ...]:  # noqa: ARG002
-        self.asked += 1
+        self.queries += 1
         return parse.nodes(self.text)
 
 
@@ -126,7 +126,7 @@ def p95(values: list[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
 
 
-async def pages(look: ClusterLook, offered_profiles: Any, max_age: float) -> list[float]:
+async def pages(look: ClusterCache, offered_profiles: Any, max_age: float) -> list[float]:
     """Return how long each page took; with ``max_age`` 0 each one queries Slurm, parses the answer and indexes it."""
 
     class SpawnerOnManyNodes(SpawnerThatOnlyNotes):
@@ -195,17 +195,17 @@ async def main() -> None:
     figure("form_render_median", statistics.median(timed(form, VIEWS)), "ms", 200, other, note=note)
     figure("node_answer_parse_median", statistics.median(timed(lambda: parse.nodes(text), 10)), "ms")
     watcher = WatcherThatCounts(text)
-    look = ClusterLook(watcher, max_age=10.0)
+    look = ClusterCache(watcher, max_age=10.0)
     await look.cluster()
     times = await pages(look, offered_profiles, max_age=3600.0)
     figure("form_page_median", statistics.median(times), "ms", 200)
     figure("form_page_p95", p95(times), "ms", 200)
     times = await pages(look, offered_profiles, max_age=0.0)
     figure("form_page_with_a_new_answer_p95", p95(times), "ms", 200)
-    look, before = ClusterLook(watcher, max_age=10.0), watcher.asked
+    look, before = ClusterCache(watcher, max_age=10.0), watcher.queries
     for _ in range(1000):
         await look.cluster()
-    figure("cluster_queries_for_1000_pages", watcher.asked - before, "queries", 1)
+    figure("cluster_queries_for_1000_pages", watcher.queries - before, "queries", 1)
 
 
 if __name__ == "__main__":

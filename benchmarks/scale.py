@@ -55,13 +55,13 @@ from carme_hub.sessions.reconciler import SessionReconciler  # noqa: E402
 from carme_hub.sessions.registry import SessionRegistry  # noqa: E402
 from carme_hub.slurm.cli import parse  # noqa: E402
 from carme_hub.slurm.cli.client import SlurmCli  # noqa: E402
-from carme_hub.slurm.cli.queue_rows import QueueRows, Separators, read_job, parse_queue  # noqa: E402
+from carme_hub.slurm.cli.queue_rows import QueueRows, Separators, parse_queue, read_job  # noqa: E402
 from carme_hub.slurm.command import Commands  # noqa: E402
 from carme_hub.slurm.watcher import SlurmWatcher  # noqa: E402
 from carme_hub.spawners.form.form import Offer, render_form  # noqa: E402
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path  # noqa: E402
 from carme_hub.spawners.hub.admission import Admission  # noqa: E402
-from carme_hub.spawners.hub.cluster import ClusterLook  # noqa: E402
+from carme_hub.spawners.hub.cluster import ClusterCache  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.sessions import SessionStore, _to_row  # noqa: E402
 from carme_hub.store.tables import session as session_table  # noqa: E402
@@ -105,12 +105,12 @@ class Hub:
         log = logging.getLogger("scale")
         self.client = SlurmCli(cluster="lab", commands=commands, submitter=None)  # type: ignore[arg-type]
         self.watcher = SlurmWatcher(self.client, log=log)
-        self.book = SessionRegistry(SessionStore(engine), "lab")
-        self.look = ClusterLook(self.watcher)
+        self.registry = SessionRegistry(SessionStore(engine), "lab")
+        self.cluster_cache = ClusterCache(self.watcher)
         self.associations = AssociationCache(self.client)
         quotas = CarmeQuotas(config=Config({"CarmeQuotas": {"enabled": True, "policy": POLICY}}))
         self.admission = Admission(quotas, engine, "lab", self.associations, self.watcher, log)
-        self.keeper = SessionReconciler(self.book, self.client, self.watcher, revoke=self._forget, log=log)
+        self.reconciler = SessionReconciler(self.registry, self.client, self.watcher, revoke=self._forget, log=log)
         self.slots = None
 
     async def _forget(self, _session: Session) -> bool:
@@ -128,7 +128,9 @@ class SpawnerOfMeasuredHub(SpawnerThatOnlyNotes):
 
     async def offer(self) -> Offer:
         accounts = self.part.associations.accounts_of(self.user.name)
-        return Offer(self.offered_profiles, accounts, {"base": "Python"}, cluster=await self.part.look.cluster())
+        return Offer(
+            self.offered_profiles, accounts, {"base": "Python"}, cluster=await self.part.cluster_cache.cluster()
+        )
 
 
 class LoopThatIsWatched:
@@ -183,13 +185,13 @@ async def measure_answers(hub: Hub, slurm: SlurmFromARecord, goal: float | None,
         before = run_to_end(parse_queue(answers[at], Separators.of(SEPARATOR_WORDS[at]), before))
         snapshot = Snapshot(time.monotonic(), time.monotonic(), before)
         read = time.process_time()
-        hub.keeper._on_snapshot(snapshot, "")
-        await hub.keeper._pass()
+        hub.reconciler._on_snapshot(snapshot, "")
+        await hub.reconciler._pass()
         end = time.process_time()
         reading.append(1000 * (read - began))
         passes.append(1000 * (end - read))
         whole.append(1000 * (end - began))
-    verdicts = [hub.keeper.verdict(session.id).liveness for session in hub.book.open_sessions()]
+    verdicts = [hub.reconciler.verdict(session.id).liveness for session in hub.registry.open_sessions()]
     assert set(verdicts) == {Liveness.ALIVE}
     assert len(snapshot.ours) == len(verdicts)
     began = time.process_time()
@@ -209,9 +211,9 @@ async def measure_queries(hub: Hub, more: dict[str, Any]) -> None:
     asking, forms = [], []
     for _ in range(4):
         began = time.process_time()
-        await hub.watcher._look()  # from the command to the queue positions of our waiting jobs
+        await hub.watcher._poll()  # from the command to the queue positions of our waiting jobs
         looked = time.process_time()
-        cluster = await hub.look.cluster()
+        cluster = await hub.cluster_cache.cluster()
         render_form(Offer(SpawnerOfMeasuredHub.offered_profiles, ("account0",), {"base": "Python"}, cluster=cluster))
         asking.append(1000 * (looked - began))
         forms.append(1000 * (time.process_time() - looked))
@@ -245,13 +247,13 @@ async def measure_live(hub: Hub, application: ForgedHub, size: Size, seconds: fl
     SpawnerOfMeasuredHub.part = hub
     await hub.associations.refresh()
     hub.watcher.start()
-    hub.keeper.start()
+    hub.reconciler.start()
     await hub.watcher.fresh(timeout=120)
-    await hub.look.cluster()
+    await hub.cluster_cache.cluster()
     collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, logging.getLogger("scale"))
     collections.start()  # as the hub does when it starts
     going_on = asyncio.create_task(collections.go_on())
-    loop, asked = LoopThatIsWatched(), hub.watcher.queries["snapshot"]
+    loop, queries = LoopThatIsWatched(), hub.watcher.queries["snapshot"]
     log_progress(f"Asking for pages with {size.jobs:,} jobs in the queue")
     cpu, began = time.process_time(), time.monotonic()
     async with loop.watched():
@@ -264,11 +266,11 @@ async def measure_live(hub: Hub, application: ForgedHub, size: Size, seconds: fl
         assert page_requests.returncode == 0
         waits: dict[str, list[float]] = json.loads(out)
     wall = time.monotonic() - began
-    cpu, asked = time.process_time() - cpu, hub.watcher.queries["snapshot"] - asked
+    cpu, queries = time.process_time() - cpu, hub.watcher.queries["snapshot"] - queries
     memory, empty = resident(), more.pop("empty")
     going_on.cancel()
     collections.stop()
-    await hub.keeper.stop()
+    await hub.reconciler.stop()
     await hub.watcher.stop()
     assert not hub.watcher.queries["failed"], hub.watcher.health
     more = {**more, "load": load()}
@@ -281,7 +283,7 @@ async def measure_live(hub: Hub, application: ForgedHub, size: Size, seconds: fl
         figure(f"scale_{name}_p50", median(took), "ms", n=len(took), **more)
         figure(f"scale_{name}_p95", p95(took), "ms", goal=goal, **more)
         figure(f"scale_{name}_max", max(took), "ms", **more)
-    per_minute, theirs = 60 * asked / wall, 60 / POLL * size.sessions
+    per_minute, theirs = 60 * queries / wall, 60 / POLL * size.sessions
     figure("scale_questions_a_minute", per_minute, "squeue", peer=theirs, note="the peer is calculated", **more)
     figure("scale_hub_busy", 100 * cpu / wall, "% of one processor", **more)
     figure("scale_memory", memory, "MiB", before=empty, **more)
@@ -319,14 +321,14 @@ async def measure_queue(folder: Path, size: Size, entries: int, seconds: float, 
         slurm, empty = SlurmFromARecord(folder), resident()
         install_handlers()
         hub = Hub(engine, slurm)
-        await hub.book.load()
+        await hub.registry.load()
         log_progress(f"Looking at {size.jobs:,} jobs, {(folder / 'queue.1').stat().st_size / 2**20:.1f} MiB")
         gc.collect()
         gc.freeze()
         await measure_answers(hub, slurm, goal, {**more, "load": load()})
         await measure_queries(hub, {**more, "load": load()})
         hub = Hub(engine, slurm)
-        await hub.book.load()
+        await hub.registry.load()
         async with forged_hub(own, SpawnerOfMeasuredHub, template_paths=[templates_path()]) as application:
             application.app.db.add_all(orm.User(name=f"user{n}") for n in range(1, size.users))
             application.app.db.commit()

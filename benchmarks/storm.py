@@ -157,13 +157,13 @@ def _run_other_user(hub: HubAddress, tokens: Tokens, pipe: Connection) -> None:
             await ask(http, time.perf_counter())
             answers.clear()
             pipe.send("ready")
-            asked = []
+            requests = []
             due = time.perf_counter()
             while not pipe.poll():
-                asked.append(asyncio.create_task(ask(http, due)))
+                requests.append(asyncio.create_task(ask(http, due)))
                 due += INTERVAL
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await asyncio.gather(*asked)
+            await asyncio.gather(*requests)
 
     asyncio.run(run())
     pipe.send(answers)

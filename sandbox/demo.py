@@ -285,7 +285,7 @@ def run_demo(sandbox: Sandbox, progress: Progress) -> Demo:
     return demo
 
 
-def what_to_try(demo: Demo) -> str:
+def usage_text(demo: Demo) -> str:
     """Return the text that the demo prints at its end."""
     command, layout = Path(sys.argv[0]), demo.cluster.layout
     label = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
@@ -313,10 +313,10 @@ def what_to_try(demo: Demo) -> str:
 def _ports(cluster: Cluster, folder: Path) -> dict[str, int]:
     """Return the hub's ports: the same every time; only the machine's main sandbox takes the default ones."""
     file = folder / "ports.json"
-    had = dict(json.loads(file.read_text())) if file.exists() else {}
-    if had.keys() >= DEFAULT_PORTS.keys():
-        return had
-    ports = {**hub_ports(cluster.ports, usual=cluster.state == default_state()), **had}
+    saved = dict(json.loads(file.read_text())) if file.exists() else {}
+    if saved.keys() >= DEFAULT_PORTS.keys():
+        return saved
+    ports = {**hub_ports(cluster.ports, usual=cluster.state == default_state()), **saved}
     file.write_text(json.dumps(ports))
     return ports
 

@@ -83,8 +83,8 @@ class Sandbox:
                 others = [n for n in names if n not in self._daemons(self.facts())]
                 for name in reversed(others):  # the demo's hub and proxy end before the jobs that they watch
                     progress(f"{name} {self.processes.stop(name)}")
-                asks = all(self.processes.alive(name) for name in ("munged", "slurmctld"))
-                ended = end_jobs(self.facts(), alive=asks)
+                slurm_answers = all(self.processes.alive(name) for name in ("munged", "slurmctld"))
+                ended = end_jobs(self.facts(), alive=slurm_answers)
                 if ended:
                     progress(f"{ended} processes of jobs ended")
             for name in reversed(self.processes.names()):

@@ -114,7 +114,7 @@ class CheckApp(ConfiguredApp):
             return 0 if found.passed else 1
         rows: list[tuple[object, ...]]
         rows = [("ok" if one.passed else "WRONG", one.name, one.text) for one in found.results]
-        print(table(("", "looked at", "seen"), rows))
+        print(table(("", "check", "result"), rows))
         if found.sums:
             rows = [(s.cluster, s.kind, s.entries, f"{s.amount / GPU_HOUR:.3f}") for s in found.sums]
             print("\n" + table(("cluster", "kind", "entries", "GPU-hours"), rows, "entries GPU-hours"))

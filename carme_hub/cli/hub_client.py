@@ -78,7 +78,7 @@ class HubClient:
     async def user(self) -> str:
         """Return the name of the token's user."""
         try:
-            _, found = await self.ask("GET", "/user")
+            _, found = await self.request("GET", "/user")
         except Refused as error:
             raise CarmeError(f"{self.api} does not take the token: {error.message}") from error
         if not isinstance(found, dict) or found.get("kind") != "user":
@@ -87,13 +87,13 @@ class HubClient:
 
     async def servers(self, user: str) -> list[dict[str, Any]]:
         """Return the user's servers that run, start or stop, as the hub describes them, by name."""
-        _, found = await self.ask("GET", f"/users/{quote(user, safe='')}")
+        _, found = await self.request("GET", f"/users/{quote(user, safe='')}")
         servers = found.get("servers") if isinstance(found, dict) else None
         if servers is None:
             raise HubUnreachable(f"{self.api} does not list {user}'s sessions; the token may lack the scope.")
         return [dict(servers[name]) for name in sorted(servers)]
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
         """Return status and body of an answer; the body is text where it is not JSON.

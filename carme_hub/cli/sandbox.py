@@ -32,7 +32,7 @@ class _SandboxCommand(Application):
         """Return the state folder that was named, or None."""
         return Path(self.state) if self.state else None
 
-    def say(self, line: str) -> None:
+    def progress(self, line: str) -> None:
         """Print one line of progress at once."""
         print(f"[sandbox] {line}", flush=True)
 
@@ -68,7 +68,7 @@ class UpApp(_SandboxCommand):
 
     def work(self) -> int:
         prefix = Path(self.slurm) if self.slurm else None
-        Sandbox(self.folder(), self.nodes or None, prefix).up(self.say)
+        Sandbox(self.folder(), self.nodes or None, prefix).up(self.progress)
         return 0
 
 
@@ -81,10 +81,10 @@ class DemoApp(UpApp):
 
     def work(self) -> int:
         # Only the demo needs these imports, which build images and use HTTP.
-        from carme_hub.sandbox.demo import run_demo, what_to_try
+        from carme_hub.sandbox.demo import run_demo, usage_text
 
         prefix = Path(self.slurm) if self.slurm else None
-        print(what_to_try(run_demo(Sandbox(self.folder(), self.nodes or None, prefix), self.say)))
+        print(usage_text(run_demo(Sandbox(self.folder(), self.nodes or None, prefix), self.progress)))
         return 0
 
 
@@ -95,7 +95,7 @@ class DownApp(_SandboxCommand):
     description = __doc__
 
     def work(self) -> int:
-        Sandbox(self.folder()).down(self.say)
+        Sandbox(self.folder()).down(self.progress)
         return 0
 
 
@@ -130,7 +130,7 @@ class ResetApp(_SandboxCommand):
             if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("Nothing was removed.")
                 return 1
-        sandbox.reset(self.say)
+        sandbox.reset(self.progress)
         return 0
 
 
@@ -146,7 +146,7 @@ class BuildSlurmApp(_SandboxCommand):
 
         if len(self.extra_args) != 1:
             raise SandboxError("Name the release: carme-hub sandbox build-slurm 24.11")
-        prefix = build(self.extra_args[0], self.say)
+        prefix = build(self.extra_args[0], self.progress)
         print(prefix)
         return 0
 

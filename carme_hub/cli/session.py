@@ -144,7 +144,7 @@ class StartApp(_OneSession):
     async def _request_start(self, hub: HubClient, user: str) -> None:
         """Send the request; the hub takes up to ten seconds to answer. Print the start's progress meanwhile."""
         body = {"user_options": self.user_options()}
-        request = asyncio.ensure_future(hub.ask("POST", server_path(user, self.server), body))
+        request = asyncio.ensure_future(hub.request("POST", server_path(user, self.server), body))
         try:
             while self.wait and not (await asyncio.wait({request}, timeout=0.3))[0]:
                 with contextlib.suppress(Refused):  # it is not starting yet
@@ -217,7 +217,7 @@ class StopApp(_OneSession):
         """Stop it."""
         if await self.find_server(hub, user) is None:
             raise Refused(f"{_server_label(user, self.server)} does not run.", reason="not-running")
-        status, _ = await self.with_progress("stopping", hub.ask("DELETE", server_path(user, self.server)))
+        status, _ = await self.with_progress("stopping", hub.request("DELETE", server_path(user, self.server)))
         state = "stopped" if status == 204 else "stopping"
         if self.wait and state == "stopping":
             await self.with_progress("stopping", self._wait_until_stopped(hub, user))

@@ -25,18 +25,18 @@ STAMP = ".carme-stamp"
 
 def is_current(folder: Path) -> bool:
     """Return whether the environment was made from the current sources."""
-    return _stamp(folder) == _wanted()
+    return _stamp(folder) == _current_stamp()
 
 
 def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Path:
     """Create or update the environment, and return its folder. End a hub that runs from it before."""
-    have, want, source = _stamp(folder), _wanted(), source_tree()
-    if have == want:
+    installed, current, source = _stamp(folder), _current_stamp(), source_tree()
+    if installed == current:
         return folder
     uv = Path(sys.prefix) / "bin" / "uv"
     if not uv.exists():
         raise SandboxError("uv is not in this environment; install it: python -m pip install uv")
-    if have.get("packages") != want["packages"]:
+    if installed.get("packages") != current["packages"]:
         progress("Making the hub's Python environment")
         shutil.rmtree(folder, ignore_errors=True)
         _run(str(uv), "venv", "-q", "--python", PYTHON, str(folder))
@@ -50,7 +50,7 @@ def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Pat
     )
     _run(str(uv), "pip", "uninstall", "-q", "--python", f"{folder}/bin/python", LEFT_OUT)  # which may have gone before
     _run(f"{folder}/bin/python", "-m", "compileall", "-q", f"{folder}/lib")
-    (folder / STAMP).write_text(json.dumps(want))
+    (folder / STAMP).write_text(json.dumps(current))
     return folder
 
 
@@ -59,7 +59,7 @@ def _stamp(folder: Path) -> dict[str, str]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _wanted() -> dict[str, str]:
+def _current_stamp() -> dict[str, str]:
     source = source_tree()
     packages = hashlib.sha256(b"".join((source / f).read_bytes() for f in ("setup.cfg", "pyproject.toml")))
     return {"packages": packages.hexdigest(), "code": tree_hash(source)}

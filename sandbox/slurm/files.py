@@ -31,7 +31,7 @@ class Writer:
     def folders(self) -> None:
         """Create the folders: accessible to all where users need sockets or settings, private otherwise."""
         layout, who = self.layout, self.who
-        wanted: list[tuple[Path, str | None, int]] = [
+        folders: list[tuple[Path, str | None, int]] = [
             (layout.state, None, 0o755),
             (layout.etc, None, 0o755),
             (layout.etc / "hub", None, 0o755),
@@ -45,7 +45,7 @@ class Writer:
             (layout.munge_socket.parent, who.munge, 0o755),
             (layout.database.with_name("db-tmp"), who.database, 0o700),
         ]
-        for path, owner, mode in wanted:
+        for path, owner, mode in folders:
             path.mkdir(exist_ok=True)
             _own(path, owner)
             path.chmod(mode)

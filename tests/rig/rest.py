@@ -79,8 +79,8 @@ def clear_calendar(hub: Hub) -> None:
 def wait_for_calendar(hub: Hub) -> None:
     """Wait until the reservations service has read Slurm; the hub is ready without it."""
 
-    def keeping() -> bool:
+    def is_ready() -> bool:
         answer = hub.request("GET", "/services/reservations/api/v1/health")
         return answer.status == 200 and bool(answer.body["keeping"])
 
-    wait_for(keeping, 120, "the calendar")
+    wait_for(is_ready, 120, "the calendar")

@@ -59,12 +59,12 @@ def overlaps(claims: Iterable[Claim], nodes: Nodes) -> list[Overlap]:
 
 def _first(node: str, claims: list[Claim], has: Mapping[str, int] | None) -> Overlap | None:
     for moment in sorted({claim.start for claim in claims}):
-        there = [claim for claim in claims if claim.start <= moment < claim.end]
-        names = ", ".join(sorted(claim.name for claim in there))
-        if len(there) > 1 and any(not claim.gpus for claim in there):
+        present = [claim for claim in claims if claim.start <= moment < claim.end]
+        names = ", ".join(sorted(claim.name for claim in present))
+        if len(present) > 1 and any(not claim.gpus for claim in present):
             return Overlap(node, f"{names} at {moment}: one of them has the whole node")
         taken: dict[str, int] = defaultdict(int)
-        for claim in there:
+        for claim in present:
             for type, count in claim.gpus.items():
                 taken[type] += count
         for type, count in taken.items():

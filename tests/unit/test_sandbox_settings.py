@@ -14,7 +14,7 @@ import pytest
 from carme_hub.cli.sandbox import SandboxApp
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Sandbox, people
-from carme_hub.sandbox.demo import what_to_try
+from carme_hub.sandbox.demo import usage_text
 from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.privilege import check_parents
 from carme_hub.sandbox.slurm import release
@@ -181,7 +181,7 @@ def test_the_demo_ends_with_commands_for_this_sandbox_and_no_other(
         log=state / "log/hub.log",
     )
     monkeypatch.setattr(sys, "argv", ["/opt/bin/carme-hub"])
-    lines = what_to_try(demo).splitlines()  # type: ignore[arg-type]
+    lines = usage_text(demo).splitlines()  # type: ignore[arg-type]
     for verb in ("status", "down", "reset"):
         command = f"/opt/bin/carme-hub sandbox {verb}" + (f"{named} {state}" if named else "")
         assert any(line.endswith(f" {command}") for line in lines), lines

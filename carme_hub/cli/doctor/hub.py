@@ -216,7 +216,7 @@ def _authenticator(a: Any, app: Any) -> Iterator[Finding]:
     def bad(name: str, why: str, mend: str) -> Finding:
         return unsafe(f"CarmeAuthenticator.{name}", getattr(a, name), why, f"c.CarmeAuthenticator.{mend}")
 
-    if issubclass(a.over, DummyAuthenticator):
+    if issubclass(a.wrapped, DummyAuthenticator):
         yield bad("authenticator_class", "anybody can log in as anybody", 'authenticator_class = "pam"')
     if a.allow_all:
         yield bad("allow_all", "everybody whom the login knows may log in", 'allowed_groups = {"gpu-users"}')

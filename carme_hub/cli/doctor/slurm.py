@@ -53,7 +53,7 @@ def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) 
     """
     errors: dict[str, str] = {}
 
-    def ask(*argv: str) -> str | None:
+    def run_command(*argv: str) -> str | None:
         command = [f"{path}/{argv[0]}" if path else argv[0], *argv[1:]]
         try:
             done = subprocess.run(
@@ -76,13 +76,13 @@ def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) 
             errors[argv[0]] = text[:200] or f"exit status {done.returncode}"
         return None
 
-    config = ask("scontrol", "show", "config")
-    both = ask("sacctmgr", "-n", "show", "configuration") if config is not None else None
-    nodes = ask("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
+    config = run_command("scontrol", "show", "config")
+    both = run_command("sacctmgr", "-n", "show", "configuration") if config is not None else None
+    nodes = run_command("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
     # A node is listed once for each of its partitions.
     gres = {node: text for node, _, text in (line.partition(" ") for line in (nodes or "").splitlines())}
-    licenses = ask("scontrol", "show", "licenses", "--oneliner") if config is not None else None
-    qos = ask("sacctmgr", "-n", "-P", "show", "qos", "format=Name") if both is not None else None
+    licenses = run_command("scontrol", "show", "licenses", "--oneliner") if config is not None else None
+    qos = run_command("sacctmgr", "-n", "-P", "show", "qos", "format=Name") if both is not None else None
     _, found, dbd = (both or "").partition("SlurmDBD configuration")
     return SlurmFacts(
         config=parse(config) if config is not None else None,

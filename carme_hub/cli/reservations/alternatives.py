@@ -19,7 +19,7 @@ def alternatives_text(
     command_with: CommandWith,
     *,
     once: bool,
-    alone: Mapping[str, str] | None = None,
+    single_options: Mapping[str, str] | None = None,
     more: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the times that are taken, and the alternatives, as lines.
@@ -31,13 +31,13 @@ def alternatives_text(
     """
     taken = [] if once else ["Not free:", *(f"  {span(each['start'], each['end'], zone)}" for each in conflicts)]
     offers = [
-        *_times(conflicts, zone, command_with, once=once, alone=alone),
+        *_times(conflicts, zone, command_with, once=once, single_options=single_options),
         *_same_time(conflicts, command_with, once=once),
     ]
-    said = [line for words, command in (*offers, *more) for line in (f"  {words}", f"    {command}")]
+    lines = [line for description, command in (*offers, *more) for line in (f"  {description}", f"    {command}")]
     if not offers:
         taken.append("Nothing similar is free near that time; `carme-hub reservations free` shows what is free.")
-    return "\n".join([*taken, *(["What can be done instead:"] if said else []), *said])
+    return "\n".join([*taken, *(["What can be done instead:"] if lines else []), *lines])
 
 
 def _times(
@@ -46,16 +46,21 @@ def _times(
     command_with: CommandWith,
     *,
     once: bool,
-    alone: Mapping[str, str] | None,
+    single_options: Mapping[str, str] | None,
 ) -> Iterator[tuple[str, str]]:
     """Yield other times: for a single booking all that are offered, else the nearest one for each."""
-    if not once and alone is None:
+    if not once and single_options is None:
         return
     for conflict in conflicts:
         for other in conflict["times"][: None if once else 1]:
             start, end = other["start"], other["end"]
             command = command_with(
-                {**(alone or {}), "from": command_time(start, zone), "to": command_time(end, zone), "length": ""}
+                {
+                    **(single_options or {}),
+                    "from": command_time(start, zone),
+                    "to": command_time(end, zone),
+                    "length": "",
+                }
             )
             place = "" if once else f" in place of {span(conflict['start'], conflict['end'], zone)}"
             yield f"{span(start, end, zone)}{place}", command

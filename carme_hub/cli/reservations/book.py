@@ -82,10 +82,10 @@ class BookApp(CalendarTask):
         """Book it, or check it with ``--dry-run``."""
         body = self.body()
         if self.dry_run:
-            return self._print_check(await self.ask("POST", "check", body))
+            return self._print_check(await self.request("POST", "check", body))
         key = new_key(self.key)
         try:
-            found = await self.ask("POST", "bookings", {**body, "wait": True} if self.wait else body, key=key)
+            found = await self.request("POST", "bookings", {**body, "wait": True} if self.wait else body, key=key)
         except HubRefused as error:
             if self.as_json or not error.answer.get("conflicts"):
                 raise
@@ -93,8 +93,8 @@ class BookApp(CalendarTask):
             self.note(self._alternatives(error.answer["conflicts"]))
             return 1
         except HubUnreachable as error:
-            again = self._command_with({"key": key}, wait=self.wait)
-            raise HubUnreachable(f"{error}. It may be booked nevertheless; this books it once:\n  {again}") from error
+            command = self._command_with({"key": key}, wait=self.wait)
+            raise HubUnreachable(f"{error}. It may be booked nevertheless; this books it once:\n  {command}") from error
         first = found["bookings"][0]
         if first["waits"]:
             what = "It is not free. It is on the waitlist, and is booked automatically as soon as it is free."
@@ -161,9 +161,9 @@ class BookApp(CalendarTask):
             more = [("all other times", self._command_with({"without": ",".join(left_out)}))]
         else:
             more = [("wait until it is free", self._command_with({}, wait=True))]
-        alone = {"rule": "", "without": ""}
+        single_options = {"rule": "", "without": ""}
         return alternatives_text(
-            conflicts, self.time_zone, self._command_with, once=not self.rule, alone=alone, more=more
+            conflicts, self.time_zone, self._command_with, once=not self.rule, single_options=single_options, more=more
         )
 
 

@@ -58,7 +58,7 @@ class MoveApp(CalendarTask):
             raise UsageError("give what to change: --from, --to, --length, --type, --gpus, --seats or --title")
         body = {**changes, "version": before["version"], "series": self.series}
         try:
-            found = await self.ask("PATCH", booking_path(id), body)
+            found = await self.request("PATCH", booking_path(id), body)
         except HubRefused as error:
             if self.as_json or not error.answer.get("conflicts"):
                 raise
@@ -72,8 +72,11 @@ class MoveApp(CalendarTask):
         return self.print_bookings(found, "Changed.")
 
     def _changes(self, before: Mapping[str, Any]) -> dict[str, Any]:
-        given = {"gpu_type": self.gpu_type, "gpus": self.gpus, "seats": self.seats, "title": self.title}
-        return {**self._period(before), **{name: value for name, value in given.items() if value not in ("", None)}}
+        new_values = {"gpu_type": self.gpu_type, "gpus": self.gpus, "seats": self.seats, "title": self.title}
+        return {
+            **self._period(before),
+            **{name: value for name, value in new_values.items() if value not in ("", None)},
+        }
 
     def _period(self, before: Mapping[str, Any]) -> dict[str, int]:
         """Return the new start and end, {} where neither changes."""
@@ -111,7 +114,7 @@ class _BookingActionTask(CalendarTask):
             one = await self.booking(id)
             self.confirm(question.format(f"“{title_text(one)}”, {self.period_text(one)} ({self.time_zone.key})"))
         body = {**more, "reason": self.reason.strip()}
-        return self.print_bookings(await self.ask("POST", booking_path(id, verb), body), done)
+        return self.print_bookings(await self.request("POST", booking_path(id, verb), body), done)
 
 
 class CancelApp(_BookingActionTask):
@@ -213,7 +216,7 @@ class MaintenanceApp(CalendarTask):
             "zone": self.time_zone.key,
             "title": title,
         }
-        found = await self.ask("POST", "maintenance", body)
+        found = await self.request("POST", "maintenance", body)
         if self.as_json:
             self.print_json(found)
             return 0
@@ -233,6 +236,6 @@ class MaintenanceApp(CalendarTask):
 
     async def _count_bookings(self, nodes: Sequence[str], start: int, end: int) -> int:
         """Return how many bookings have GPUs of these nodes at that time."""
-        found = await self.ask("GET", "bookings", query={"from": start, "to": end})
+        found = await self.request("GET", "bookings", query={"from": start, "to": end})
         mine = (one for one in found["bookings"] if one["kind"] == "booking")
         return sum(any(place["node"] in nodes for place in one["places"]) for one in mine)

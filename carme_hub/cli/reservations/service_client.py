@@ -78,20 +78,20 @@ class CalendarTask(HubTask):
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: object = None, *, key: str = "", query: Mapping[str, object] | None = None
     ) -> dict[str, Any]:
         """Return the document with which the service answers."""
         address = "/" + path + ("?" + urlencode(query) if query else "")
         headers = None if method == "GET" else {"Idempotency-Key": new_key(key)}
-        _, found = await self.with_progress("asking the calendar", self._client.ask(method, address, body, headers))
+        _, found = await self.with_progress("asking the calendar", self._client.request(method, address, body, headers))
         if not isinstance(found, dict):
             raise HubUnreachable(f"{self._client.api} does not answer as a calendar does")
         return found
 
     async def booking(self, id: str) -> dict[str, Any]:
         """Return one booking."""
-        return await self.ask("GET", booking_path(id))
+        return await self.request("GET", booking_path(id))
 
     # -- times --------------------------------------------------------------------------------------------------------
 

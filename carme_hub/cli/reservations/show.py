@@ -56,7 +56,7 @@ class ListApp(CalendarTask):
         usual = _MINE if self.pending or not self.everybodys else _ALL
         start, end = self.epoch_range(self.begin, self.end, usual)
         query = {"from": start, "to": end, "mine": "false" if self.everybodys else "true"}
-        found = await self.ask("GET", "bookings", query={**query, **({"state": self.state} if self.state else {})})
+        found = await self.request("GET", "bookings", query={**query, **({"state": self.state} if self.state else {})})
         if self.as_json:
             self.print_json(found)
         elif not found["bookings"]:
@@ -92,7 +92,7 @@ class FreeApp(CalendarTask):
         positional_arguments(self)
         start, end = self.epoch_range(self.begin, self.end, _FREE)
         query = {"from": start, "to": end, **({"type": self.gpu_type} if self.gpu_type else {})}
-        found = await self.ask("GET", "free", query=query)
+        found = await self.request("GET", "free", query=query)
         if self.as_json:
             self.print_json(found)
         elif not found["types"]:

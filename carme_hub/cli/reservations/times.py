@@ -49,24 +49,24 @@ def read_time(text: str, zone: ZoneInfo, now: float, *, after: datetime | None =
             time is included (until its last midnight), and a weekday is the next one after the start. None for a
             start, which is read relative to now.
     """
-    words = " ".join(text.split()).lower()
-    if words == "now":
+    normalized = " ".join(text.split()).lower()
+    if normalized == "now":
         return datetime.fromtimestamp(int(now), UTC)
     try:
-        exact = datetime.fromisoformat(words.upper())
+        exact = datetime.fromisoformat(normalized.upper())
     except ValueError:
         exact = None
     if exact is not None and exact.tzinfo:
         return exact
     today = datetime.fromtimestamp(now, zone).replace(tzinfo=None)
     base = today if after is None else wall_time(after, zone)
-    said = _TIME_PATTERN.fullmatch(words)
+    match = _TIME_PATTERN.fullmatch(normalized)
     try:
-        if not words or said is None:
-            raise ValueError(words)
-        at = _time(said["time"]) if said["time"] else time_of_day()
-        day = _day(said["day"] or "", today.date(), base, at if said["time"] else None)
-        return datetime.combine(day, at) + (_DAY if after is not None and not said["time"] else timedelta())
+        if not normalized or match is None:
+            raise ValueError(normalized)
+        at = _time(match["time"]) if match["time"] else time_of_day()
+        day = _day(match["day"] or "", today.date(), base, at if match["time"] else None)
+        return datetime.combine(day, at) + (_DAY if after is not None and not match["time"] else timedelta())
     except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is no time; {_EXAMPLES}") from None
 
@@ -113,9 +113,9 @@ def rest_time(at: datetime) -> str | int:
 
 def command_time(at: int, zone: ZoneInfo) -> str:
     """Return a moment as text for ``read_time``, with its offset where the wall time is ambiguous."""
-    there = datetime.fromtimestamp(at, zone)
-    on_wall = there.replace(tzinfo=None, fold=0)
-    return local_text(on_wall if moment(on_wall, zone) == at else there)
+    local = datetime.fromtimestamp(at, zone)
+    on_wall = local.replace(tzinfo=None, fold=0)
+    return local_text(on_wall if moment(on_wall, zone) == at else local)
 
 
 def local_text(at: datetime) -> str:
