@@ -346,7 +346,7 @@ async def test_db_check_names_what_holds_and_is_no_reservation_any_more(
         writes.add([booked(id, state, time.time() if id == "r6" else 0.0) for id, state in states.items()])
     engine.dispose()
     looked = {each.name: each for each in check(database_url).results}
-    assert [name for name, each in looked.items() if not each.good] == ["reservations"]
+    assert [name for name, each in looked.items() if not each.passed] == ["reservations"]
     assert looked["reservations"].text == "reservations that are over or unknown and hold GPU time: r4, r5"
     for id in ("r4", "r5"):
         till.release_hold(slot(id))
