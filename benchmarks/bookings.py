@@ -42,7 +42,7 @@ from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, Step 
 from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, Entry, Kind  # noqa: E402
 from carme_hub.domain.quotas.booking_rules import BookingRule  # noqa: E402
 from carme_hub.domain.quotas.policy import Policy  # noqa: E402
-from carme_hub.domain.quotas.rules import Person, Quota, Who, Window  # noqa: E402
+from carme_hub.domain.quotas.rules import Person, Quota, SubjectKind, Window  # noqa: E402
 from carme_hub.services.reservations.application.ledger import ReservationLedger  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.ledger.writes import LedgerStore  # noqa: E402
@@ -57,11 +57,11 @@ TOTAL = {type: sum(item.count for item in INVENTORY if item.type == type) for ty
 #: The user who books, and the rules on GPU time that apply: one of each kind of window.
 ADA = Person("ada", frozenset({"course"}))
 QUOTAS = (
-    Quota("day", Who.USER, gpu_time=1000 * GPU_HOUR, window=Window.DAY),
-    Quota("week", Who.GROUP, "course", together=True, gpu_time=9000 * GPU_HOUR, window=Window.WEEK),
-    Quota("rolling", Who.USER, gpu_time=90_000 * GPU_HOUR, window=Window.ROLLING, days=30),
-    Quota("month", Who.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
-    Quota("total", Who.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
+    Quota("day", SubjectKind.USER, gpu_time=1000 * GPU_HOUR, window=Window.DAY),
+    Quota("week", SubjectKind.GROUP, "course", together=True, gpu_time=9000 * GPU_HOUR, window=Window.WEEK),
+    Quota("rolling", SubjectKind.USER, gpu_time=90_000 * GPU_HOUR, window=Window.ROLLING, days=30),
+    Quota("month", SubjectKind.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
+    Quota("total", SubjectKind.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
 )
 
 

@@ -38,7 +38,7 @@ from carme_hub.domain.cluster.resources import Gpus  # noqa: E402
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind, charge_key, hold_key, release_key  # noqa: E402
 from carme_hub.domain.ledger.usage import Usage  # noqa: E402
 from carme_hub.domain.quotas.policy import Policy  # noqa: E402
-from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, Who, Window  # noqa: E402
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, SubjectKind, Window  # noqa: E402
 from carme_hub.store.engine import CarmeStore, make_engine  # noqa: E402
 from carme_hub.store.ledger.rows import entry_row  # noqa: E402
 from carme_hub.store.ledger.sums import differences, rebuild_sums  # noqa: E402
@@ -51,11 +51,11 @@ YEAR = 365 * 86400
 BATCH = 50_000
 A100 = Gpus("a100", 1)
 QUOTAS = (
-    Quota("day", Who.USER, gpu_time=10_000 * GPU_HOUR, window=Window.DAY, concurrent_gpus=800, sessions_per_day=900),
-    Quota("rolling", Who.USER, gpu_time=10_000 * GPU_HOUR, window=Window.ROLLING, days=30, sessions=700),
-    Quota("month", Who.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
-    Quota("course", Who.GROUP, "course", together=True, gpu_time=90_000 * GPU_HOUR, window=Window.WEEK),
-    Quota("total", Who.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
+    Quota("day", SubjectKind.USER, gpu_time=10_000 * GPU_HOUR, window=Window.DAY, concurrent_gpus=800, sessions_per_day=900),
+    Quota("rolling", SubjectKind.USER, gpu_time=10_000 * GPU_HOUR, window=Window.ROLLING, days=30, sessions=700),
+    Quota("month", SubjectKind.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
+    Quota("course", SubjectKind.GROUP, "course", together=True, gpu_time=90_000 * GPU_HOUR, window=Window.WEEK),
+    Quota("total", SubjectKind.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
 )
 COURSE = tuple(f"user{n}" for n in range(100))
 
@@ -251,7 +251,7 @@ def _who(found: tuple[Person, str]) -> tuple[Person, tuple[str, ...]]:
 
 def storm(context: LedgerContext, rows: str, more: dict[str, Any]) -> None:
     """200 requests at once, for a budget of 10."""
-    budget = Quota("ten", Who.USER, gpu_time=10 * GPU_HOUR)
+    budget = Quota("ten", SubjectKind.USER, gpu_time=10 * GPU_HOUR)
     few = LedgerContext(context.store, "lab", lambda: Policy((budget,)), context.factor, context.clock)
     took: list[float] = []
 

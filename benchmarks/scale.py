@@ -252,7 +252,7 @@ async def measure_live(hub: Hub, application: ForgedHub, size: Size, seconds: fl
     await hub.cluster_cache.cluster()
     collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, logging.getLogger("scale"))
     collections.start()  # as the hub does when it starts
-    going_on = asyncio.create_task(collections.go_on())
+    collection_task = asyncio.create_task(collections.run())
     loop, queries = LoopThatIsWatched(), hub.watcher.queries["snapshot"]
     log_progress(f"Asking for pages with {size.jobs:,} jobs in the queue")
     cpu, began = time.process_time(), time.monotonic()
@@ -268,7 +268,7 @@ async def measure_live(hub: Hub, application: ForgedHub, size: Size, seconds: fl
     wall = time.monotonic() - began
     cpu, queries = time.process_time() - cpu, hub.watcher.queries["snapshot"] - queries
     memory, empty = resident(), more.pop("empty")
-    going_on.cancel()
+    collection_task.cancel()
     collections.stop()
     await hub.reconciler.stop()
     await hub.watcher.stop()
