@@ -34,9 +34,9 @@ LISTENING = "for pid in $(pgrep -f /opt/code-server); do ss -Hlntxp | grep pid=$
 def lab(hub: Hub) -> Iterator[Lab]:
     facts = hub.demo.folder / "facts.json"
     before = facts.read_text()
-    said = json.loads(before)
+    printed = json.loads(before)
     image = asdict(read_image(Path(IMAGE)))
-    facts.write_text(json.dumps(said | {"images": [*said["images"], image]}))
+    facts.write_text(json.dumps(printed | {"images": [*printed["images"], image]}))
     hub.restart()
     found = Lab(hub, "tina", profile="cpu", image=image["name"], cpus=2, memory_gib=4)
     yield found
@@ -47,10 +47,10 @@ def lab(hub: Hub) -> Iterator[Lab]:
 
 def cell(lab: Lab, code: str) -> str:
     """Run one cell, and return its output; in a thread, because Playwright uses this thread's event loop."""
-    said, thread = lab.begin(code, 60)
+    printed, thread = lab.begin(code, 60)
     thread.join(70)
-    assert not said.errors, said.error
-    return said.out
+    assert not printed.errors, printed.error
+    return printed.out
 
 
 def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: BrowserContext) -> None:

@@ -192,8 +192,8 @@ def use_per_day_is_a_chart_and_a_table(browser: Browser, page: Page, url: str) -
         context.close()
 
 
-def in_hours(said: str) -> float:
-    number, unit = said.split()
+def in_hours(output: str) -> float:
+    number, unit = output.split()
     return float(number) / {"h": 1, "s": 3600}[unit]
 
 

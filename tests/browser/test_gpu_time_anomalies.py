@@ -86,7 +86,7 @@ def test_an_anomaly_is_shown_with_its_reason_and_decided(
     ada.get_by_role("button", name="Settle it").click()
     settle(ada, titles[0], "What Slurm says", "The node's own log agrees")
     ada.get_by_role("button", name="Settle it").click()
-    expect(ada.get_by_text("Nothing waits for a person.")).to_be_visible()
+    expect(ada.get_by_text("No anomaly waits for a decision.")).to_be_visible()
     expect(ada.get_by_text("The clock of the node stepped back")).to_be_visible()
     screenshots(ada, "gpu-time-anomalies-decided")
     alice.goto(url)

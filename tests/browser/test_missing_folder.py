@@ -36,17 +36,17 @@ def test_a_missing_folder_is_created_by_one_click(hub: Hub, window: BrowserConte
     log_in(page, hub, "alice", "home")
     page.goto(f"{hub.demo.url}/hub/spawn?opt-profile=cpu")  # the form opens at what was started last
     start_in(page, "a100")  # JupyterHub shows the form again where it fails within a second, and else the start
-    said = page.get_by_text("The working folder a100 does not exist.").first
-    said.wait_for(timeout=60_000)
+    output = page.get_by_text("The working folder a100 does not exist.").first
+    output.wait_for(timeout=60_000)
     make = page.get_by_role("button", name=MAKE)
     expect(make).to_be_visible()
     screenshots(page, "missing-folder-start")
     page.goto(f"{hub.demo.url}/hub/spawn-pending/alice")  # somebody who comes back to it, or has no JavaScript
-    said.wait_for()
+    output.wait_for()
     expect(make).to_be_visible()
     screenshots(page, "missing-folder-again")
     page.get_by_role("button", name="Try again").click()  # the form
-    said.wait_for()
+    output.wait_for()
     expect(make).to_be_visible()
     expect(page.get_by_label("If that folder does not exist").first).to_be_visible()
     screenshots(page, "missing-folder-form")

@@ -13,7 +13,7 @@ WAIT = "#!/bin/sh\nsleep 600\n"
 
 def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: BrowserContext) -> None:
     page = window.new_page()
-    told = ["Server requested", "Request accepted.", "Submitting to Slurm."]
+    messages = ["Server requested", "Request accepted.", "Submitting to Slurm."]
     asked: list[str] = []
 
     def break_the_first(route: Route) -> None:
@@ -21,7 +21,7 @@ def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: Browser
         if len(asked) > 1:
             route.continue_()
             return
-        body = "".join(f"data: {json.dumps({'progress': 10, 'message': text})}\n\n" for text in told)
+        body = "".join(f"data: {json.dumps({'progress': 10, 'message': text})}\n\n" for text in messages)
         route.fulfill(status=200, content_type="text/event-stream", body=body)
 
     full = hub.cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="ada", script=WAIT)
@@ -35,7 +35,7 @@ def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: Browser
         expect(page.get_by_text("Waiting for").first).to_be_visible()
         lines = page.locator(".carme-said").all_text_contents()
         assert len(asked) > 1
-        assert lines[: len(told)] == told
+        assert lines[: len(messages)] == messages
         assert len(lines) == len(set(lines))
         screenshots(page, "start-waiting")
     finally:

@@ -60,13 +60,13 @@ def runtimes(demo_hub: Hub) -> Iterator[Hub]:
 
 def in_terminal(page: Page, user: str, line: str) -> str:
     """Type a line into the open terminal and return its output, by a file in the user's home."""
-    said = Path(pwd.getpwnam(user).pw_dir) / f"said-{uuid.uuid4().hex[:8]}.txt"
+    printed = Path(pwd.getpwnam(user).pw_dir) / f"said-{uuid.uuid4().hex[:8]}.txt"
     page.locator(".xterm-helper-textarea").focus()
-    page.keyboard.type(f"({line}) >{said}.part 2>&1; mv {said}.part {said}")
+    page.keyboard.type(f"({line}) >{printed}.part 2>&1; mv {printed}.part {printed}")
     page.keyboard.press("Enter")
-    wait_for(said.exists, 60, f"{line} to end")
-    text = said.read_text()
-    said.unlink()
+    wait_for(printed.exists, 60, f"{line} to end")
+    text = printed.read_text()
+    printed.unlink()
     return text
 
 

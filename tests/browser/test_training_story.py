@@ -129,9 +129,9 @@ def measure(lab: Lab) -> None:
         f"done = subprocess.run({words!r}, capture_output=True, text=True)\n"
         "print(done.returncode, done.stdout[-2000:], done.stderr[-2000:])"
     )
-    said, thread = lab.begin(code, 240)  # in a thread: Playwright has this one's loop
+    output, thread = lab.begin(code, 240)  # in a thread: Playwright has this one's loop
     thread.join(250)
-    assert said.out.startswith("0 "), json.dumps(said.out)
+    assert output.out.startswith("0 "), json.dumps(output.out)
 
 
 def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: BrowserContext) -> None:

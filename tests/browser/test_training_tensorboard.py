@@ -23,11 +23,11 @@ for step in range(600):
 
 def cell(lab: Lab, code: str) -> str:
     """Run one cell that must not fail, and return its output; in a thread, because Playwright uses this one's loop."""
-    said, thread = lab.begin(code, 150)
+    printed, thread = lab.begin(code, 150)
     thread.join(160)
-    assert said.done
-    assert not said.errors, said.error
-    return said.out
+    assert printed.done
+    assert not printed.errors, printed.error
+    return printed.out
 
 
 def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, window: BrowserContext) -> None:

@@ -27,7 +27,7 @@ from carme_hub.errors import CarmeError, Refused
 COMMAND = Path(sys.executable).with_name("carme-hub")
 USERS = ("alice", "bob", "tina", "ada")
 #: Seconds for one answer while two hundred others are being made on the same two cores.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 _SECOND = "second-quotas-service"
 #: JupyterHub's own limits would keep most of the starts away from admission, which is what is tested. The hub's own
 #: database is new as well: two hundred named servers are nothing that other tests should find.
@@ -86,12 +86,12 @@ class Storm:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         path = f"/hub/spawn/{user}/{name}".rstrip("/")
-        return self.site.request("POST", path, urllib.parse.urlencode(fields), headers, PATIENCE).status
+        return self.site.request("POST", path, urllib.parse.urlencode(fields), headers, TIMEOUT).status
 
     def by_rest(self, user: str, name: str, choice: Choice) -> int:
         """Start by the hub's REST API with the user's token; return the status."""
         path = f"/users/{user}/servers/{name}" if name else f"/users/{user}/server"
-        return self.site.api("POST", path, {"user_options": choice}, self.tokens[user], PATIENCE).status
+        return self.site.api("POST", path, {"user_options": choice}, self.tokens[user], TIMEOUT).status
 
     def by_command(self, user: str, name: str, choice: Choice) -> int:
         """Start by ``carme-hub session start`` in this process; return its exit status."""
@@ -111,7 +111,7 @@ class Storm:
         argv += ["--token-file", str(self.token_file(user)), *(("--name", name) if name else ())]
         for key, value in choice.items():
             argv += [f"--{key.replace('_', '-')}", str(value)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE + 30)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT + 30)
         if done.returncode not in (0, 1):
             print(done.stderr)
         return done.returncode
@@ -140,7 +140,7 @@ class Storm:
 
     def active(self) -> int:
         """Return how many servers run, start or stop by the hub's API."""
-        return sum(len(user.get("servers") or {}) for user in self.site.api("GET", "/users", timeout=PATIENCE).body)
+        return sum(len(user.get("servers") or {}) for user in self.site.api("GET", "/users", timeout=TIMEOUT).body)
 
     # -- the service --------------------------------------------------------------------------------------------------
 

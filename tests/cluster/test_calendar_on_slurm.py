@@ -146,8 +146,8 @@ def test_a_class_begins_on_time_and_lets_in_who_logs_in_for_the_first_time_durin
     site.login("tina")
     site.start_server("tina", profile="a100", gpus=4, time_minutes=10)
     (row,) = [job for job in site.jobs() if job["user"] == "tina"]
-    said = site.cluster.run("squeue", "-h", "-j", row["id"], "-O", "reservation:200").stdout
-    assert said.split()[0].split(",")[0] in booked["slurm"]
+    output = site.cluster.run("squeue", "-h", "-j", row["id"], "-O", "reservation:200").stdout
+    assert output.split()[0].split(",")[0] in booked["slurm"]
 
 
 def test_taken_gpus_are_refused_with_alternatives(calendar: Calendar) -> None:
@@ -160,8 +160,8 @@ def test_taken_gpus_are_refused_with_alternatives(calendar: Calendar) -> None:
     free = conflict["times"][0]
     taken = calendar.book("bob", start=free["start"], minutes=(free["end"] - free["start"]) // MINUTE, seats=1)
     assert taken["end"] <= first["start"] or taken["start"] >= first["end"]
-    stranger = calendar.people["bob"].send(f"bookings/{first['id']}/cancel", {})
-    assert stranger.status in (403, 404)
+    other_user = calendar.people["bob"].send(f"bookings/{first['id']}/cancel", {})
+    assert other_user.status in (403, 404)
     key = uuid.uuid4().hex
     body = {"title": "Twice", "gpu_type": "a100", "gpus": 4, "start": first["end"], "end": first["end"] + 600}
     answers = [calendar.people["alice"].send("bookings", body, key) for _ in range(2)]
@@ -200,8 +200,8 @@ def test_a_controller_that_is_down_when_it_starts_keeps_it_when_it_is_back(calen
     site.cluster.kill("slurmctld")
     try:
         wait_for(lambda: calendar.one(booked)["state"] == "active", 90, "its time to come")
-        said = str(site.login("alice").get("/services/reservations/").body)
-        assert "Slurm does not answer just now" in said
+        output = str(site.login("alice").get("/services/reservations/").body)
+        assert "Slurm does not answer just now" in output
     finally:
         Sandbox(site.cluster.state).restart("slurmctld")
     calendar.wait_kept(booked)

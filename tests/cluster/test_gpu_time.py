@@ -75,9 +75,9 @@ def test_too_much_is_refused_with_the_possible_amount_and_early_ends_are_refunde
     truth = Truth(site)
     refused = site.begin("alice", profile="a100", gpus=4, time_minutes=60)
     assert refused.status == 400, refused
-    said = refused.body["message"]
-    assert re.search(r"You may use [\d.]+ GPU-hours a calendar month", said)
-    assert "4 × virtual a100 for 30 min" in said
+    output = refused.body["message"]
+    assert re.search(r"You may use [\d.]+ GPU-hours a calendar month", output)
+    assert "4 × virtual a100 for 30 min" in output
     page = site.login("alice").post("/hub/spawn", {"profile": "a100", "a100.gpus": "4", "a100.time_minutes": "60"})
     assert page.status == 400
     assert "GPU-hours a calendar month" in str(page.body)
@@ -117,8 +117,8 @@ def test_more_time_is_held_first_and_nobody_gets_past_a_limit_by_extending(site:
     longest = site.api("POST", more, {"minutes": 100000})
     assert longest.status == 409
     assert "“A100” runs at most 480 minutes" in longest.body["message"]
-    stranger = site.login("bob")
-    assert stranger.request_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
+    other_user = site.login("bob")
+    assert other_user.request_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
     assert site.api("POST", more, {"minutes": 0}).status == 400
     home = str(site.login("alice").get("/hub/home").body)
     assert "has time until" in home

@@ -61,14 +61,14 @@ def set_budget(storm: Storm) -> None:
     storm.site.demo.set_policy({"quotas": [{**quota, "gpu_time": f"{minutes} min"}]})
 
 
-Door = Callable[[str, str, Choice], int]
+StartFunction = Callable[[str, str, Choice], int]
 
 
-def interfaces(storm: Storm) -> list[tuple[str, Door]]:
+def interfaces(storm: Storm) -> list[tuple[str, StartFunction]]:
     """Return the interface of each start: a third each, a few of the commands as separate processes."""
-    commands: list[tuple[str, Door]] = [("process", storm.by_process)] * PROCESSES
+    commands: list[tuple[str, StartFunction]] = [("process", storm.by_process)] * PROCESSES
     commands += [("command", storm.by_command)] * (STARTS // 3 - PROCESSES)
-    found: list[tuple[str, Door]] = []
+    found: list[tuple[str, StartFunction]] = []
     for _ in range(-(-STARTS // 3)):
         found += [("form", storm.by_form), ("rest", storm.by_rest), *([commands.pop()] if commands else [])]
     return found[:STARTS]
@@ -88,14 +88,14 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     before = storm.last_entry()
     together = threading.Barrier(STARTS + 1)
 
-    def start(number: int, door: str, call: Door) -> tuple[str, int]:
+    def start(number: int, interface: str, call: StartFunction) -> tuple[str, int]:
         user, name = USERS[number % len(USERS)], f"s{number // len(USERS)}" if number >= len(USERS) else ""
         together.wait(30)
-        time.sleep(AHEAD if repeat % 2 and door in ("form", "rest") else 0)
-        return door, call(user, name, CHOICES[number % 2])
+        time.sleep(AHEAD if repeat % 2 and interface in ("form", "rest") else 0)
+        return interface, call(user, name, CHOICES[number % 2])
 
     with ThreadPoolExecutor(STARTS) as pool:
-        starts = [pool.submit(start, number, *door) for number, door in enumerate(interfaces(storm))]
+        starts = [pool.submit(start, number, *interface) for number, interface in enumerate(interfaces(storm))]
         together.wait(30)
         stormed = time.monotonic()
         wait_for(lambda: storm.open_holds() >= 3, PATIENCE, "the first holds")

@@ -13,7 +13,7 @@ from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, 
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
 from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
-from carme_hub.domain.calendar.licenses import faults, named_by
+from carme_hub.domain.calendar.licenses import license_argument, license_problems
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.calendar.slots import names_for
@@ -76,14 +76,14 @@ class Site:
         gpus = Gpus("a100", 4)
         names = names_for(inside, gpus.count, ()) if inside else ""
         request = Request("a100", "default", gpus=gpus, account="physics", reservation=names)
-        licenses = named_by(request, LICENSES)
+        licenses = license_argument(request, LICENSES)
         extra: Mapping[str, str] = {"licenses": licenses} if licenses else {}
         job = spec(user, gpus=gpus, account="physics", reservation=names, extra=extra)
-        door = submitter(self.cluster, way, self.commands)
+        submit_client = submitter(self.cluster, way, self.commands)
         try:
-            return await door.submit(job)
+            return await submit_client.submit(job)
         finally:
-            await door.close()
+            await submit_client.close()
 
     def waits_for_licenses(self, job: int) -> bool:
         return "Licenses" in self.cluster.run("squeue", "-h", "-j", str(job), "-o", "%r").stdout
@@ -119,7 +119,7 @@ async def test_bookings_start_at_once_and_others_wait_until_a_release(site: Site
     cluster = site.cluster
     nodes = await hub_client(cluster).nodes()
     gpus = {"a100": sum(node.gpus.get("a100", 0) for node in nodes)}
-    assert faults(LICENSES, await licenses_in_slurm(site.commands), gpus) == ()
+    assert license_problems(LICENSES, await licenses_in_slurm(site.commands), gpus) == ()
     alice, bob = await site.booked("alice"), await site.booked("bob")
     there = {each.name: each for each in await site.slurm.show()}
     assert {name: dict(each.licenses) for name, each in there.items()} == {
@@ -165,8 +165,8 @@ async def test_jobs_without_licences_are_counted_by_the_sites_script(site: Site)
         "gpu_a100:3": ("--gpus=a100:3", "--licenses=gpu_a100:1"),
         "gpu_a100:2,gpu_h100:1": ("-n2", "--gpus-per-task=a100:1", "--licenses=gpu_h100"),
     }
-    jobs = {said: cluster.sbatch(*options, "--mem=50", user="bob", script=WAIT) for said, options in asked.items()}
-    assert {said: licenses(job) for said, job in jobs.items()} == {said: said for said in asked}
+    jobs = {output: cluster.sbatch(*options, "--mem=50", user="bob", script=WAIT) for output, options in asked.items()}
+    assert {output: licenses(job) for output, job in jobs.items()} == {output: output for output in asked}
     inside = ("--mem=50", "-A", "physics", f"--reservation={name}", "-t", "5")
     mine = cluster.sbatch("--gres=gpu:a100:1", "--licenses=gpu_a100:1", *inside, user="alice", script=WAIT)
     cluster.wait_job(mine, "RUNNING", within=30)

@@ -41,8 +41,12 @@ def node_of(site: Hub, user: str) -> str:
 
 def minutes_of(site: Hub, user: str) -> int:
     """Return the time limit of a user's job."""
-    said = site.cluster.run("squeue", "-h", "-j", job_of(site, user)["id"], "-O", "TimeLimit").stdout.strip()
-    return int(said.split(":")[0]) if said.count(":") == 1 else int(said.split(":")[0]) * 60 + int(said.split(":")[1])
+    output = site.cluster.run("squeue", "-h", "-j", job_of(site, user)["id"], "-O", "TimeLimit").stdout.strip()
+    return (
+        int(output.split(":")[0])
+        if output.count(":") == 1
+        else int(output.split(":")[0]) * 60 + int(output.split(":")[1])
+    )
 
 
 def entries(site: Hub, session: str) -> list[dict[str, Any]]:
@@ -86,10 +90,10 @@ def test_an_affected_user_continues_elsewhere_or_stops_with_a_refund(site: Hub) 
     set_maintenance(site, before)
 
     move = form(alice, "move")
-    said = unescape(str(alice.get("/hub/home").body))
-    assert f"Maintenance of {before} begins at" in said
-    assert "Stop now, with a refund…" in said
-    assert "Another node has room for it, so it starts again at once." in said
+    output = unescape(str(alice.get("/hub/home").body))
+    assert f"Maintenance of {before} begins at" in output
+    assert "Stop now, with a refund…" in output
+    assert "Another node has room for it, so it starts again at once." in output
     answer = alice.post(move, {})
     assert (answer.status, answer.headers.get("Location")) == (303, "/hub/spawn-pending/alice/work"), answer
     site.wait_server("alice", "work")
@@ -103,12 +107,12 @@ def test_an_affected_user_continues_elsewhere_or_stops_with_a_refund(site: Hub) 
     if there != before:
         set_maintenance(site, there)
     stop = form(bob, "make-way")
-    stranger = bob.post(stop.replace(second, job_of(site, "alice")["name"].removeprefix("carme-")), {})
-    assert stranger.status == 404
+    other_user = bob.post(stop.replace(second, job_of(site, "alice")["name"].removeprefix("carme-")), {})
+    assert other_user.status == 404
     answer = bob.post(stop, {})
     assert (answer.status, answer.headers.get("Location")) == (303, "/hub/home"), answer
-    said = unescape(str(bob.get("/hub/home").body))
-    assert f"topped for maintenance of {there}. The GPU time that it used is refunded." in said
+    output = unescape(str(bob.get("/hub/home").body))
+    assert f"topped for maintenance of {there}. The GPU time that it used is refunded." in output
 
     wait_for(lambda: "release" in {each["kind"] for each in entries(site, second)}, 60, "bob's settling")
     (charge,) = [each for each in entries(site, second) if each["kind"] == "charge"]

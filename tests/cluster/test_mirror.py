@@ -11,7 +11,7 @@ import pytest
 from slurm_parts import CommandsOfTheHub
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.quotas.rules import Quota, SubjectKind
 from carme_hub.domain.quotas.slurm_limits import AdminLevel, Entity, LimitSettings, Plan, plan
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
@@ -20,10 +20,10 @@ from carme_hub.slurm.limits import LimitsWriter, script
 
 WAIT = "#!/bin/sh\nsleep 100\n"
 POLICY = (
-    Quota(id="each", who=Who.USER, concurrent_gpus=3, sessions=2, time_limit=7200, session_gpus=2),
-    Quota(id="bob", who=Who.USER, name="bob", concurrent_gpus=1),
-    Quota(id="no-h100", who=Who.ACCOUNT, name="teaching", gpu_types=("a100", "1g.10gb", "3g.40gb")),
-    Quota(id="all", who=Who.ACCOUNT, concurrent_gpus=6),
+    Quota(id="each", who=SubjectKind.USER, concurrent_gpus=3, sessions=2, time_limit=7200, session_gpus=2),
+    Quota(id="bob", who=SubjectKind.USER, name="bob", concurrent_gpus=1),
+    Quota(id="no-h100", who=SubjectKind.ACCOUNT, name="teaching", gpu_types=("a100", "1g.10gb", "3g.40gb")),
+    Quota(id="all", who=SubjectKind.ACCOUNT, concurrent_gpus=6),
 )
 
 

@@ -45,6 +45,6 @@ def test_a_session_starts_on_a_node_that_does_not_know_its_user(site: Hub, clust
     who = pwd.getpwnam("tina")
     with node_without(cluster, "tina"):
         site.start_server("tina", profile="cpu")
-        said = site.run_cell("tina", site.new_kernel("tina"), LOOK)
+        output = site.run_cell("tina", site.new_kernel("tina"), LOOK)
         site.stop_server("tina")
-    assert said.split() == [str(who.pw_uid), "tina", who.pw_dir, who.pw_dir]
+    assert output.split() == [str(who.pw_uid), "tina", who.pw_dir, who.pw_dir]

@@ -92,14 +92,14 @@ class Terminal:
 
     def done(self, who: str, *argv: str) -> str:
         """Run a command that must succeed; return its stdout."""
-        code, said, besides = self.run(who, *argv)
-        assert code == 0, (argv, said, besides)
-        return said
+        code, output, besides = self.run(who, *argv)
+        assert code == 0, (argv, output, besides)
+        return output
 
     def refused(self, who: str, *argv: str, code: int = 1, **more: str) -> str:
         """Run a command that must be refused; return its stderr; stdout is empty."""
-        found, said, besides = self.run(who, *argv, **more)
-        assert (found, said) == (code, ""), (argv, said, besides)
+        found, output, besides = self.run(who, *argv, **more)
+        assert (found, output) == (code, ""), (argv, output, besides)
         return besides
 
     def json(self, who: str, *argv: str) -> Any:
@@ -141,14 +141,14 @@ def morning() -> datetime:
 def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that_work(
     terminal: Terminal, morning: datetime
 ) -> None:
-    said = terminal.done("alice", "free", "--type", "a100")
-    assert said.split()[-2:] == ["8", "8"], said
-    said = terminal.done("alice", "list", "--state", "confirmed")
-    assert said.startswith("You have booked nothing that is confirmed, "), said
+    output = terminal.done("alice", "free", "--type", "a100")
+    assert output.split()[-2:] == ["8", "8"], output
+    output = terminal.done("alice", "list", "--state", "confirmed")
+    assert output.startswith("You have booked nothing that is confirmed, "), output
     times = ("--from", written(morning), "--to", "12:00")
-    said = terminal.done("alice", "book", "First steps", "--type", "a100", "--gpus", "4", "--seats", "2", *times)
-    assert said.startswith("Booked. It holds 16 GPU-hours of GPU time.\n"), said
-    assert f"{morning:%a %Y-%m-%d} 10:00 to 12:00" in said
+    output = terminal.done("alice", "book", "First steps", "--type", "a100", "--gpus", "4", "--seats", "2", *times)
+    assert output.startswith("Booked. It holds 16 GPU-hours of GPU time.\n"), output
+    assert f"{morning:%a %Y-%m-%d} 10:00 to 12:00" in output
     (mine,) = terminal.json("alice", "list", "--state", "confirmed")["bookings"]
     id = mine["id"]
     assert (mine["title"], mine["state"], mine["mine"]) == ("First steps", "confirmed", True)
@@ -156,9 +156,9 @@ def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that
 
     # Somebody else wants the same hour: they are told what else there is, and each is a command to be pasted.
     same = ("book", "Mine", "--type", "a100", "--gpus", "4", "--from", written(morning), "--length", "1h")
-    said = terminal.refused("bob", *same)
-    assert "These GPUs are not free at that time. Nothing was booked." in said
-    found = offered(said)
+    output = terminal.refused("bob", *same)
+    assert "These GPUs are not free at that time. Nothing was booked." in output
+    found = offered(output)
     assert found[-1][0] == "wait until it is free"
     assert "h100 then" in [words for words, _ in found]
     assert terminal.done("bob", *found[0][1]).startswith("Booked."), found[0]
@@ -170,13 +170,13 @@ def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that
     assert "was booked by alice" in terminal.refused("bob", "cancel", id, "--yes")
     (taken,) = terminal.json("bob", "list", "--state", "confirmed")["bookings"]
     there = written(datetime.fromtimestamp(taken["start"], ZONE).replace(tzinfo=None))
-    said = terminal.refused("alice", "move", id, "--from", there)
-    assert "Nothing was changed" in said or "not free" in said
-    assert offered(said)[0][1][:2] == ["move", id]
+    output = terminal.refused("alice", "move", id, "--from", there)
+    assert "Nothing was changed" in output or "not free" in output
+    assert offered(output)[0][1][:2] == ["move", id]
     later = morning + timedelta(days=1)
-    said = terminal.done("alice", "move", id, "--from", written(later), "--title", "Second steps")
-    assert f"{later:%a %Y-%m-%d} 10:00 to 12:00" in said
-    assert "Second steps" in said
+    output = terminal.done("alice", "move", id, "--from", written(later), "--title", "Second steps")
+    assert f"{later:%a %Y-%m-%d} 10:00 to 12:00" in output
+    assert "Second steps" in output
     assert terminal.done("alice", "cancel", id, "--yes").startswith("Cancelled.")
     assert "cannot be cancelled any more" in terminal.refused("alice", "cancel", id, "--yes")
     wait_for(lambda: not waits(terminal), 90, "what waited to be booked, now that it is free")
@@ -197,8 +197,8 @@ def test_wrong_and_forbidden_commands_are_refused_with_their_exit_status(termina
         assert words in terminal.refused("bob", *argv)
     reads = ["custom:carme:reservation:read", "access:services!service=reservations"]
     token = terminal.hub.api("POST", "/users/bob/tokens", {"scopes": reads}).body["token"]
-    said = terminal.refused("bob", *book, written(morning), "--length", "1h", token=token)
-    assert "custom:carme:reservation:write" in said
+    output = terminal.refused("bob", *book, written(morning), "--length", "1h", token=token)
+    assert "custom:carme:reservation:write" in output
     assert "/hub/token" in terminal.refused("bob", "list", code=2, token="nobodys")
     assert "does not answer" in terminal.refused("bob", "list", code=2, hub="http://127.0.0.1:9/hub/api")
 
@@ -207,10 +207,10 @@ def test_an_administrator_approves_denies_and_sets_maintenance(terminal: Termina
     day = morning + timedelta(days=7)
     large = terminal.book("bob", "Large", day, "3h")
     other = terminal.book("bob", "Larger", day + timedelta(days=1), "4h")
-    said = terminal.done("ada", "list", "--pending")
-    assert said.count("waits for approval") == 2
-    assert large in said
-    assert other in said
+    output = terminal.done("ada", "list", "--pending")
+    assert output.count("waits for approval") == 2
+    assert large in output
+    assert other in output
     assert "administrator" in terminal.refused("bob", "approve", large)
     assert terminal.done("ada", "approve", large).startswith("Approved.")
     assert terminal.done("ada", "deny", other, "--reason", "Two nodes are enough", "--yes").startswith("Denied.")
@@ -218,9 +218,9 @@ def test_an_administrator_approves_denies_and_sets_maintenance(terminal: Termina
 
     window = ("maintenance", "Drivers", "--nodes", "node[1-2]", "--from", written(day), "--length", "2h")
     assert "It overlaps 1 booking, whose owner is notified. Keep" in terminal.refused("ada", *window, code=2)
-    said = terminal.done("ada", *window, "--yes")
-    assert "2 whole nodes" in said
-    assert "Large" in said.partition("Bookings that it changes:")[2]
+    output = terminal.done("ada", *window, "--yes")
+    assert "2 whole nodes" in output
+    assert "Large" in output.partition("Bookings that it changes:")[2]
     kept = terminal.json("ada", "list", "--all", "--from", written(day), "--to", written(day + timedelta(hours=1)))
     (drivers,) = (each["id"] for each in kept["bookings"] if each["kind"] == "maintenance")
     assert terminal.done("ada", "cancel", drivers, "--yes").startswith("Cancelled.")
@@ -230,8 +230,8 @@ def test_a_booking_that_has_begun_is_released(terminal: Terminal) -> None:
     begun = terminal.json("alice", "book", "Now", "--type", "h100", "--from", "now", "--length", "1h")["bookings"][0]
     assert begun["start"] <= time.time() < begun["end"]
     wait_for(lambda: terminal.json("alice", "show", begun["id"])["state"] == "active", 90, "it to have begun")
-    said = terminal.done("alice", "release", begun["id"], "--reason", "done", "--yes")
-    assert said.startswith("Given back.")
+    output = terminal.done("alice", "release", begun["id"], "--reason", "done", "--yes")
+    assert output.startswith("Given back.")
     assert terminal.json("alice", "show", begun["id"])["reason"] == "done"
 
 

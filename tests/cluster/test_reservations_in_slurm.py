@@ -159,7 +159,7 @@ async def test_bookings_are_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_pat
     await client.close()
     store = ReservationStore(LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()))
     calendar = Calendar(store, "lab", lambda: Supply(inventory_of(nodes), by_node=True), time.time)
-    keeper = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
+    reconciler = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
     start = int(time.time()) + HOUR
     times = [RequestedTime(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
     booked = await calendar.book(
@@ -170,17 +170,17 @@ async def test_bookings_are_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_pat
     async def kept() -> set[str]:
         return {each.name for each in await slurm.cli.show() if each.users == {"alice", "bob"}}
 
-    assert (await keeper.once()).refused == {}
+    assert (await reconciler.once()).refused == {}
     assert await kept() == names
     assert {place.node for place in booked[0].places} == {"node1", "node2"}
     slurm.cluster.run("scontrol", "delete", f"reservationname={min(names)}")
     slurm.cluster.kill("slurmctld")
     with store.transaction("lab") as writes:  # the service was killed here, before it had told Slurm
         writes.save(booked[2].in_state(State.CANCELLED, time.time(), actor="alice"))
-    assert (await keeper.once()).unreachable
+    assert (await reconciler.once()).unreachable
     Sandbox(slurm.cluster.state).restart("slurmctld")
-    assert (await keeper.once()).refused == {}
-    assert (await keeper.once()).equal
+    assert (await reconciler.once()).refused == {}
+    assert (await reconciler.once()).equal
     assert await kept() == names - set(booked[2].names())
 
 

@@ -73,13 +73,13 @@ def test_a_second_job_over_the_limit_waits(quiet: Cluster, option: str) -> None:
 )
 def test_a_request_with_an_obscured_number_gets_no_untyped_gpu(quiet: Cluster, option: str) -> None:
     words = ("--ntasks=1", "--sockets-per-node=1", "--qos=typed", "--mem=100", option)
-    said, job = "", 0
+    output, job = "", 0
     try:
         job = quiet.sbatch(*words, user="alice", script=NOTHING)
     except SandboxError as error:
-        said = str(error)
-    if said:
-        assert re.search(r"cannot be read: write --gres=gpu:TYPE:COUNT|Invalid|[Uu]nable|requires", said)
+        output = str(error)
+    if output:
+        assert re.search(r"cannot be read: write --gres=gpu:TYPE:COUNT|Invalid|[Uu]nable|requires", output)
     else:  # 24.11 reads this one itself before the plugin sees it
         assert option == "--gpus-per-task=+2"
         assert "22.05" not in quiet.run("scontrol", "--version").stdout

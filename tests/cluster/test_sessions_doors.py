@@ -72,12 +72,12 @@ def test_only_users_whom_a_setting_names_may_log_in_and_names_are_exact(site: Hu
 
 
 def test_ten_wrong_passwords_are_enough_for_five_minutes(site: Hub) -> None:
-    said: list[int] = []
-    guesses = [threading.Thread(target=_guess, args=(site, said), daemon=True) for _ in range(11)]
+    output: list[int] = []
+    guesses = [threading.Thread(target=_guess, args=(site, output), daemon=True) for _ in range(11)]
     for guess in guesses:
         guess.start()  # not one after the other: PAM takes its time over each wrong password
     try:
-        wait_for(lambda: 429 in said, 30, "the door to close")
+        wait_for(lambda: 429 in output, 30, "the door to close")
         refused = Person(site, "tina").login(site.cluster.passwords["tina"])
         assert refused.status == 429
         assert 0 < int(refused.headers["Retry-After"]) <= 300
@@ -87,9 +87,9 @@ def test_ten_wrong_passwords_are_enough_for_five_minutes(site: Hub) -> None:
     site.login("tina")
 
 
-def _guess(site: Hub, said: list[int]) -> None:
+def _guess(site: Hub, output: list[int]) -> None:
     with contextlib.suppress(OSError, http.client.HTTPException):  # the hub is restarted meanwhile
-        said.append(Person(site, "tina").login("guess").status)
+        output.append(Person(site, "tina").login("guess").status)
 
 
 # -- restarts ---------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_name_of_batchspawner_that_cannot_work_stops_the_hub_and_names_the_new
     with changed_hub(site, f"{OLD_CONFIG}\n{line}\n", start=False) as hub:
         with pytest.raises(SandboxError, match="The hub ended at its start"):
             hub.start()
-        said = hub.log_text()
-        assert line.partition(" ")[0].rpartition(".")[2] in said
-        assert named in said
-        assert "Traceback" not in said
+        output = hub.log_text()
+        assert line.partition(" ")[0].rpartition(".")[2] in output
+        assert named in output
+        assert "Traceback" not in output

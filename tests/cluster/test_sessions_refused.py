@@ -87,17 +87,17 @@ def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
     ],
 )
 def test_choices_outside_the_limits_are_refused_with_the_same_message_by_form_and_api(
-    hub: Hub, options: dict[str, Any], said: str
+    hub: Hub, options: dict[str, Any], output: str
 ) -> None:
     answer = hub.begin("alice", **options)
     assert answer.status == 400
-    assert said in message(answer)
+    assert output in message(answer)
     assert hub.server("alice") is None
     profile = options["profile"]
     fields = {f"{profile}.{name}": str(value) for name, value in options.items() if name != "profile"}
     page = person(hub, "alice").post("/hub/spawn", {"profile": profile, **fields})
     assert page.status == 400
-    assert said in html.unescape(page.body)
+    assert output in html.unescape(page.body)
     assert hub.server("alice") is None
     assert hub.jobs() == []
 
@@ -145,11 +145,11 @@ def test_a_system_account_or_a_name_that_nobody_has_gets_nothing(hub: Hub) -> No
 
 
 def test_a_limit_of_slurm_that_refuses_at_once_is_named(hub: Hub) -> None:
-    said = failure(hub, "bob", profile="typed", gpus=3)
-    assert "Slurm refused the job" in said
-    assert "quality of service" in said or "limit" in said
+    output = failure(hub, "bob", profile="typed", gpus=3)
+    assert "Slurm refused the job" in output
+    assert "quality of service" in output or "limit" in output
     assert hub.server("bob") is None
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 def test_a_limit_of_an_association_is_the_reason_of_a_wait(hub: Hub, cluster: Cluster) -> None:
@@ -157,9 +157,9 @@ def test_a_limit_of_an_association_is_the_reason_of_a_wait(hub: Hub, cluster: Cl
     cluster.run(*change, "GrpTRES=gres/gpu:a100=1")
     try:
         with WatchedStart(hub, "bob", profile="a100", gpus=2) as events:
-            said = events.wait_message("the limit of your account on")
-            assert "GPUs" in said or "gpu" in said.lower()
-            assert "Assoc" in said
+            output = events.wait_message("the limit of your account on")
+            assert "GPUs" in output or "gpu" in output.lower()
+            assert "Assoc" in output
     finally:
         cluster.run(*change, "GrpTRES=gres/gpu:a100=-1")
 
@@ -176,8 +176,8 @@ def test_a_waiting_session_shows_its_place_and_start_and_leaves_nothing_when_sto
     cluster.wait_for(lambda: cluster.job_state(second) == "PENDING")
     cluster.run("scontrol", "update", f"JobId={second}", "Priority=4000000")  # whatever either has used before
     with WatchedStart(hub, "bob", profile="h100", gpus=2) as events:
-        said = events.wait_message("ahead of you")
-        assert said.startswith("Waiting for 2 × h100; 1 ahead of you")
+        output = events.wait_message("ahead of you")
+        assert output.startswith("Waiting for 2 × h100; 1 ahead of you")
         assert re.search(r"expected start \w*\s?\d\d:\d\d", events.wait_message("expected start"))
         seen = SessionOnNode.of(hub, "bob")
         token_id = seen.row.token_id
@@ -217,8 +217,8 @@ def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_no_job_is_left(h
 
 
 def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
-    said = failure(hub, "alice", profile="away")
-    assert "The container image is missing on the compute node" in said
+    output = failure(hub, "alice", profile="away")
+    assert "The container image is missing on the compute node" in output
     seen = SessionOnNode.of(hub, "alice")
     assert "/srv/images/away" in seen.log()
     assert "exit" in (seen.folder / "end.json").read_text()
@@ -228,15 +228,15 @@ def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
 
 
 def test_a_failed_server_is_reported_with_its_exit_code_and_its_last_output(hub: Hub) -> None:
-    said = failure(hub, "alice", profile="broken")
-    assert "exit code 3" in said
+    output = failure(hub, "alice", profile="broken")
+    assert "exit code 3" in output
     page = person(hub, "alice").get("/hub/spawn-pending/alice").body
     assert "the configuration is from 1999" in page
     assert "Traceback" not in page
 
 
 def test_a_server_that_never_answers_ends_at_the_start_time_limit_with_its_last_state(hub: Hub) -> None:
-    said = failure(hub, "alice", profile="deaf")
-    assert "did not start within" in said
-    assert "its job is cancelled" in said
+    output = failure(hub, "alice", profile="deaf")
+    assert "did not start within" in output
+    assert "its job is cancelled" in output
     wait_for(lambda: not hub.jobs(), 20, "the job to be cancelled")

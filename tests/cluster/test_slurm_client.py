@@ -59,9 +59,9 @@ async def test_a_job_submitted_with_each_submit_via_is_the_users_own_and_keeps_i
     assert (found.id, found.user, found.gpus, found.time_limit) == (number, "alice", Gpus("a100", 2), 7)
     assert len(found.nodes) == 1
     folder = Path(job.session_folder)
-    said = folder / "environment.txt"
-    quiet.wait_for(lambda: said.exists() and "SLURM_JOB_ID" in said.read_text())
-    seen = dict(line.split("=", 1) for line in said.read_text().splitlines() if "=" in line)
+    output = folder / "environment.txt"
+    quiet.wait_for(lambda: output.exists() and "SLURM_JOB_ID" in output.read_text())
+    seen = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
     assert seen["CARME_SESSION"] == job.environment["CARME_SESSION"]
     assert (seen["HOME"], seen["USER"]) == (pwd.getpwnam("alice").pw_dir, "alice")
     assert len(seen["CUDA_VISIBLE_DEVICES"].split(",")) == 2

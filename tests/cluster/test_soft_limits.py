@@ -87,8 +87,8 @@ def accounted(site: Hub, job: int) -> str:
 
 def test_the_plan_reports_a_missing_qos_and_slurm_refuses_until_it_exists(site: Hub) -> None:
     answer = site.begin("bob", profile="a100", gpus=1, time_minutes=30, account="physics")
-    said = answer.body["message"] if answer.status >= 400 else site.progress("bob")[-1]["message"]
-    assert "quality of service" in said
+    printed = answer.body["message"] if answer.status >= 400 else site.progress("bob")[-1]["message"]
+    assert "quality of service" in printed
     plan = quotas(site, "mirror", "--force")  # a run before this one may have written what is missing
     assert "sacctmgr -i add qos slow" in plan["commands"]
     assert any("until there is a QOS slow" in left["why"] for left in plan["left_out"])
@@ -107,8 +107,8 @@ def test_a_start_over_a_soft_limit_is_warned_about_and_its_job_has_the_lower_qos
     assert re.search(WARNED, cost["sentence"])
     assert "It runs with QOS slow." in cost["sentence"]
 
-    with started(site, "bob") as (job, told):
-        assert [text for text in told if re.search(WARNED, text) and "It runs with QOS slow." in text], told
+    with started(site, "bob") as (job, messages):
+        assert [text for text in messages if re.search(WARNED, text) and "It runs with QOS slow." in text], messages
         assert (job["squeue"], job["sacct"], job["QOS"]) == ("slow", "slow", "slow")
         assert job["Nice"] == "100", "bob has no priority, alice has 100"
         more = site.api("POST", f"/carme/sessions/{Truth(site).row('bob').id}/time-limit", {"minutes": 15})
@@ -132,12 +132,12 @@ def test_an_account_with_its_own_qos_keeps_that_of_its_soft_limits(site: Hub) ->
     assert shown.strip() == "carme-physics,slow|carme-physics"
     time.sleep(2)  # slurmctld has it from slurmdbd
 
-    with started(site, "bob") as (job, told):
-        assert [text for text in told if re.search(WARNED, text)], told
+    with started(site, "bob") as (job, messages):
+        assert [text for text in messages if re.search(WARNED, text)], messages
         assert (job["squeue"], job["sacct"]) == ("slow", "slow")
-    with started(site, "alice") as (job, told):
+    with started(site, "alice") as (job, messages):
         assert (job["squeue"], job["Nice"]) == ("carme-physics", "0")
-        assert told
-        assert not [text for text in told if re.search(WARNED, text)]
+        assert messages
+        assert not [text for text in messages if re.search(WARNED, text)]
     with pytest.raises(Exception, match="Invalid qos"):
         site.cluster.sbatch("-A", "physics", "-q", "normal", "--mem=50", user="bob", script="#!/bin/sh\nsleep 1\n")

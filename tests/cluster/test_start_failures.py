@@ -65,7 +65,7 @@ spawner.pre_spawn_hook = hook
 def causes_in_reference() -> dict[str, tuple[str, str]]:
     """Return exit code and sentence of each cause in the reference."""
     rows = re.findall(r"^\| (.+?) \| (\d*) ?\| (.+?) \|$", PAGE.read_text(), re.M)
-    return {cause: (code, said) for cause, code, said in rows if cause != "cause"}
+    return {cause: (code, output) for cause, code, output in rows if cause != "cause"}
 
 
 @contextlib.contextmanager
@@ -190,25 +190,25 @@ def the_form(person: Person) -> str:
 @pytest.mark.parametrize("folder", ["a100", "%n", "-0"])
 def test_a_folder_with_an_odd_name_is_named_and_not_created(hub: Hub, folder: str) -> None:
     """By the form and by REST; in a session folder Slurm would replace %n by a node's name."""
-    said = f"The working folder {folder} does not exist."
+    output = f"The working folder {folder} does not exist."
     person = hub.login("tina")
     answer = person.post("/hub/spawn", {"profile": "cpu", "cpu.working_folder": folder})
     assert answer.status in (302, 303, 400), answer
     # While what is left of the start is being ended, the hub shows its own pages, and the first of them may say it too.
     wait_for(lambda: the_form(person), 60, "the form, once the start has failed")
     form = the_form(person)
-    assert said in form
+    assert output in form
     assert "Make the folder and start" in form
     answer = hub.begin("tina", profile="cpu", working_folder=folder)
-    assert said in (message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"]))
+    assert output in (message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"]))
 
 
 @pytest.mark.parametrize("cause", CASES)
 def test_a_failed_start_reports_its_own_cause(hub: Hub, cause: str) -> None:
     options, provoke = CASES[cause]
-    code, said = causes_in_reference()[cause]
+    code, output = causes_in_reference()[cause]
     if folder := options.get("working_folder"):
-        said = said.replace("The working folder", f"The working folder {folder}")
+        output = output.replace("The working folder", f"The working folder {folder}")
     with provoke():
         answer = hub.begin("tina", **options)
         words = message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"])
@@ -216,8 +216,8 @@ def test_a_failed_start_reports_its_own_cause(hub: Hub, cause: str) -> None:
         wait_for(lambda: not Truth(hub).row("tina").open, 60, "the session to be closed")
         if code not in ("79", "80"):  # there the log could not be written
             assert f"ended with exit status {code} " in SessionOnNode.of(hub, "tina").log()
-    assert said in words
-    assert said in Truth(hub).row("tina").end_reason
+    assert output in words
+    assert output in Truth(hub).row("tina").end_reason
     assert answer.status in (201, 202, 400, 500)
     if answer.status == 500:
         assert code not in ("77", "78", "79"), "it is what the user chose, and no fault of the hub"

@@ -89,7 +89,7 @@ def test_a_hub_that_dies_during_five_concurrent_starts_grants_two_and_loses_no_b
     assert held == SESSIONS * MINUTES * 60_000
     assert used + held <= room_for_two
     refused = [hub.begin("alice", name, profile="mig", time_minutes=MINUTES) for name in NAMES]
-    said = [answer.body["message"] for answer in refused if "GPU-hours a calendar month" in str(answer.body)]
-    assert len(said) == len(NAMES) - SESSIONS, refused
+    output = [answer.body["message"] for answer in refused if "GPU-hours a calendar month" in str(answer.body)]
+    assert len(output) == len(NAMES) - SESSIONS, refused
     assert len([job for job in truth.queue_now() if job.live]) == SESSIONS
     assert RULE in {each.about for each in getattr(truth.budgets(), "budgets", ())}, "the oracle did not look at it"

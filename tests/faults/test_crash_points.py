@@ -112,8 +112,8 @@ def _one_job_or_an_honest_end(hub: Hub, truth: Truth, label: str, user: str, nam
         wait_for(lambda: not truth.live_jobs(row.id), 120, f"{label}: the job to end")
         wait_for(lambda: server_process(row.id) == 0, 20, f"{label}: the server to be gone")
         wait_for(lambda: not truth.session(row.id).open, 120, f"{label}: the session to be closed")
-        said = truth.session(row.id).end_reason
-        assert said == "Stopped." if label == "cancel-wanted" else said
+        output = truth.session(row.id).end_reason
+        assert output == "Stopped." if label == "cancel-wanted" else output
     else:
         assert label != "cancel-wanted", "a wanted stop was forgotten"
         assert len(truth.live_jobs(row.id)) == 1

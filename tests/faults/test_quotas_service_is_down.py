@@ -47,7 +47,7 @@ def asked(hub: Hub, question: str, *values: object) -> list[tuple[Any, ...]]:
         database.close()
 
 
-def last_look(hub: Hub) -> float:
+def last_result(hub: Hub) -> float:
     return float(asked(hub, "select max(at) from note where name = 'settled'")[0][0] or 0)
 
 
@@ -73,9 +73,9 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
     wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
     alone = "what other tests held to be settled"
     wait_for(lambda: asked(hub, "select count(*) from open_hold") == [(1,)], 90, alone)
-    killed, before = time.monotonic(), last_look(hub)
+    killed, before = time.monotonic(), last_result(hub)
     end_service(hub, "quotas")
-    wait_for(lambda: last_look(hub) > before, 30, "the hub to start the service again")
+    wait_for(lambda: last_result(hub) > before, 30, "the hub to start the service again")
     print(f"The service was back after {time.monotonic() - killed:.1f} s")  # the promise is 10 s on a quiet machine
     with changed_hub(hub, MORE.format(when="closed", down=str(down))) as site:
         take_down(site, down)
@@ -99,7 +99,7 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
         assert site.run_cell("alice", kernel, "print(mark)").strip() == "kept"
         for user in ("tina", "bob"):
             site.stop_server(user)
-        assert last_look(site) < begun, "the service was not down"
+        assert last_result(site) < begun, "the service was not down"
         down.unlink()
         wait_for(lambda: asked(site, "select count(*) from open_hold") == [(1,)], 60, "what ended to be settled")
         assert site.run_cell("alice", kernel, "print(mark)").strip() == "kept"

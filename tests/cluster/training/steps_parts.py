@@ -26,7 +26,7 @@ from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, render
 BROKER = (Path(__file__).parents[3] / "carme_hub/training/session/step_broker.py").read_text(encoding="utf-8")
 USER = "alice"
 #: What is in front of the code that asks for ranks.
-ASKER = """
+CLIENT = """
 import os, sys, threading, time, types
 broker = sys.modules["broker"] = types.ModuleType("broker")
 exec(compile({broker!r}, "broker.py", "exec"), broker.__dict__)
@@ -141,7 +141,7 @@ class Job:
 
     def start_client(self, code: str, user: str = USER) -> subprocess.Popen[str]:
         """Start a program that requests ranks from the broker, on the session's node."""
-        text = ASKER.format(broker=BROKER, folder=str(self.folder)) + code
+        text = CLIENT.format(broker=BROKER, folder=str(self.folder)) + code
         environ = self.cluster.environment(user)
         return subprocess.Popen(
             ["/usr/bin/python3", "-c", text],

@@ -70,8 +70,8 @@ def ask(lab: Lab, path: str, **headers: str) -> Answer:
 
 
 def test_the_launcher_offers_what_the_image_has_with_icons(lab: Lab) -> None:
-    said = ask(lab, "server-proxy/servers-info").body["server_processes"]
-    found = {app["name"]: app for app in said}
+    output = ask(lab, "server-proxy/servers-info").body["server_processes"]
+    found = {app["name"]: app for app in output}
     assert {"tensorboard", "tells"} <= set(found)
     assert "vscode" not in found  # the image has no code-server
     icon = lab.hub.request("GET", found["tensorboard"]["launcher_entry"]["icon_url"])
@@ -89,9 +89,9 @@ def test_no_port_of_the_node_can_be_reached_through_the_server(lab: Lab) -> None
         "import urllib.request\n"
         "print('port', held.server_port, urllib.request.urlopen(f'http://127.0.0.1:{held.server_port}').status)"
     )
-    said = re.search(r"port (\d+) 200$", lab.check(code), re.MULTILINE)  # it answers inside of the session
-    assert said
-    port = said[1]
+    output = re.search(r"port (\d+) 200$", lab.check(code), re.MULTILINE)  # it answers inside of the session
+    assert output
+    port = output[1]
     for path in (
         f"proxy/{port}",
         f"proxy/absolute/{port}",
@@ -110,17 +110,17 @@ def test_no_port_of_the_node_can_be_reached_through_the_server(lab: Lab) -> None
 def test_an_app_sees_no_cookie_and_no_token(lab: Lab, tina: Person) -> None:
     tina.cookies |= {"own": "5", "other": "6"}
     answer = tina.get(f"/user/{USER}/tells/a%20b?x=1&y=%20")
-    told = json.loads(str(answer.body))
-    assert told["path"] == "/a%20b?x=1&y=%20"
-    assert told["headers"]["Cookie"] == "own=5"
-    assert not {"Authorization", "X-Xsrftoken", "Referer"} & set(told["headers"])
+    body = json.loads(str(answer.body))
+    assert body["path"] == "/a%20b?x=1&y=%20"
+    assert body["headers"]["Cookie"] == "own=5"
+    assert not {"Authorization", "X-Xsrftoken", "Referer"} & set(body["headers"])
     with_token = ask(lab, f"tells/?token={lab.hub.token}&x=1", Referer=f"http://x/?token={lab.hub.token}").body
     assert with_token["path"] == "/?x=1"
     token = lab.check("import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
     cookies = [value for name, value in tina.cookies.items() if "jupyterhub" in name and len(value) > 8]
     assert cookies
     for secret in (lab.hub.token, token, *cookies):
-        assert secret not in json.dumps([told, with_token])
+        assert secret not in json.dumps([body, with_token])
 
 
 def test_an_app_sets_no_cookie_but_its_own_below_its_own_path(lab: Lab) -> None:
@@ -207,9 +207,9 @@ def test_tensorboard_listens_where_no_other_user_of_the_node_gets(lab: Lab, tens
     assert "PermissionError" in bob.stderr, bob
 
 
-def news(lab: Lab, seen: str = "") -> tuple[str, str]:
-    told = ask(lab, f"tensorboard/carme/news?seen={seen}").body
-    return str(told["news"]), str(told["shows"])
+def tensorboard_state(lab: Lab, seen: str = "") -> tuple[str, str]:
+    body = ask(lab, f"tensorboard/carme/news?seen={seen}").body
+    return str(body["news"]), str(body["shows"])
 
 
 def scalars(lab: Lab, run: str, rank: int) -> list[float]:
@@ -220,26 +220,26 @@ def scalars(lab: Lab, run: str, rank: int) -> list[float]:
 def test_tensorboard_follows_the_newest_run_and_shows_an_event_within_a_second(lab: Lab, tensorboard: int) -> None:
     lab.check(f"scalar({FIRST!r}, 0.5, 0)")
     wait_for(lambda: scalars(lab, FIRST, 0) == [0.5], 5, "the first scalar")
-    assert news(lab)[1] == f"Showing run {FIRST}, the newest"
+    assert tensorboard_state(lab)[1] == f"Showing run {FIRST}, the newest"
     wait_for(lambda: scalars(lab, FIRST, 1) == [1.5], 5, "that of the other rank")
     waits = []
     for step in range(1, 6):
-        seen, _ = news(lab)
+        seen, _ = tensorboard_state(lab)
         _, thread = lab.begin(f"import time; time.sleep(0.5); scalar({FIRST!r}, {step / 8}, {step})")
         while True:  # of the step before there may be news still
-            told, _ = news(lab, seen)
-            heard = time.time()
-            assert told != seen
-            seen = told
+            body, _ = tensorboard_state(lab, seen)
+            received = time.time()
+            assert body != seen
+            seen = body
             if len(scalars(lab, FIRST, 0)) == step + 1:
                 break
         thread.join(20)
-        waits.append(heard - max(path.stat().st_mtime for path in (run(FIRST) / "tb/rank0").rglob("*tfevents*")))
+        waits.append(received - max(path.stat().st_mtime for path in (run(FIRST) / "tb/rank0").rglob("*tfevents*")))
     print("seconds from an event to its news:", [round(wait, 2) for wait in waits])
     assert max(waits) < 1, waits
     time.sleep(1.1)  # what began later is known by the second in its file's name
     lab.check(f"scalar({SECOND!r}, 0.25, 0)")
-    wait_for(lambda: news(lab)[1] == f"Showing run {SECOND}, the newest", 5, "the second run")
+    wait_for(lambda: tensorboard_state(lab)[1] == f"Showing run {SECOND}, the newest", 5, "the second run")
     has_curves_of(lab, f"{SECOND}/rank0", f"{SECOND}/rank1")
 
 
@@ -268,7 +268,7 @@ def test_a_form_selects_the_runs_that_tensorboard_shows(lab: Lab, tina: Person) 
         return lab.hub.request("POST", f"/user/{USER}/tensorboard/carme/", fields, {"Cookie": cookie, **form})
 
     def shows(text: str) -> None:
-        wait_for(lambda: news(lab)[1].startswith(text), 5, text)
+        wait_for(lambda: tensorboard_state(lab)[1].startswith(text), 5, text)
 
     refused = choose("show=folder&folder=%3Cb%3E")
     assert refused.status == 400

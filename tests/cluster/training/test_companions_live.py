@@ -25,7 +25,7 @@ class Story:
     hub: Hub
     seen: SessionOnNode
     token: str
-    owed: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, hub: Hub) -> Story:
@@ -103,11 +103,11 @@ def test_a_quote_has_the_price_and_the_start_and_changes_nothing(story: Story) -
     wait_for(lambda: story.ask("GET", "/quote?nodes=2&gpus=4").body["said"].endswith("starts now"), 40, "a look")
     answer = story.ask("GET", "/quote?nodes=2&gpus=4&cpus=1&memory_mib=2048&minutes=30")
     assert answer.status == 200, answer
-    said = answer.body
-    assert (said["allowed"], said["gpu_seconds"], said["minutes"]) == (True, 4 * 30 * 60, 30), said
-    assert said["message"].startswith("Costs up to 2 GPU-hours of "), said
-    assert said["price"].startswith("1.00 "), said
-    assert said["said"] == "2 nodes are free with 2 × virtual a100, 1 CPU and 2 GiB; starts now"
+    output = answer.body
+    assert (output["allowed"], output["gpu_seconds"], output["minutes"]) == (True, 4 * 30 * 60, 30), output
+    assert output["message"].startswith("Costs up to 2 GPU-hours of "), output
+    assert output["price"].startswith("1.00 "), output
+    assert output["said"] == "2 nodes are free with 2 × virtual a100, 1 CPU and 2 GiB; starts now"
     assert 58 <= story.ask("GET", "/quote?nodes=1&gpus=1").body["minutes"] <= 60  # the rest of the session's time
     assert (story.sql(counts), story.hub.jobs()) == (before, jobs)
     assert story.ask("GET").body == {"companions": []}
@@ -138,13 +138,13 @@ def test_a_size_outside_the_profile_is_refused_alike_by_quote_and_post(
 def test_only_its_own_token_and_its_user_may_ask(story: Story) -> None:
     hub = story.hub
     hub.login("bob")
-    stranger = hub.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
+    other_user = hub.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
     hub.start_server("bob", profile="cpu", cpus=1, memory_gib=1)
     other_server = SessionOnNode.of(hub, "bob").token
     hub.stop_server("bob")
     hub.start_server("alice", "second", profile="cpu", cpus=1, memory_gib=1)
     sibling = SessionOnNode.of(hub, "alice", "second").token
-    for token in (stranger, other_server, sibling, "wrong"):
+    for token in (other_user, other_server, sibling, "wrong"):
         for method, path, body in (
             ("GET", "", None),
             ("GET", "/quote?nodes=1&gpus=1", None),
@@ -244,12 +244,12 @@ def test_a_program_in_the_session_opens_one_and_runs_ranks_there_and_the_home_pa
     hub = story.hub
     printed = hub.run_cell("alice", hub.new_kernel("alice"), INSIDE, limit=120)
     assert printed.lstrip().startswith("["), printed
-    allowed, seconds, id, nodes, gpus, status, lines, said = json.loads(printed)
+    allowed, seconds, id, nodes, gpus, status, lines, output = json.loads(printed)
     assert (allowed, seconds, gpus, status) == (True, 2 * 600, 1, 0), printed
     assert sorted(nodes) == ["node1", "node2"]
     job = str(story.companion(id)["job"])
     assert [line.split()[1:] for line in lines] == [["node1", job, "2"], ["node2", job, "2"]]
-    assert "99" in said
+    assert "99" in output
     # The home page's button: an address asks for nothing, and nobody else's form does.
     path = f"/hub/carme/sessions/{story.seen.row.id}/companions/{id}/give-back"
     alice, bob = hub.login("alice"), hub.login("bob")
@@ -282,7 +282,7 @@ def test_companions_end_with_their_session_and_the_next_session_has_none(story: 
         wait_for(lambda id=id: not Truth(hub).session(id).open, 60, "the companion's row to be closed")
         assert Truth(hub).session(id).end_reason == "Given back: its session has ended."
     wait_for(lambda: "release" in story.entries(running), 90, "the rest to be released")
-    story.owed.append(waiting["id"])  # released a minute later: accounting may not have heard of its job
+    story.remaining.append(waiting["id"])  # released a minute later: accounting may not have heard of its job
     assert story.ask("GET").status in (403, 404)
     hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2, time_minutes=60)
     later = Story.of(hub)
@@ -300,5 +300,5 @@ def test_a_companion_ends_by_itself_when_its_session_ends_while_the_hub_is_down(
     hub.cluster.wait_job(job, "COMPLETED", within=30)  # no hub cancelled it
     hub.start()
     wait_for(lambda: not Truth(hub).session(id).open, 60, "the companion's row to be closed")
-    for each in (id, *story.owed):
+    for each in (id, *story.remaining):
         wait_for(lambda each=each: "release" in now.entries(each), 90, "the rest to be released")

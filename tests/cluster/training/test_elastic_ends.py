@@ -74,8 +74,8 @@ class RunWithCompanion(Story):
     def seconds(self) -> int:
         """Return the run time of its only job in Slurm, with one incarnation."""
         words = ("-D", "-X", "-n", "-P", "-j", self.job, "-o", "ElapsedRaw")
-        [said] = self.lab.hub.cluster.run("sacct", *words).stdout.split()
-        return int(said)
+        [output] = self.lab.hub.cluster.run("sacct", *words).stdout.split()
+        return int(output)
 
     def end_reason(self) -> str:
         truth = Truth(self.lab.hub)

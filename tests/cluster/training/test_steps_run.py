@@ -46,8 +46,8 @@ def test_the_broker_reports_the_jobs_allocation(job: Job) -> None:
     has = job.run_client("from dataclasses import asdict\nreturn asdict(the.allocation())")
     ends = has.pop("ends")
     assert abs(ends - time.time() - 600) < 60
-    said = {"job": job.job, "nodes": ["node1", "node2"], "cpus": 2, "gpus": 2, "gpu_type": "a100"}
-    assert has == {**said, "address": "127.0.0.1"}
+    output = {"job": job.job, "nodes": ["node1", "node2"], "cpus": 2, "gpus": 2, "gpu_type": "a100"}
+    assert has == {**output, "address": "127.0.0.1"}
 
 
 def test_ranks_are_the_user_in_the_sessions_container_on_each_node_with_its_gpus_and_no_secret(job: Job) -> None:
@@ -95,9 +95,9 @@ def test_two_runs_at_a_time_have_different_gpus(job: Job) -> None:
 def test_the_first_rank_that_fails_ends_all_and_is_named(job: Job) -> None:
     code = "import os, sys, time\nif os.environ['SLURM_PROCID'] == '2': sys.exit(5)\ntime.sleep(60)"
     began = time.monotonic()
-    status, said = job.run_client(f"status, _, run = all_of(4, {code!r})\nreturn status, run.step.messages")
+    status, output = job.run_client(f"status, _, run = all_of(4, {code!r})\nreturn status, run.step.messages")
     assert status in (5, 137, 143)  # the highest of all: of those that were ended, 128 and the signal
-    assert "srun: error: node2: task 2: Exited with exit code 5" in said
+    assert "srun: error: node2: task 2: Exited with exit code 5" in output
     assert time.monotonic() - began < 15
     gone(job, 5)
 
@@ -178,8 +178,8 @@ def test_a_killed_broker_ends_its_ranks_and_that_is_reported(cluster: Cluster) -
         os.kill(min(pids()), signal.SIGKILL)
         gone(own, 6)
         assert client.communicate(timeout=10)[0].strip()
-        told = own.start_client("the.allocation()")
-        assert "stop your server and start it again" in told.communicate(timeout=10)[1]
+        client = own.start_client("the.allocation()")
+        assert "stop your server and start it again" in client.communicate(timeout=10)[1]
     finally:
         own.end()
 

@@ -80,9 +80,9 @@ def logs(lab: Lab, names: str = "job-*") -> str:
 
 def restarts(lab: Lab, job: int) -> int:
     """Return the restart count of a job."""
-    said = lab.hub.cluster.run("scontrol", "show", "job", str(job)).stdout
-    found = re.search(r"Restarts=(\d+)", said)
-    assert found, said
+    printed = lab.hub.cluster.run("scontrol", "show", "job", str(job)).stdout
+    found = re.search(r"Restarts=(\d+)", printed)
+    assert found, printed
     return int(found[1])
 
 

@@ -136,12 +136,12 @@ def test_the_image_has_our_kernels_and_each_knows_its_backend(site: Hub, lab: La
     assert {"carme-python", "carme-horovod-pytorch", "carme-torchrun"} <= set(specs)
     assert all({"logo-32x32", "logo-64x64", "logo-svg"} <= set(specs[name]["resources"]) for name in KERNELS)
     torchrun = lab.kernel
-    said = {}
+    output = {}
     for name in KERNELS:
         lab.kernel = site.new_kernel(lab.user, kernel=name)
-        said[name] = lab.check("import os; print(os.environ.get('CARME_BACKEND'), callable(distributed.run))").strip()
+        output[name] = lab.check("import os; print(os.environ.get('CARME_BACKEND'), callable(distributed.run))").strip()
     lab.kernel = torchrun
-    assert said == {
+    assert output == {
         "carme-python": "None True",
         "carme-horovod-pytorch": "horovod True",
         "carme-torchrun": "torchrun True",
@@ -205,10 +205,10 @@ def test_four_ranks_have_the_gradients_of_one_with_four_times_as_much(lab: Lab, 
         ranks(lab, count, GRADIENTS.replace("NAMES", repr(names)), backend)
     compared = json.loads(lab.check(COMPARE))
     assert set(compared) == set(names)
-    for name, said in compared.items():
-        assert said["numbers"] > 1000, name
-        assert said["largest"] > 1e-3, name
-        assert said["apart"] < 1e-9, name
+    for name, output in compared.items():
+        assert output["numbers"] > 1000, name
+        assert output["largest"] > 1e-3, name
+        assert output["apart"] < 1e-9, name
     if backend == "torchrun":
         counts = json.loads(lab.check("print(json.dumps([each['counts'] for each in (one, four)]))"))
         assert counts[0] == counts[1]

@@ -29,10 +29,10 @@ def test_every_cell_prints_what_the_tutorial_shows(site: Hub) -> None:
     assert len(cells) >= 10
     lab = Lab(site, kernel="carme-torchrun", gpus=2, time_minutes=60)
     for place in cells:
-        said = lab.run(found[place][1], 120)
-        assert not said.errors, f"{found[place][1]}\n{said.error}"
+        result = lab.run(found[place][1], 120)
+        assert not result.errors, f"{found[place][1]}\n{result.error}"
         after = found[place + 1] if place + 1 < len(found) else ("end", "")
         if after[0] == "":
-            printed = said.out + said.text()
+            printed = result.out + result.text()
             assert re.search(shown(after[1]), printed), f"{found[place][1]}\nprinted\n{printed}"
     lab.stop()
