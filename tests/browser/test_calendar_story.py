@@ -21,7 +21,7 @@ SLOW = 120_000
 #: Days from now that the class begins, and its time; a week of the calendar begins with today.
 AHEAD, HOURS = 3, (10, 12)
 CLASS, TODAY, UNUSED = "Deep learning, exercises", "Deep learning, first steps", "A demonstration"
-#: Everybody of the sandbox; the account keeps out who is not in it.
+#: All users of the sandbox; the account excludes users who are not in it.
 GROUP = "carme-users"
 
 
@@ -171,7 +171,7 @@ def test_a_teacher_drags_a_class_a_student_starts_in_it_and_an_unused_slot_is_re
     mine = f"{hub.demo.url}{SERVICE}"
     tina, alice = people("tina"), people("alice")
 
-    # Something that nobody will use begins in a moment; in three days somebody else has all a100 for two hours.
+    # A booking that nobody will use begins in a moment; in three days another user has all a100 for two hours.
     now = time.time()
     unused = calendar_api.book("tina", UNUSED, now + 3, now + 3 + 30 * MINUTE, account="teaching")
     assert held_at_first(hub, unused) == 4 * (unused["end"] - unused["start"]) * 1000
@@ -180,7 +180,7 @@ def test_a_teacher_drags_a_class_a_student_starts_in_it_and_an_unused_slot_is_re
         "ada", "A run of ada’s", first + HOURS[0] * 3600, first + HOURS[1] * 3600, seats=2, account="physics"
     )
 
-    # A teacher drags over just that time, and takes what is offered.
+    # A teacher drags over that time, and accepts the alternative.
     tina.goto(mine)
     expect(tina.locator(".ec-event.booking-others").first).to_be_visible()
     book_the_class(tina)
@@ -217,7 +217,7 @@ def test_a_teacher_drags_a_class_a_student_starts_in_it_and_an_unused_slot_is_re
     expect(tina.get_by_text(f"“{TODAY}” is given back.")).to_be_visible()
     wait_for(lambda: held(hub, there) == 0, 60, "the rest of the class's GPU time to come back")
 
-    # What nobody used is given back by itself, with its GPU time, and its owner is told.
+    # The unused booking is released automatically, with its GPU time, and its owner is notified.
     wait_for(lambda: calendar_api.one(unused)["state"] == "released", 240, "the unused booking to be given back")
     assert held(hub, unused) == 0
     tina.goto(f"{mine}mine")

@@ -46,7 +46,7 @@ def test_a_student_sees_what_a_session_cost_and_is_granted_more(
     hub: Hub, browser: Browser, people: Callable[[str], Page]
 ) -> None:
     hub.demo.set_policy(POLICY)
-    # A session of another file that never ran gives back only when accounting must have heard of its job.
+    # The hold of another file's session that never ran is released only when accounting must have its job.
     wait_for(lambda: held(hub) == 0, 180, "what other tests held to be settled")
     set_balance(hub, "teaching", 0, "The term begins")
     url = f"{hub.demo.url}{SERVICE}"

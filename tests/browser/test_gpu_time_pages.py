@@ -132,7 +132,7 @@ def test_a_group_shows_its_members_their_share_and_what_they_asked_for(hub: Hub,
     deadline = time.monotonic() + 40
     members = [ada.get_by_role("rowheader", name=name) for name in ("alice", "bob", "tina")]
     while not all(member.count() for member in members) and time.monotonic() < deadline:
-        time.sleep(1)  # the hub's groups are asked for every ten seconds
+        time.sleep(1)  # the service reads the hub's groups every ten seconds
         ada.goto(f"{url}groups/carme-users")
     expect(ada.get_by_role("heading", name="This week")).to_be_visible()
     expect(ada.get_by_role("rowheader", name="bob").first).to_be_visible()

@@ -86,7 +86,7 @@ def test_a_student_with_two_hours_left_finds_the_way_and_the_report_adds_up(
     mine, home = f"{hub.demo.url}{SERVICE}", f"{hub.demo.url}/hub/home"
     alice = people("alice")
 
-    # She sees what is left, where GPU time is shown and where it is spent.
+    # She sees the balance on the page of GPU time and in the form.
     alice.goto(mine)
     expect(card_of(alice, "teaching").get_by_text("2 h left")).to_be_visible()
     screenshots(alice, "story-1-two-hours-left")
@@ -106,7 +106,7 @@ def test_a_student_with_two_hours_left_finds_the_way_and_the_report_adds_up(
     assert hub.jobs() == []
     assert sum_of(hub, "account = 'teaching'") == LEFT, "a refused start holds nothing"
 
-    # One click fills in what is offered; the lab answers.
+    # One click fills in the offer; the lab answers.
     cost.get_by_role("link", name="Take 4 × virtual a100 for 30 min instead").click()
     expect(alice.get_by_label("Time limit").locator("visible=true")).to_have_value("30")
     expect(alice.get_by_label("Virtual GPUs").locator("visible=true")).to_have_value("4")
@@ -153,7 +153,7 @@ def test_a_student_with_two_hours_left_finds_the_way_and_the_report_adds_up(
     expect(alice.get_by_text(f"It cost {hours(used)} h")).to_be_visible()
     screenshots(alice, "story-11-session")
 
-    # She asks for more; the teacher, who owns the account, gives it.
+    # She requests more; the teacher, who owns the account, grants it.
     alice.goto(mine)
     asks = card_of(alice, "teaching")
     asks.get_by_text("Ask for more GPU time").click()

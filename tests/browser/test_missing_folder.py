@@ -41,7 +41,7 @@ def test_a_missing_folder_is_created_by_one_click(hub: Hub, window: BrowserConte
     make = page.get_by_role("button", name=MAKE)
     expect(make).to_be_visible()
     screenshots(page, "missing-folder-start")
-    page.goto(f"{hub.demo.url}/hub/spawn-pending/alice")  # somebody who comes back to it, or has no JavaScript
+    page.goto(f"{hub.demo.url}/hub/spawn-pending/alice")  # a user who returns to it, or has no JavaScript
     output.wait_for()
     expect(make).to_be_visible()
     screenshots(page, "missing-folder-again")

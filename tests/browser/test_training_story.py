@@ -81,7 +81,7 @@ def train_on_two_nodes(page: Page) -> None:
     type_at_end_of_line(page, trained, "%%distributed", f" --nodes 2 --name two-{MARK}")
     run_all(page)
     shown = trained.locator(".jp-OutputArea")
-    expect(shown).to_contain_text("2 nodes", timeout=60_000)  # what the companion is, before it is asked for
+    expect(shown).to_contain_text("2 nodes", timeout=60_000)  # the companion's size, before it is requested
     expect(shown).to_contain_text("node2", timeout=120_000)
     expect(page.locator(".jp-OutputArea").last).to_contain_text("epoch 5: loss", timeout=120_000)
     expect(shown).to_contain_text("Finished")

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, Route
 from rig.hub import Hub
 
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
-#: Seconds after which this hub takes back what nobody uses; a class's first session has to start sooner.
+#: Seconds after which this hub releases unused bookings; a class's first session must start sooner.
 NO_SHOW = 75
 DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 

@@ -116,7 +116,7 @@ class Storm:
             print(done.stderr)
         return done.returncode
 
-    # -- the ledger, asked without our code ---------------------------------------------------------------------------
+    # -- the ledger, read without our code ----------------------------------------------------------------------------
 
     def rows(self, query: str, **values: Any) -> list[Any]:
         """Return the rows of a query on Carme Hub's own database."""

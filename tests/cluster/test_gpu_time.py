@@ -164,7 +164,7 @@ def test_the_form_shows_the_price_of_a_choice(site: Hub) -> None:
 
 # -- what a session may ask for itself ---------------------------------------------------------------------------------
 
-#: Run in a cell: asks with the session's own token and nothing else.
+#: Run in a cell: requests with the session's own token only.
 CELL = """
 import json, os, urllib.error, urllib.request
 def ask(method, path, body=None):

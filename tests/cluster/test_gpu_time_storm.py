@@ -18,7 +18,7 @@ import pytest
 from rig.databases import OnePostgres, one_postgres
 from rig.faults import nightly
 from rig.hub import Hub, Person, wait_for
-from storm_parts import PATIENCE, USERS, Choice, Storm, storm_hub
+from storm_parts import TIMEOUT, USERS, Choice, Storm, storm_hub
 
 from carme_hub.sandbox.demo import DEFAULT_POLICY
 from carme_hub.store.check import check
@@ -30,7 +30,7 @@ CHOICES: tuple[Choice, ...] = (
     {"profile": "a100", "gpu_type": "a100", "gpus": 1, "time_minutes": MINUTES},
     {"profile": "mig", "gpu_type": "1g.10gb", "gpus": 1, "time_minutes": MINUTES},
 )
-#: Seconds that a command needs before it asks; every second time the other doors wait for it.
+#: Seconds that a command needs before its request; every second time the other interfaces wait for it.
 AHEAD = 1.5
 #: Of the starts on the command line, how many are processes of their own; each takes half a second of a core.
 PROCESSES = 6
@@ -98,14 +98,14 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
         starts = [pool.submit(start, number, *interface) for number, interface in enumerate(interfaces(storm))]
         together.wait(30)
         stormed = time.monotonic()
-        wait_for(lambda: storm.open_holds() >= 3, PATIENCE, "the first holds")
+        wait_for(lambda: storm.open_holds() >= 3, TIMEOUT, "the first holds")
         os.kill(victim, signal.SIGKILL)
         outcomes = Counter(each.result() for each in starts)
     answered = time.monotonic()
     assert sum(outcomes.values()) == STARTS
     # JupyterHub answers a start that takes long before it is decided on.
     wait_for(
-        lambda: storm.active() <= max(BUDGET, storm.open_holds()), PATIENCE, f"all starts to be decided on: {outcomes}"
+        lambda: storm.active() <= max(BUDGET, storm.open_holds()), TIMEOUT, f"all starts to be decided on: {outcomes}"
     )
     assert storm.open_holds() == BUDGET, outcomes
     assert not [each for each in outcomes if each[1] >= 500 or (each[0] in ("command", "process") and each[1] == 2)]
@@ -115,7 +115,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
     assert [row.amount for row in held] == [-MINUTES * 60_000] * BUDGET, "nobody else was ever let in"
     assert len({row.session for row in held}) == BUDGET
-    wait_for(lambda: len(storm.site.jobs()) == BUDGET and all_started(storm), PATIENCE, "the jobs to run")
+    wait_for(lambda: len(storm.site.jobs()) == BUDGET and all_started(storm), TIMEOUT, "the jobs to run")
     assert len({job["name"] for job in storm.site.jobs()}) == BUDGET, "one job for each session"
     ran = time.monotonic()
 
@@ -150,7 +150,7 @@ def test_the_charges_are_equal_to_slurms_accounting(storm: Storm) -> None:
             "Content-Type": "application/json",
             "Idempotency-Key": f"storm-{time.time()}",
         },
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert answer.status == 200, answer
     assert answer.body["difference"] == 0, answer.body

@@ -65,7 +65,9 @@ async def test_the_second_run_changes_nothing(restored_associations: Cluster) ->
     assert any("cannot tell a session" in left.reason for left in first.unenforced)
     again, after = await run(restored_associations, last)
     assert (again.changes, again.drift, after) == ((), (), last)
-    unknown, _ = await run(restored_associations, {})  # what was last written is lost: what is as wanted is no drift
+    unknown, _ = await run(
+        restored_associations, {}
+    )  # without the last record, limits that equal the policy are no drift
     assert (unknown.changes, unknown.drift) == ((), ())
     gone, last = await run(restored_associations, last, policy=())
     assert {c.want for c in gone.changes} == {""}

@@ -42,7 +42,7 @@ async def test_an_odd_job_of_one_user_hides_no_other_job(quiet: Cluster, options
         if odd.returncode == 0:  # Slurm itself refuses some
             number = int(odd.stdout.strip().partition(";")[0])
             assert snapshot.jobs[number].user == "bob"
-            # The sandbox's own look at the queue is no match for such names.
+            # The sandbox's own parser of the queue does not handle such names.
             quiet.run("scontrol", "update", f"jobid={number}", "jobname=plain")
             if REPLACEMENT in snapshot.jobs[number].name:
                 await client.cancel(snapshot.jobs[number])

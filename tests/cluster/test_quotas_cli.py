@@ -144,7 +144,7 @@ def test_the_limits_are_written_once_and_a_change_by_hand_is_kept(site: Site) ->
     assert kept.returncode == 1
     assert "set by hand, kept" in kept.stdout
     assert limit(site, "bob") == "gres/gpu=1"
-    assert site.run(*mirror, "--apply", "--force").returncode == 2  # nobody can be asked here
+    assert site.run(*mirror, "--apply", "--force").returncode == 2  # there is no terminal to confirm
     assert site.run(*mirror, "--apply", "--force", "--yes").returncode == 0
     assert limit(site, "bob") == "gres/gpu=3"
 

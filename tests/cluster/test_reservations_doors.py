@@ -154,7 +154,7 @@ def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that
     assert (mine["title"], mine["state"], mine["mine"]) == ("First steps", "confirmed", True)
     assert "move, cancel" in terminal.done("alice", "show", id)
 
-    # Somebody else wants the same hour: they are told what else there is, and each is a command to be pasted.
+    # Another user wants the same hour: the answer lists alternatives, each as a command to paste.
     same = ("book", "Mine", "--type", "a100", "--gpus", "4", "--from", written(morning), "--length", "1h")
     output = terminal.refused("bob", *same)
     assert "These GPUs are not free at that time. Nothing was booked." in output
@@ -166,7 +166,7 @@ def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that
     refusal = json.loads(terminal.run("bob", *same, "--json")[1])
     assert (refusal["error"], len(refusal["conflicts"])) == ("slot-taken", 1)
 
-    # What is somebody else's stays as it is, and what cannot be asked for is said.
+    # Another user's booking stays unchanged, and an impossible request is refused with a reason.
     assert "was booked by alice" in terminal.refused("bob", "cancel", id, "--yes")
     (taken,) = terminal.json("bob", "list", "--state", "confirmed")["bookings"]
     there = written(datetime.fromtimestamp(taken["start"], ZONE).replace(tzinfo=None))

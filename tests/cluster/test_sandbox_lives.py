@@ -178,7 +178,7 @@ def test_one_ordinary_user_can_have_a_whole_sandbox(cluster: Cluster) -> None:
         assert job.stdout == "COMPLETED\n", job.stderr
         owners: set[str] = set()
         for entry in state.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # a daemon writes anew, and renames
+            with contextlib.suppress(FileNotFoundError):  # a daemon writes a new file, and renames it
                 owners |= set() if entry.is_symlink() else {entry.owner()}
         assert owners == {"alice"}
         with pytest.raises(SandboxError, match="alice"):

@@ -147,7 +147,7 @@ def test_tail_reads_as_the_user_and_nothing_that_the_user_cannot_read(quiet: Clu
     quiet.run("/bin/ln", "-sf", "/etc/shadow", str(folder / "job.log"), user="alice")
     assert quiet.run(*quiet.tail_argv, "alice", session, user=quiet.hub_user, check=False).stdout == ""
     quiet.run("/bin/rm", str(folder / "job.log"), user="alice")
-    (folder / "job.log").write_text("of root")  # a file of somebody else in the user's folder
+    (folder / "job.log").write_text("of root")  # another user's file in the user's folder
     assert quiet.run(*quiet.tail_argv, "alice", session, user=quiet.hub_user, check=False).stdout == ""
     quiet.run("/bin/rm", "-rf", str(folder), user="alice")
 

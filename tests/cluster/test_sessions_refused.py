@@ -182,7 +182,7 @@ def test_a_waiting_session_shows_its_place_and_start_and_leaves_nothing_when_sto
         seen = SessionOnNode.of(hub, "bob")
         token_id = seen.row.token_id
         assert token_id in {token.id for token in Truth(hub).tokens() or []}
-        # Nobody has proved anything yet, and nobody can: the job does not run.
+        # No server has called back yet, and none can: the job does not run.
         assert seen.call_back("x" * 43) == 403
         assert seen.again().row.port == 0
         hub.stop_server("bob")

@@ -173,7 +173,7 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
                         assert answer.body != "{}"
                         assert answer.status not in (101, 200)
                 assert [each.received for each in taken] == [b""] * len(rows)
-                if silent:  # nobody has told the hub, so the routes are there, and the proxy itself refuses
+                if silent:  # the hub does not know yet, so the routes exist, and the proxy itself refuses
                     assert all(each.asked for each in taken)
         finally:
             if silent:
@@ -208,7 +208,7 @@ def test_the_end_of_a_server_is_shown_at_once_while_slurm_does_not_answer(site: 
 
         wait_for(shown_after, 5, "the visitor to be told")
         print(f"the visitor is told after {time.monotonic() - began:.2f} s")
-        for page in pages[:-1]:  # what is seen before that is no empty page either
+        for page in pages[:-1]:  # the pages before that are not empty either
             assert page.status == 200 or "does not answer just now" in str(page.body), page
         wait_for(lambda: truth.routes() is not None and not routed(), 5, "the route to be taken away")
         assert truth.session(row.id).open  # what Slurm has not said is not believed of the job

@@ -191,7 +191,7 @@ async def test_a_requeued_job_is_noticed_and_both_incarnations_are_known(quiet: 
     job = spec()
     number = await client.submit(job)
     first = await until(client, job, "RUNNING")
-    await recorded(client, job)  # a start that accounting has not heard of can be lost with the requeue
+    await recorded(client, job)  # a start that accounting does not have yet can be lost with the requeue
     quiet.run("scontrol", "update", f"JobId={number}", "Requeue=1")
     await asyncio.sleep(1.1)  # submit times are whole seconds
     quiet.run("scontrol", "requeue", str(number))

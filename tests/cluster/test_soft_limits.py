@@ -89,7 +89,7 @@ def test_the_plan_reports_a_missing_qos_and_slurm_refuses_until_it_exists(site: 
     answer = site.begin("bob", profile="a100", gpus=1, time_minutes=30, account="physics")
     printed = answer.body["message"] if answer.status >= 400 else site.progress("bob")[-1]["message"]
     assert "quality of service" in printed
-    plan = quotas(site, "mirror", "--force")  # a run before this one may have written what is missing
+    plan = quotas(site, "mirror", "--force")  # an earlier run may have written the missing QOS
     assert "sacctmgr -i add qos slow" in plan["commands"]
     assert any("until there is a QOS slow" in left["why"] for left in plan["left_out"])
 

@@ -194,7 +194,7 @@ def test_a_folder_with_an_odd_name_is_named_and_not_created(hub: Hub, folder: st
     person = hub.login("tina")
     answer = person.post("/hub/spawn", {"profile": "cpu", "cpu.working_folder": folder})
     assert answer.status in (302, 303, 400), answer
-    # While what is left of the start is being ended, the hub shows its own pages, and the first of them may say it too.
+    # While the rest of the start ends, the hub shows its own pages, and the first of them may have the message, too.
     wait_for(lambda: the_form(person), 60, "the form, once the start has failed")
     form = the_form(person)
     assert output in form

@@ -28,7 +28,7 @@ def test_ends_are_reported_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, trut
             wait_for(lambda user=user: not truth.session(rows[user].id).open, 60, f"{user}'s session to be closed")
             assert words in truth.session(rows[user].id).end_reason
         assert (hub.server("tina") or {}).get("ready")
-        # Killed with its supervisor, a job leaves no last word: then nobody knows, and the page says so.
+        # A job that is killed with its supervisor leaves no end mark: the reason is unknown, and the page says so.
         hub.cluster.run("/bin/kill", "-9", str(batch_script(rows["tina"].id)))
         wait_for(lambda: "is not known" in str(person.get("/hub/home").body), 60, "the page to say what is not known")
         assert hub.server("tina") is not None

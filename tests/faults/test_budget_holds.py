@@ -66,7 +66,7 @@ def test_a_hub_that_dies_during_five_concurrent_starts_grants_two_and_loses_no_b
     with oracle.fault():
         for label in ("accepted", "submitting"):
             hub.kill()
-            # It dies at the first who gets that far; nobody does while what an earlier crash left holds all there is.
+            # It dies at the first start that gets that far; none does while holds of an earlier crash fill the budget.
             with contextlib.suppress(SandboxError, AssertionError):
                 hub.start(CARME_CRASH_AT=label)
                 _click_all(hub)

@@ -49,7 +49,7 @@ def test_the_session_ends_with_the_true_reason_and_the_next_job_with_its_id_stay
 def test_a_job_that_is_lost_before_the_hub_received_its_submit_is_reported_lost_as_soon(
     hub: Hub, oracle: Oracle, truth: Truth, tmp_path: Path
 ) -> None:
-    # On a busy machine a server can prove itself before the hub has the answer: no look at the queue counts yet.
+    # On a busy machine a server can call back before the hub has sbatch's answer: no snapshot counts yet.
     with DelayedSlurmrestd(hub) as rest:
         row, _ = _forget(hub, oracle, truth, EARLY, tmp_path / "state", rest.release_answers)
         wait_for(lambda: truth.session(row.id).job_id, 30, "the hub to hear of it")

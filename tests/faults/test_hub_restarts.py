@@ -69,7 +69,7 @@ def test_a_hub_restart_while_a_nodes_ports_are_cut_for_40_s_cancels_nothing(
     with oracle.fault(), cut(before["alice"].port, slurmd, how=how):
         healed = time.monotonic() + 40
         hub.restart()
-        starter.start()  # a start that goes on meanwhile may need that node
+        starter.start()  # a concurrent start may need that node
         hub.wait_server("bob", limit=30)  # who has nothing to do with it is served
         while time.monotonic() < healed:
             assert truth.live_jobs(before["alice"].id), "a healthy job was cancelled"

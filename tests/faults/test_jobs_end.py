@@ -46,7 +46,7 @@ def test_a_requeue_ends_the_session_with_its_reason_and_the_second_run_never_ser
     hub.start_server("alice")
     row = truth.row("alice")
     wait_for(lambda: any(r.start for r in truth.records(row.id) or []), 30, "accounting to know the start")
-    # Sessions ask for --no-requeue; somebody with the right can turn that around.
+    # Sessions use --no-requeue; an administrator can override that.
     hub.cluster.run("scontrol", "update", f"jobid={row.job_id}", "requeue=1")
     hub.cluster.run("scontrol", "requeue", str(row.job_id))
     assert "requeued" in _ended(hub, truth, row)

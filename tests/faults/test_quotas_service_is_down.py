@@ -53,7 +53,7 @@ def last_result(hub: Hub) -> float:
 
 def take_down(hub: Hub, down: Path) -> float:
     """Kill the service and keep it down until the hub rejects its last result as old; return the kill's time."""
-    # A hub that is still starting ends when a service of its own does.
+    # A hub that is still starting ends when one of its services ends.
     wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
     down.touch()
     end_service(hub, "quotas")

@@ -25,7 +25,7 @@ from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, render
 #: Its text: the checkout may lie where its users cannot read it.
 BROKER = (Path(__file__).parents[3] / "carme_hub/training/session/step_broker.py").read_text(encoding="utf-8")
 USER = "alice"
-#: What is in front of the code that asks for ranks.
+#: The code before the code that requests ranks.
 CLIENT = """
 import os, sys, threading, time, types
 broker = sys.modules["broker"] = types.ModuleType("broker")
@@ -73,7 +73,7 @@ if os.fork() == 0:
 os.write(1, b"up\\n")  # print would write the end of the line by itself, after that of the other
 time.sleep(600)
 """
-#: In place of the server: it ends when it is asked to.
+#: In place of the server: it ends on TERM.
 SLEEPER = (
     *("/opt/venv/bin/python", "-c"),
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.pause()",
@@ -108,7 +108,7 @@ class Job:
         document = json.loads(spec.data)
         words = document["plan"]["argv"]
         words[words.index(f"{self.folder}/carme-singleuser") :] = argv
-        # What is secret stays in the document, as with a real session, but nobody comes to take it.
+        # Secrets stay in the document, as with a real session, but no server takes them out.
         document["secrets"] = document.pop("singleuser")
         self._write(json.dumps(document))
         options = [f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", "--mem=2000", "--time=10"]

@@ -13,7 +13,7 @@ from rig.hub import Hub, wait_for
 from rig.training import Lab
 
 HERE = "import time\nfrom carme_hub.training import here\n"
-#: A cell that goes on until it is ended.
+#: A cell that runs until it is ended.
 LONG = HERE + "for n in range(6000):\n    here.step(n, total=6000); print('step', n, flush=True); time.sleep(0.1)\n"
 #: Part of all names here: whose home it is may have runs already.
 TAG = secrets.token_hex(2)

@@ -250,7 +250,7 @@ def test_a_program_in_the_session_opens_one_and_runs_ranks_there_and_the_home_pa
     job = str(story.companion(id)["job"])
     assert [line.split()[1:] for line in lines] == [["node1", job, "2"], ["node2", job, "2"]]
     assert "99" in output
-    # The home page's button: an address asks for nothing, and nobody else's form does.
+    # The home page's button: a GET changes nothing, nor does another user's form.
     path = f"/hub/carme/sessions/{story.seen.row.id}/companions/{id}/give-back"
     alice, bob = hub.login("alice"), hub.login("bob")
     assert f'action="{path}"' in str(alice.get("/hub/home").body)
@@ -282,7 +282,7 @@ def test_companions_end_with_their_session_and_the_next_session_has_none(story: 
         wait_for(lambda id=id: not Truth(hub).session(id).open, 60, "the companion's row to be closed")
         assert Truth(hub).session(id).end_reason == "Given back: its session has ended."
     wait_for(lambda: "release" in story.entries(running), 90, "the rest to be released")
-    story.remaining.append(waiting["id"])  # released a minute later: accounting may not have heard of its job
+    story.remaining.append(waiting["id"])  # released a minute later: accounting may not have its job yet
     assert story.ask("GET").status in (403, 404)
     hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2, time_minutes=60)
     later = Story.of(hub)

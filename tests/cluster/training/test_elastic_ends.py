@@ -17,7 +17,7 @@ from rig.training import Lab
 from rig.truth import Truth
 from test_elastic_live import BEGIN, Story
 
-#: A job that takes as many GPUs as were asked for, for as long as it is not cancelled.
+#: A job that holds its GPUs until it is cancelled.
 HOLDS = "#!/bin/sh\nexec sleep 600\n"
 
 
@@ -95,7 +95,7 @@ def time_is_over(story: RunWithCompanion) -> None:
     hub.kill()
     try:
         hub.cluster.run("scontrol", "update", f"jobid={story.job}", "EndTime=now+1")
-        hub.cluster.wait_job(story.job, "TIMEOUT", within=60)  # Slurm looks at limits twice a minute
+        hub.cluster.wait_job(story.job, "TIMEOUT", within=60)  # Slurm checks limits twice a minute
         story.until("that it is missed", lambda state: "was lost" in state["message"], 30)
     finally:
         hub.start()

@@ -27,7 +27,7 @@ for _ in range(20):
 found = np.unique(total).tolist()
 print("sum", world.allreduce(here.rank + 1), found, world.bcast(here.node if here.rank == 0 else None))
 """
-#: An MPI that does not hear Slurm, as one without PMIx: each process is a world of its own.
+#: An MPI without PMIx, which Slurm cannot reach: each process is a separate world.
 DEAF = "import os\nfor name in list(os.environ):\n    if name.startswith(('PMI', 'SLURM')): del os.environ[name]\n"
 CLEAN = f"""
 import shutil

@@ -132,7 +132,7 @@ def test_a_job_that_is_requeued_by_itself_and_by_others_learns_the_same_as_an_un
     assert "Slurm will run this job again" in logs(lab)
     history = json.loads(lab.check("print(Path('history.json').read_text())"))
     assert history == pytest.approx(expected, rel=1e-3)
-    # What stopped in time is not done again; what was ended in between goes on from the last checkpoint.
+    # A run that stopped in time repeats no step; one that was killed in between continues from the last checkpoint.
     steps = seen(lab)
     assert [len(each) % 4 for each in steps[:2]] == [0, 0]
     assert 96 <= sum(map(len, steps)) <= 96 + 16
