@@ -147,7 +147,7 @@ class CarmeService(Application):
                 break
         collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, self.log)
         collections.start()
-        await collections.go_on()
+        await collections.run()
 
     def web(self) -> WebApplication:
         """Return the tornado application."""

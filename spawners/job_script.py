@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
-from carme_hub.domain.calendar.licenses import named_by
+from carme_hub.domain.calendar.licenses import license_argument
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
 from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
@@ -158,7 +158,7 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
     extra, nice = dict(site.extra), request.nice
     if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)
-    if licenses := named_by(request, site.licenses):  # in addition to the site's licenses for all sessions
+    if licenses := license_argument(request, site.licenses):  # in addition to the site's licenses for all sessions
         extra["licenses"] = ",".join(filter(None, (extra.get("licenses"), licenses)))
     return JobSpec(
         name=JOB_NAME_PREFIX + session,

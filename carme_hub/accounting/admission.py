@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from carme_hub.accounting.slots.holds import return_unused, slot_of_session, take_over
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, hold_key, release_key
 from carme_hub.domain.quotas.decision import Decision, decide
-from carme_hub.domain.quotas.rules import AppliedQuota, Facts, Person, QuotaRequest, Who, applicable
+from carme_hub.domain.quotas.rules import AppliedQuota, Facts, Person, QuotaRequest, SubjectKind, applicable
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.slots import OpenSlot, open_slots
 from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites, OpenHold
@@ -63,7 +63,7 @@ class QuotaStatus:
         """Return the part for one account: its balance, its own rules and those about the person."""
 
         def counts(one: AppliedQuota) -> bool:
-            return one.quota.who is not Who.ACCOUNT or one.subject == account
+            return one.quota.who is not SubjectKind.ACCOUNT or one.subject == account
 
         return QuotaStatus(
             {account: self.balances.get(account, Balance())},

@@ -11,7 +11,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import ONE, Entry
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.quotas.rules import Person, SubjectKind
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import HoldLine, LedgerStore, OpenHold
 
@@ -33,7 +33,7 @@ class Unknown(Refused):
     reason = "unknown"
 
 
-def no_members(who: Who, name: str) -> Collection[str]:  # noqa: ARG001
+def no_members(who: SubjectKind, name: str) -> Collection[str]:  # noqa: ARG001
     """Return no members; a shared limit then counts only the use of the person who asks."""
     return ()
 
@@ -55,7 +55,7 @@ class LedgerContext:
     factor: Callable[[str, str, str], int]
     clock: Callable[[], float]
     running: Callable[[], Sequence[Usage]] = tuple
-    members: Callable[[Who, str], Collection[str]] = no_members
+    members: Callable[[SubjectKind, str], Collection[str]] = no_members
     grace: int = GRACE
 
     def rate(self, gpus: Sequence[Gpus], partition: str, qos: str) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class LedgerContext:
             return sum(each.count for each in gpus) * hold.factor, hold.factor
         return self.rate(gpus, partition, qos)
 
-    def group(self, who: Who, name: str, person: Person) -> frozenset[str]:
+    def group(self, who: SubjectKind, name: str, person: Person) -> frozenset[str]:
         """Return the users who share a group's or role's limits; the person who asks is always one of them."""
         return frozenset(self.members(who, name)) | {person.user}
 

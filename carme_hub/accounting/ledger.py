@@ -18,7 +18,7 @@ from carme_hub.domain.ledger.entries import Balance, Entry
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.decision import Decision
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Person, QuotaRequest, Who
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, SubjectKind
 from carme_hub.domain.sessions.session import Session
 from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerReads, LedgerStore, LedgerWrites, Note
 from carme_hub.store.threads import in_store_thread
@@ -59,7 +59,7 @@ class Ledger:
         factor: Callable[[str, str, str], int],
         clock: Callable[[], float],
         running: Callable[[], Sequence[Usage]] = tuple,
-        members: Callable[[Who, str], Collection[str]] = no_members,
+        members: Callable[[SubjectKind, str], Collection[str]] = no_members,
         grace: int = GRACE,
     ) -> None:
         self.context = LedgerContext(store, cluster, policy, factor, clock, running, members, grace)

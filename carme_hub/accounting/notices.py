@@ -14,7 +14,7 @@ from urllib.parse import quote
 from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.messages import THRESHOLDS, subject
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import AppliedQuota, Person, Who, Window, applicable
+from carme_hub.domain.quotas.rules import AppliedQuota, Person, SubjectKind, Window, applicable
 from carme_hub.domain.wording import gpu_hours, hours, moment
 from carme_hub.store.ledger.idempotency import SentNotice, digest, notices_of
 from carme_hub.store.ledger.requests import RequestFilter
@@ -80,8 +80,8 @@ def reached_thresholds(
 ) -> list[ReachedThreshold]:
     """Return the thresholds that the budgets of these people, of their groups and of these accounts have reached."""
     quotas = [one for one in context.policy().quotas if one.gpu_time is not None and one.in_force(now)]
-    ours = [one for one in quotas if one.who is Who.ACCOUNT]
-    theirs = [one for one in quotas if one.who is not Who.ACCOUNT]
+    ours = [one for one in quotas if one.who is SubjectKind.ACCOUNT]
+    theirs = [one for one in quotas if one.who is not SubjectKind.ACCOUNT]
     found: dict[tuple[str, str], tuple[AppliedQuota, Person]] = {}
     for person in people:
         for one in applicable(theirs, person, ""):
@@ -102,10 +102,10 @@ def reached_thresholds(
 _NOBODY = Person("")
 
 
-def shared_by(one: AppliedQuota) -> tuple[Who, str] | None:
+def shared_by(one: AppliedQuota) -> tuple[SubjectKind, str] | None:
     """Return the group or role whose members share a rule's limit; None if each user has a limit of their own."""
     quota = one.quota
-    return (quota.who, one.subject) if quota.together and quota.who in (Who.GROUP, Who.ROLE) else None
+    return (quota.who, one.subject) if quota.together and quota.who in (SubjectKind.GROUP, SubjectKind.ROLE) else None
 
 
 def _quota_threshold(one: AppliedQuota, snapshot: SnapshotReader, now: float) -> ReachedThreshold | None:

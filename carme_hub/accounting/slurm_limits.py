@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from carme_hub.domain.quotas.rules import Person, Who, applicable
+from carme_hub.domain.quotas.rules import Person, SubjectKind, applicable
 from carme_hub.domain.quotas.sacctmgr_argv import Entity
 from carme_hub.domain.quotas.slurm_limits import GPU, Plan, State, plan
 from carme_hub.slurm.limits import LimitsWriter
@@ -73,4 +73,4 @@ async def compare(
 
 def needs_members(ledger: Ledger) -> bool:
     """Return whether the policy has rules about groups or roles, for which the plan needs their members."""
-    return any(quota.who in (Who.GROUP, Who.ROLE) for quota in ledger.context.policy().quotas)
+    return any(quota.who in (SubjectKind.GROUP, SubjectKind.ROLE) for quota in ledger.context.policy().quotas)

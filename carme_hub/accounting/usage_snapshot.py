@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, charge_key
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import DAY, AppliedQuota, Facts, Person, Use, Who, Window
+from carme_hub.domain.quotas.rules import DAY, AppliedQuota, Facts, Person, SubjectKind, SubjectUsage, Window
 from carme_hub.domain.quotas.windows import overlap, span
 from carme_hub.store.ledger.writes import HoldLine, LedgerReads, Subject
 
@@ -141,9 +141,9 @@ class SnapshotReader:
     def subject_of(self, one: AppliedQuota) -> Subject:
         """Return the subject whose entries count for a rule."""
         quota = one.quota
-        if quota.who is Who.ACCOUNT:
+        if quota.who is SubjectKind.ACCOUNT:
             return Subject(account=one.subject)
-        if quota.together and quota.who in (Who.GROUP, Who.ROLE):
+        if quota.together and quota.who in (SubjectKind.GROUP, SubjectKind.ROLE):
             return Subject(users=self._context.group(quota.who, one.subject, self._person))
         return Subject(users=frozenset({one.subject}))
 
@@ -184,7 +184,7 @@ class SnapshotReader:
         """Return whether a session's hold counts in a window that begins at ``start``."""
         return self._at <= self._now or hold.end > start or (bool(hold.session) and hold.session == self._extends)
 
-    def _use(self, one: AppliedQuota) -> Use:
+    def _use(self, one: AppliedQuota) -> SubjectUsage:
         quota, subject = one.quota, self.subject_of(one)
         gpu_time, frees_at = 0, 0.0
         frees: tuple[tuple[float, int], ...] = ()
@@ -193,12 +193,12 @@ class SnapshotReader:
             gpu_time = taken.used + taken.held
             frees_at, frees = self._frees(one, subject, taken)
         if quota.concurrent_gpus is None and quota.sessions is None and quota.sessions_per_day is None:
-            return Use(gpu_time, frees_at, frees=frees)
+            return SubjectUsage(gpu_time, frees_at, frees=frees)
         holds, outside = self._held(subject), [usage for usage, _ in self._open(subject)]
         last = {hold.session: hold.end for hold in sorted(holds, key=lambda hold: hold.end)}
         ends = [(last[hold.session], hold.gpus) for hold in holds if hold.is_first]
         outside_ends = [(each.start + each.time_limit, _count(each.gpus)) for each in outside if each.time_limit]
-        return Use(
+        return SubjectUsage(
             gpu_time=gpu_time,
             frees_at=frees_at,
             gpus=sum(hold.gpus for hold in holds) + sum(_count(each.gpus) for each in outside),

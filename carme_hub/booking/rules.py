@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule, ExistingBooking, refusal, strictest
 from carme_hub.domain.quotas.policy import Policy, permissions
-from carme_hub.domain.quotas.rules import Person, Who, applicable
+from carme_hub.domain.quotas.rules import Person, SubjectKind, applicable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,6 @@ def share_of(policy: Policy, usual: BookingRule, now: float) -> int:
 
     The rules about all users set it. A rule about some users can only reduce it for these: ``Rules.rule``.
     """
-    about_all = (quota for quota in policy.quotas if quota.who is Who.USER and quota.name == "*")
+    about_all = (quota for quota in policy.quotas if quota.who is SubjectKind.USER and quota.name == "*")
     rules = [quota.booking for quota in about_all if quota.booking and quota.in_force(now)]
     return strictest(rules, usual).share or 100

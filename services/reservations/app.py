@@ -20,7 +20,7 @@ from carme_hub.booking.rules import Rules, rules_for, share_of
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.calendar.reservations import PROMISED, Reservation
 from carme_hub.domain.ledger.entries import Balance
-from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.quotas.rules import Person, SubjectKind
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import CarmeError, ConfigError, SlurmUnreachable
@@ -329,7 +329,7 @@ class ReservationsService(CarmeService):
 
     def members(self, group: str) -> Collection[str]:
         """Return the users of a hub group."""
-        return self.hub_users.members(Who.GROUP, group)
+        return self.hub_users.members(SubjectKind.GROUP, group)
 
     def people(self, one: Reservation) -> set[str]:
         """Return the users of a booking besides its owner."""

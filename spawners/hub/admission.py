@@ -22,7 +22,7 @@ from carme_hub.domain.cluster.jobs import Phase, Snapshot
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.group_names import ROLE_GROUP, person_in
 from carme_hub.domain.quotas.policy import Permissions, nice_of, permissions
-from carme_hub.domain.quotas.rules import Person, QuotaRequest, Who, applicable
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, SubjectKind, applicable
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.errors import CarmeError, NoAccount, QuotaExceeded, Refused
 from carme_hub.sessions.associations import AssociationCache
@@ -94,7 +94,7 @@ class Admission:
             running=lambda: running(watcher.latest),
             members=lambda who, name: self._members.get((who, name), (0.0, frozenset()))[1],
         )
-        self._members: dict[tuple[Who, str], tuple[float, frozenset[str]]] = {}
+        self._members: dict[tuple[SubjectKind, str], tuple[float, frozenset[str]]] = {}
 
     def person(self, user: Any) -> Person:
         """Return the person for the policy's rules: name, groups and roles of a hub user."""
@@ -106,7 +106,9 @@ class Admission:
         shared = {(q.who, q.name) for q in self.policy().quotas if q.together}
         for group in user.groups if shared else ():
             role = group.name.startswith(ROLE_GROUP)
-            who, name = (Who.ROLE, group.name.removeprefix(ROLE_GROUP)) if role else (Who.GROUP, group.name)
+            who, name = (
+                (SubjectKind.ROLE, group.name.removeprefix(ROLE_GROUP)) if role else (SubjectKind.GROUP, group.name)
+            )
             asked = self._members.get((who, name), (float("-inf"), frozenset()))[0]
             if shared & {(who, name), (who, "*")} and time.monotonic() - asked > MEMBERS_MAX_AGE:
                 self._members[who, name] = time.monotonic(), frozenset(member.name for member in group.users)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import Counter
 
 from carme_hub.domain.quotas.decision import Refusal
-from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.quotas.rules import Quota, SubjectKind
 
 #: Reasons of refusals by a rule of the policy, and reasons without a rule.
 OF_RULES = (
@@ -16,7 +16,7 @@ OF_RULES = (
 )
 OF_NO_RULE = ("quotas-service-down", "no-account", "other")
 #: Label values for the kind of rule; ids of rules or user names would be too many.
-KINDS = tuple(who.value for who in Who)
+KINDS = tuple(who.value for who in SubjectKind)
 NO_RULE = "none"
 
 REFUSED = Counter(

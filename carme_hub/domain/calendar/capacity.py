@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from .periods import Period
-from .step_function import Steps
+from .step_function import StepFunction
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Capacity:
         #: How many GPUs of a type may be booked at one moment, for types that have such a limit.
         self._limit = {type: limit for type, all in total.items() if (limit := all * share // 100) < all}
         #: Free GPUs of each node while nothing is occupied.
-        self._unoccupied: dict[str, dict[str, tuple[int, Steps | None]]] = {}
+        self._unoccupied: dict[str, dict[str, tuple[int, StepFunction | None]]] = {}
         #: The nodes and types on which new places are allowed; None = all.
         self._allowed: Collection[tuple[str, str]] | None = None
         self._set_occupied(occupied)
@@ -137,8 +137,8 @@ class Capacity:
         for each in self._occupied:
             self._occupied_on[each.node].append(each)
         # Derived values are cached: one conflict needs several of them, for many times.
-        self._free_cache: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
-        self._share_left: dict[str, Steps] = {}
+        self._free_cache: dict[tuple[str, bool], dict[str, tuple[int, StepFunction | None]]] = {}
+        self._share_left: dict[str, StepFunction] = {}
 
     def with_occupied(self, occupied: Iterable[OccupiedGpus]) -> Capacity:
         """Return the same GPUs with other occupied ones."""
@@ -225,14 +225,14 @@ class Capacity:
         allowed, there = self._allowed, self._by_type.get(need.type, {}).items()
         return sum(_seats(need, count) for node, count in there if allowed is None or (node, need.type) in allowed)
 
-    def _candidates(self, need: Need) -> Iterator[tuple[str, int, Steps | None]]:
+    def _candidates(self, need: Need) -> Iterator[tuple[str, int, StepFunction | None]]:
         """Yield name, GPUs and free GPUs over time of the nodes on which the need may be placed."""
         allowed = self._allowed
         for node, (count, free) in self._free_by_node(need.type, exclusive=not need.gpus).items():
             if allowed is None or (node, need.type) in allowed:
                 yield node, count, free
 
-    def _free_by_node(self, type: str, *, exclusive: bool = False) -> dict[str, tuple[int, Steps | None]]:
+    def _free_by_node(self, type: str, *, exclusive: bool = False) -> dict[str, tuple[int, StepFunction | None]]:
         """Return each node's number of GPUs of a type, and how many are free over time (None = always all)."""
         if (type, exclusive) not in self._free_cache:
             if type not in self._unoccupied:
@@ -244,7 +244,7 @@ class Capacity:
             self._free_cache[type, exclusive] = line
         return self._free_cache[type, exclusive]
 
-    def _free(self, node: str, type: str, count: int, exclusive: bool) -> Steps | None:
+    def _free(self, node: str, type: str, count: int, exclusive: bool) -> StepFunction | None:
         exclusive, changes = exclusive or node in self._exclusive, dict[int, int]()
         for each in self._occupied_on[node]:
             if exclusive or not each.count:
@@ -258,8 +258,8 @@ class Capacity:
             changes[end] = changes.get(end, 0) + mine
         if not changes:
             return None
-        steps = Steps.of(count, changes)
-        return Steps(steps.edges, [max(0, level) for level in steps.levels])
+        steps = StepFunction.of(count, changes)
+        return StepFunction(steps.edges, [max(0, level) for level in steps.levels])
 
     def _place_on(self, need: Need, node: str, seats: int) -> Place:
         count, whole = self._by_type[need.type][node], node in self._exclusive or not need.gpus
@@ -287,7 +287,7 @@ class Capacity:
                     if of == type:
                         changes[each.period.start] -= count
                         changes[each.period.end] += count
-            self._share_left[type] = Steps.of(self._limit[type], changes)
+            self._share_left[type] = StepFunction.of(self._limit[type], changes)
         return self._share_left[type].least(period.start, period.end)
 
     def _gpus_of(self, occupied: OccupiedGpus) -> Collection[tuple[str, int]]:
@@ -303,9 +303,9 @@ class Capacity:
             if free is not None:
                 for at, before, after in zip(free.edges, free.levels, free.levels[1:], strict=False):
                     changes[at] += after - before
-        return Steps.of(self.total(type), changes).parts(period)
+        return StepFunction.of(self.total(type), changes).parts(period)
 
-    def _seats_from(self, need: Need, length: int, within: Period) -> Steps:
+    def _seats_from(self, need: Need, length: int, within: Period) -> StepFunction:
         """Return how many seats fit for a length of time, by their start."""
         first, last = within.start, within.end - length
         total, changes = 0, dict[int, int]()
@@ -322,7 +322,7 @@ class Capacity:
                     if seats != before:
                         changes[at] = changes.get(at, 0) + seats - before
                         before = seats
-        return Steps.of(total, changes)
+        return StepFunction.of(total, changes)
 
     # -- alternatives -----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from carme_hub.domain.sessions.session import Request
 from .slurm_reservations import PREFIX
 
 
-def named_by(request: Request, licenses: Mapping[str, str]) -> str:
+def license_argument(request: Request, licenses: Mapping[str, str]) -> str:
     """Return the value of ``--licenses`` for a session, "" for none.
 
     Args:
@@ -25,7 +25,7 @@ def named_by(request: Request, licenses: Mapping[str, str]) -> str:
     return f"{name}:{request.gpus.count}" if name and not request.reservation.startswith(PREFIX) else ""
 
 
-def faults(licenses: Mapping[str, str], there: Mapping[str, int], gpus: Mapping[str, int]) -> tuple[str, ...]:
+def license_problems(licenses: Mapping[str, str], there: Mapping[str, int], gpus: Mapping[str, int]) -> tuple[str, ...]:
     """Return sentences about what is wrong with the licences, () if they are right.
 
     Args:

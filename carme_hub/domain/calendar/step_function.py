@@ -11,7 +11,7 @@ from .periods import Period
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepFunction:
     """A number that changes at some moments.
 
     Attributes:
@@ -22,7 +22,7 @@ class Steps:
     levels: list[int]
 
     @classmethod
-    def of(cls, first: int, changes: Mapping[int, int]) -> Steps:
+    def of(cls, first: int, changes: Mapping[int, int]) -> StepFunction:
         """Return the function that begins as ``first`` and changes by a difference at each moment."""
         edges = sorted(changes)
         return cls(edges, list(accumulate(map(changes.__getitem__, edges), initial=first)))

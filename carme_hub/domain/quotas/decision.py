@@ -70,7 +70,7 @@ def decide(applied: Sequence[AppliedQuota], request: QuotaRequest, facts: Facts,
     largest = _largest(applied, request, facts)
     # The message says when all rules can hold again, not only the rule that it names.
     when = max(times.values()) if all(times.values()) else 0.0
-    hint = sentences.outlook(when, largest, facts.now, zone)
+    hint = sentences.possibility_hint(when, largest, facts.now, zone)
     refusals = tuple(
         Refusal(
             check.rule.quota.id, check.reason, f"{sentences.refusal(check, request, zone)} {hint}", times[id(check)]

@@ -73,7 +73,7 @@ def refusal(check: Check, request: QuotaRequest, zone: str) -> str:
     return f"{who} may not extend sessions."
 
 
-def outlook(when: float, largest: QuotaRequest | None, now: float, zone: str) -> str:
+def possibility_hint(when: float, largest: QuotaRequest | None, now: float, zone: str) -> str:
     """Return the end of a refusal: when the request is possible again (0 = unknown), and what is granted now."""
     smaller = "" if largest is None else f"at most {request_text(largest)}"
     if when:

@@ -17,13 +17,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from . import policy_booking as booking
 from . import policy_values as values
 from .booking_rules import Blackout
-from .policy_values import wrong
-from .rules import AppliedQuota, Quota, Who, Window
+from .policy_values import config_error
+from .rules import AppliedQuota, Quota, SubjectKind, Window
 
 #: Reasons for automatic refunds of GPU time.
 REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
 _POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
-_WHO_KEYS = tuple(who.value for who in Who)
+_WHO_KEYS = tuple(who.value for who in SubjectKind)
 _COUNTS = ("concurrent_gpus", "session_gpus", "sessions", "sessions_per_day")
 _MAY = ("may_extend", "may_book", "may_add_images")
 _OTHERS = ("time_limit", "gpu_types", "needs_grant", *_MAY, "booking", "priority", "owners_approve")
@@ -102,7 +102,7 @@ def owners_approve(quotas: Iterable[Quota], account: str, now: float) -> int:
     said = (
         rule.owners_approve
         for rule in quotas
-        if rule.who is Who.ACCOUNT and rule.name in ("*", account) and rule.in_force(now)
+        if rule.who is SubjectKind.ACCOUNT and rule.name in ("*", account) and rule.in_force(now)
     )
     return min((amount for amount in said if amount is not None), default=0)
 
@@ -120,15 +120,17 @@ def parse_policy(document: Mapping[str, object]) -> Policy:
     seen: dict[str, int] = {}
     for n, quota in enumerate(quotas):
         if quota.id in seen:
-            raise wrong(f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once")
+            raise config_error(
+                f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once"
+            )
         seen[quota.id] = n
     currency = data.get("currency", "EUR")
     if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
-        raise wrong("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
+        raise config_error("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
     refunds = values.items(data["refunds"], "refunds") if "refunds" in data else None
     for n, name in enumerate(refunds or ()):
         if name not in REFUNDS:
-            raise wrong(f"refunds[{n}]", f"{name!r} is not a refund. {values.near(name, REFUNDS)}")
+            raise config_error(f"refunds[{n}]", f"{name!r} is not a refund. {values.hint(name, REFUNDS)}")
     named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
     blackouts = values.items(data.get("blackouts", []), "blackouts")
     times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
@@ -185,26 +187,28 @@ def _quota(entry: object, where: str, zone: str) -> Quota:
         return f"{where}.{key}"
 
     if not isinstance(data.get("id"), str) or not _ID.fullmatch(str(data["id"])):
-        raise wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
+        raise config_error(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
     subjects = [key for key in _WHO_KEYS if key in data]
     if len(subjects) != 1:
-        raise wrong(where, f"set the subject with one of {', '.join(_WHO_KEYS)}, such as group: students")
+        raise config_error(where, f"set the subject with one of {', '.join(_WHO_KEYS)}, such as group: students")
     (who,) = subjects
     if not any(key in data for key in _LIMITS):
-        raise wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
+        raise config_error(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
     window, days, start, end = _window(data, where, zone)
     soft = values.flag(data, "soft", where)
     if soft and "gpu_time" not in data:
-        raise wrong(place("soft"), "only gpu_time can be soft, and this quota has none")
+        raise config_error(place("soft"), "only gpu_time can be soft, and this quota has none")
     if "soft_qos" in data and not soft:
-        raise wrong(place("soft_qos"), "it is for soft limits; add soft: true")
+        raise config_error(place("soft_qos"), "it is for soft limits; add soft: true")
     together = values.flag(data, "together", where)
-    if together and who not in (Who.GROUP.value, Who.ROLE.value):
-        raise wrong(place("together"), f"it is for groups and roles, and this quota is about {who}s")
-    if "owners_approve" in data and who != Who.ACCOUNT.value:
-        raise wrong(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
+    if together and who not in (SubjectKind.GROUP.value, SubjectKind.ROLE.value):
+        raise config_error(place("together"), f"it is for groups and roles, and this quota is about {who}s")
+    if "owners_approve" in data and who != SubjectKind.ACCOUNT.value:
+        raise config_error(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
     if together and "booking" in data:
-        raise wrong(place("together"), "limits on booking are each user's own; give booking a quota without together")
+        raise config_error(
+            place("together"), "limits on booking are each user's own; give booking a quota without together"
+        )
     types = [
         values.text(name, f"{where}.gpu_types[{n}]", _GPU_TYPE, "a GPU type as in gres.conf, such as a100")
         for n, name in enumerate(values.items(data.get("gpu_types", []), place("gpu_types")))
@@ -213,7 +217,7 @@ def _quota(entry: object, where: str, zone: str) -> Quota:
     numbers |= {key: values.gpu_time(data[key], place(key)) for key in ("gpu_time", "owners_approve") if key in data}
     return Quota(
         id=str(data["id"]),
-        who=Who(who),
+        who=SubjectKind(who),
         name=values.text(data[who], place(who), _SUBJECT, 'a name, or "*" for each'),
         together=together,
         window=window,
@@ -235,22 +239,24 @@ def _window(data: Mapping[str, object], where: str, zone: str) -> tuple[Window, 
     names = [window.value for window in Window]
     if "window" not in data:
         if "gpu_time" in data:
-            raise wrong(f"{where}.window", f"set the window in which gpu_time is counted: {', '.join(names)}")
+            raise config_error(f"{where}.window", f"set the window in which gpu_time is counted: {', '.join(names)}")
         word = Window.TOTAL.value
     else:
         word = str(data["window"])
         if word not in names:
-            raise wrong(f"{where}.window", f"{data['window']!r} is not a window. {values.near(word, names)}")
+            raise config_error(f"{where}.window", f"{data['window']!r} is not a window. {values.hint(word, names)}")
         if "gpu_time" not in data and word != Window.TERM.value:
-            raise wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
+            raise config_error(
+                f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none"
+            )
     needed = {Window.ROLLING.value: ("days",), Window.TERM.value: ("start", "end")}.get(word, ())
     for key in ("days", "start", "end"):
         if (key in data) != (key in needed):
             does = "needs it" if key in needed else "does not take it"
-            raise wrong(f"{where}.{key}", f"window: {word} {does}")
+            raise config_error(f"{where}.{key}", f"window: {word} {does}")
     days = values.count(data["days"], f"{where}.days") if "days" in needed else 0
     if "days" in needed and not 1 <= days <= 3660:
-        raise wrong(f"{where}.days", "give a whole number of days from 1 to 3660")
+        raise config_error(f"{where}.days", "give a whole number of days from 1 to 3660")
     if "start" not in needed:
         return Window(word), days, 0.0, 0.0
     start, end = (
@@ -258,7 +264,7 @@ def _window(data: Mapping[str, object], where: str, zone: str) -> tuple[Window, 
         values.moment(data["end"], f"{where}.end", zone, 1),
     )
     if end <= start:
-        raise wrong(f"{where}.end", "the term ends before it begins")
+        raise config_error(f"{where}.end", "the term ends before it begins")
     return Window(word), days, start, end
 
 
@@ -268,7 +274,7 @@ def _zone(value: object) -> str:
             return ZoneInfo(value).key
     near = difflib.get_close_matches(str(value), sorted(available_timezones()), 1)
     hint = f"Did you mean {near[0]}?" if near else "Zones are named like Europe/Berlin."
-    raise wrong("zone", f"{value!r} is not a time zone. {hint}")
+    raise config_error("zone", f"{value!r} is not a time zone. {hint}")
 
 
 def _qos(value: object, where: str) -> str:

@@ -9,7 +9,7 @@ from carme_hub.domain.calendar.periods import Period
 
 from . import policy_values as values
 from .booking_rules import Blackout, BookingRule
-from .policy_values import wrong
+from .policy_values import config_error
 
 #: In the order of ``BookingRule``.
 RULE_KEYS = ("ahead", "length", "at_once", "cooldown", "approval_above", "share")
@@ -22,10 +22,10 @@ def read_rule(value: object, where: str) -> BookingRule:
     """Return the rule of a quota's ``booking``."""
     data = values.mapping(value, where, RULE_KEYS)
     if not data:
-        raise wrong(where, f"it limits nothing; known limits are {', '.join(RULE_KEYS)}")
+        raise config_error(where, f"it limits nothing; known limits are {', '.join(RULE_KEYS)}")
     found = {key: values.duration(data[key], f"{where}.{key}") for key in _TIMES if key in data}
     if found.get("length") == 0:
-        raise wrong(f"{where}.length", "every booking takes some time; may_book: false lets nobody book")
+        raise config_error(f"{where}.length", "every booking takes some time; may_book: false lets nobody book")
     if "at_once" in data:
         found["at_once"] = values.count(data["at_once"], f"{where}.at_once")
     if "approval_above" in data:
@@ -33,7 +33,7 @@ def read_rule(value: object, where: str) -> BookingRule:
     if "share" in data:
         share = data["share"]
         if isinstance(share, bool) or not isinstance(share, int) or not 1 <= share <= 100:
-            raise wrong(f"{where}.share", f"give a whole number of percent from 1 to 100, not {share!r}")
+            raise config_error(f"{where}.share", f"give a whole number of percent from 1 to 100, not {share!r}")
         found["share"] = share
     return BookingRule(**found)
 
@@ -54,11 +54,11 @@ def read_blackout(value: object, where: str, zone: str) -> Blackout:
     data = values.mapping(value, where, BLACKOUT_KEYS)
     for key in BLACKOUT_KEYS:
         if key not in data:
-            raise wrong(f"{where}.{key}", "a blackout needs start, end and a reason, which people are told")
+            raise config_error(f"{where}.{key}", "a blackout needs start, end and a reason, which people are told")
     start = math.floor(values.moment(data["start"], f"{where}.start", zone, 0))
     end = math.ceil(values.moment(data["end"], f"{where}.end", zone, 1))
     if end <= start:
-        raise wrong(f"{where}.end", "the blackout ends before it begins")
+        raise config_error(f"{where}.end", "the blackout ends before it begins")
     reason = values.text(data["reason"], f"{where}.reason", _REASON, "a reason in one line")
     return Blackout(Period(start, end), reason)
 

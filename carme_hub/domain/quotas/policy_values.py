@@ -32,7 +32,7 @@ def moment(value: object, where: str, zone: str, after: int) -> float:
             return _in_years((value if value.tzinfo else value.replace(tzinfo=ZoneInfo(zone))).timestamp(), zone)
         if isinstance(value, date):
             return _in_years(midnight(value + timedelta(days=after), zone), zone)
-    raise wrong(where, f"give a date such as 2026-10-01, or a time such as 2026-10-01T08:00, not {value!r}")
+    raise config_error(where, f"give a date such as 2026-10-01, or a time such as 2026-10-01T08:00, not {value!r}")
 
 
 def _in_years(at: float, zone: str) -> float:
@@ -58,10 +58,12 @@ def gpu_time(value: object, where: str) -> int:
     elif isinstance(value, str) and (seconds := read_seconds(value)) is not None:
         hours = seconds / 3600
     if hours is None:
-        raise wrong(where, f'give GPU-hours as a number, or a time with its unit such as "90 min", not {value!r}')
+        raise config_error(
+            where, f'give GPU-hours as a number, or a time with its unit such as "90 min", not {value!r}'
+        )
     amount = hours * GPU_HOUR
     if amount.denominator != 1:
-        raise wrong(where, f"{value!r} is finer than a thousandth of a GPU-second")
+        raise config_error(where, f"{value!r} is finer than a thousandth of a GPU-second")
     return int(amount)
 
 
@@ -74,7 +76,7 @@ def duration(value: object, where: str) -> int:
     """Return the whole seconds of a text with a unit."""
     seconds = read_seconds(value) if isinstance(value, str) else None
     if seconds is None or seconds.denominator != 1:
-        raise wrong(where, f'give a time with its unit, such as "8h", "1d 12h" or "90 min", not {value!r}')
+        raise config_error(where, f'give a time with its unit, such as "8h", "1d 12h" or "90 min", not {value!r}')
     return int(seconds)
 
 
@@ -86,20 +88,20 @@ def write_duration(seconds: int) -> str:
 def mapping(value: object, where: str, known: Sequence[str]) -> dict[str, object]:
     """Return the dict, after a check that all keys are known and no value is empty."""
     if not isinstance(value, Mapping):
-        raise wrong(where, f"give keys with values, such as {known[0]}: …, not {value!r}")
+        raise config_error(where, f"give keys with values, such as {known[0]}: …, not {value!r}")
     for key, inner in value.items():
         place = f"{where}.{key}" if where != "policy" else f"{key}"
         if key not in known:
-            raise wrong(place, f"unknown key. {near(key, known)}")
+            raise config_error(place, f"unknown key. {hint(key, known)}")
         if inner is None:
-            raise wrong(place, "it has no value; give it one, or leave the key out")
+            raise config_error(place, "it has no value; give it one, or leave the key out")
     return dict(value)
 
 
 def items(value: object, where: str) -> list[object]:
     """Return the items of a list."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise wrong(where, f"give a list, not {value!r}")
+        raise config_error(where, f"give a list, not {value!r}")
     return list(value)
 
 
@@ -107,30 +109,30 @@ def flag(data: Mapping[str, object], key: str, where: str) -> bool:
     """Return the value of a key, True or False; False without the key."""
     value = data.get(key, False)
     if not isinstance(value, bool):
-        raise wrong(f"{where}.{key}", f"give true or false, not {value!r}")
+        raise config_error(f"{where}.{key}", f"give true or false, not {value!r}")
     return value
 
 
 def count(value: object, where: str) -> int:
     """Return a whole number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_COUNT:
-        raise wrong(where, f"give a whole number from 0 on, not {value!r}")
+        raise config_error(where, f"give a whole number from 0 on, not {value!r}")
     return value
 
 
 def text(value: object, where: str, pattern: re.Pattern[str], what: str) -> str:
     """Return a text that matches the pattern; ``what`` describes it in the error."""
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise wrong(where, f"give {what}, not {value!r}")
+        raise config_error(where, f"give {what}, not {value!r}")
     return value
 
 
-def near(word: object, known: Sequence[str]) -> str:
+def hint(word: object, known: Sequence[str]) -> str:
     """Return a hint with the most similar known word, or with all known words."""
     found = difflib.get_close_matches(str(word), known, 1, 0.5)
     return f"Did you mean {found[0]}?" if found else f"Known: {', '.join(known)}."
 
 
-def wrong(where: str, what: str) -> ConfigError:
+def config_error(where: str, what: str) -> ConfigError:
     """Return the error that names a location and says what to do there."""
     return ConfigError(f"{where}: {what}{'' if what.endswith(('.', '?')) else '.'}")

@@ -18,7 +18,7 @@ from carme_hub.domain.ledger.usage import Usage
 
 from .decision import decide
 from .policy import Policy
-from .rules import AppliedQuota, Check, Facts, Person, QuotaRequest, Use, applicable, checks
+from .rules import AppliedQuota, Check, Facts, Person, QuotaRequest, SubjectUsage, applicable, checks
 from .running_totals import Meter
 
 #: Slurm's states for which GPU time is refunded, with the reason of the refund.
@@ -26,7 +26,7 @@ _REFUNDED = {"NODE_FAIL": "node-failure", "BOOT_FAIL": "node-failure", "PREEMPTE
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReplayLine:
     """The effect of a policy on one user in one account. Amounts are milli-GPU-seconds of real usage.
 
     Attributes:
@@ -60,14 +60,14 @@ class Replay:
         rules: how many jobs each rule refused, by its id; a job that several rules refuse counts for each.
     """
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ReplayLine, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def total(self) -> Line:
+    def total(self) -> ReplayLine:
         """Return the sums of all lines, without user and account."""
         counted = ("jobs", "refused", "soft", "before", "after")
-        return Line("", "", **{name: sum(getattr(line, name) for line in self.lines) for name in counted})
+        return ReplayLine("", "", **{name: sum(getattr(line, name) for line in self.lines) for name in counted})
 
 
 def full_price(type: str, partition: str, qos: str) -> int:  # noqa: ARG001
@@ -97,7 +97,7 @@ def replay(
         left: each account's balance before the first job, for rules that need grants.
         grants: entries that changed balances while the jobs ran; entries about jobs are ignored.
     """
-    return _Walk(policy, people, now, since, factor, left or {}, grants).run(jobs)
+    return _ReplayRun(policy, people, now, since, factor, left or {}, grants).run(jobs)
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _Sums:
     first: str = ""
 
 
-class _Walk:
+class _ReplayRun:
     """The state of the ledger and of the queue while the clock runs through the jobs."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _Walk:
             self._settle(usage.submitted)
             self._next(number, usage)
         lines = [
-            Line(user, account, s.jobs, s.refused, s.soft, s.before, s.after, s.first_at, s.first)
+            ReplayLine(user, account, s.jobs, s.refused, s.soft, s.before, s.after, s.first_at, s.first)
             for (user, account), s in self._lines.items()
         ]
         lines.sort(key=lambda line: (-line.refused_amount, -line.refused, line.account, line.user))
@@ -212,7 +212,7 @@ class _Walk:
                     sums.first_at = at
                     sums.first = decide(applied, request, full, zone=self._policy.zone).message
                 return False
-        none = Use()
+        none = SubjectUsage()
         sums.soft += any(
             one.quota.soft
             and one.quota.gpu_time is not None

@@ -20,7 +20,7 @@ from .booking_rules import BookingRule
 DAY = 86400
 
 
-class Who(Enum):
+class SubjectKind(Enum):
     """The kind of subject of a quota. ``name`` "*" means each subject of the kind."""
 
     USER = "user"
@@ -58,7 +58,7 @@ class Quota:
     """
 
     id: str
-    who: Who
+    who: SubjectKind
     name: str = "*"
     together: bool = False
     gpu_time: int | None = None
@@ -119,7 +119,7 @@ class QuotaRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class SubjectUsage:
     """The usage of one quota by one subject; GPU time counts within the quota's window.
 
     Attributes:
@@ -150,7 +150,7 @@ class Facts:
     """
 
     now: float
-    use: Mapping[tuple[str, str], Use] = field(default_factory=dict)
+    use: Mapping[tuple[str, str], SubjectUsage] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -167,13 +167,13 @@ def applicable(quotas: Sequence[Quota], person: Person, account: str) -> tuple[A
     found: list[AppliedQuota] = []
     for quota in quotas:
         names = {
-            Who.USER: frozenset({person.user}),
-            Who.GROUP: person.groups,
-            Who.ROLE: person.roles,
-            Who.ACCOUNT: frozenset({account}),
+            SubjectKind.USER: frozenset({person.user}),
+            SubjectKind.GROUP: person.groups,
+            SubjectKind.ROLE: person.roles,
+            SubjectKind.ACCOUNT: frozenset({account}),
         }[quota.who]
         ours = sorted(names) if quota.name == "*" else [quota.name] if quota.name in names else []
-        if ours and quota.who in (Who.GROUP, Who.ROLE) and not quota.together:
+        if ours and quota.who in (SubjectKind.GROUP, SubjectKind.ROLE) and not quota.together:
             ours = [person.user]  # each member has limits of its own
         found += [AppliedQuota(quota, subject) for subject in ours]
     return tuple(found)
@@ -204,7 +204,7 @@ class Check(NamedTuple):
         return Fraction(max(0, self.limit - self.used), self.requested)
 
 
-NO_USAGE = Use()
+NO_USAGE = SubjectUsage()
 
 
 def checks(applied: Iterable[AppliedQuota], request: QuotaRequest, facts: Facts) -> Iterator[Check]:
@@ -242,6 +242,6 @@ def allowed(applied: Iterable[AppliedQuota], request: QuotaRequest, facts: Facts
     )
 
 
-def recent_starts(use: Use, now: float) -> list[float]:
+def recent_starts(use: SubjectUsage, now: float) -> list[float]:
     """Return the starts of the last 24 hours."""
     return [at for at in use.started if at > now - DAY]

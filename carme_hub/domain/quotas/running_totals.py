@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush, nsmallest
 
-from .rules import DAY, AppliedQuota, Quota, Use, Window
+from .rules import DAY, AppliedQuota, Quota, SubjectUsage, Window
 from .windows import overlap, span
 
 #: How many items that leave a rolling window are considered to say when a request is possible again.
@@ -57,7 +57,7 @@ class Meter:
             self._advance(at)
             self._used += rate * int(overlap(start, at, self._window))
 
-    def use(self, at: float, *, whole: bool = False) -> Use:
+    def use(self, at: float, *, whole: bool = False) -> SubjectUsage:
         """Return the usage at a moment; ``whole``: with the values that tell when a request is possible again."""
         frees_at = 0.0
         frees: tuple[tuple[float, int], ...] = ()
@@ -72,7 +72,7 @@ class Meter:
             frees_at = 0.0 if self._quota.window is Window.TOTAL else self._window[1]
         while self._started and self._started[0] <= at - DAY:
             self._started.popleft()
-        return Use(
+        return SubjectUsage(
             gpu_time=used + self._held,
             frees_at=frees_at or (frees[0][0] if frees else 0.0),
             gpus=self._gpus,

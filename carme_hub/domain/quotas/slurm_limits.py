@@ -15,7 +15,7 @@ from enum import Enum
 from carme_hub.domain.ledger.entries import ONE
 
 from .last_written_limits import id_of, is_ours, list_of, read_id
-from .rules import Person, Quota, Who, Window, applicable
+from .rules import Person, Quota, SubjectKind, Window, applicable
 from .sacctmgr_argv import ORDER, Entity, Target, settings_of, single
 
 GPU = "gres/gpu"
@@ -213,7 +213,7 @@ class _LimitBuilder:
         for account in accounts:
             target = (Entity.ACCOUNT, account)
             for one in applicable(self.quotas, Person(""), account):
-                if one.quota.who is Who.ACCOUNT:
+                if one.quota.who is SubjectKind.ACCOUNT:
                     self._rule(target, one.quota)
                     self._budget(account, one.quota)
             if account in budgets:
@@ -224,7 +224,7 @@ class _LimitBuilder:
             if entity is not Entity.USER or account == ROOT:
                 continue
             for one in applicable(self.quotas, people.get(user, Person(user)), account):
-                if one.quota.who is Who.ACCOUNT:
+                if one.quota.who is SubjectKind.ACCOUNT:
                     continue
                 if one.subject != user or one.quota.together:
                     self._report_unenforced(one.quota, "Slurm has no limit that the members of a group or role share.")
@@ -267,7 +267,7 @@ class _LimitBuilder:
         for key, value in self._of_sessions(quota, "GrpJobs" if target[0] is Entity.ACCOUNT else "MaxJobs").items():
             if self.settings.every_job:
                 self._put(target, key, value)
-            elif quota.who is not Who.USER or quota.name != "*" or not self.settings.session_qos:
+            elif quota.who is not SubjectKind.USER or quota.name != "*" or not self.settings.session_qos:
                 self._report_unenforced(
                     quota,
                     "Limits of single sessions: Slurm cannot tell a session from another job. If they are for all "
@@ -291,7 +291,7 @@ class _LimitBuilder:
         target = (Entity.QOS, name)
         self._put(target, "Name", "yes")
         for quota in self.quotas:
-            if quota.who is Who.USER and quota.name == "*":
+            if quota.who is SubjectKind.USER and quota.name == "*":
                 for key, value in self._of_sessions(quota, "MaxJobsPerUser").items():
                     self._put(target, key, value)
                 if quota.concurrent_gpus is not None:
@@ -305,7 +305,7 @@ class _LimitBuilder:
             if entity is Entity.QOS or account == ROOT:
                 continue
             for one in applicable(self.soft, people.get(user, Person(user)), account):
-                if user or one.quota.who is Who.ACCOUNT:
+                if user or one.quota.who is SubjectKind.ACCOUNT:
                     self.soft_of.setdefault(account, set()).add(one.quota.soft_qos)
         for quota in self.soft:
             if (Entity.QOS, quota.soft_qos) not in self.state.limits:

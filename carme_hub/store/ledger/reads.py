@@ -33,7 +33,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedAmount:
     """Usage within a window, as a positive number, and the end of its oldest entry (0 = no usage)."""
 
     amount: int = 0
@@ -140,7 +140,7 @@ class LedgerReads:
         """Return one account's balance."""
         return self.balances((account,))[account]
 
-    def used(self, whose: Subject, since: float = 0, until: float | None = None) -> Used:
+    def used(self, whose: Subject, since: float = 0, until: float | None = None) -> UsedAmount:
         """Return the usage from ``since`` to ``until`` (epoch seconds; by default without an end).
 
         An entry that crosses an edge counts by its part inside. An amount is seconds × an integer rate, so parts are
@@ -161,7 +161,7 @@ class LedgerReads:
         if since or until is not None:
             part = case((inside, amount), else_=amount // (end - start) * (last - first))
         total, oldest = self.run(query.with_only_columns(func.sum(part), func.min(end))).one()
-        return Used(-int(total or 0), int(oldest or 0))
+        return UsedAmount(-int(total or 0), int(oldest or 0))
 
     def last_use(self, whose: Subject) -> int:
         """Return the end of the newest usage, 0 = none: no later window has any usage."""

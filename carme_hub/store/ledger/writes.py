@@ -24,7 +24,7 @@ from carme_hub.store.tables import ledger
 from carme_hub.store.tables import note as notes
 
 from .idempotency import IdempotentWrites, upsert
-from .reads import Filter, HoldLine, LedgerReads, OpenHold, Subject, Used
+from .reads import Filter, HoldLine, LedgerReads, OpenHold, Subject
 from .rows import Anomaly, Note, anomaly_row, entry_row
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Note",
     "OpenHold",
     "Subject",
-    "Used",
 ]
 
 

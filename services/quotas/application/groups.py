@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from carme_hub.accounting.context import LedgerContext
 from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import AppliedQuota, Person, Quota, Who, Window
+from carme_hub.domain.quotas.rules import AppliedQuota, Person, Quota, SubjectKind, Window
 from carme_hub.services.quotas.application import view
 from carme_hub.store.ledger.writes import LedgerReads
 
@@ -61,7 +61,10 @@ def rules_of(policy: Policy, group: str, now: float) -> list[Quota]:
     return [
         quota
         for quota in policy.quotas
-        if quota.who is Who.GROUP and quota.name in (group, "*") and quota.gpu_time is not None and quota.in_force(now)
+        if quota.who is SubjectKind.GROUP
+        and quota.name in (group, "*")
+        and quota.gpu_time is not None
+        and quota.in_force(now)
     ]
 
 
@@ -71,7 +74,7 @@ def sections(context: LedgerContext, reads: LedgerReads, group: str, users: Sequ
     # The reader needs a person, and any member will do: a shared limit counts the use of all members.
     snapshot = SnapshotReader(context, reads, Person(users[0] if users else ""), now)
     rules = rules_of(policy, group, now)
-    plain = Quota("", Who.GROUP, group, window=Window.ROLLING, days=SHARE_DAYS)
+    plain = Quota("", SubjectKind.GROUP, group, window=Window.ROLLING, days=SHARE_DAYS)
     return [_section(snapshot, quota, group, users, now, policy.zone) for quota in rules or [plain]]
 
 

@@ -21,7 +21,7 @@ from carme_hub.accounting.requests import Request, Requests
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.ledger.entries import Entry
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Who
+from carme_hub.domain.quotas.rules import SubjectKind
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.notifications import Notifier
 from carme_hub.sessions.associations import AssociationCache
@@ -106,7 +106,7 @@ class Notices(Notifier):
         found = {
             (who, name): person.user
             for person in (self._hub_users.people.values() if shared else ())
-            for who, names in ((Who.GROUP, person.groups), (Who.ROLE, person.roles))
+            for who, names in ((SubjectKind.GROUP, person.groups), (SubjectKind.ROLE, person.roles))
             for name in names
             if shared & {(who, name), (who, "*")}
         }
@@ -139,7 +139,7 @@ class Notices(Notifier):
         group = found_by.shared_by(rule) if rule is not None else None
         if group is not None:
             users: Collection[str] = self._ledger.context.members(*group)
-        elif rule is None or rule.quota.who is Who.ACCOUNT:
+        elif rule is None or rule.quota.who is SubjectKind.ACCOUNT:
             users = self._associations.users_of(mark.account or (rule.subject if rule is not None else ""))
         else:
             users = (rule.subject,)

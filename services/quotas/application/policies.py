@@ -17,7 +17,7 @@ from carme_hub.accounting.audit import POLICY_NOTE
 from carme_hub.accounting.ledger import in_thread
 from carme_hub.accounting.settings import read_policy, write_policy
 from carme_hub.domain.quotas.policy import Policy, dump_policy
-from carme_hub.domain.quotas.rules import Who
+from carme_hub.domain.quotas.rules import SubjectKind
 from carme_hub.errors import ConfigError, Refused
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.ledger.writes import Note
@@ -78,7 +78,9 @@ def changed_lines(before: str, after: str) -> list[tuple[str, str]]:
 
 def lacks_members(service: Any, policy: Policy) -> bool:
     """Return whether a rule is about groups or roles while their members are not known."""
-    return not service.hub_users.people and any(quota.who in (Who.GROUP, Who.ROLE) for quota in policy.quotas)
+    return not service.hub_users.people and any(
+        quota.who in (SubjectKind.GROUP, SubjectKind.ROLE) for quota in policy.quotas
+    )
 
 
 async def try_policy(

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from carme_hub.domain import wording
 from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, SLOT_PREFIX, Balance, Entry, Kind, slot_charge_key
 from carme_hub.domain.quotas import messages as sentences
-from carme_hub.domain.quotas.rules import DAY, Quota, Who, Window
+from carme_hub.domain.quotas.rules import DAY, Quota, SubjectKind, Window
 from carme_hub.domain.quotas.windows import midnight
 
 #: A forecast takes the use of so many days, and looks ahead so many.
@@ -270,7 +270,7 @@ def window_title(quota: Quota, start: float, zone: str) -> str:
 
 def subject_text(quota: Quota, subject: str, me: str) -> str:
     """Return a sentence that says to whom a limit applies; ``me`` is the reader."""
-    if quota.who is Who.ACCOUNT:
+    if quota.who is SubjectKind.ACCOUNT:
         return f"Shared by the members of account {subject}."
     if quota.together:
         return f"Shared by {quota.who.value} {subject}."

@@ -9,7 +9,7 @@ from tornado.web import HTTPError
 from carme_hub.accounting.requests import Requests
 from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.ledger.entries import Entry
-from carme_hub.domain.quotas.rules import DAY, Who
+from carme_hub.domain.quotas.rules import DAY, SubjectKind
 from carme_hub.services.quotas.application import view
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
 from carme_hub.services.quotas.pages.mine import MOST, RecentUse, cards, person_named, recent_use
@@ -84,7 +84,7 @@ class AccountHandler(PageHandler):
         before = self.number("before")
         nobody = person_named("")
         quota_status = await ledger.quota_status(nobody, [account])
-        mine = [each for each in quota_status.limits if each.rule.quota.who is Who.ACCOUNT]
+        mine = [each for each in quota_status.limits if each.rule.quota.who is SubjectKind.ACCOUNT]
 
         def ask(reads: LedgerReads) -> tuple[RecentUse, list[Sum], list[Entry]]:
             snapshot = SnapshotReader(ledger.context, reads, nobody, now)

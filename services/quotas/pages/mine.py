@@ -11,7 +11,7 @@ from carme_hub.accounting.admission import Limit, QuotaStatus
 from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind
 from carme_hub.domain.quotas.policy import Permissions, permissions
-from carme_hub.domain.quotas.rules import DAY, Person, Who, Window
+from carme_hub.domain.quotas.rules import DAY, Person, SubjectKind, Window
 from carme_hub.domain.sessions.companions import describe_companion
 from carme_hub.services.quotas.application import disk, reports, view
 from carme_hub.services.quotas.pages.base import PageHandler
@@ -69,11 +69,11 @@ def cards(
 ) -> list[Card]:
     """Return a card for each account; with several accounts, the limits that count in all of them have a card too."""
     limits = [each for each in quota_status.limits if each.rule.quota.in_force(now)]
-    shared = [each for each in limits if each.rule.quota.who is not Who.ACCOUNT]
+    shared = [each for each in limits if each.rule.quota.who is not SubjectKind.ACCOUNT]
     apart = len(accounts) != 1 and bool(shared)
     found = [Card("", [_window(each, recent, me, now, zone) for each in shared], can_request=False)] if apart else []
     for name in accounts:
-        own = [each for each in limits if each.rule.quota.who is Who.ACCOUNT and each.rule.subject == name]
+        own = [each for each in limits if each.rule.quota.who is SubjectKind.ACCOUNT and each.rule.subject == name]
         bars = [_window(each, recent, me, now, zone) for each in [*own, *([] if apart else shared)]]
         needs = any(_needs_grant(quota_status, name))
         balance = quota_status.balances.get(name, Balance())
@@ -81,7 +81,9 @@ def cards(
             at = view.empty_at(balance.left, recent.accounts.get(name, 0), now)
             bars.insert(0, view.balance_bar(balance, view.forecast(at, now, zone)))
         nothing = f"No limit of its own. {view.hours(balance.used)} used so far, {view.hours(balance.held)} held."
-        mine = [rule for rule in quota_status.rules if rule.quota.who is not Who.ACCOUNT or rule.subject == name]
+        mine = [
+            rule for rule in quota_status.rules if rule.quota.who is not SubjectKind.ACCOUNT or rule.subject == name
+        ]
         found.append(Card(name, bars, "" if bars else nothing, permissions=permissions_text(permissions(mine, now))))
     return found
 
@@ -101,7 +103,7 @@ def permissions_text(found: Permissions) -> str:
 
 def _needs_grant(quota_status: QuotaStatus, account: str) -> Iterable[bool]:
     for rule in quota_status.rules:
-        if rule.quota.needs_grant and (rule.quota.who is not Who.ACCOUNT or rule.subject == account):
+        if rule.quota.needs_grant and (rule.quota.who is not SubjectKind.ACCOUNT or rule.subject == account):
             yield True
 
 

@@ -10,7 +10,7 @@ from tornado.web import HTTPError
 from carme_hub.accounting.policy_trial import Trial
 from carme_hub.accounting.settings import read_policy
 from carme_hub.domain import wording
-from carme_hub.domain.quotas.replay import Line, Replay
+from carme_hub.domain.quotas.replay import Replay, ReplayLine
 from carme_hub.domain.quotas.rules import DAY
 from carme_hub.errors import ConfigError
 from carme_hub.services.hub_users import PAGE_MAX_AGE
@@ -185,7 +185,7 @@ def counted(tried: Trial, zone: str) -> dict[str, str]:
     }
 
 
-def _line(line: Line, zone: str) -> dict[str, Any]:
+def _line(line: ReplayLine, zone: str) -> dict[str, Any]:
     return {
         "user": line.user,
         "account": line.account,

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from carme_hub.domain.calendar.licenses import faults
+from carme_hub.domain.calendar.licenses import license_problems
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 
@@ -50,7 +50,7 @@ class LicenseCounts:
         self._asked, gpus = self._clock(), Counter[str]()
         for node in nodes:
             gpus.update(dict(node.gpus))
-        found = faults(self._licenses, there, gpus)
+        found = license_problems(self._licenses, there, gpus)
         for words in found:
             if words not in self.faults:
                 self._log.error("CarmeReservations.licenses: %s", words)

@@ -12,7 +12,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import ONE
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import REFUNDS, Policy
-from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, Who
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, SubjectKind
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
@@ -22,7 +22,7 @@ HOUR, DAY = 3600, 86400
 MONDAY = 20_003 * DAY
 ADA, BOB = Person("ada", frozenset({"course"})), Person("bob", frozenset({"course"}))
 #: The account must have balance left.
-GRANTED_ONLY = Quota("grants", Who.ACCOUNT, needs_grant=True)
+GRANTED_ONLY = Quota("grants", SubjectKind.ACCOUNT, needs_grant=True)
 
 
 def a100(count: int = 1, seconds: int = HOUR, account: str = "physics") -> QuotaRequest:

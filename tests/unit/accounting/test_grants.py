@@ -9,7 +9,7 @@ from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.grants import KeyUsed, NotEnoughLeft, NotGranted
 from carme_hub.domain.ledger.credits import remaining_credits
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Entry, Kind
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.ledger.writes import Filter
 
@@ -143,7 +143,7 @@ async def test_a_credit_that_expired_by_todays_rule_is_looked_at_by_it_again(sit
 
 
 async def test_a_correction_of_the_balance_and_one_of_use_are_told_apart(site: Site) -> None:
-    site.quotas = (Quota("day", Who.ACCOUNT, gpu_time=GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.ACCOUNT, gpu_time=GPU_HOUR, window=Window.DAY),)
     site.now = MONDAY + 600.0
     for _ in range(2):
         await site.ledger.correct("physics", -500, key="a", actor="root", reason="counted twice")

@@ -10,7 +10,7 @@ from forged_site import ADA, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, usage
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Quota, QuotaRequest, Who, Window
+from carme_hub.domain.quotas.rules import Quota, QuotaRequest, SubjectKind, Window
 from carme_hub.domain.sessions.session import MAINTENANCE_STOP, SessionState
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import Filter
@@ -247,7 +247,7 @@ async def test_a_session_without_gpus_is_over_when_its_row_says_so(site: Site) -
 
 
 async def test_a_job_across_midnight_is_split_between_the_days(site: Site) -> None:
-    site.quotas = (Quota("day", Who.USER, gpu_time=10 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.USER, gpu_time=10 * GPU_HOUR, window=Window.DAY),)
     await site.settle(usage(7, MONDAY - 1234, MONDAY + 77))
     for now, seconds in ((MONDAY - 1, 1234), (MONDAY + 100, 77), (MONDAY + DAY, 0)):
         site.now = float(now)

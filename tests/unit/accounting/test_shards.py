@@ -18,7 +18,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.slurm.usage import read
@@ -68,7 +68,7 @@ async def test_what_real_slurm_recorded_of_shards_is_charged_to_the_second(site:
 
 async def test_running_shards_count_for_gpu_time_and_balance_as_they_will_be_charged(site: Site) -> None:
     site.prices = {"shard": 250}
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=3 * GPU_HOUR, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.USER, gpu_time=3 * GPU_HOUR, window=Window.DAY))
     await site.grant(4 * GPU_HOUR)
     site.now = MONDAY + HOUR
     site.running = [shards()]
@@ -83,7 +83,7 @@ async def test_running_shards_count_for_gpu_time_and_balance_as_they_will_be_cha
 
 
 async def test_one_shard_does_not_weigh_as_much_as_a_gpu_to_rules_on_numbers(site: Site) -> None:
-    site.quotas = (Quota("gpus", Who.USER, concurrent_gpus=1, session_gpus=1, gpu_types=("a100",)),)
+    site.quotas = (Quota("gpus", SubjectKind.USER, concurrent_gpus=1, session_gpus=1, gpu_types=("a100",)),)
     site.running = [shards(start=site.now)]
     assert (await site.ledger.admit("s1", ADA, a100())).granted
     assert not (await site.ledger.admit("s2", ADA, a100())).granted

@@ -12,7 +12,7 @@ from carme_hub.accounting.settlement import sessions_wanted
 from carme_hub.accounting.slots.holds import Slot, SlotClosed, hold_all
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.store.ledger.report import holds_open
 
 WEEK = 7 * DAY
@@ -48,14 +48,16 @@ async def test_more_than_is_left_is_refused_in_words_and_nothing_is_written(site
 
 
 async def test_rules_on_sessions_and_numbers_are_not_about_bookings_and_types_are(site: Site, till: Till) -> None:
-    few = Quota("few", Who.USER, concurrent_gpus=1, session_gpus=1, sessions=0, sessions_per_day=0, time_limit=60)
-    site.quotas = (few, Quota("types", Who.USER, gpu_types=("a100",)))
+    few = Quota(
+        "few", SubjectKind.USER, concurrent_gpus=1, session_gpus=1, sessions=0, sessions_per_day=0, time_limit=60
+    )
+    site.quotas = (few, Quota("types", SubjectKind.USER, gpu_types=("a100",)))
     assert till.hold(slot()).granted
     assert [each.reason for each in till.hold(slot("r2", type="h100")).refusals] == ["gpu-types"]
 
 
 async def test_what_a_booking_holds_is_no_session(site: Site, till: Till) -> None:
-    site.quotas = (Quota("one", Who.USER, concurrent_gpus=1, sessions=1, sessions_per_day=1),)
+    site.quotas = (Quota("one", SubjectKind.USER, concurrent_gpus=1, sessions=1, sessions_per_day=1),)
     assert till.hold(slot(start=MONDAY)).granted
     with site.store.reading("lab") as reads:
         assert (reads.open_holds(), holds_open(reads), sessions_wanted(reads, [])) == ({}, 0, set())
@@ -74,7 +76,7 @@ async def test_what_a_booking_holds_is_no_session(site: Site, till: Till) -> Non
 async def test_a_booking_counts_in_the_window_of_its_time_and_in_no_other(
     site: Site, till: Till, window: Window
 ) -> None:
-    site.quotas = (Quota("window", Who.USER, gpu_time=8 * GPU_HOUR, window=window),)
+    site.quotas = (Quota("window", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=window),)
     far = MONDAY + 40 * DAY
     assert till.hold(slot(start=far)).granted
     assert not till.hold(slot("r2", start=far + 2 * HOUR, gpus=1)).granted
@@ -90,7 +92,7 @@ async def test_a_booking_counts_in_the_window_of_its_time_and_in_no_other(
 
 
 async def test_a_booking_over_midnight_counts_whole_on_both_days(site: Site, till: Till) -> None:
-    site.quotas = (Quota("day", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
     assert till.hold(slot(start=MONDAY + DAY - HOUR)).granted
     assert not till.hold(slot("r2", start=MONDAY + HOUR, gpus=1)).granted
     refused = till.hold(slot("r3", start=MONDAY + DAY + 5 * HOUR, gpus=1))
@@ -102,7 +104,7 @@ async def test_a_booking_over_midnight_counts_whole_on_both_days(site: Site, til
 
 
 async def test_a_rolling_window_holds_every_pair_of_bookings_that_can_lie_in_it(site: Site, till: Till) -> None:
-    site.quotas = (Quota("week", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.ROLLING, days=7),)
+    site.quotas = (Quota("week", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.ROLLING, days=7),)
     assert till.hold(slot(start=MONDAY + 10 * DAY)).granted
     for day in (4, 9, 16):
         assert not till.hold(slot("r2", start=MONDAY + day * DAY, gpus=1)).granted
@@ -115,8 +117,8 @@ async def test_a_term_counts_where_the_booking_begins_in_it_and_jobs_from_outsid
     site: Site, till: Till
 ) -> None:
     start, end = MONDAY + WEEK, MONDAY + 2 * WEEK
-    term = Quota("term", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.TERM, start=start, end=end)
-    site.quotas = (term, Quota("month", Who.USER, gpu_time=100 * GPU_HOUR, window=Window.MONTH))
+    term = Quota("term", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.TERM, start=start, end=end)
+    site.quotas = (term, Quota("month", SubjectKind.USER, gpu_time=100 * GPU_HOUR, window=Window.MONTH))
     site.now = MONDAY + HOUR
     site.running = [usage(start=MONDAY, time_limit=30 * DAY)]
     assert till.hold(slot(gpus=20)).granted, "the term has not begun"
@@ -127,7 +129,7 @@ async def test_a_term_counts_where_the_booking_begins_in_it_and_jobs_from_outsid
 
 
 async def test_a_session_that_would_run_into_a_full_week_is_refused(site: Site, till: Till) -> None:
-    site.quotas = (Quota("week", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.WEEK),)
+    site.quotas = (Quota("week", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.WEEK),)
     assert till.hold(slot(start=MONDAY + WEEK, gpus=4)).granted
     site.now = float(MONDAY + WEEK - HOUR)
     assert not (await site.ledger.admit("s1", ADA, a100(1, 2 * HOUR))).granted
@@ -136,7 +138,7 @@ async def test_a_session_that_would_run_into_a_full_week_is_refused(site: Site, 
 
 
 async def test_members_of_a_group_share_its_limit_with_what_they_book(site: Site, till: Till) -> None:
-    site.quotas = (Quota("course", Who.GROUP, "course", together=True, gpu_time=8 * GPU_HOUR),)
+    site.quotas = (Quota("course", SubjectKind.GROUP, "course", together=True, gpu_time=8 * GPU_HOUR),)
     site.members = {"course": ("ada", "bob")}
     assert till.hold(slot()).granted
     assert not till.hold(slot("r2", user="bob", gpus=1), BOB).granted
@@ -181,7 +183,7 @@ async def test_what_a_session_paid_from_a_credit_is_not_promised_for_after_its_e
 async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_whole_or_not_at_all(
     site: Site, till: Till, window: Window
 ) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("some", Who.ACCOUNT, gpu_time=50 * GPU_HOUR, window=window, days=5))
+    site.quotas = (GRANTED_ONLY, Quota("some", SubjectKind.ACCOUNT, gpu_time=50 * GPU_HOUR, window=window, days=5))
     for account in ("physics", "bio"):
         await site.grant(70 * GPU_HOUR, key=account, account=account)
         await site.grant(40 * GPU_HOUR, key=f"{account} course", account=account, expires=MONDAY + 6 * DAY, reason="c")
@@ -219,7 +221,7 @@ async def test_a_booking_that_is_cancelled_gives_all_back_and_holds_nothing_more
 
 
 async def test_a_longer_or_later_booking_is_decided_and_a_smaller_one_is_not(site: Site, till: Till) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
     await site.grant(10 * GPU_HOUR)
     till.hold(slot())
     site.prices = {"a100": 9000}
@@ -228,7 +230,7 @@ async def test_a_longer_or_later_booking_is_decided_and_a_smaller_one_is_not(sit
     assert till.change(slot(start=MONDAY + DAY)).granted
     [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert (limit.taken.held, till.held()) == (0, {"r1": 8 * GPU_HOUR})
-    site.quotas = (Quota("none", Who.USER, gpu_time=0),)
+    site.quotas = (Quota("none", SubjectKind.USER, gpu_time=0),)
     assert till.change(slot(start=MONDAY + DAY, gpus=2)).granted
     assert not till.change(slot(start=MONDAY + 2 * DAY, gpus=2)).granted
     assert till.held() == {"r1": 4 * GPU_HOUR}

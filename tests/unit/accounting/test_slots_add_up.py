@@ -23,7 +23,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.ledger.writes import Filter
 
@@ -244,7 +244,7 @@ def _taken(entries: Sequence[Entry], day: float) -> int:
 )
 @given(steps=_steps)
 def test_no_order_of_bookings_and_sessions_overruns_a_budget(site: Site, steps: list[tuple[Any, ...]]) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.ACCOUNT, gpu_time=LIMIT, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.ACCOUNT, gpu_time=LIMIT, window=Window.DAY))
     site.now = (site.now // DAY + 100) * DAY  # credits of the examples before are forgotten
     site.rows.clear()
     story = Story(site, f"account{next(_numbers)}")

@@ -17,7 +17,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.store.check import check
 from carme_hub.store.ledger.report import used_between
 from carme_hub.store.ledger.writes import LedgerStore
@@ -32,7 +32,7 @@ async def balance(site: Site) -> Balance:
 
 
 async def test_a_session_takes_over_what_the_booking_holds_for_it(site: Site, till: Till) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
     site.now += HOUR
@@ -52,10 +52,10 @@ async def test_a_session_takes_over_what_the_booking_holds_for_it(site: Site, ti
 async def test_what_was_granted_with_the_booking_is_not_asked_again_but_for_other_people(
     site: Site, till: Till
 ) -> None:
-    site.quotas = (Quota("each", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("each", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
     till.hold(slot())
     site.now += HOUR
-    site.quotas = (Quota("each", Who.USER, gpu_time=HOUR * 500, window=Window.DAY), GRANTED_ONLY)
+    site.quotas = (Quota("each", SubjectKind.USER, gpu_time=HOUR * 500, window=Window.DAY), GRANTED_ONLY)
     assert till.start("s1"), "rules that came later do not break a promise"
     assert not till.start("s2", person=BOB), "whose own limit it is was not asked"
     assert till.start("s3", 1, 500, person=BOB)
@@ -66,7 +66,7 @@ async def test_a_refused_session_writes_nothing(site: Site, till: Till) -> None:
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
     site.now += HOUR
-    site.quotas = (*site.quotas, Quota("one", Who.USER, sessions=1))
+    site.quotas = (*site.quotas, Quota("one", SubjectKind.USER, sessions=1))
     assert till.start("s1")
     before = till.entries()
     refused = admit(site.ledger.context, "s2", ADA, a100(), "gpu", "normal", slot="r1")
@@ -283,7 +283,7 @@ async def test_what_could_be_used_for_less_than_a_minute_could_not_be_used(
 
 
 async def test_its_charge_counts_in_windows_and_reports_and_is_no_job(site: Site, till: Till) -> None:
-    site.quotas = (Quota("day", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.USER, gpu_time=20 * GPU_HOUR, window=Window.DAY),)
     till.hold(slot(start=MONDAY + DAY - 2 * HOUR))
     site.now = float(MONDAY + DAY + ACCOUNTING_DELAY)
     till.settle(slot(start=MONDAY + DAY - 2 * HOUR))

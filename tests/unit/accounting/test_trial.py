@@ -10,12 +10,12 @@ from carme_hub.accounting.policy_trial import try_policy
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.slurm.usage import UsageReader
 
 #: Twelve GPU-hours a month; the trial begins on the 20th day of a month.
-MONTHLY = Policy((Quota("month", Who.USER, gpu_time=12 * GPU_HOUR, window=Window.ROLLING, days=30),))
-TOTAL = Policy((Quota("total", Who.USER, gpu_time=12 * GPU_HOUR),))
+MONTHLY = Policy((Quota("month", SubjectKind.USER, gpu_time=12 * GPU_HOUR, window=Window.ROLLING, days=30),))
+TOTAL = Policy((Quota("total", SubjectKind.USER, gpu_time=12 * GPU_HOUR),))
 
 
 class AccountingSince:
@@ -53,7 +53,7 @@ async def test_use_from_before_fills_the_windows(site: Site) -> None:
 
 async def test_without_windows_nothing_before_is_looked_at(site: Site) -> None:
     slurm = AccountingSince(job(1, -3), job(2, 1))
-    shape = Policy((Quota("shape", Who.USER, session_gpus=1),))
+    shape = Policy((Quota("shape", SubjectKind.USER, session_gpus=1),))
     tried = await try_policy(site.ledger.context, reader(slurm), shape, {}, MONDAY, MONDAY + 2 * DAY)
     assert slurm.asked == [MONDAY]
     assert tried.use_since == MONDAY

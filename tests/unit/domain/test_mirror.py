@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Person, Quota, Who, Window
+from carme_hub.domain.quotas.rules import Person, Quota, SubjectKind, Window
 from carme_hub.domain.quotas.sacctmgr_argv import Target
 from carme_hub.domain.quotas.slurm_limits import (
     AdminLevel,
@@ -50,9 +50,9 @@ def wishes(found: Plan) -> dict[str, str]:
 
 def test_concurrent_gpus_of_each_user_and_of_an_account() -> None:
     found = made(
-        Quota("each", Who.USER, concurrent_gpus=4),
-        Quota("bob", Who.USER, name="bob", concurrent_gpus=2),
-        Quota("all", Who.ACCOUNT, name="physics", concurrent_gpus=6),
+        Quota("each", SubjectKind.USER, concurrent_gpus=4),
+        Quota("bob", SubjectKind.USER, name="bob", concurrent_gpus=2),
+        Quota("all", SubjectKind.ACCOUNT, name="physics", concurrent_gpus=6),
     )
     assert wishes(found) == {
         "account physics GrpTRES/gres/gpu": "6",
@@ -69,7 +69,7 @@ def test_concurrent_gpus_of_each_user_and_of_an_account() -> None:
 
 def test_users_who_get_the_same_are_named_in_one_command() -> None:
     have = state({(USER, "physics/carol"): {}, (USER, "physics/dan/night"): {}})
-    found = made(Quota("e", Who.USER, concurrent_gpus=4, gpu_types=("a100",)), have=have)
+    found = made(Quota("e", SubjectKind.USER, concurrent_gpus=4, gpu_types=("a100",)), have=have)
     said = [" ".join(argv[4:]) for argv in commands(found.changes, "ada")]
     assert said == [
         "where name=alice,bob,carol account=physics cluster=ada set GrpTRES=gres/gpu=4,gres/gpu:h100=0",
@@ -81,9 +81,9 @@ def test_users_who_get_the_same_are_named_in_one_command() -> None:
 def test_members_of_a_group_or_role_have_its_limits() -> None:
     people = {"alice": Person("alice", frozenset({"g"})), "bob": Person("bob", frozenset(), frozenset({"r"}))}
     found = made(
-        Quota("g", Who.GROUP, name="g", concurrent_gpus=3),
-        Quota("r", Who.ROLE, name="r", concurrent_gpus=1),
-        Quota("t", Who.GROUP, name="g", together=True, concurrent_gpus=1),
+        Quota("g", SubjectKind.GROUP, name="g", concurrent_gpus=3),
+        Quota("r", SubjectKind.ROLE, name="r", concurrent_gpus=1),
+        Quota("t", SubjectKind.GROUP, name="g", together=True, concurrent_gpus=1),
         people=people,
     )
     assert wishes(found) == {
@@ -95,7 +95,7 @@ def test_members_of_a_group_or_role_have_its_limits() -> None:
 
 
 def test_limits_of_sessions_are_left_out_unless_slurm_can_tell_sessions() -> None:
-    rule = Quota("s", Who.USER, sessions=2, session_gpus=1, time_limit=3601)
+    rule = Quota("s", SubjectKind.USER, sessions=2, session_gpus=1, time_limit=3601)
     assert wishes(made(rule)) == {}
     assert "cannot tell a session" in made(rule).unenforced[0].reason
     everywhere = made(rule, limit_settings=LimitSettings(every_job=True))
@@ -121,8 +121,8 @@ def test_limits_of_sessions_are_left_out_unless_slurm_can_tell_sessions() -> Non
 
 def test_a_users_own_limit_is_never_wider_than_the_accounts() -> None:
     found = made(
-        Quota("u", Who.USER, name="bob", time_limit=7200),
-        Quota("a", Who.ACCOUNT, name="physics", time_limit=3600),
+        Quota("u", SubjectKind.USER, name="bob", time_limit=7200),
+        Quota("a", SubjectKind.ACCOUNT, name="physics", time_limit=3600),
         limit_settings=LimitSettings(every_job=True),
     )
     assert wishes(found) == {"account physics MaxWall": "60", "user physics/bob MaxWall": "60"}
@@ -150,7 +150,7 @@ def test_a_budget_goes_to_a_qos_without_decay_that_an_administrator_makes() -> N
 
 
 def test_a_budget_in_money_is_the_most_gpu_minutes_that_it_can_buy() -> None:
-    rule = Quota("b", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR + 1)
+    rule = Quota("b", SubjectKind.ACCOUNT, name="physics", gpu_time=GPU_HOUR + 1)
     for least, minutes in ((1000, "61"), (500, "121"), (2500, "25")):
         found = made(rule, limit_settings=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=least))
         assert wishes(found) == {"account physics GrpTRESMins/gres/gpu": minutes}
@@ -166,23 +166,25 @@ def test_who_has_a_qos_of_their_own_is_named() -> None:
 
 def test_what_slurm_cannot_keep_is_said() -> None:
     found = made(
-        Quota("week", Who.ACCOUNT, gpu_time=1, window=Window.WEEK),
-        Quota("mine", Who.USER, gpu_time=1),
-        Quota("starts", Who.USER, sessions_per_day=3),
-        Quota("soft", Who.ACCOUNT, gpu_time=1, soft=True),
-        Quota("past", Who.ACCOUNT, concurrent_gpus=1, window=Window.TERM, start=1.0, end=2.0),
+        Quota("week", SubjectKind.ACCOUNT, gpu_time=1, window=Window.WEEK),
+        Quota("mine", SubjectKind.USER, gpu_time=1),
+        Quota("starts", SubjectKind.USER, sessions_per_day=3),
+        Quota("soft", SubjectKind.ACCOUNT, gpu_time=1, soft=True),
+        Quota("past", SubjectKind.ACCOUNT, concurrent_gpus=1, window=Window.TERM, start=1.0, end=2.0),
     )
     assert found.changes == ()
     assert sorted(left.quota for left in found.unenforced) == ["mine", "starts", "week"]
 
 
 def test_without_gpus_in_accounting_there_is_no_fence() -> None:
-    found = made(Quota("each", Who.USER, concurrent_gpus=4), have=state(tres=frozenset({"cpu"})))
+    found = made(Quota("each", SubjectKind.USER, concurrent_gpus=4), have=state(tres=frozenset({"cpu"})))
     assert found.changes == ()
     assert "AccountingStorageTRES" in found.unenforced[0].reason
 
 
-LOW = Quota("soft", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low")
+LOW = Quota(
+    "soft", SubjectKind.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low"
+)
 
 
 def allowing(low: bool, qos: bool = True, changes: dict[Target, dict[str, str]] | None = None) -> State:
@@ -202,7 +204,7 @@ def test_an_account_with_a_budget_keeps_the_qos_of_its_soft_limit() -> None:
 
 def test_users_of_a_soft_limit_bring_its_qos_to_each_of_their_accounts() -> None:
     people = {"alice": Person("alice", frozenset({"students"})), "bob": Person("bob")}
-    rule = replace(LOW, who=Who.GROUP, name="students", together=True)
+    rule = replace(LOW, who=SubjectKind.GROUP, name="students", together=True)
     budgets = {"physics": GPU_HOUR}
     found = made(rule, have=allowing(False), people=people, budgets=budgets)
     assert wishes(found)["account physics QOS"] == "carme-physics,low"
@@ -245,7 +247,7 @@ def test_a_term_that_comes_has_its_qos_and_one_that_is_over_needs_none() -> None
     assert made(over, have=allowing(False, qos=False)) == Plan()
 
 
-EACH = Quota("each", Who.ACCOUNT, name="physics", concurrent_gpus=4)
+EACH = Quota("each", SubjectKind.ACCOUNT, name="physics", concurrent_gpus=4)
 ID = "account physics GrpTRES/gres/gpu"
 
 

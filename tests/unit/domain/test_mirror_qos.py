@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
 from carme_hub.domain.quotas.slurm_limits import AdminLevel, LimitSettings, Plan, State, commands, plan
 
 PHYSICS = (Entity.ACCOUNT, "physics")
-LOW = Quota("soft", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low")
+LOW = Quota(
+    "soft", SubjectKind.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low"
+)
 BUDGET = {"physics": GPU_HOUR}
 LIST, DEFAULT, ADDED = "account physics QOS", "account physics DefaultQOS", "account physics QOS/low"
 

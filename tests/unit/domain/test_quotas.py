@@ -10,7 +10,17 @@ import pytest
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.decision import Decision, decide
-from carme_hub.domain.quotas.rules import AppliedQuota, Facts, Person, Quota, QuotaRequest, Use, Who, Window, applicable
+from carme_hub.domain.quotas.rules import (
+    AppliedQuota,
+    Facts,
+    Person,
+    Quota,
+    QuotaRequest,
+    SubjectKind,
+    SubjectUsage,
+    Window,
+    applicable,
+)
 
 ZONE = "Europe/Berlin"
 HOUR = 3600
@@ -29,12 +39,12 @@ def a100(count: int, hours: float, **more: int) -> QuotaRequest:
 
 
 def group(**limits: object) -> AppliedQuota:
-    return AppliedQuota(Quota("q", Who.GROUP, "students", together=True, **limits), "students")  # type: ignore[arg-type]
+    return AppliedQuota(Quota("q", SubjectKind.GROUP, "students", together=True, **limits), "students")  # type: ignore[arg-type]
 
 
 def ruling(*rules: AppliedQuota, ask: QuotaRequest, left: int = 0, **use: object) -> Decision:
     """Decide with the same use for each of the rules."""
-    facts = Facts(NOW, {(r.quota.id, r.subject): Use(**use) for r in rules}, {"nlp": left})  # type: ignore[arg-type]
+    facts = Facts(NOW, {(r.quota.id, r.subject): SubjectUsage(**use) for r in rules}, {"nlp": left})  # type: ignore[arg-type]
     return decide(rules, ask, facts, zone=ZONE)
 
 
@@ -143,13 +153,13 @@ def test_a_rolling_window_is_possible_when_enough_has_left_it() -> None:
 
 def test_the_tightest_rule_comes_first_and_the_time_is_when_all_rules_hold() -> None:
     rules = (
-        AppliedQuota(Quota("loose", Who.USER, "*", gpu_time=10 * GPU_HOUR, window=Window.WEEK), "ada"),
-        AppliedQuota(Quota("tight", Who.ACCOUNT, "nlp", gpu_time=9 * GPU_HOUR, window=Window.DAY), "nlp"),
+        AppliedQuota(Quota("loose", SubjectKind.USER, "*", gpu_time=10 * GPU_HOUR, window=Window.WEEK), "ada"),
+        AppliedQuota(Quota("tight", SubjectKind.ACCOUNT, "nlp", gpu_time=9 * GPU_HOUR, window=Window.DAY), "nlp"),
     )
     midnight = at("2026-11-27T00:00")
     use = {
-        ("loose", "ada"): Use(gpu_time=7 * GPU_HOUR, frees_at=MONDAY),
-        ("tight", "nlp"): Use(gpu_time=8 * GPU_HOUR, frees_at=midnight),
+        ("loose", "ada"): SubjectUsage(gpu_time=7 * GPU_HOUR, frees_at=MONDAY),
+        ("tight", "nlp"): SubjectUsage(gpu_time=8 * GPU_HOUR, frees_at=midnight),
     }
     decision = decide(rules, a100(1, 4), Facts(NOW, use), zone=ZONE)
     assert [(r.quota, r.possible_at) for r in decision.refusals] == [("tight", midnight), ("loose", MONDAY)]
@@ -159,13 +169,13 @@ def test_the_tightest_rule_comes_first_and_the_time_is_when_all_rules_hold() -> 
 
 def test_of_two_rules_that_allow_nothing_the_one_that_lasts_longer_comes_first() -> None:
     rules = tuple(
-        AppliedQuota(Quota(name, Who.USER, "*", gpu_time=GPU_HOUR, window=window), "ada")
+        AppliedQuota(Quota(name, SubjectKind.USER, "*", gpu_time=GPU_HOUR, window=window), "ada")
         for name, window in [("day", Window.DAY), ("ever", Window.TOTAL), ("week", Window.WEEK)]
     )
     use = {
-        ("day", "ada"): Use(gpu_time=GPU_HOUR, frees_at=NOW + HOUR),
-        ("week", "ada"): Use(gpu_time=GPU_HOUR, frees_at=MONDAY),
-        ("ever", "ada"): Use(gpu_time=GPU_HOUR),
+        ("day", "ada"): SubjectUsage(gpu_time=GPU_HOUR, frees_at=NOW + HOUR),
+        ("week", "ada"): SubjectUsage(gpu_time=GPU_HOUR, frees_at=MONDAY),
+        ("ever", "ada"): SubjectUsage(gpu_time=GPU_HOUR),
     }
     decision = decide(rules, a100(1, 1), Facts(NOW, use), zone=ZONE)
     assert [r.quota for r in decision.refusals] == ["ever", "week", "day"]
@@ -175,14 +185,14 @@ def test_of_two_rules_that_allow_nothing_the_one_that_lasts_longer_comes_first()
 @pytest.mark.parametrize(
     ("quota", "subject"),
     [
-        (Quota("q", Who.USER, "*", session_gpus=1), "User ada"),
-        (Quota("q", Who.GROUP, "students", session_gpus=1), "As a member of group students, ada"),
-        (Quota("q", Who.GROUP, "*", session_gpus=1), "As a member of a group, ada"),
-        (Quota("q", Who.GROUP, "*", together=True, session_gpus=1), "Group students"),
-        (Quota("q", Who.ROLE, "teacher", session_gpus=1), "With role teacher, ada"),
-        (Quota("q", Who.ROLE, "*", session_gpus=1), "With a role, ada"),
-        (Quota("q", Who.ROLE, "teacher", together=True, session_gpus=1), "Role teacher"),
-        (Quota("q", Who.ACCOUNT, "*", session_gpus=1), "Account nlp"),
+        (Quota("q", SubjectKind.USER, "*", session_gpus=1), "User ada"),
+        (Quota("q", SubjectKind.GROUP, "students", session_gpus=1), "As a member of group students, ada"),
+        (Quota("q", SubjectKind.GROUP, "*", session_gpus=1), "As a member of a group, ada"),
+        (Quota("q", SubjectKind.GROUP, "*", together=True, session_gpus=1), "Group students"),
+        (Quota("q", SubjectKind.ROLE, "teacher", session_gpus=1), "With role teacher, ada"),
+        (Quota("q", SubjectKind.ROLE, "*", session_gpus=1), "With a role, ada"),
+        (Quota("q", SubjectKind.ROLE, "teacher", together=True, session_gpus=1), "Role teacher"),
+        (Quota("q", SubjectKind.ACCOUNT, "*", session_gpus=1), "Account nlp"),
     ],
 )
 def test_the_subject_is_named_as_people_know_it(quota: Quota, subject: str) -> None:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.decision import decide
-from carme_hub.domain.quotas.rules import AppliedQuota, Facts, Quota, QuotaRequest, Use, Who, Window, allowed
+from carme_hub.domain.quotas.rules import (
+    AppliedQuota,
+    Facts,
+    Quota,
+    QuotaRequest,
+    SubjectKind,
+    SubjectUsage,
+    Window,
+    allowed,
+)
 
 NOW = 1_800_000_000.0
 SUBJECTS = ("ada", "students", "nlp")
@@ -27,7 +36,7 @@ def rules(draw: st.DrawFn) -> tuple[AppliedQuota, ...]:
         AppliedQuota(
             Quota(
                 f"q{n}",
-                draw(st.sampled_from(Who)),
+                draw(st.sampled_from(SubjectKind)),
                 together=draw(st.booleans()),
                 gpu_time=draw(maybe(30 * 3_600_000)),
                 window=draw(st.sampled_from(Window)),
@@ -57,7 +66,7 @@ def cases(draw: st.DrawFn) -> tuple[tuple[AppliedQuota, ...], QuotaRequest, Fact
     days = st.integers(-100_000, 0).map(lambda s: NOW + s)
     ends = st.tuples(st.integers(1, 10**6).map(lambda s: NOW + s), st.integers(0, 4))
     use = {
-        (one.quota.id, one.subject): Use(
+        (one.quota.id, one.subject): SubjectUsage(
             gpu_time=draw(st.integers(0, 20 * 3_600_000)),
             frees_at=draw(st.sampled_from([0.0, NOW + 3600])),
             gpus=draw(st.integers(0, 6)),
@@ -84,7 +93,7 @@ def holds(applied: tuple[AppliedQuota, ...], ask: QuotaRequest, facts: Facts) ->
     """The oracle: every limit by itself, as an administrator would check it with pencil and paper."""
     gpus, cost = ask.gpus.count, ask.gpus.count * ask.seconds * ask.factor
     for one in applied:
-        q, use = one.quota, facts.use.get((one.quota.id, one.subject), Use())
+        q, use = one.quota, facts.use.get((one.quota.id, one.subject), SubjectUsage())
         if q.window is Window.TERM and not q.start <= NOW < q.end:
             continue
         if q.gpu_time is not None and not q.soft and cost and use.gpu_time + cost > q.gpu_time:
@@ -163,7 +172,10 @@ def test_refusals_stand_from_the_one_that_allows_least(
     applied, ask, facts = case
     timed = [AppliedQuota(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time or 0), a.subject) for a in applied]
     refusals = decide(timed, ask, facts, zone="UTC").refusals
-    room = {a.quota.id: (a.quota.gpu_time or 0) - facts.use.get((a.quota.id, a.subject), Use()).gpu_time for a in timed}
+    room = {
+        a.quota.id: (a.quota.gpu_time or 0) - facts.use.get((a.quota.id, a.subject), SubjectUsage()).gpu_time
+        for a in timed
+    }
     rooms = [max(0, room[refusal.quota]) for refusal in refusals]
     assert rooms == sorted(rooms)
     assert all(refusal.possible_at == 0 or refusal.possible_at > NOW for refusal in refusals)

@@ -11,7 +11,7 @@ from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import Policy, parse_policy
-from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.quotas.rules import Person, SubjectKind
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
@@ -64,7 +64,7 @@ class Site:
         associations: Any = self.associations
         self.notices = Notices(CarmeQuotas(), self.ledger, associations, self.hub_users, LOG)
 
-    def _members(self, who: Who, name: str) -> Collection[str]:
+    def _members(self, who: SubjectKind, name: str) -> Collection[str]:
         return self.hub_users.members(who, name)
 
     def log_in(self) -> None:

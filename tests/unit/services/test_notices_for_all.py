@@ -17,7 +17,7 @@ from carme_hub.accounting.settlement import SettlementResult
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import parse_policy
-from carme_hub.domain.quotas.rules import Person, QuotaRequest, Who
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, SubjectKind
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
@@ -89,7 +89,9 @@ async def test_each_is_told_once_also_after_a_restart(site: Site) -> None:
     await hold(site.ledger, "s1", 9)
     first = await site.service.notices.check_changes(())
     assert sorted(each.user for each in first) == ["alice", "alice", "bob", "bob"]
-    again = Notices(*(getattr(site.service, name) for name in ("settings", "ledger", "book", "hub_users", "log")))
+    again = Notices(
+        *(getattr(site.service, name) for name in ("settings", "ledger", "associations", "hub_users", "log"))
+    )
     for notices in (site.service.notices, again, again):
         assert await notices.check_changes(["alice", "bob"]) == []
 
@@ -99,8 +101,10 @@ async def test_what_was_used_up_while_the_service_was_away_is_told_when_it_is_ba
     await hold(site.ledger, "s1", 10)
     await site.ledger.release("s1", "stopped early")
     await site.ledger.correct("physics", -8 * GPU_HOUR, key="x1", actor="root", reason="it ran", used_at=site.now)
-    again = Notices(*(getattr(site.service, name) for name in ("settings", "ledger", "book", "hub_users", "log")))
-    assert {each.user for each in await again.round(())} == {"alice", "bob"}
+    again = Notices(
+        *(getattr(site.service, name) for name in ("settings", "ledger", "associations", "hub_users", "log"))
+    )
+    assert {each.user for each in await again.check_changes(())} == {"alice", "bob"}
 
 
 class Crowd:
@@ -132,7 +136,7 @@ async def test_a_limit_that_a_group_shares_is_told_to_all_its_members(tmp_path: 
         user: Person(user, frozenset({"ml"} if user != "eve" else ())) for user in ("ada", "bea", "eve")
     }
 
-    def members(who: Who, name: str) -> Collection[str]:
+    def members(who: SubjectKind, name: str) -> Collection[str]:
         return hub_users.members(who, name)
 
     store = LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open())

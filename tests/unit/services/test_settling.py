@@ -19,7 +19,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, Who
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, SubjectKind
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.store.engine import CarmeStore
@@ -54,7 +54,10 @@ def slurm() -> ForgedSlurm:
 @pytest.fixture
 def settling(slurm: ForgedSlurm, tmp_path: Path) -> Iterator[SettlementLoop]:
     engine = CarmeStore(url=f"sqlite:///{tmp_path / 'carme.sqlite'}").open()
-    quotas = (Quota("all", Who.USER, gpu_time=10 * GPU_HOUR), Quota("grants", Who.ACCOUNT, needs_grant=True))
+    quotas = (
+        Quota("all", SubjectKind.USER, gpu_time=10 * GPU_HOUR),
+        Quota("grants", SubjectKind.ACCOUNT, needs_grant=True),
+    )
     settings, nothing = CarmeQuotas(), Any
     ledger = Ledger(
         LedgerStore(engine),

@@ -13,14 +13,14 @@ from carme_hub.accounting.usage_snapshot import WindowUse
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
 from carme_hub.domain.quotas.decision import Decision, Refusal
-from carme_hub.domain.quotas.rules import AppliedQuota, Quota, QuotaRequest, Who, Window
+from carme_hub.domain.quotas.rules import AppliedQuota, Quota, QuotaRequest, SubjectKind, Window
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget, cost_of, left_of, user_sentence
 from carme_hub.spawners.form.form import Offer, render_form, shown_request, without_impossible_suggestion
 
 ASK = QuotaRequest("physics", Gpus("a100", 2), 7200)
-NEEDS = AppliedQuota(Quota("grants", Who.ACCOUNT, needs_grant=True), "physics")
-WEEK = AppliedQuota(Quota("week", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.WEEK), "alice")
+NEEDS = AppliedQuota(Quota("grants", SubjectKind.ACCOUNT, needs_grant=True), "physics")
+WEEK = AppliedQuota(Quota("week", SubjectKind.USER, gpu_time=20 * GPU_HOUR, window=Window.WEEK), "alice")
 OFFER = Offer(PROFILES, ("physics",), {"base": "Python"}, cluster=Cluster(NODES, seen=1.0))
 
 
@@ -105,7 +105,9 @@ def test_it_is_said_to_the_person_and_with_the_word_virtual() -> None:
 
 # -- who pays ----------------------------------------------------------------------------------------------------------
 
-ACCOUNT = AppliedQuota(Quota("per-account", Who.ACCOUNT, "bio", gpu_time=3 * GPU_HOUR, window=Window.MONTH), "bio")
+ACCOUNT = AppliedQuota(
+    Quota("per-account", SubjectKind.ACCOUNT, "bio", gpu_time=3 * GPU_HOUR, window=Window.MONTH), "bio"
+)
 
 
 def account_choices(**more: Any) -> list[str]:

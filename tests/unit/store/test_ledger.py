@@ -12,7 +12,8 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, charge_key, hold_key, refund_key, release_key
 from carme_hub.errors import StoreError
 from carme_hub.store.ledger.changes import LedgerChanges, changes_after, newest_id
-from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Subject, Used
+from carme_hub.store.ledger.reads import UsedAmount
+from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Subject
 
 DAY = 86400
 
@@ -149,7 +150,7 @@ def test_a_job_across_midnight_is_split_between_the_days_exactly(store: LedgerSt
         assert [day.amount for day in days] == [4000 + 7 * 3002, DAY * 3002, 11 * 3002, 0]
         assert now.used(ada).amount == sum(day.amount for day in days)
         assert now.used(ada, DAY).amount == (DAY + 11) * 3002
-        assert now.used(ada, 0, DAY) == Used(4000 + 7 * 3002, 9)
+        assert now.used(ada, 0, DAY) == UsedAmount(4000 + 7 * 3002, 9)
 
 
 def test_a_refund_counts_back_in_the_window_of_its_job(store: LedgerStore) -> None:
