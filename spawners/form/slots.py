@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from carme_hub.domain.calendar import slots
-from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, ReservationTimetable
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation
 from carme_hub.domain.calendar.slurm_reservations import PREFIX, SlurmReservation
@@ -96,7 +96,7 @@ class Slots:
         )
         self._asked = float("-inf")
         self._reading: asyncio.Task[None] | None = None
-        self._made: tuple[float, tuple[CalendarView, Cluster], Timetable] | None = None
+        self._made: tuple[float, tuple[CalendarView, Cluster], ReservationTimetable] | None = None
         #: The last known state, without a query.
         self.latest = CalendarView()
 
@@ -128,7 +128,7 @@ class Slots:
         timetable = self._timetable(look, cluster)
         return Bookings(user, frozenset(groups), accounts, look, cluster, self._clock(), timetable)
 
-    def _timetable(self, look: CalendarView, cluster: Cluster) -> Timetable:
+    def _timetable(self, look: CalendarView, cluster: Cluster) -> ReservationTimetable:
         """Return the timetable that all pages within ``fresh`` seconds share."""
         now, of = self._clock(), (look, cluster)
         if (
@@ -136,7 +136,7 @@ class Slots:
             or not all(map(operator.is_, self._made[1], of))
             or not 0 <= now - self._made[0] < self._fresh
         ):
-            self._made = (now, of, Timetable(cluster, look.known, now, look.by_hand))
+            self._made = (now, of, ReservationTimetable(cluster, look.known, now, look.by_hand))
         return self._made[2]
 
     def booking_named(self, names: str) -> Reservation | None:
@@ -225,7 +225,7 @@ class Bookings:
     calendar: CalendarView = field(default_factory=CalendarView)
     cluster: Cluster = field(default_factory=Cluster)
     now: float = 0.0
-    timetable: Timetable | None = None
+    timetable: ReservationTimetable | None = None
 
     @property
     def mine(self) -> tuple[Reservation, ...]:
@@ -313,8 +313,10 @@ class Bookings:
             return None
         return self._times().conflict(request)
 
-    def _times(self) -> Timetable:
-        return self.timetable or Timetable(self.cluster, self.calendar.known, self.now, self.calendar.by_hand)
+    def _times(self) -> ReservationTimetable:
+        return self.timetable or ReservationTimetable(
+            self.cluster, self.calendar.known, self.now, self.calendar.by_hand
+        )
 
     def extension_refusal(self, job: Job, request: Request, total: int) -> str:
         """Return why a running session cannot have ``total`` minutes, and what it can have; "" if it can."""

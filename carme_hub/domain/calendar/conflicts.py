@@ -46,7 +46,7 @@ class ReservationConflict:
     expected: float
 
 
-class Timetable:
+class ReservationTimetable:
     """Running jobs and reservations at one moment, indexed once: all pages of that moment share it.
 
     Args:
@@ -73,7 +73,7 @@ class Timetable:
         self._answers: dict[tuple[object, ...], ReservationConflict | None] = {}
 
     def conflict(self, request: Request) -> ReservationConflict | None:
-        """Return what is in the way of a session that would start now; None where nothing is."""
+        """Return the conflict of a session that would start now, None if there is none."""
         asked = (request.partition, request.gpus, request.cpus, request.memory_mib, request.time_limit)
         if asked not in self._answers:
             by_nodes = self._node_conflict(request) if self._on_nodes else None

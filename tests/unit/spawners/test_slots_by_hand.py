@@ -15,7 +15,7 @@ from booked_things import cluster as nodes_of
 from sqlalchemy import Engine
 from test_slots_look import Clock, SlotsThatCount
 
-from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, ReservationTimetable
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
@@ -48,7 +48,7 @@ def conflict(
     *there: SlurmReservation, nodes: Sequence[Node] = (), jobs: Sequence[Job] = ()
 ) -> ReservationConflict | None:
     cluster = Cluster(nodes or [node()], jobs, seen=NOW)
-    return Timetable(cluster, (), NOW, there).conflict(REQUEST)
+    return ReservationTimetable(cluster, (), NOW, there).conflict(REQUEST)
 
 
 @pytest.mark.parametrize("there", [by_hand(), maint(), by_hand(gpus={"a100": 4}, cpus=4)])
@@ -83,7 +83,7 @@ def test_another_node_is_as_good_and_jobs_inside_are_counted_once() -> None:
 
 def test_a_running_session_does_not_get_time_in_it() -> None:
     mine = job(1, 2, ends=1)
-    timetable = Timetable(Cluster([node()], [mine], seen=NOW), (), NOW, [maint()])
+    timetable = ReservationTimetable(Cluster([node()], [mine], seen=NOW), (), NOW, [maint()])
     assert timetable.longer(mine, NOW + 2 * HOUR) is None
     found = timetable.longer(mine, NOW + 3 * HOUR)
     assert found is not None

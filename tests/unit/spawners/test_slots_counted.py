@@ -5,7 +5,7 @@ from __future__ import annotations
 from booked_things import HOUR, NOW, booking, cluster, job, node, place
 
 from carme_hub.domain.calendar.capacity import Need
-from carme_hub.domain.calendar.conflicts import Timetable
+from carme_hub.domain.calendar.conflicts import ReservationTimetable
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.domain.calendar.slots import GRACE_SECONDS
 from carme_hub.domain.cluster.jobs import Job
@@ -25,8 +25,8 @@ def asked(gpus: int, hours: float = 1) -> Request:
     return Request("gpu", "default", gpus=Gpus("a100", gpus), time_limit=int(hours * 60), partition="gpu")
 
 
-def table(*known: Reservation, jobs: tuple[Job, ...] = ()) -> Timetable:
-    return Timetable(cluster(*EIGHT, jobs=jobs), known, NOW)
+def table(*known: Reservation, jobs: tuple[Job, ...] = ()) -> ReservationTimetable:
+    return ReservationTimetable(cluster(*EIGHT, jobs=jobs), known, NOW)
 
 
 def test_as_many_as_are_left_start_now_on_whichever_node() -> None:

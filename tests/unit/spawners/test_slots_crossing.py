@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from booked_things import HOUR, NOW, booking, job, node, place
 
-from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, ReservationTimetable
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus, Node
@@ -25,13 +25,13 @@ def request(gpus: int = 1, minutes: int = 240, **more: object) -> Request:
 def conflict(
     nodes: Sequence[Node], jobs: Sequence[Job], known: Sequence[Reservation], asked: Request, now: float
 ) -> ReservationConflict | None:
-    return Timetable(Cluster(nodes, jobs, seen=now), known, now).conflict(asked)
+    return ReservationTimetable(Cluster(nodes, jobs, seen=now), known, now).conflict(asked)
 
 
 def longer(
     mine: Job, nodes: Sequence[Node], jobs: Sequence[Job], known: Sequence[Reservation], end: float
 ) -> Reservation | None:
-    return Timetable(Cluster(nodes, jobs, seen=NOW), known, NOW).longer(mine, end)
+    return ReservationTimetable(Cluster(nodes, jobs, seen=NOW), known, NOW).longer(mine, end)
 
 
 def test_nothing_is_in_the_way_where_there_is_room_to_the_end() -> None:
