@@ -329,7 +329,7 @@ class Bookings:
                 return ""
             most = int(inside.period.end - now_ends) // 60
             return f"It runs in “{inside.title}”, which ends at {self.until(inside)}; {_more(most)}."
-        found = self._times().longer(job, ends)
+        found = self._times().extension_conflict(job, ends)
         if found is None:
             return ""
         title = self.title(found)

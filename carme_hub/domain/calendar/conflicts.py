@@ -80,8 +80,8 @@ class ReservationTimetable:
             self._answers[asked] = self._license_conflict(request) or by_nodes
         return self._answers[asked]
 
-    def longer(self, job: Job, end: float) -> Reservation | None:
-        """Return what a running job outside of all bookings would run into if it ended later; None where nothing is."""
+    def extension_conflict(self, job: Job, end: float) -> Reservation | None:
+        """Return the reservation that conflicts with a later end of a job outside of all bookings, None without one."""
         after = int(job.start + 60 * job.time_limit)
         if not job.gpus or end <= after:
             return None

@@ -111,7 +111,7 @@ class History:
             first_seen = new.asked if first_seen is None else first_seen
             last_seen, job = new.asked, _newest(new.jobs)
         ends, since, said = 0, 0.0, False
-        if job is None or not new.jobs or job.phase is Phase.TERMINAL:  # a job that has not ended is newer than one that has
+        if job is None or not new.jobs or job.phase is Phase.TERMINAL:  # a live job is newer
             apart = self.last is not None and new.asked >= self.last.answered
             ends, since = (self.ends + apart, self.ended_since) if self.ends else (1, new.asked)
             said = self.said_terminal or bool(new.jobs)

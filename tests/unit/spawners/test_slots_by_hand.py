@@ -84,8 +84,8 @@ def test_another_node_is_as_good_and_jobs_inside_are_counted_once() -> None:
 def test_a_running_session_does_not_get_time_in_it() -> None:
     mine = job(1, 2, ends=1)
     timetable = ReservationTimetable(Cluster([node()], [mine], seen=NOW), (), NOW, [maint()])
-    assert timetable.longer(mine, NOW + 2 * HOUR) is None
-    found = timetable.longer(mine, NOW + 3 * HOUR)
+    assert timetable.extension_conflict(mine, NOW + 2 * HOUR) is None
+    found = timetable.extension_conflict(mine, NOW + 3 * HOUR)
     assert found is not None
     assert (found.kind, found.title) == (Kind.MAINTENANCE, "root_1")
 

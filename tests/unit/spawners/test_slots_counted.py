@@ -68,6 +68,6 @@ def test_jobs_count_where_they_are_in_no_booking() -> None:
 def test_a_session_is_not_made_longer_into_what_is_booked() -> None:
     mine, other = job(1, 4, nodes=("n2",), ends=1), job(2, 2, nodes=("n1",), ends=9)
     booked = counted("1", 2, 4)
-    assert table(booked, jobs=(mine,)).longer(mine, NOW + 3 * HOUR) is None
-    assert table(booked, jobs=(mine, other)).longer(mine, NOW + 3 * HOUR) is booked
-    assert table(booked, jobs=(mine, other)).longer(mine, NOW + 2 * HOUR) is None
+    assert table(booked, jobs=(mine,)).extension_conflict(mine, NOW + 3 * HOUR) is None
+    assert table(booked, jobs=(mine, other)).extension_conflict(mine, NOW + 3 * HOUR) is booked
+    assert table(booked, jobs=(mine, other)).extension_conflict(mine, NOW + 2 * HOUR) is None

@@ -31,7 +31,7 @@ def conflict(
 def longer(
     mine: Job, nodes: Sequence[Node], jobs: Sequence[Job], known: Sequence[Reservation], end: float
 ) -> Reservation | None:
-    return ReservationTimetable(Cluster(nodes, jobs, seen=NOW), known, NOW).longer(mine, end)
+    return ReservationTimetable(Cluster(nodes, jobs, seen=NOW), known, NOW).extension_conflict(mine, end)
 
 
 def test_nothing_is_in_the_way_where_there_is_room_to_the_end() -> None:
