@@ -106,9 +106,9 @@ class Notifier:
                 errors = await asyncio.to_thread(self._mail, some)
             except Exception as error:  # noqa: BLE001 - the same holds for a mail server
                 errors = [error] * len(some)
-            for (notice, _), error in zip(some, errors, strict=True):
-                if error is not None:
-                    self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.describe(error))
+            for (notice, _), failure in zip(some, errors, strict=True):
+                if failure is not None:
+                    self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.describe(failure))
 
     async def _post(self, notice: SentNotice, link: str) -> None:
         url = await asyncio.to_thread(mail.read_secret, Path(self._settings.webhook_url_file))

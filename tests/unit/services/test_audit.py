@@ -146,7 +146,7 @@ async def test_each_form_is_one_event_once_it_is_confirmed(site: Site, tmp_path:
     stamp = policies.current_policy(site.service).stamp
     switch = {"policy": POLICY.replace("20", "5"), "reason": "less", "stamp": stamp}
     assert (await root.post("administration/policy/switch", **switch)).code == 303
-    site.service.settlement._live = nothing_runs  # type: ignore[method-assign]
+    site.service.settlement._live_job_ids = nothing_runs  # type: ignore[method-assign]
     assert (await root.post("administration/reconcile", days="1")).code == 303
     found = events(tmp_path)
     assert [(each["action"], each["actor"]) for each in found[len(actions) :]] == [

@@ -98,7 +98,10 @@ async def test_an_owner_of_one_account_denies_and_is_told_who_can_approve(site: 
     page = await tina.text("accounts/teaching")
     assert "alice asks for 10 h for account teaching the thesis" in page
     assert "An administrator of the hub can approve this." in page
-    for source, words in (("", "New GPU time for this account is granted by administrators"), ("physics", "not own")):
+    for source, words in (
+        ("", "Only administrators of the hub grant new GPU time to this account"),
+        ("physics", "not own"),
+    ):
         form = {"decision": "approve", "hours": "4", "reason": "", "source": source, "confirmed": "yes"}
         assert words in plain(await tina.post(f"requests/{one.id}", **form))
     await tina.post(f"requests/{two.id}", decision="deny", hours="", reason="no games", confirmed="yes")

@@ -65,7 +65,7 @@ async def test_the_queue_says_what_was_seen_and_a_person_settles_it_once(site: S
     done = await root.post(f"administration/anomalies/{id}", **form, confirmed="yes")
     assert done.code == 303
     assert "2 h" in await site.visitor("bob").text("")
-    assert "Nothing waits for a person." in await root.text("administration/anomalies")
+    assert "No anomaly waits for a decision." in await root.text("administration/anomalies")
     again = await root.post(f"administration/anomalies/{id}", **form, confirmed="yes")
     assert "Somebody has decided on this already." in plain(again)
 

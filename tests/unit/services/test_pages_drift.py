@@ -81,7 +81,7 @@ async def test_what_takes_an_administrator_comes_as_commands(site: Site) -> None
     assert "Drift: 5 are not written yet." in page
     assert "sacctmgr -i add qos carme-teaching" in page
     assert "QOS carme-teaching exists no yes" in page
-    assert "1 as the policy wants it" in page
+    assert "1 that agrees with the policy" in page
     assert "each : Limits of single sessions" in page
 
 

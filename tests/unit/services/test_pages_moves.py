@@ -67,7 +67,7 @@ async def test_a_transfer_that_cannot_be_is_refused_before_it_is_confirmed(site:
     tina = await logged_in(site, "tina")
     assert "20 h can be moved." in await tina.text("accounts/teaching")
     for wrong, said in (
-        ({"hours": "22"}, "20 h of account teaching can be moved, and 22 h were asked for."),
+        ({"hours": "22"}, "Account teaching has 20 h that can be moved, and you asked for 22 h."),
         ({"target": "nowhere"}, "There is no Slurm account nowhere."),
         ({"target": "teaching"}, "Both accounts are the same."),
         ({"hours": "-1"}, "Give GPU-hours above 0"),

@@ -168,7 +168,7 @@ async def test_a_request_is_kept_although_nobody_can_be_told(site: Site, monkeyp
     async def fail(_users: Any) -> None:
         raise StoreError("the database is busy")
 
-    monkeypatch.setattr(site.service.notices, "look", fail)
+    monkeypatch.setattr(site.service.notices, "notify_about", fail)
     assert await ask(site)
 
 

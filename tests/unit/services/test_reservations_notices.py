@@ -60,7 +60,7 @@ async def test_who_booked_is_told_that_it_is_confirmed_and_for_whom_it_is_that_t
 async def test_a_restart_says_nothing_twice(site: Site) -> None:
     await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     assert len(await told(site)) == 2
-    assert await restarted(site).round() == []
+    assert await restarted(site).check_changes() == []
 
 
 def restarted(site: Site) -> Notices:
@@ -122,7 +122,7 @@ async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_tol
         raise StoreError("the database is away")
 
     with monkeypatch.context() as once:
-        once.setattr(site.service.notices, "tell", away)
+        once.setattr(site.service.notices, "notify", away)
         with pytest.raises(StoreError):
             await site.service.notices.check_changes()
     assert list(await told(site)) == ["tina"]

@@ -195,7 +195,7 @@ async def test_a_silent_engine_is_named_and_ends_nothing(
     assert await spawner.poll() is None
     browser = await hub.browser("bob")
     _, page, _ = await browser.get("/hub/spawn")
-    assert "The Docker engine</strong> does not answer" in page
+    assert "<strong>The Docker engine does not answer</strong>" in page
     assert "3 of 4 a100 were free at" in page
     monkeypatch.setattr(readiness, "RETRY_INTERVAL", 1.0)
     monkeypatch.setattr(SpawnerOfFourGpus, "start_timeout", 4.0)

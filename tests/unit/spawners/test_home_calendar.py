@@ -205,8 +205,8 @@ async def test_a_session_in_the_way_is_offered_both_ways_with_what_they_mean(hub
     assert "<b>Disks" not in page
     assert f'action="/hub{MOVE}"' in page
     assert f'action="/hub{MAKE_WAY}"' in page
-    assert "It is stopped, and starts again with the same choice, for 2 hours" in said
-    assert said.count("Your files stay. What is in memory is lost") == 2
+    assert "It is stopped, and starts again with the same options, for 2 hours" in said
+    assert said.count("Your files stay. Everything in memory is lost") == 2
     assert "Stop now…" in said, "no GPU time is kept here, so none is refunded"
     assert "refund" not in said
     assert "Maintenance" not in words(await home(hub, "bea"))

@@ -144,7 +144,7 @@ def test_nodes_with_room_are_named_first() -> None:
 def test_a_list_is_never_longer_than_slurm_takes() -> None:
     many = booking(places=tuple(place(f"n{n}", 1, 1) for n in range(200)))
     listed = slots.names_for(many, 1, ())
-    assert 900 < len(listed) <= slots.LONGEST
+    assert 900 < len(listed) <= slots.MAX_NAMES_LENGTH
     assert set(listed.split(",")) < set(many.names())
 
 
