@@ -74,7 +74,7 @@ def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"profile": "a100", "gpus": 5}, "“A100” gives 1 to 4 GPUs; you asked for 5."),
         ({"profile": "a100", "cpus": 64}, "“A100” gives 1 to 32 CPUs; you asked for 64."),

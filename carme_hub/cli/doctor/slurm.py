@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from carme_hub.domain.calendar.licenses import faults
+from carme_hub.domain.calendar.licenses import license_problems
 from carme_hub.slurm.reservations import read_licenses
 
 from .findings import Finding, advice, unknown, unsafe
@@ -305,7 +305,7 @@ def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Findin
         yield unknown(setting, f"Slurm named no licences: {text}", "run the doctor where Slurm answers")
         return
     wanted = ",".join(f"{name}:{facts.gpus.get(type, 0)}" for type, name in sorted(licenses.items()))
-    for why in faults(licenses, facts.licenses, facts.gpus):
+    for why in license_problems(licenses, facts.licenses, facts.gpus):
         yield unsafe(setting, ", ".join(licenses.values()), why, f"Licenses={wanted} in slurm.conf")
     if left := sorted(facts.gpus.keys() - licenses.keys()):
         yield advice(
