@@ -1,8 +1,8 @@
-"""Booking, long series, a month of the calendar and the keeper's pass with 10,000 bookings a year on 1,000 nodes.
+"""Booking, long series, a month of the calendar and the reconciler's pass: 10,000 bookings a year on 1,000 nodes.
 
 ``python benchmarks/bookings.py [sqlite] [postgresql]`` (two minutes for both). There is no peer: no open portal on
-Slurm keeps a calendar. Commits wait for the disk on both. It is not called ``calendar.py``: what runs in this folder
-would take it for the standard library's.
+Slurm has a calendar. Commits wait for the disk on both. Its name is not ``calendar.py``, because programs in this
+folder would import it in place of the standard library's.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # the PostgreSQL of the tests
 
-from measure import figure, load, median, percentile, say  # noqa: E402
+from measure import figure, load, log_progress, median, percentile  # noqa: E402
 from rig.postgres import postgres  # noqa: E402
 
 from carme_hub.accounting.context import LedgerContext  # noqa: E402
 from carme_hub.booking import creation, visibility  # noqa: E402
 from carme_hub.booking.bookings import Bookings  # noqa: E402
-from carme_hub.booking.calendar import BookingRequest, Calendar, SlotTaken, Supply, Time  # noqa: E402
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, SlotTaken, Supply  # noqa: E402
 from carme_hub.booking.context import Booker, BookingContext  # noqa: E402
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler  # noqa: E402
 from carme_hub.booking.rules import Rules  # noqa: E402
-from carme_hub.domain.calendar.capacity import Need, Place, Spot  # noqa: E402
+from carme_hub.domain.calendar.capacity import GpuInventory, Need, Place  # noqa: E402
 from carme_hub.domain.calendar.periods import Period  # noqa: E402
 from carme_hub.domain.calendar.recurrence import Recurrence  # noqa: E402
 from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Reservation, State  # noqa: E402
@@ -42,8 +42,8 @@ from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, Step 
 from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, Entry, Kind  # noqa: E402
 from carme_hub.domain.quotas.booking_rules import BookingRule  # noqa: E402
 from carme_hub.domain.quotas.policy import Policy  # noqa: E402
-from carme_hub.domain.quotas.rules import Person, Quota, Who, Window  # noqa: E402
-from carme_hub.services.reservations.application.ledger import SlotMoney  # noqa: E402
+from carme_hub.domain.quotas.rules import Person, Quota, SubjectKind, Window  # noqa: E402
+from carme_hub.services.reservations.application.ledger import ReservationLedger  # noqa: E402
 from carme_hub.store.engine import CarmeStore  # noqa: E402
 from carme_hub.store.ledger.writes import LedgerStore  # noqa: E402
 from carme_hub.store.reservations import ReservationStore  # noqa: E402
@@ -52,42 +52,42 @@ BOOKINGS, NODES, TIMES = 10_000, 1000, 200
 NOW, HOUR = 1_795_000_000, 3600
 YEAR, MONTH = 365 * 24 * HOUR, 30 * 24 * HOUR
 TYPES = ("a100", "h100", "l40s")
-SPOTS = tuple(Spot(f"n{n:04}", TYPES[n % 3], 8 if n % 3 == 0 else 4, 8) for n in range(NODES))
-TOTAL = {type: sum(spot.count for spot in SPOTS if spot.type == type) for type in TYPES}
-#: Who books, and the rules on GPU time that count for them: one of each kind of window.
+INVENTORY = tuple(GpuInventory(f"n{n:04}", TYPES[n % 3], 8 if n % 3 == 0 else 4, 8) for n in range(NODES))
+TOTAL = {type: sum(item.count for item in INVENTORY if item.type == type) for type in TYPES}
+#: The user who books, and the rules on GPU time that apply: one of each kind of window.
 ADA = Person("ada", frozenset({"course"}))
 QUOTAS = (
-    Quota("day", Who.USER, gpu_time=1000 * GPU_HOUR, window=Window.DAY),
-    Quota("week", Who.GROUP, "course", together=True, gpu_time=9000 * GPU_HOUR, window=Window.WEEK),
-    Quota("rolling", Who.USER, gpu_time=90_000 * GPU_HOUR, window=Window.ROLLING, days=30),
-    Quota("month", Who.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
-    Quota("total", Who.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
+    Quota("day", SubjectKind.USER, gpu_time=1000 * GPU_HOUR, window=Window.DAY),
+    Quota("week", SubjectKind.GROUP, "course", together=True, gpu_time=9000 * GPU_HOUR, window=Window.WEEK),
+    Quota("rolling", SubjectKind.USER, gpu_time=90_000 * GPU_HOUR, window=Window.ROLLING, days=30),
+    Quota("month", SubjectKind.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
+    Quota("total", SubjectKind.ACCOUNT, needs_grant=True, gpu_time=900_000 * GPU_HOUR),
 )
 
 
 class SlurmThatHasAll:
-    """A Slurm that has what the calendar promises, as a parsed answer: its own time is scontrol's, not ours."""
+    """A Slurm that has all reservations of the calendar, as a parsed answer: scontrol's own time is not measured."""
 
     def __init__(self) -> None:
-        self.there: tuple[SlurmReservation, ...] = ()
+        self.reservations: tuple[SlurmReservation, ...] = ()
 
     async def show(self) -> tuple[SlurmReservation, ...]:
         """Return all."""
-        return self.there
+        return self.reservations
 
     async def take(self, step: Step) -> str:
-        """Take nothing: none is due."""
+        """Refuse every step: none is due."""
         raise AssertionError(step)
 
 
-def booked(chance: random.Random) -> Iterator[Reservation]:
+def generate_bookings(chance: random.Random) -> Iterator[Reservation]:
     """Yield a year of bookings, each of up to 20 nodes for up to three days, on 1,000 nodes."""
     for number in range(BOOKINGS):
         start = NOW + chance.randrange(0, YEAR // HOUR) * HOUR
         period = Period(start, start + chance.choice([2, 4, 8, 24, 72]) * HOUR)
         type = chance.choice(TYPES)
-        ours = chance.sample([spot for spot in SPOTS if spot.type == type], chance.choice([1, 1, 2, 5, 20]))
-        places = tuple(Place(spot.node, type, spot.count, 1, cpus=spot.count * 8) for spot in ours)
+        ours = chance.sample([item for item in INVENTORY if item.type == type], chance.choice([1, 1, 2, 5, 20]))
+        places = tuple(Place(item.node, type, item.count, 1, cpus=item.count * 8) for item in ours)
         yield Reservation(
             id=str(uuid.UUID(int=chance.getrandbits(128))),
             cluster="bench",
@@ -103,7 +103,7 @@ def booked(chance: random.Random) -> Iterator[Reservation]:
 
 
 def timed(work: Callable[[], Any]) -> list[float]:
-    """Return the milliseconds of each time."""
+    """Return the milliseconds of each call."""
     found = []
     for _ in range(TIMES):
         began = time.perf_counter()
@@ -112,10 +112,10 @@ def timed(work: Callable[[], Any]) -> list[float]:
     return found
 
 
-def wish(chance: random.Random, gpus: int, seats: int, hours: int) -> BookingRequest:
+def request(chance: random.Random, gpus: int, seats: int, hours: int) -> BookingRequest:
     start = NOW + chance.randrange(0, YEAR // HOUR) * HOUR
     return BookingRequest(
-        "ada", "physics", "Work", Need("a100", gpus, seats), [Time(Period(start, start + hours * HOUR))]
+        "ada", "physics", "Work", Need("a100", gpus, seats), [RequestedTime(Period(start, start + hours * HOUR))]
     )
 
 
@@ -124,63 +124,63 @@ def measure(name: str, url: str) -> bool:
     chance = random.Random(1)
     ledger = LedgerStore(CarmeStore(url=url).open())
     store = ReservationStore(ledger)
-    calendar = Calendar(store, "bench", lambda: Supply(SPOTS), lambda: NOW)
-    office = office_of(ledger, calendar)
+    calendar = Calendar(store, "bench", lambda: Supply(INVENTORY), lambda: NOW)
+    context = booking_context(ledger, calendar)
     ada = Booker(ADA, ("physics",))
-    say(f"{name}: writing {BOOKINGS} bookings")
+    log_progress(f"{name}: writing {BOOKINGS} bookings")
     write(store, chance)
 
     def book() -> None:
-        calendar._book(wish(chance, 2, 4, 2), State.CONFIRMED)
+        calendar._book(request(chance, 2, 4, 2), State.CONFIRMED)
 
     def conflict() -> None:
         with contextlib.suppress(SlotTaken):
-            calendar._book(wish(chance, 8, TOTAL["a100"] // 8, 24), State.CONFIRMED)
+            calendar._book(request(chance, 8, TOTAL["a100"] // 8, 24), State.CONFIRMED)
             raise AssertionError("nothing was in the way")
 
     def month() -> None:
         start = NOW + chance.randrange(0, YEAR - MONTH)
         period = Period(start, start + MONTH)
-        assert visibility.between(office, ada, period, HOLDING)
-        assert len(visibility.free(office, period, ())) == len(TYPES)
+        assert visibility.between(context, ada, period, HOLDING)
+        assert len(visibility.free(context, period, ())) == len(TYPES)
 
-    say(f"{name}: booking")
-    holds = [shown(name, "booking", timed(book), 50)]
-    say(f"{name}: conflicts with alternatives")
-    holds.append(shown(name, "conflict with alternatives", timed(conflict), 50))
-    say(f"{name}: months")
-    holds.append(shown(name, "month of the calendar", timed(month), 150))
+    log_progress(f"{name}: booking")
+    holds = [report_p99(name, "booking", timed(book), 50)]
+    log_progress(f"{name}: conflicts with alternatives")
+    holds.append(report_p99(name, "conflict with alternatives", timed(conflict), 50))
+    log_progress(f"{name}: months")
+    holds.append(report_p99(name, "month of the calendar", timed(month), 150))
     for number, goal in ((52, 0.15), (300, 0.7)):
-        say(f"{name}: series of {number} times")
-        took = median([series(office, chance, number) for _ in range(9)])
+        log_progress(f"{name}: series of {number} times")
+        took = median([series(context, chance, number) for _ in range(9)])
         what = f"series of {number} times, write transaction, {name}"
         holds.append(figure(what, took, "s", goal=goal, load=load()))
-    say(f"{name}: the keeper")
+    log_progress(f"{name}: the reconciler")
     slurm = SlurmThatHasAll()
     with store.reading("bench") as reads:
-        slurm.there = tuple(each for one in reads.in_states(PROMISED) for each in one.in_slurm())
-    keeper = ReservationReconciler(
-        store, slurm, "bench", clock=lambda: NOW - 1, members=lambda _: (), ahead=2 * YEAR, every=30
+        slurm.reservations = tuple(each for one in reads.in_states(PROMISED) for each in one.slurm_reservations())
+    reconciler = ReservationReconciler(
+        store, slurm, "bench", clock=lambda: NOW - 1, members=lambda _: (), ahead=2 * YEAR, interval=30
     )
-    holds.append(figure(f"keeper pass, {name}", median(asyncio.run(passes(keeper))), "s", goal=2, load=load()))
+    holds.append(figure(f"keeper pass, {name}", median(asyncio.run(passes(reconciler))), "s", goal=2, load=load()))
     return all(holds)
 
 
-def office_of(ledger: LedgerStore, calendar: Calendar) -> BookingContext:
-    """Return an office with money and rules; there is enough of it."""
+def booking_context(ledger: LedgerStore, calendar: Calendar) -> BookingContext:
+    """Return a context with sufficient GPU time, and with rules."""
     with ledger.transaction("bench") as writes:
         amount = 500_000 * GPU_HOUR
         credit = Entry("grant:c", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root", expires=NOW + MONTH)
         writes.append([Entry("grant:1", Kind.GRANT, "bench", "physics", amount, NOW - 1, actor="root"), credit])
     policy = Policy(QUOTAS, zone="Europe/Berlin")
-    books = LedgerContext(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
+    context = LedgerContext(ledger, "bench", policy=lambda: policy, factor=lambda *_: ONE, clock=lambda: NOW)
     rules = Rules(True, BookingRule(), (), policy.zone)
-    return Bookings(calendar, rules=lambda *_: rules, money=SlotMoney(books))._office
+    return Bookings(calendar, rules=lambda *_: rules, ledger=ReservationLedger(context))._context
 
 
 def write(store: ReservationStore, chance: random.Random) -> None:
-    """Write all bookings, of which nothing is kept here: a service does not keep them either."""
-    rows = list(booked(chance))
+    """Write all bookings, and keep none of them in memory, as a service does."""
+    rows = list(generate_bookings(chance))
     with store.transaction("bench") as writes:
         for at in range(0, BOOKINGS, 500):
             writes.add(rows[at : at + 500])
@@ -189,47 +189,47 @@ def write(store: ReservationStore, chance: random.Random) -> None:
     gc.freeze()  # as the service does when it starts
 
 
-def series(office: BookingContext, chance: random.Random, number: int) -> float:
-    """Book a weekly (52) or daily class, and take it back; return the seconds for which nobody else could write."""
+def series(context: BookingContext, chance: random.Random, number: int) -> float:
+    """Book a weekly (52) or daily class, and cancel it; return the seconds for which nobody else could write."""
     who = Booker(Person(f"tina{chance.random()}", ADA.groups), ("physics",))  # she has not booked anything yet
     nine = datetime(2026, 12, 1, 9) + timedelta(days=chance.randrange(0, 30))  # noqa: DTZ001
     often = "WEEKLY" if number <= 52 else "DAILY"
     rule = Recurrence("Europe/Berlin", nine, nine + timedelta(hours=2), f"FREQ={often};COUNT={number}")
-    asked = replace(wish(chance, 1, 4, 2), owner=who.user, times=())
-    alone: list[float] = []
-    began = office.store.transaction
+    booking = replace(request(chance, 1, 4, 2), owner=who.user, times=())
+    exclusive: list[float] = []
+    began = context.store.transaction
 
     @contextlib.contextmanager
-    def timed_alone(cluster: str) -> Iterator[Any]:
+    def timed_exclusively(cluster: str) -> Iterator[Any]:
         with began(cluster) as writes:
             since = time.perf_counter()
             yield writes
-        alone.append(time.perf_counter() - since)
+        exclusive.append(time.perf_counter() - since)
 
-    office.store.transaction = timed_alone  # type: ignore[method-assign]
+    context.store.transaction = timed_exclusively  # type: ignore[method-assign]
     try:
-        found = creation.book(office, who, asked, rule, "", False)
+        found = creation.book(context, who, booking, rule, "", False)
     finally:
-        del office.store.transaction
+        del context.store.transaction
     assert len(found) == number
-    with office.writing() as writes:
+    with context.writing() as writes:
         for each in found:
-            writes.save(each.to(State.CANCELLED, NOW, actor="ada"))
-            office.money.give_back(writes.ledger, each, "cancelled", "ada")
-    return alone[0]
+            writes.save(each.in_state(State.CANCELLED, NOW, actor="ada"))
+            context.ledger.release_hold(writes.ledger, each, "cancelled", "ada")
+    return exclusive[0]
 
 
-async def passes(keeper: ReservationReconciler) -> list[float]:
+async def passes(reconciler: ReservationReconciler) -> list[float]:
     """Return the seconds of five passes."""
     found = []
     for _ in range(5):
         began = time.perf_counter()
-        await keeper.once()
+        await reconciler.once()
         found.append(time.perf_counter() - began)
     return found
 
 
-def shown(name: str, what: str, times: list[float], goal: float) -> bool:
+def report_p99(name: str, what: str, times: list[float], goal: float) -> bool:
     more = {"median": round(median(times) or 0, 2), "load": load()}
     return figure(f"{what} p99, {name}", percentile(times, 0.99), "ms", goal=goal, **more)
 

@@ -1,7 +1,7 @@
-"""How long the form takes at 1,000 nodes and 3,000 jobs, and how often Slurm is asked for it.
+"""How long the form takes at 1,000 nodes and 3,000 jobs, and how often it queries Slurm.
 
 Runs as ``python benchmarks/form.py``; prints one JSON object a line. The answer of ``scontrol show node`` and the queue
-are written by a fixed seed. The page goes through a real JupyterHub application over loopback, without a proxy. The
+are generated from a fixed seed. The page goes through a real JupyterHub application over loopback, without a proxy. The
 peer, jupyterhub_moss, renders its form from ``sinfo`` in the same run where it is installed; it is not one of our
 dependencies.
 """
@@ -34,7 +34,7 @@ from carme_hub.slurm.cli import parse  # noqa: E402
 from carme_hub.slurm.watcher import Health  # noqa: E402
 from carme_hub.spawners.form.form import Offer, render_form  # noqa: E402
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path  # noqa: E402
-from carme_hub.spawners.hub.cluster import ClusterLook  # noqa: E402
+from carme_hub.spawners.hub.cluster import ClusterCache  # noqa: E402
 
 NODES, JOBS, VIEWS = 1000, 3000, 40
 TYPES = ("a100", "h100", "l40s", "v100")
@@ -50,7 +50,7 @@ def figure(
 
 
 def recorded_nodes() -> str:
-    """Return what ``scontrol show node --details --oneliner`` says of 1,000 nodes, by a fixed seed."""
+    """Return the output of ``scontrol show node --details --oneliner`` for 1,000 nodes, from a fixed seed."""
     rng = random.Random(2)
     lines = []
     for n in range(NODES):
@@ -70,7 +70,7 @@ def recorded_nodes() -> str:
 
 
 def queue(nodes: tuple[Node, ...]) -> dict[int, Job]:
-    """Return 3,000 jobs, two thirds running, by a fixed seed."""
+    """Return 3,000 jobs, two thirds running, from a fixed seed."""
     rng = random.Random(3)
     jobs = {}
     for n in range(JOBS):
@@ -87,7 +87,7 @@ def queue(nodes: tuple[Node, ...]) -> dict[int, Job]:
 
 
 def profiles() -> list[dict[str, Any]]:
-    """Return eight profiles of the usual kind."""
+    """Return eight typical profiles."""
     limits = {"cpus": {"max": 128, "default": 16}, "memory_gib": {"max": 900, "default": 64}, "time_hours": {"max": 72}}
     every: dict[str, Any] = {
         "display_name": "Any GPU",
@@ -100,16 +100,16 @@ def profiles() -> list[dict[str, Any]]:
 
 
 class WatcherThatCounts:
-    """Answers from the record and counts how often it was asked."""
+    """A watcher that answers from the generated record and counts its queries."""
 
     def __init__(self, text: str) -> None:
-        self.asked = 0
+        self.queries = 0
         self.text = text
         self.health = Health(True, 0.0)
         self.latest = Snapshot(NOW, NOW, queue(parse.nodes(text)))
 
     async def nodes(self, max_age: float | None = None) -> tuple[Node, ...]:  # noqa: ARG002
-        self.asked += 1
+        self.queries += 1
         return parse.nodes(self.text)
 
 
@@ -126,12 +126,14 @@ def p95(values: list[float]) -> float:
     return statistics.quantiles(values, n=20)[-1]
 
 
-async def pages(look: ClusterLook, offered: Any, max_age: float) -> list[float]:
-    """Return how long each page took; with ``max_age`` 0 each one asks Slurm, reads the answer and indexes it."""
+async def pages(look: ClusterCache, offered_profiles: Any, max_age: float) -> list[float]:
+    """Return how long each page took; with ``max_age`` 0 each one queries Slurm, parses the answer and indexes it."""
 
     class SpawnerOnManyNodes(SpawnerThatOnlyNotes):
         async def offer(self) -> Offer:
-            return Offer(offered, ("physics", "bio"), {"base": "", "torch": "PyTorch"}, cluster=await look.cluster())
+            return Offer(
+                offered_profiles, ("physics", "bio"), {"base": "", "torch": "PyTorch"}, cluster=await look.cluster()
+            )
 
     install_handlers()
     times = []
@@ -179,31 +181,31 @@ async def moss() -> float | None:
 async def main() -> None:
     logging.disable(logging.WARNING)
     text = recorded_nodes()
-    nodes, offered = parse.nodes(text), parse_profiles(profiles())
+    nodes, offered_profiles = parse.nodes(text), parse_profiles(profiles())
     jobs = queue(nodes).values()
-    # The peer's server-side form against ours; ours once with everything worked out anew, as for the first page.
+    # The peer's server-side form against ours; ours once without any cache, as for the first page.
     other = await moss()
-    note = "jupyterhub_moss is not installed" if other is None else "the peer reads a record in the place of sinfo"
+    note = "jupyterhub_moss is not installed" if other is None else "the peer reads a record in place of sinfo"
 
     def form() -> None:
         cluster = Cluster(nodes, jobs, seen=NOW)
-        render_form(Offer(offered, ("a", "b"), {"base": "", "torch": ""}, cluster=cluster), now=NOW)
+        render_form(Offer(offered_profiles, ("a", "b"), {"base": "", "torch": ""}, cluster=cluster), now=NOW)
 
     figure("form_first_render", timed(form, 1)[0], "ms", 200)
     figure("form_render_median", statistics.median(timed(form, VIEWS)), "ms", 200, other, note=note)
     figure("node_answer_parse_median", statistics.median(timed(lambda: parse.nodes(text), 10)), "ms")
     watcher = WatcherThatCounts(text)
-    look = ClusterLook(watcher, max_age=10.0)
+    look = ClusterCache(watcher, max_age=10.0)
     await look.cluster()
-    times = await pages(look, offered, max_age=3600.0)
+    times = await pages(look, offered_profiles, max_age=3600.0)
     figure("form_page_median", statistics.median(times), "ms", 200)
     figure("form_page_p95", p95(times), "ms", 200)
-    times = await pages(look, offered, max_age=0.0)
+    times = await pages(look, offered_profiles, max_age=0.0)
     figure("form_page_with_a_new_answer_p95", p95(times), "ms", 200)
-    look, before = ClusterLook(watcher, max_age=10.0), watcher.asked
+    look, before = ClusterCache(watcher, max_age=10.0), watcher.queries
     for _ in range(1000):
         await look.cluster()
-    figure("cluster_queries_for_1000_pages", watcher.asked - before, "queries", 1)
+    figure("cluster_queries_for_1000_pages", watcher.queries - before, "queries", 1)
 
 
 if __name__ == "__main__":

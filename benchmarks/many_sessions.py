@@ -1,21 +1,22 @@
 """What 10, 50 and 150 sessions cost the hub and the scheduler, ours and batchspawner's, in one run.
 
 Runs as ``python benchmarks/many_sessions.py [--sessions 10 50 150] [--within 10] [--queue 30] [--rest 60]``; prints one
-JSON object a line. Each session is of a system user of its own, made for the run. That many people click Start within
+JSON object a line. Each session belongs to a separate system user, created for the run. All users click Start within
 ten seconds; the cluster is full and takes the first job thirty seconds after the first click; the storm lasts until the
 last server is ready. Then nothing happens for a minute. ``--queue 0`` is a storm on idle nodes.
 
-Instead of jupyterhub-singleuser a light stand-in answers, since the sessions' own work would fill this machine.
+A light stub answers in place of jupyterhub-singleuser, because the sessions' own work would fill this machine.
 ``internal_ssl`` is off for both, because batchspawner does not bring certificates to a node. A query is a request for
-jobs or nodes that slurmctld has answered, as ``sdiag`` counts them (what goes along with one, such as partitions, is
-not counted again); processor time is the hub's and that of the commands it ran. What runs on the virtual nodes gets
-the processor time that the others leave, for both, because on a cluster it does not run on the hub's machine. Each
+jobs or nodes that slurmctld has answered, as ``sdiag`` counts them (requests that accompany one, such as partitions,
+are not counted again); processor time is the hub's and that of the commands it ran. The processes of the virtual nodes
+have the lowest processor priority, for both, because on a cluster they do not run on the hub's machine. Each
 job step reads the whole process table whenever it counts what its job uses, and here that is the table of all nodes:
 so it counts at Slurm's own interval of 30 seconds, for both, and not at the sandbox's of five.
 
-The longest answer is given in whole, and without what the machine added (``beside.py``): on a machine that does other
-work the second is what can be compared; on a very busy one, where requests wait for each other, only how long our hub's
-event loop was held without waiting for a processor: ``--stalls`` measures that, and names what did (``stalls.py``).
+The longest answer is given in total, and without what the machine added (``processor_waits.py``): on a machine that
+does other work only the second is comparable; on a very busy one, where requests wait for each other, only the time for
+which our hub's event loop was held without waiting for a processor: ``--stalls`` measures that, and names the callbacks
+(``stalls.py``).
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import jupyterhub
-from beside import Beside, proxy_of
-from ground import (
+from hubs import (
     HERE,
     HubAddress,
     need_root,
@@ -46,9 +46,10 @@ from ground import (
     start_peer_hub,
     wait_idle,
 )
-from measure import figure, load, median, p95, say
-from people import people
-from storm import Bystander, People, Storm, log_in, start_all, stop_all
+from measure import figure, load, log_progress, median, p95
+from processor_waits import WaitSampler, proxy_of
+from storm import OtherUser, Storm, Tokens, log_in, start_all, stop_all
+from system_users import system_users
 
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.sandbox import Cluster, Sandbox
@@ -69,8 +70,8 @@ PROFILE = {
 
 
 @dataclass
-class Seen:
-    """What one hub and the scheduler did in one stretch of time."""
+class Measurement:
+    """The work of one hub and the scheduler in a period."""
 
     seconds: float = 0.0
     cpu: float = 0.0
@@ -107,36 +108,36 @@ def scheduler_requests(cluster: Cluster) -> tuple[int, int]:
             and found
             and not found[1].startswith(("REQUEST_STATS", "MESSAGE_", "REQUEST_COMPLETE", "REQUEST_STEP"))
         ):
-            requests += int(found[2])  # but for our own sdiag, and what nodes say of jobs
+            requests += int(found[2])  # except our own sdiag, and the messages of nodes about jobs
             queries += int(found[2]) if found[1].startswith(("REQUEST_JOB", "REQUEST_NODE")) else 0
     return queries, requests
 
 
-async def stretch(hub: HubAddress, cluster: Cluster, everybody: People, what: Any) -> Seen:
-    """Measure while something is awaited."""
-    seen, since = Seen(), time.time()
-    bystander = await asyncio.to_thread(Bystander, hub, everybody)
-    beside = await asyncio.to_thread(Beside, [hub.pid, *proxy_of(hub.pid), bystander.pid])
+async def measure_during(hub: HubAddress, cluster: Cluster, everybody: Tokens, what: Any) -> Measurement:
+    """Measure while an awaitable runs."""
+    measurement, since = Measurement(), time.time()
+    other_user = await asyncio.to_thread(OtherUser, hub, everybody)
+    sampler = await asyncio.to_thread(WaitSampler, [hub.pid, *proxy_of(hub.pid), other_user.pid])
     cpu, (queries, requests), began = cpu_of(hub.pid), scheduler_requests(cluster), time.perf_counter()
     storm = await what
-    seen.seconds = time.perf_counter() - began
-    seen.cpu = cpu_of(hub.pid) - cpu
+    measurement.seconds = time.perf_counter() - began
+    measurement.cpu = cpu_of(hub.pid) - cpu
     after = scheduler_requests(cluster)
-    seen.queries, seen.requests = after[0] - queries, after[1] - requests
-    answers = await asyncio.to_thread(bystander.answers)
-    machine = await asyncio.to_thread(beside.machine)
-    seen.waits = [1000 * (done - due) for due, done in answers]
-    seen.own, seen.late = [machine.own(each) for each in answers], machine.late
+    measurement.queries, measurement.requests = after[0] - queries, after[1] - requests
+    answers = await asyncio.to_thread(other_user.answers)
+    waits = await asyncio.to_thread(sampler.finish)
+    measurement.waits = [1000 * (done - due) for due, done in answers]
+    measurement.own, measurement.late = [waits.own(each) for each in answers], waits.late
     held = [stall["at"] - stall["waited"] for stall in stalls_of(hub) if stall["when"] >= since]
-    seen.held = max(held, default=None)
+    measurement.held = max(held, default=None)
     if storm is not None:
-        seen.failed, seen.ready = storm.failed, storm.ready
-    return seen
+        measurement.failed, measurement.ready = storm.failed, storm.ready
+    return measurement
 
 
 @contextlib.asynccontextmanager
-async def full(cluster: Cluster, seconds: float) -> AsyncIterator[None]:
-    """Let the cluster take jobs into its queue, and begin to run them that many seconds later."""
+async def full_cluster(cluster: Cluster, seconds: float) -> AsyncIterator[None]:
+    """Let the cluster queue jobs, and start to run them that many seconds later."""
 
     def partition(state: str) -> None:
         cluster.run("scontrol", "update", "partitionname=interactive", f"state={state}")
@@ -160,29 +161,31 @@ async def full(cluster: Cluster, seconds: float) -> AsyncIterator[None]:
 
 
 async def measure(
-    hub: HubAddress, cluster: Cluster, names: list[str], options: dict[str, Any], wanted: argparse.Namespace
-) -> tuple[Seen, Seen]:
-    """Return what was seen in the storm and at rest."""
+    hub: HubAddress, cluster: Cluster, names: list[str], options: dict[str, Any], args: argparse.Namespace
+) -> tuple[Measurement, Measurement]:
+    """Return the measurements of the storm and at rest."""
 
     async def storm_of_clicks() -> Storm:
-        async with full(cluster, wanted.queue):
-            return await start_all(hub, everybody, options, wanted.within)
+        async with full_cluster(cluster, args.queue):
+            return await start_all(hub, everybody, options, args.within)
 
     everybody = await log_in(hub, names)
     await asyncio.sleep(2)
-    storm = await stretch(hub, cluster, everybody, storm_of_clicks())
-    say(f"{hub.name}: {len(storm.ready)} ready, {len(storm.failed)} failed in {storm.seconds:.1f} s, load {load()}")
+    storm = await measure_during(hub, cluster, everybody, storm_of_clicks())
+    log_progress(
+        f"{hub.name}: {len(storm.ready)} ready, {len(storm.failed)} failed in {storm.seconds:.1f} s, load {load()}"
+    )
     for problem in storm.failed[:3]:
-        say(f"  {problem}")
+        log_progress(f"  {problem}")
     await asyncio.sleep(10)
-    calm = await stretch(hub, cluster, everybody, asyncio.sleep(wanted.rest))
+    rest = await measure_during(hub, cluster, everybody, asyncio.sleep(args.rest))
     await stop_all(hub, everybody)
     await asyncio.to_thread(wait_idle, cluster, 180.0)
-    return storm, calm
+    return storm, rest
 
 
 def our_settings(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what our hub has otherwise than the sandbox's."""
+    """Return the settings in which our hub differs from the sandbox's."""
     command = [str(folder / "standin"), jupyterhub.__version__]
     spawner = {"cmd": command, "container_binds": [str(folder)], "profile_list": [PROFILE]}
     hub = {"tornado_settings": {"slow_spawn_timeout": 0}, "concurrent_spawn_limit": 0}
@@ -191,71 +194,71 @@ def our_settings(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def start_peer(where: Sandbox, folder: Path) -> HubAddress:
-    """Start the hub with batchspawner, with the stand-in in the place of its wrapper and server."""
-    venv = peer_environment(where, build_default_image(progress=say))
+    """Start the hub with batchspawner, with the stub in place of its wrapper and server."""
+    venv = peer_environment(where, build_default_image(progress=log_progress))
     slurm = {"req_partition": "interactive", "req_nprocs": "1", "req_memory": "1G", "req_runtime": "120"}
     settings = {
         "SlurmSpawner": {**slurm, "req_srun": ""},  # one process less on the nodes, which are this machine
         "JupyterHub": {"tornado_settings": {"slow_spawn_timeout": 0}, "concurrent_spawn_limit": 0},
     }
-    wrapper, words = f"/usr/bin/python3 -IS {folder / 'standin.py'}", [jupyterhub.__version__, "--batchspawner"]
+    wrapper, words = f"/usr/bin/python3 -IS {folder / 'stub_singleuser.py'}", [jupyterhub.__version__, "--batchspawner"]
     return start_peer_hub(where, venv, settings, wrapper=wrapper, server=words)
 
 
-def count_seldom() -> None:
-    """Let job steps count what their jobs use as often as Slurm does by default (slurm.conf(5))."""
-    often = "JobAcctGatherFrequency=task=5\n"
-    assert often in settings._SLURM, "the sandbox counts at another interval by now"
-    settings._SLURM = settings._SLURM.replace(often, "JobAcctGatherFrequency=task=30\n")
+def use_default_accounting_interval() -> None:
+    """Let job steps count what their jobs use at Slurm's default interval (slurm.conf(5))."""
+    of_sandbox = "JobAcctGatherFrequency=task=5\n"
+    assert of_sandbox in settings._SLURM, "the sandbox has another interval now"
+    settings._SLURM = settings._SLURM.replace(of_sandbox, "JobAcctGatherFrequency=task=30\n")
 
 
-async def run(where: Sandbox, wanted: argparse.Namespace) -> None:
+async def run(where: Sandbox, args: argparse.Namespace) -> None:
     cluster = where.facts()
     folder = where.layout.state / "standin"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
-    shutil.copyfile(HERE / "standin.py", folder / "standin.py")
-    (folder / "standin.py").chmod(0o644)
-    # Ours as a server is in an image: a script of the image's Python, which goes on in the interpreter that is there.
-    (folder / "standin").write_text("#!/usr/bin/env python3\n" + (HERE / "standin.py").read_text())
+    shutil.copyfile(HERE / "stub_singleuser.py", folder / "stub_singleuser.py")
+    (folder / "stub_singleuser.py").chmod(0o644)
+    # Ours as a server in an image: a script of the image's Python, which continues in the running interpreter.
+    (folder / "standin").write_text("#!/usr/bin/env python3\n" + (HERE / "stub_singleuser.py").read_text())
     (folder / "standin").chmod(0o755)
-    with nodes_last(where), people(cluster, max(wanted.sessions)) as names:
+    with nodes_last(where), system_users(cluster, max(args.sessions)) as names:
         hubs = []
-        if "ours" in wanted.hubs:
+        if "ours" in args.hubs:
             hubs.append(
-                (start_our_hub(where, our_settings(folder), tls=False, stalls=wanted.stalls), {"profile": "small"})
+                (start_our_hub(where, our_settings(folder), tls=False, stalls=args.stalls), {"profile": "small"})
             )
-        if "batchspawner" in wanted.hubs:
+        if "batchspawner" in args.hubs:
             hubs.append((start_peer(where, folder), {}))
-        for count in wanted.sessions:
+        for count in args.sessions:
             found = {}
             for hub, options in hubs:
-                say(f"{hub.name}: {count} sessions, load {load()}")
+                log_progress(f"{hub.name}: {count} sessions, load {load()}")
                 before = load()
-                pair = await measure(hub, cluster, names[:count], options, wanted)
+                pair = await measure(hub, cluster, names[:count], options, args)
                 found[hub.name] = pair
-                say(f"  load {before} to {load()}")
+                log_progress(f"  load {before} to {load()}")
             report(count, found)
-        if wanted.stalls:
-            say_stalls(hubs[0][0])
+        if args.stalls:
+            print_stalls(hubs[0][0])
 
 
 def stalls_of(hub: HubAddress) -> list[dict[str, Any]]:
-    """Return what held a hub's event loop, where that is watched."""
+    """Return the stalls of a hub's event loop, where they are recorded."""
     file = hub.stalls
     return [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
 
 
-def say_stalls(hub: HubAddress, most: int = 10) -> None:
-    """Tell what held a hub's event loop for longest, without the time in which it waited for a processor."""
+def print_stalls(hub: HubAddress, most: int = 10) -> None:
+    """Print the longest stalls of a hub's event loop, without the time in which it waited for a processor."""
     stalls = sorted(stalls_of(hub), key=lambda stall: stall["at"] - stall["waited"], reverse=True)
     for stall in stalls[:most]:
-        say(f"  {json.dumps(stall)}")
+        log_progress(f"  {json.dumps(stall)}")
 
 
-def report(count: int, found: dict[str, tuple[Seen, Seen]]) -> None:
+def report(count: int, found: dict[str, tuple[Measurement, Measurement]]) -> None:
     """Print the figures of one number of sessions; the goals are for 150."""
-    nothing = (Seen(1.0), Seen(1.0))
+    nothing = (Measurement(1.0), Measurement(1.0))
     ours, peer = found.get("ours", nothing), found.get("batchspawner", nothing)
     more: dict[str, Any] = {"sessions": count, "load": load()}
     last = count >= 150
@@ -295,13 +298,13 @@ def main() -> None:
     parser.add_argument("--queue", type=float, default=30.0, help="seconds for which the cluster is full")
     parser.add_argument("--rest", type=float, default=60.0, help="seconds of rest that are measured")
     parser.add_argument("--hubs", nargs="+", default=["ours", "batchspawner"], help="for work on one of them")
-    parser.add_argument("--stalls", action="store_true", help="tell what held our hub's event loop")
+    parser.add_argument("--stalls", action="store_true", help="print the stalls of our hub's event loop")
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
-    wanted = parser.parse_args()
+    args = parser.parse_args()
     need_root()
-    count_seldom()
-    with sandbox("many", NODES, keep=wanted.keep) as where:
-        asyncio.run(run(where, wanted))
+    use_default_accounting_interval()
+    with sandbox("many", NODES, keep=args.keep) as where:
+        asyncio.run(run(where, args))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How every benchmark says what it found: one JSON object a line on stdout, what it is doing on stderr."""
+"""The output of every benchmark: figures as one JSON object a line on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def figure(
     """Print one figure and return whether it holds; without a goal it holds.
 
     Args:
-        peer: the same figure of who we compare ourselves with, measured in the same run.
+        peer: the same figure of the system that we compare with, measured in the same run.
         at_least: the goal is a lowest value, not a highest one.
     """
     holds = None
@@ -39,7 +39,7 @@ def figure(
 
 
 def rounded(value: float | None) -> float | None:
-    """Return three digits after the point: more were not measured."""
+    """Round to three decimals, the precision of the measurements."""
     return None if value is None else round(value, 3)
 
 
@@ -57,8 +57,8 @@ def p95(values: Sequence[float]) -> float | None:
     return percentile(values, 0.95)
 
 
-def say(text: str) -> None:
-    """Tell on stderr what is going on."""
+def log_progress(text: str) -> None:
+    """Print progress on stderr."""
     print(f"[{time.monotonic() - _began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
 

@@ -1,14 +1,14 @@
 """What a start costs its node, and how soon its lab answers: ours, and the same server by a bare shell script.
 
-Runs as ``python benchmarks/node.py [--rounds 10]``, as root, without a Slurm, in two minutes; prints one JSON object a
-line. Each kind is started by turns in the sandbox's default image under bubblewrap, and ended as soon as it answers:
+Runs as ``python benchmarks/node.py [--rounds 10]``, as root, without Slurm, in two minutes; prints one JSON object a
+line. Each kind starts in random order in the sandbox's default image under bubblewrap, and ends as soon as it answers:
 
-* a lab: our batch script with its data document, as the hub hands them over (with the apps, without internal TLS);
-  *bare* is a shell script that executes the container with jupyterhub-singleuser, as ``benchmarks/spawn.py`` has it;
-* a light server, which imports nothing: what remains is what lies between Slurm and the server.
+* a lab: our batch script with its data document, as the hub submits them (with the apps, without internal TLS);
+  *bare* is a shell script that executes the container with jupyterhub-singleuser, as in ``benchmarks/spawn.py``;
+* a light server, which imports nothing: this leaves the cost between Slurm and the server.
 
-Processor time is that of all processes of the start, those that have ended included, until its server answers. Of
-Python, the interpreters that have begun are counted.
+Processor time is that of all processes of the start, ended ones included, until its server answers. The Python
+interpreters that have started are counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jupyterhub
-from bare import hub_environment, stub_hub, wait_answer
-from ground import HERE, free_ports, need_root
-from measure import figure, load, median, p95, say
+from bare_sbatch import hub_environment, stub_hub, wait_answer
+from hubs import HERE, free_ports, need_root
+from measure import figure, load, log_progress, median, p95
 
 from carme_hub.containers.bubblewrap import Bubblewrap
 from carme_hub.containers.images import read_image
@@ -44,7 +44,7 @@ LAB = ("jupyterhub-singleuser",)
 
 
 class Node:
-    """Starts servers as a node would for a job, each with a home of its own."""
+    """Starts servers as a node would for a job, each with its own home."""
 
     def __init__(self, folder: Path, image: Image) -> None:
         self.folder, self.image = folder, image
@@ -57,12 +57,12 @@ class Node:
         path.mkdir()
         os.chown(path, self.uid, self.gid)
         light = path / "standin"
-        light.write_text("#!/usr/bin/env python3\n" + (HERE / "standin.py").read_text())
+        light.write_text("#!/usr/bin/env python3\n" + (HERE / "stub_singleuser.py").read_text())
         light.chmod(0o755)
         return str(path)
 
     def ours(self, api: str, what: str) -> tuple[float, float, int]:
-        """Start one as the hub has it started."""
+        """Start a server as the hub does."""
         home, [port], session = self.home(), free_ports(1), str(uuid.uuid4())
         owner = Owner(USER, self.uid, self.gid, home)
         argv = command(home, what)
@@ -72,7 +72,7 @@ class Node:
         server = Server(argv, environ, f"{api}/callback", "nonce", bind="127.0.0.1", ports=(port, port))
         if what == "lab":
             environ["JUPYTER_CONFIG_PATH"] = folder
-            server = Server(**{**vars_of(server), "files": CarmeApps().files()})
+            server = Server(**{**fields_of(server), "files": CarmeApps().files()})
         spec = render(
             session,
             owner,
@@ -91,7 +91,7 @@ class Node:
         return self._start([str(script)], dict(spec.environment), home, port)
 
     def bare(self, api: str, what: str) -> tuple[float, float, int]:
-        """Start one by a shell script."""
+        """Start a server by a shell script."""
         home, [port] = self.home(), free_ports(1)
         request = ContainerRequest(
             image=self.image,
@@ -142,15 +142,15 @@ def command(home: str, what: str) -> tuple[str, ...]:
     return LAB if what == "lab" else (f"{home}/standin", jupyterhub.__version__)
 
 
-def vars_of(server: Server) -> dict[str, object]:
+def fields_of(server: Server) -> dict[str, object]:
     """Return the fields of a server."""
     return {name: getattr(server, name) for name in server.__slots__}
 
 
 def cost(top: int) -> tuple[float, int]:
-    """Return the processor seconds of a process and all below it, and how many interpreters of Python these are."""
+    """Return the processor seconds of a process and its descendants, and the number of Python interpreters."""
     seconds, pythons = 0.0, 0
-    for pid in family(top):
+    for pid in process_tree(top):
         ended = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]
         seconds += sum(map(int, ended)) / TICKS
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -159,20 +159,20 @@ def cost(top: int) -> tuple[float, int]:
     return seconds, pythons
 
 
-def family(top: int) -> Iterator[int]:
-    """Yield a process and all below it."""
+def process_tree(top: int) -> Iterator[int]:
+    """Yield a process and its descendants."""
     yield top
     for task in Path(f"/proc/{top}/task").iterdir():
         for child in (task / "children").read_text().split():
-            yield from family(int(child))
+            yield from process_tree(int(child))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=10, help="starts of each kind that count; one more warms up")
-    wanted = parser.parse_args()
+    args = parser.parse_args()
     need_root()
-    image = read_image(build_default_image(progress=say))
+    image = read_image(build_default_image(progress=log_progress))
     folder = Path("/var/lib/carme-hub-bench-node")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -181,12 +181,12 @@ def main() -> None:
     try:
         node = Node(folder, image)
         with stub_hub() as api:
-            for number in range(-1, wanted.rounds):
+            for number in range(-1, args.rounds):
                 kinds = [(kind, what) for kind in ("ours", "bare") for what in ("lab", "light")]
                 random.shuffle(kinds)
                 for kind, what in kinds:
                     seen = getattr(node, kind)(api, what)
-                    say(f"round {number}: {kind}, {what}: {seen[0]:.2f} s, {seen[1]:.3f} s of processor")
+                    log_progress(f"round {number}: {kind}, {what}: {seen[0]:.2f} s, {seen[1]:.3f} s of processor")
                     if number >= 0:
                         found.setdefault((kind, what), []).append(seen)
     finally:

@@ -1,7 +1,7 @@
 """jupyterhub_config.py of the peer: a plain JupyterHub with batchspawner's SlurmSpawner, at batchspawner's defaults.
 
-Set is only what this machine needs: where Slurm's settings are, that all nodes are 127.0.0.1, and a token for the
-benchmark. ``BENCHMARK_PEER`` names the facts that it reads.
+It sets only what this machine needs: the path of Slurm's settings, 127.0.0.1 as the address of all nodes, and a token
+for the benchmark. ``BENCHMARK_PEER`` names the file with the facts.
 """
 
 # ruff: noqa: F821  get_config is given by traitlets

@@ -1,11 +1,11 @@
-"""What it costs that the proxy compares certificates: throughput beside configurable-http-proxy alone.
+"""What the certificate check of the proxy costs: throughput compared with configurable-http-proxy alone.
 
-Runs as ``python benchmarks/proxy.py`` (about two minutes, needs nothing real but the proxy and Node); prints one JSON
+Runs as ``python benchmarks/proxy.py`` (about two minutes, needs only the proxy and Node); prints one JSON
 object a line. Both proxies are processes of the same release with the same certificates and the same routes, to 150
-sessions with a certificate and a TLS server each; they are measured by short turns, each first in half of the rounds.
-The value is the median of the rounds' ratios: what else the machine does meanwhile touches both alike. Where servers,
-visitors and proxy share few processors, the ratio is one of all three together: so the proxy's own processor time for
-each piece of work is given too.
+sessions with a certificate and a TLS server each; short measurements of both alternate, each first in half of the
+rounds. The value is the median of the rounds' ratios, because other work of the machine affects both alike. Where
+servers, visitors and proxy share few processors, the ratio is that of all three together: so the proxy's own processor
+time for each piece of work is given, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from certipy import Certipy
-from ground import free_ports
-from measure import figure, load, say
+from hubs import free_ports
+from measure import figure, load, log_progress
 
 from carme_hub.spawners.hub.proxy import CERTIFICATE, proxy_environment
 from carme_hub.spawners.hub.tls import AUTHORITY, certificate_of, issue
@@ -36,16 +36,16 @@ from carme_hub.spawners.hub.tls import AUTHORITY, certificate_of, issue
 BIN = Path(sys.executable).parent
 ENDS = Path(__file__).with_name("proxy_ends.mjs")
 TOKEN = "of-the-proxy"
-#: The share of configurable-http-proxy's own throughput that has to be left.
+#: The lowest share of configurable-http-proxy's own throughput.
 GOAL = 0.8
-#: Rounds that do not count: what runs first is compiled then.
-WARM = 4
+#: Rounds that do not count, because Node compiles code during them.
+WARMUP_ROUNDS = 4
 #: What is measured: its unit, and how many visitors do it at a time.
 KINDS = {"pages": ("requests/s", 16), "files": ("MB/s", 4), "messages": ("messages/s", 16), "openings": ("1/s", 8)}
 
 
 class Site:
-    """An authority, certificates of many sessions, and their servers in a process of their own."""
+    """An authority, certificates of many sessions, and their servers in a separate process."""
 
     def __init__(self, folder: Path, sessions: int) -> None:
         Certipy(store_dir=str(folder / "ssl")).create_ca(AUTHORITY)
@@ -88,7 +88,7 @@ class Proxy:
                 break
             time.sleep(0.05)
         for number, (port, certificate) in enumerate(zip(site.ports, site.certificates, strict=True)):
-            target = f"https://127.0.0.1:{port}{CERTIFICATE}{certificate}"  # a plain proxy takes no notice of the end
+            target = f"https://127.0.0.1:{port}{CERTIFICATE}{certificate}"  # a plain proxy ignores the fragment
             assert self._ask("POST", f"/api/routes/user/{number}", {"target": target}) == 201
 
     def _ask(self, method: str, path: str, body: Any) -> int:
@@ -108,7 +108,7 @@ class Proxy:
 
 
 class Visitors:
-    """People who do one kind of work through one proxy, whenever they are told to."""
+    """Visitors who do one kind of work through one proxy, on command."""
 
     def __init__(self, proxy: Proxy, kind: str, sessions: int, seconds: float) -> None:
         argv = [str(BIN / "node"), str(ENDS), "visit", str(proxy.port), kind, str(sessions)]
@@ -117,28 +117,28 @@ class Visitors:
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.rates: list[float] = []
         self.amount = self.used = 0.0
-        assert self._line() == "ready\n"
+        assert self._read_line() == "ready\n"
 
     def work(self, *, counts: bool) -> None:
-        """Work for a while, and note how much was done in a second, and what that took the proxy."""
+        """Work for a while, and record the rate of work and the proxy's processor time."""
         before = self.proxy.processor_time()
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
-        found = json.loads(self._line())
+        found = json.loads(self._read_line())
         amount = found["bytes"] / 1e6 if self.kind == "files" else found["done"]
         if counts:
             self.used += self.proxy.processor_time() - before
             self.amount += amount
             self.rates.append(amount / found["seconds"])
 
-    def _line(self) -> str:
+    def _read_line(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
 
 @contextlib.contextmanager
-def ended(*processes: subprocess.Popen[Any]) -> Iterator[None]:
+def terminating(*processes: subprocess.Popen[Any]) -> Iterator[None]:
     """End processes afterwards."""
     try:
         yield
@@ -155,32 +155,32 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
     parser.add_argument("--sessions", type=int, default=150)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
     holds = True
     with tempfile.TemporaryDirectory() as folder:
-        say(f"Certificates and servers of {asked.sessions} sessions")
-        site = Site(Path(folder), asked.sessions)
+        log_progress(f"Certificates and servers of {args.sessions} sessions")
+        site = Site(Path(folder), args.sessions)
         site.issue("proxy")
-        with ended(site.process):
+        with terminating(site.process):
             ours, plain = Proxy(site, verifies=True), Proxy(site, verifies=False)
-            with ended(ours.process, plain.process):
-                for kind in asked.kinds:
-                    holds &= compare(kind, ours, plain, asked)
+            with terminating(ours.process, plain.process):
+                for kind in args.kinds:
+                    holds &= compare(kind, ours, plain, args)
     return 0 if holds else 1
 
 
-def compare(kind: str, ours: Proxy, plain: Proxy, asked: argparse.Namespace) -> bool:
-    """Measure one kind of work by turns, and say what came of it."""
-    pair = [Visitors(proxy, kind, asked.sessions, asked.seconds) for proxy in (ours, plain)]
-    with ended(*(each.process for each in pair)):
-        for number in range(-WARM, asked.rounds):
+def compare(kind: str, ours: Proxy, plain: Proxy, args: argparse.Namespace) -> bool:
+    """Measure one kind of work with both proxies alternately, and print the figures."""
+    pair = [Visitors(proxy, kind, args.sessions, args.seconds) for proxy in (ours, plain)]
+    with terminating(*(each.process for each in pair)):
+        for number in range(-WARMUP_ROUNDS, args.rounds):
             for visitors in pair if number % 2 else pair[::-1]:
                 visitors.work(counts=number >= 0)
     unit, lines = KINDS[kind]
     ratios = sorted(a / b for a, b in zip(pair[0].rates, pair[1].rates, strict=True))
     each = "MB" if kind == "files" else kind
-    say(f"{kind}: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
+    log_progress(f"{kind}: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
     holds = figure(
         f"{kind} through the proxy that compares certificates, of the plain one's",
         statistics.median(ratios),
@@ -189,8 +189,8 @@ def compare(kind: str, ours: Proxy, plain: Proxy, asked: argparse.Namespace) -> 
         goal=None if kind == "openings" else GOAL,
         at_least=True,
         quartiles=[round(ratios[len(ratios) // 4], 2), round(ratios[-1 - len(ratios) // 4], 2)],
-        rounds=asked.rounds,
-        sessions=asked.sessions,
+        rounds=args.rounds,
+        sessions=args.sessions,
         visitors=lines,
         load=load(),
     )

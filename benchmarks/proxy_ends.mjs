@@ -1,7 +1,7 @@
 // Both ends of a measured proxy: the servers of many sessions (`servers`), and their visitors (`visit`).
 //
-//   node proxy_ends.mjs servers FOLDER COUNT     one TLS server for each certificate N.crt, N.key; says their ports
-//   node proxy_ends.mjs visit PORT KIND SESSIONS LINES SECONDS     for each line on stdin: how much was done, as JSON
+//   node proxy_ends.mjs servers FOLDER COUNT     one TLS server for each certificate N.crt, N.key; prints their ports
+//   node proxy_ends.mjs visit PORT KIND SESSIONS LINES SECONDS     works for each line on stdin; prints JSON
 
 import { readFileSync } from "node:fs";
 import http from "node:http";
@@ -20,7 +20,7 @@ async function servers(folder, count) {
   const ports = [];
   for (let number = 0; number < Number(count); number++) {
     const own = ["key", "crt"].map((kind) => readFileSync(`${folder}/${number}.${kind}`));
-    // As jupyterhub-singleuser with internal_ssl: who asks shows a certificate too.
+    // As jupyterhub-singleuser with internal_ssl: clients show a certificate, too.
     const settings = { key: own[0], cert: own[1], ca: readFileSync(`${folder}/authority.crt`), requestCert: true };
     const server = https.createServer({ ...settings, rejectUnauthorized: true }, (request, response) => {
       const body = request.url.endsWith("/file") ? FILE : PAGE;
@@ -28,7 +28,7 @@ async function servers(folder, count) {
       response.end(body);
     });
     server.keepAliveTimeout = 120_000;
-    // What a kernel's websocket carries, sent back as it came; frames are nothing to a proxy.
+    // The data of a kernel's websocket, sent back unchanged; a proxy does not parse frames.
     server.on("upgrade", (_request, socket) => {
       socket.setNoDelay(true);
       socket.on("error", () => socket.destroy());

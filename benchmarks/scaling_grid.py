@@ -1,10 +1,10 @@
 """The published grid, 1 to 10 ranks by batches of 32, 64 and 96, on the CPUs of this machine and labelled so.
 
-Runs as ``python benchmarks/scaling_grid.py [--ranks 1-10] [--batch 32,64,96] [--repeats 3] [--keep]``: brings up a
+Runs as ``python benchmarks/scaling_grid.py [--ranks 1-10] [--batch 32,64,96] [--repeats 3] [--keep]``: starts a
 sandbox and a session, measures the template *Scaling curve* there by ``carme-hub scaling run``, and prints one JSON
-object a line: the samples a second of each point with its efficiency and what communication takes, then the advice. The
-grid is SLICES' (Horovod from JupyterLab, 1 to 10 nodes); its own figures are of GPUs, so there is no peer to put beside
-these. All ranks share this machine's processors: more of them than there are processors cannot be faster.
+object a line: the samples a second of each point with its efficiency and its share of communication, then the advice.
+The grid is SLICES' (Horovod from JupyterLab, 1 to 10 nodes); its own figures are for GPUs, so there is no peer to
+compare with. All ranks share this machine's processors: more ranks than processors cannot be faster.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import csv
 import json
 from typing import Any
 
-from ground import need_root, sandbox
-from measure import figure, load, say
+from hubs import need_root, sandbox
+from measure import figure, load, log_progress
 from training import USER, Demo, Hub, Lab, build_training_image
 
 FOLDER = "bench-grid"
-#: Copies the template into a folder of its own, where the curve is written too.
+#: Copies the template into a separate folder, which also receives the curve.
 BEGIN = f"""
 import os, pathlib, shutil
 from carme_hub.training import templates
@@ -40,24 +40,24 @@ def main() -> None:
     parser.add_argument("--steps", default="5", help="steps of a block")
     parser.add_argument("--blocks", default="3", help="blocks of each kind")
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
-    wanted = parser.parse_args()
+    args = parser.parse_args()
     need_root()
-    with sandbox("grid", 1, keep=wanted.keep) as where:
-        build_training_image(progress=say)
-        hub = Hub(Demo.prepare(where, say))
+    with sandbox("grid", 1, keep=args.keep) as where:
+        build_training_image(progress=log_progress)
+        hub = Hub(Demo.prepare(where, log_progress))
         hub.start()
         lab = Lab(hub, USER, gpus=1, cpus=2, memory_gib=12, time_minutes=120)
         try:
             before = load()
             lab.check(BEGIN)
-            words = [f"--{name}={getattr(wanted, name)}" for name in ("ranks", "batch", "repeats", "steps", "blocks")]
-            say(f"carme-hub scaling run --gpus-per-task 0 {' '.join(words)} scaling.py")
+            words = [f"--{name}={getattr(args, name)}" for name in ("ranks", "batch", "repeats", "steps", "blocks")]
+            log_progress(f"carme-hub scaling run --gpus-per-task 0 {' '.join(words)} scaling.py")
             status, out = lab.command(
                 *("carme-hub", "scaling", "run", "--gpus-per-task", "0", *words, "--name", FOLDER),
                 *("-o", "grid.csv", "scaling.py"),
                 timeout=3600,
             )
-            say(out)
+            log_progress(out)
             if status:
                 raise SystemExit(f"carme-hub scaling run ended with {status}")
             report(lab, out, {"device": "cpu", "load": f"{before} to {load()}"})
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def report(lab: Lab, out: str, more: dict[str, Any]) -> None:
-    """Print a figure for each point, and the advice with what was said to limit it."""
+    """Print a figure for each point, and the advice with its limits."""
     text = lab.check("print(open('grid.csv').read())")
     for row in csv.DictReader(text.strip().splitlines()):
         point = {name: int(row[name]) for name in ("batch", "ranks", "nodes", "repeats")}

@@ -1,14 +1,14 @@
-"""From the click to a lab that answers, on idle virtual nodes: ours, batchspawner's, and Slurm's own floor.
+"""From the click to a lab that answers, on idle virtual nodes: ours, batchspawner's, and Slurm's own lower bound.
 
 Runs as ``python benchmarks/spawn.py [--rounds 20] [--keep]``; prints one JSON object a line. In every round each of the
-three is started and stopped once, in changing order:
+three is started and stopped once, in random order:
 
-* ours: our hub as ``make demo`` has it: a container, internal TLS, slurmrestd with a token per user;
+* ours: our hub as in ``make demo``: a container, internal TLS, slurmrestd with a token per user;
 * the peer: a second hub with ``batchspawner.SlurmSpawner`` at its defaults: no container, no TLS; its server is
   the same JupyterLab, from the same files;
-* bare: ``sbatch`` of the same container and server by hand, with nothing of ours in between.
+* bare: ``sbatch`` of the same container and server by hand, without our code.
 
-"Our own share" is ours less the median of bare, so Slurm's own jitter counts as ours.
+"Our own share" is ours minus the median of bare, so Slurm's own jitter counts as ours.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bare import start_bare, stub_hub, wait_answer
-from ground import HubAddress, need_root, peer_environment, sandbox, start_our_hub, start_peer_hub, wait_idle
-from measure import figure, load, median, p95, say
+from bare_sbatch import start_bare, stub_hub, wait_answer
+from hubs import HubAddress, need_root, peer_environment, sandbox, start_our_hub, start_peer_hub, wait_idle
+from measure import figure, load, log_progress, median, p95
 
 from carme_hub.sandbox.images.build import build_default_image
 
 USER = "alice"
 PROFILE = {"profile": "cpu"}
 PEER_LOGS = "jupyterhub_slurmspawner_*.log"
-CPUS, MEMORY, MINUTES = 2, "2G", 120  # what that profile gives
+CPUS, MEMORY, MINUTES = 2, "2G", 120  # that profile's defaults
 
 
 def ask(hub: HubAddress, method: str, path: str, body: object = None) -> tuple[int, str]:
@@ -50,7 +50,7 @@ def click(hub: HubAddress, options: dict[str, str]) -> float:
     """Start a server and return the seconds until it answers through the proxy; then stop it."""
     began = time.perf_counter()
     status, said = ask(hub, "POST", f"/users/{USER}/server", options and {"user_options": options})
-    if status not in (201, 202):  # 202: slower than the hub's patience with one request
+    if status not in (201, 202):  # 202: the start takes longer than the hub's limit for one request
         raise SystemExit(f"{hub.name}: the start was answered {status}: {said}\n{hub.log.read_text()[-3000:]}")
     wait_answer(f"{hub.url}/user/{USER}/api", 90.0)
     took = time.perf_counter() - began
@@ -63,13 +63,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=20, help="starts of each kind that count; two more warm up")
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
-    wanted = parser.parse_args()
+    args = parser.parse_args()
     need_root()
     times: dict[str, list[float]] = {"ours": [], "batchspawner": [], "bare": []}
-    with sandbox("spawn", 4, keep=wanted.keep) as where, stub_hub() as api:
+    with sandbox("spawn", 4, keep=args.keep) as where, stub_hub() as api:
         ours = start_our_hub(where)
         cluster = where.facts()
-        image = build_default_image(progress=say)
+        image = build_default_image(progress=log_progress)
         venv = peer_environment(where, image)
         settings = {
             "SlurmSpawner": {"req_partition": "interactive", "req_nprocs": str(CPUS), "req_memory": MEMORY}
@@ -88,16 +88,16 @@ def main() -> None:
         }
         before = load()
         logs = set(Path(user.pw_dir).glob(PEER_LOGS))
-        for number in range(-2, wanted.rounds):
+        for number in range(-2, args.rounds):
             order = list(kinds)
             random.shuffle(order)
             for kind in order:
-                time.sleep(0.5 + random.random())  # at any moment of the scheduler's second
+                time.sleep(0.5 + random.random())  # at a random moment of the scheduler's cycle of one second
                 took = kinds[kind]()
                 wait_idle(cluster)
                 if number >= 0:
                     times[kind].append(took)
-                say(f"round {number}: {kind} {took:.2f} s, load {load()}")
+                log_progress(f"round {number}: {kind} {took:.2f} s, load {load()}")
         for log in set(Path(user.pw_dir).glob(PEER_LOGS)) - logs:
             log.unlink()
         report(times, f"{before} to {load()}")

@@ -1,10 +1,10 @@
-"""Loaded into a hub that is measured: writes down each time its event loop stands still, and what held it.
+"""Record the stalls of a hub's event loop, and their causes; a measured hub imports this module.
 
-A callback ticks on the loop, and a thread looks whether it is late. One JSON object for each stall, each full garbage
-collection and each long callback, in milliseconds: how long (``at``), the loop's thread worked, it waited for a
-processor, all threads worked; the collections and the callbacks; and what the threads were doing, as seen every few
-milliseconds. Of a stall in which the loop's thread neither worked nor waited, another thread had the interpreter, or
-the kernel made it wait (for a new process).
+A callback ticks on the loop, and a thread checks whether it is late. The output is one JSON object for each stall, each
+full garbage collection and each long callback, in milliseconds: its length (``at``), how long the loop's thread worked,
+how long it waited for a processor, how long all threads worked; the collections and the callbacks; and the stacks of
+the threads, sampled every few milliseconds. In a stall in which the loop's thread neither worked nor waited, another
+thread had the interpreter's lock, or the kernel made it wait (for a new process).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-#: Seconds: the loop's tick, the thread's look, and from when on it is a stall.
-TICK, LOOK, STALL = 0.005, 0.005, 0.03
-#: Seconds of work in one callback from which on it is written down.
+#: Seconds: the loop's tick, the thread's check, and the shortest stall.
+TICK, CHECK_INTERVAL, STALL = 0.005, 0.005, 0.03
+#: Seconds of work from which a callback is recorded.
 CALLBACK = 0.015
 #: Innermost calls that are shown of a thread.
 DEPTH = 14
 
 
 class Stalls:
-    """Watches the loop of the thread that makes it."""
+    """Records the stalls of the loop of the thread that creates it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, out: Path) -> None:
         self._loop, self._out = loop, out
         self._thread = threading.current_thread()
         self._waited = Path(f"/proc/self/task/{self._thread.native_id}/schedstat")
-        self._ticked = self._clocks()
+        self._last_tick = self._clocks()
         self._collecting = (0.0, 0.0)
         #: Milliseconds that one callback worked and took, and what it was.
         self._callbacks: list[tuple[float, float, str]] = []
@@ -47,8 +47,8 @@ class Stalls:
         threading.Thread(target=self._watch, daemon=True, name="stalls").start()
 
     def _tick(self) -> None:
-        before, now = self._ticked, self._clocks()
-        self._ticked = now
+        before, now = self._last_tick, self._clocks()
+        self._last_tick = now
         collections, self._collections = self._collections, []
         callbacks, self._callbacks = self._callbacks, []
         full = any(generation == 2 for generation, _, _ in collections)
@@ -57,7 +57,7 @@ class Stalls:
         self._loop.call_later(TICK, self._tick)
 
     def _time_callbacks(self) -> None:
-        """Time what the loop calls: on a busy machine a stall is many of them, which were due meanwhile."""
+        """Time the loop's callbacks: on a busy machine a stall consists of many that are due at once."""
         run = asyncio.Handle._run
 
         def timed(handle: Any) -> None:
@@ -80,18 +80,18 @@ class Stalls:
             self._collections.append((about["generation"], round(took, 1), round(worked, 1)))
 
     def _watch(self) -> None:
-        ticked, seen = self._ticked, Counter[str]()
+        ticked, seen = self._last_tick, Counter[str]()
         while True:
-            time.sleep(LOOK)
-            if self._ticked is ticked:
+            time.sleep(CHECK_INTERVAL)
+            if self._last_tick is ticked:
                 if time.perf_counter() - ticked["at"] > STALL / 2:
-                    seen.update(self._doing())
+                    seen.update(self._stacks())
                 continue
             while self._late:
                 self._write(*self._late.pop(0), seen)
-            ticked, seen = self._ticked, Counter()
+            ticked, seen = self._last_tick, Counter()
 
-    def _doing(self) -> list[str]:
+    def _stacks(self) -> list[str]:
         frames, names = sys._current_frames(), {each.ident: each.name for each in threading.enumerate()}
         found = []
         for ident, frame in frames.items():
@@ -127,7 +127,7 @@ class Stalls:
 
 
 def watch(path: str) -> None:
-    """Watch the running loop; without one, as in a service that reads the hub's file, do nothing."""
+    """Record the stalls of the running loop; without one, as in a service that reads the hub's file, do nothing."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Many people click Start, and somebody else uses the hub meanwhile: what each of them waits for.
+"""Many users click Start while another user uses the hub: how long each of them waits.
 
-The clicks and the other person's requests come at their own times whether the hub keeps up or not, so a hub that
-stands still for a second is seen by every request of that second, and not by one.
+The clicks and the other user's requests come at fixed times whether the hub keeps up or not, so a hub that
+blocks for a second delays every request of that second, and not only one.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import aiohttp
-from beside import Answer
-from ground import HubAddress
+from hubs import HubAddress
+from processor_waits import Answer
 
 #: Name to API token.
-People = dict[str, str]
+Tokens = dict[str, str]
 
-#: Seconds between two requests of the person who uses the hub meanwhile.
-EVERY = 0.1
-PATIENCE = aiohttp.ClientTimeout(total=300)
+#: Seconds between two requests of the other user.
+INTERVAL = 0.1
+TIMEOUT = aiohttp.ClientTimeout(total=300)
 
 
 @dataclass
 class Storm:
-    """What became of the clicks."""
+    """The results of the clicks."""
 
     seconds: float = 0.0
     ready: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
 
-def _as(token: str) -> dict[str, str]:
+def _headers(token: str) -> dict[str, str]:
     return {"Authorization": f"token {token}"}
 
 
-async def log_in(hub: HubAddress, names: Sequence[str]) -> People:
-    """Make a hub know users, and return the tokens with which they act for themselves."""
+async def log_in(hub: HubAddress, names: Sequence[str]) -> Tokens:
+    """Add users to a hub, and return a token of each."""
     tokens = {}
-    async with aiohttp.ClientSession(headers=_as(hub.token)) as http:
+    async with aiohttp.ClientSession(headers=_headers(hub.token)) as http:
         async with http.post(f"{hub.url}/hub/api/users", json={"usernames": list(names)}) as answer:
             if answer.status not in (201, 409):
                 raise SystemExit(f"{hub.name}: {await answer.text()}")
         for name in names:
-            # Made by the hub: checking a token that somebody has chosen costs it 16,384 rounds of hashing.
+            # The hub generates it: a token chosen by the client costs 16,384 rounds of hashing at each check.
             async with http.post(f"{hub.url}/hub/api/users/{name}/tokens", json={}) as answer:
                 if answer.status != 201:
                     raise SystemExit(f"{hub.name}: {await answer.text()}")
@@ -57,23 +57,23 @@ async def log_in(hub: HubAddress, names: Sequence[str]) -> People:
     return tokens
 
 
-async def start_all(hub: HubAddress, people: People, options: dict[str, Any], within: float) -> Storm:
+async def start_all(hub: HubAddress, tokens: Tokens, options: dict[str, Any], within: float) -> Storm:
     """Let everybody start a server, at times spread evenly over ``within`` seconds."""
     storm = Storm()
     began = time.perf_counter()
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=PATIENCE) as http:
+    async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as http:
 
         async def one(number: int, name: str) -> None:
-            await asyncio.sleep(within * number / len(people))
+            await asyncio.sleep(within * number / len(tokens))
             clicked = time.perf_counter()
-            problem = await _start(http, f"{hub.url}/hub/api/users/{name}/server", _as(people[name]), options)
+            problem = await _start(http, f"{hub.url}/hub/api/users/{name}/server", _headers(tokens[name]), options)
             if problem:
                 storm.failed.append(f"{name}: {problem}")
             else:
                 storm.ready.append(time.perf_counter() - clicked)
 
-        await asyncio.gather(*(one(number, name) for number, name in enumerate(people)))
+        await asyncio.gather(*(one(number, name) for number, name in enumerate(tokens)))
     storm.seconds = time.perf_counter() - began
     return storm
 
@@ -99,53 +99,53 @@ async def _start(http: aiohttp.ClientSession, url: str, headers: dict[str, str],
     return "the progress ended without a result"
 
 
-async def stop_all(hub: HubAddress, people: People) -> None:
+async def stop_all(hub: HubAddress, tokens: Tokens) -> None:
     """Stop all servers, ten at a time."""
-    places = asyncio.Semaphore(10)
-    async with aiohttp.ClientSession(headers=_as(hub.token), timeout=PATIENCE) as http:
+    limit = asyncio.Semaphore(10)
+    async with aiohttp.ClientSession(headers=_headers(hub.token), timeout=TIMEOUT) as http:
 
         async def one(name: str) -> None:
-            async with places:
+            async with limit:
                 for _ in range(60):
                     async with http.delete(f"{hub.url}/hub/api/users/{name}/server") as answer:
                         if answer.status not in (202, 400):  # still stopping, or still starting
                             return
                     await asyncio.sleep(1)
 
-        await asyncio.gather(*(one(name) for name in people))
+        await asyncio.gather(*(one(name) for name in tokens))
 
 
-class Bystander:
-    """A process of its own: somebody asks the hub about himself every tenth of a second and notes how long it took."""
+class OtherUser:
+    """A separate process: a user requests their own record every tenth of a second and records each time."""
 
-    def __init__(self, hub: HubAddress, people: People) -> None:
-        self._ours, theirs = multiprocessing.Pipe()
+    def __init__(self, hub: HubAddress, tokens: Tokens) -> None:
+        self._pipe, child = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("spawn").Process(
-            target=_bystander, args=(hub, people, theirs), daemon=True
+            target=_run_other_user, args=(hub, tokens, child), daemon=True
         )
         self._process.start()
-        self._ours.recv()
+        self._pipe.recv()
 
     @property
     def pid(self) -> int:
-        """Which process it is."""
+        """The process's id."""
         return self._process.pid or 0
 
     def answers(self) -> list[Answer]:
-        """End, and return when each request was due and answered; one that failed counts with the time it took."""
-        self._ours.send("end")
-        found: list[Answer] = self._ours.recv()
+        """End the process; return when each request was due and answered. A failed request counts with its time."""
+        self._pipe.send("end")
+        found: list[Answer] = self._pipe.recv()
         self._process.join()
         return found
 
 
-def _bystander(hub: HubAddress, people: People, pipe: Connection) -> None:
+def _run_other_user(hub: HubAddress, tokens: Tokens, pipe: Connection) -> None:
     answers: list[Answer] = []
 
     async def ask(http: aiohttp.ClientSession, due: float) -> None:
         try:
-            name = random.choice(list(people))
-            async with http.get(f"{hub.url}/hub/api/users/{name}", headers=_as(people[name])) as answer:
+            name = random.choice(list(tokens))
+            async with http.get(f"{hub.url}/hub/api/users/{name}", headers=_headers(tokens[name])) as answer:
                 await answer.read()
         except (aiohttp.ClientError, TimeoutError):
             pass
@@ -153,17 +153,17 @@ def _bystander(hub: HubAddress, people: People, pipe: Connection) -> None:
 
     async def run() -> None:
         connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=PATIENCE) as http:
+        async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as http:
             await ask(http, time.perf_counter())
             answers.clear()
             pipe.send("ready")
-            asked = []
+            requests = []
             due = time.perf_counter()
             while not pipe.poll():
-                asked.append(asyncio.create_task(ask(http, due)))
-                due += EVERY
+                requests.append(asyncio.create_task(ask(http, due)))
+                due += INTERVAL
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            await asyncio.gather(*asked)
+            await asyncio.gather(*requests)
 
     asyncio.run(run())
     pipe.send(answers)

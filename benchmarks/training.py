@@ -1,17 +1,17 @@
 """Training through ``%%distributed`` against a bare ``srun`` of the same script, Horovod and DDP in the same run.
 
 Runs as ``python benchmarks/training.py [--rounds 10] [--pairs 5] [--ranks 4] [--steps 40] [--keep]``; prints one JSON
-object a line. All is on the CPUs of this machine, whatever its virtual nodes say, and labelled so. In every round the
-script is run four times, in changing order: through ``%%distributed`` and by ``srun`` by hand in the same job and
+object a line. All runs use the CPUs of this machine, whatever its virtual nodes have, and are labelled so. In every
+round the script runs four times, in random order: through ``%%distributed`` and by ``srun`` by hand in the same job and
 container, each with either library first.
 
 * Launch: from the cell, or from srun's start, until rank 0 has done its first step with the library that comes first.
-* Throughput: samples a second of each library, in blocks of steps by turns within one run, so that both see the same
-  machine; ours against the bare one by the median of what each round's pair comes to.
-* Throughput side by side: ours and the bare one run at the same time and do their blocks by turns, while the other
-  waits. What a machine does besides from minute to minute is the same for both then. What of ours is not in the ranks
-  (conductor, notebook) goes on while the bare one works: the first way counts that, and is much less steady.
-* Processor time of a step, which is steadier where ranks share processors with each other and with whatever else runs.
+* Throughput: samples a second of each library, in alternating blocks of steps within one run, so that both have the
+  same conditions; ours against the bare one by the median of the ratios of each round's pairs.
+* Throughput side by side: ours and the bare one run at the same time and alternate their blocks, while the other
+  waits. Other work of the machine then affects both alike. Our processes besides the ranks (conductor, notebook)
+  continue while the bare one works: the first method counts them, and scatters much more.
+* Processor time of a step, which scatters less where ranks share processors with each other and with other processes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ground import free_ports, need_root, sandbox
-from measure import figure, load, median, p95, say
+from hubs import free_ports, need_root, sandbox
+from measure import figure, load, log_progress, median, p95
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # the hub and the notebook of the tests
@@ -50,9 +50,9 @@ from carme_hub.training.run.rendezvous import Rendezvous  # noqa: E402
 
 USER = "alice"
 KINDS = ("ddp", "horovod")
-#: What both run, after a line with ``first``, ``steps``, ``blocks``, ``target``, ``who`` and ``turns``. Rank 0 writes
-#: when it had done its first step, and the samples a second of each block. ``turns``: a folder by which two that run
-#: at the same time take turns, "" for one that runs by itself.
+#: The script of both, after a line with ``first``, ``steps``, ``blocks``, ``target``, ``who`` and ``turns``. Rank 0
+#: writes the time of its first step, and the samples a second of each block. ``turns``: the folder through which two
+#: runs at the same time alternate, "" for a single run.
 SCRIPT = """
 import json, os, sys, time
 stages = {"code": time.time()}
@@ -143,7 +143,7 @@ torch.distributed.barrier()
 
 
 class Bare:
-    """``srun`` by hand, in the job of the session: the same container, and nothing of ours."""
+    """``srun`` by hand, in the job of the session: the same container, without our code."""
 
     def __init__(self, cluster: Cluster, image: Path, job: str, ranks: int) -> None:
         self._cluster, self._image, self._job, self._ranks = cluster, image, job, ranks
@@ -173,8 +173,8 @@ class Bare:
             ]
             words = [f"{name}={value}" for name, value in environ.items()]
             began = time.time()
-            # Linux shares processors out by sessions of processes (sched(7), autogroup), and each of our ranks is one.
-            # So is each of these, or on a busy machine all of them would have as much as one of ours.
+            # Linux divides processor time by sessions of processes (sched(7), autogroup), and each of our ranks is one.
+            # Each of these is one, too: else on a busy machine all of them together would get as much as one of ours.
             argv = ("/usr/bin/setsid", "--wait", "/usr/bin/env", *words, *self._container(script))
             done = self._cluster.run("srun", *options, *argv, user=USER, check=False, timeout=300)
         if done.returncode:
@@ -207,42 +207,42 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="steps of a block")
     parser.add_argument("--blocks", type=int, default=12, help="blocks of each library in a run")
     parser.add_argument("--keep", action="store_true", help="leave the state folder for the next run")
-    wanted = parser.parse_args()
+    args = parser.parse_args()
     need_root()
-    with sandbox("training", 1, keep=wanted.keep) as where:
-        hub = Hub(Demo.prepare(where, say))
+    with sandbox("training", 1, keep=args.keep) as where:
+        hub = Hub(Demo.prepare(where, log_progress))
         hub.start()
         hub.ensure_user(USER)
         lab = Lab(hub, USER, gpus=1, cpus=2, memory_gib=8, time_minutes=120)
         try:
             before = load()
-            bare = Bare(where.facts(), build_training_image(progress=say), hub.jobs()[0]["id"], wanted.ranks)
+            bare = Bare(where.facts(), build_training_image(progress=log_progress), hub.jobs()[0]["id"], args.ranks)
             lab.check("%load_ext carme_hub.training")
-            found = measured(lab, bare, wanted)
-            pairs = side_by_side(lab, bare, wanted)
-            report(found, pairs, wanted, f"{before} to {load()}")
+            found = measured(lab, bare, args)
+            pairs = side_by_side(lab, bare, args)
+            report(found, pairs, args, f"{before} to {load()}")
         finally:
             lab.stop()
             hub.stop()
 
 
-def measured(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what each run of each round said, with who ran it."""
+def measured(lab: Lab, bare: Bare, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the results of each run of each round, with its kind."""
     folder = Path(pwd.getpwnam(USER).pw_dir)
     target, script = folder / f"bench-{os.getpid()}.json", folder / f"bench-{os.getpid()}.py"
     found = []
     try:
-        for number in range(-1, wanted.rounds):
+        for number in range(-1, args.rounds):
             order = [(who, first) for who in ("ours", "bare") for first in KINDS]
             random.shuffle(order)
             for who, first in order:
-                text = script_of(first, wanted, target, who)
+                text = script_of(first, args, target, who)
                 target.unlink(missing_ok=True)
-                began = by_cell(lab, text, first, wanted.ranks) if who == "ours" else bare.run(script, text)
+                began = by_cell(lab, text, first, args.ranks) if who == "ours" else bare.run(script, text)
                 said = json.loads(target.read_text())
                 stages = ", ".join(f"{name} {at - began:.2f}" for name, at in said["stages"].items())
                 rates = {kind: statistics.median(each) for kind, each in said["rates"].items()}
-                say(f"round {number}: {who}, {first} first: seconds to {stages}; {rates}, load {load()}")
+                log_progress(f"round {number}: {who}, {first} first: seconds to {stages}; {rates}, load {load()}")
                 launch, code = (said["stages"][name] - began for name in ("first step", "code"))
                 if number >= 0:
                     run = {"round": number, "who": who, "first": first, "launch": launch, "code": code}
@@ -254,21 +254,21 @@ def measured(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> list[dict[str,
     return found
 
 
-def side_by_side(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> dict[str, list[float]]:
-    """Return for each library, of each run of both at once, ours against the bare one: the median of their turns."""
+def side_by_side(lab: Lab, bare: Bare, args: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the ratio of ours to the bare one for each library and each run of both at once: the median of blocks."""
     folder = Path(pwd.getpwnam(USER).pw_dir)
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(-1, wanted.pairs):
+    for number in range(-1, args.pairs):
         first = KINDS[number % 2]
         turns = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
         try:
             os.chown(turns, *(pwd.getpwnam(USER)[2:4]))
             target = {who: turns / f"{who}.json" for who in ("ours", "bare")}
             second = ("bare", "ours")[number // 2 % 2]  # the first block is a cold one
-            text = {who: script_of(first, wanted, path, who, turns, second) for who, path in target.items()}
+            text = {who: script_of(first, args, path, who, turns, second) for who, path in target.items()}
             with ThreadPoolExecutor(2) as both:
                 done = both.submit(bare.run, turns / "bare.py", text["bare"])
-                by_cell(lab, text["ours"], first, wanted.ranks)
+                by_cell(lab, text["ours"], first, args.ranks)
                 done.result()
             rates = {who: json.loads(path.read_text())["rates"] for who, path in target.items()}
         finally:
@@ -279,7 +279,7 @@ def side_by_side(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> dict[str, 
             )
             for kind in KINDS
         }
-        say(f"pair {number}: {ratios}, load {load()}")
+        log_progress(f"pair {number}: {ratios}, load {load()}")
         if number >= 0:
             for kind, ratio in ratios.items():
                 found[kind].append(ratio)
@@ -287,28 +287,28 @@ def side_by_side(lab: Lab, bare: Bare, wanted: argparse.Namespace) -> dict[str, 
 
 
 def script_of(
-    first: str, wanted: argparse.Namespace, target: Path, who: str, turns: Path | str = "", second: str = "bare"
+    first: str, args: argparse.Namespace, target: Path, who: str, turns: Path | str = "", second: str = "bare"
 ) -> str:
-    """Return what one of the two runs."""
-    given = (first, wanted.steps, wanted.blocks, str(target), who, str(turns), second)
-    return f"first, steps, blocks, target, who, turns, second = {given!r}\n{SCRIPT}"
+    """Return the script of one of the two."""
+    values = (first, args.steps, args.blocks, str(target), who, str(turns), second)
+    return f"first, steps, blocks, target, who, turns, second = {values!r}\n{SCRIPT}"
 
 
 def by_cell(lab: Lab, text: str, first: str, ranks: int) -> float:
     """Run the script through ``%%distributed`` to its end, and return when the cell was sent (epoch seconds)."""
     backend = "torchrun" if first == "ddp" else "horovod"
     began = time.time()
-    came = lab.run(f"%%distributed -n {ranks} --gpus-per-task 0 --backend {backend}\n{text}", timeout=300)
-    if came.errors:
-        raise SystemExit(f"The cell failed:\n{came.error}")
+    result = lab.run(f"%%distributed -n {ranks} --gpus-per-task 0 --backend {backend}\n{text}", timeout=300)
+    if result.errors:
+        raise SystemExit(f"The cell failed:\n{result.error}")
     return began
 
 
 def report(
-    found: list[dict[str, Any]], together: dict[str, list[float]], wanted: argparse.Namespace, load_seen: str
+    found: list[dict[str, Any]], together: dict[str, list[float]], args: argparse.Namespace, load_seen: str
 ) -> None:
     """Print the figures."""
-    more = {"n": wanted.rounds, "ranks": wanted.ranks, "device": "cpu", "load": load_seen}
+    more = {"n": args.rounds, "ranks": args.ranks, "device": "cpu", "load": load_seen}
 
     def of(who: str, first: str, what: str) -> list[float]:
         return [run[what] for run in found if (run["who"], run["first"]) == (who, first)]
@@ -337,7 +337,7 @@ def report(
         spread = {"lowest": min(pairs), "highest": max(pairs)}
         figure(f"train_rate_against_bare_{kind}", median(pairs), "1", goal=0.98, at_least=True, **spread, **more)
         spread = {"lowest": min(together[kind], default=None), "highest": max(together[kind], default=None)}
-        side = {**more, **spread, "n": wanted.pairs}
+        side = {**more, **spread, "n": args.pairs}
         name = f"train_rate_side_by_side_{kind}"
         figure(name, median(together[kind]), "1", goal=0.98, at_least=True, **side)
         work = pairs_of(f"{kind}_spent")

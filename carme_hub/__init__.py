@@ -12,7 +12,7 @@ __all__ = ["__version__", "configure"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``configure`` when it is asked for, so that ``import carme_hub`` costs nothing on a node."""
+    """Import ``configure`` on first use, so that ``import carme_hub`` stays cheap on a compute node."""
     if name == "configure":
         from carme_hub.config import configure
 

@@ -1,12 +1,12 @@
-"""Which address a request comes from, in a way that the client cannot choose.
+"""Find the client address of a request, in a way that the client cannot forge.
 
 JupyterHub lets ``X-Real-Ip`` and ``X-Forwarded-For`` of any request override the address (tornado's ``xheaders``), and
-its proxy hands ``X-Real-Ip`` through as the client sent it: with it, ``request.remote_ip`` is whatever the client likes
-(a test shows it). So only the address of the socket is believed, and where that is a proxy of ours, the last entry of
-``X-Forwarded-For``, which that proxy itself has written.
+its proxy passes ``X-Real-Ip`` on as the client sent it, so ``request.remote_ip`` is whatever the client chooses (a test
+shows it). Therefore only the address of the socket is trusted, and if that is our own proxy, the last entry of
+``X-Forwarded-For``, which the proxy itself has written. The authenticator's rate limits and the callback use it.
 
-On the proxy's machine there may be others who can write headers. With ``internal_ssl`` the proxy is told from them, and
-from sessions, by its certificate, so there nothing else is believed. Without it, an address is all there is.
+Other programs on the proxy's machine can write these headers, too. With ``internal_ssl`` the proxy's certificate tells
+the proxy from them and from sessions, and nothing else is trusted. Without it, only the address is checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tornado.httputil import HTTPServerRequest
 
 #: JupyterHub's own authority for the proxy as a client, and the name of the one certificate that it signs.
 _PROXY_AUTHORITY, _PROXY = "proxy-client-ca", "proxy-client"
-#: Those for sessions and services, whose certificates are in other people's hands.
+#: The authorities for sessions and services: users hold the keys of these certificates.
 _OTHERS_AUTHORITIES = frozenset({"notebooks-ca", "services-ca"})
 
 
 def client_address(request: HTTPServerRequest, proxies: Iterable[str], hops: Collection[str] = ()) -> str:
-    """Return the client's address, "" where none can be told.
+    """Return the client's address, "" if it cannot be determined.
 
     Args:
         proxies: addresses or networks of the hub's own proxy, besides this machine's.
@@ -46,7 +46,7 @@ def client_address(request: HTTPServerRequest, proxies: Iterable[str], hops: Col
 
 
 def address_key(address: str) -> str:
-    """Return what an address is counted as: itself, or the /64 that one IPv6 customer can roam in."""
+    """Return the key under which an address is counted: itself, or for IPv6 the /64 that one customer may use."""
     parsed = _parsed(address)
     if isinstance(parsed, IPv6Address):
         return str(IPv6Network((parsed, 64), strict=False))
@@ -66,7 +66,7 @@ def _within(address: IPv4Address | IPv6Address, networks: Iterable[str]) -> bool
 
 
 def _certified_stranger(request: HTTPServerRequest) -> bool:
-    """Return whether the other end has shown a certificate, and not the proxy's."""
+    """Return whether the peer has shown a certificate that is not the proxy's."""
     sock = getattr(getattr(request.connection, "stream", None), "socket", None)
     if not isinstance(sock, ssl.SSLSocket):
         return False
@@ -74,7 +74,7 @@ def _certified_stranger(request: HTTPServerRequest) -> bool:
         shown = sock.getpeercert()
     except (OSError, ValueError):
         return True
-    if not shown:  # none was asked for: no internal_ssl
+    if not shown:  # no certificate was requested: no internal_ssl
         return False
     authority = _common_name(shown.get("issuer"))
     # A site may bring its own authority for the proxy, of any name (JupyterHub.external_ssl_authorities).
@@ -93,7 +93,7 @@ def _socket_addresses(
     stream: Any = getattr(request.connection, "stream", None)
     sock = getattr(stream, "socket", None)
     if sock is None:
-        # No socket to ask (a connection already gone): the request is answered to nobody.
+        # The connection is already closed: nobody receives the answer.
         return _parsed(request.remote_ip or ""), None
     ends = []
     for end in (sock.getpeername, sock.getsockname):

@@ -1,8 +1,8 @@
-"""A safe site in one line of ``jupyterhub_config.py``, every part of which can be set otherwise.
+"""``configure(c)``: a safe site in one line of ``jupyterhub_config.py``, every part of which can be overridden.
 
-``configure(c)`` fills in what the file has not set before, adds to lists instead of replacing them, and writes plain
-values, so that whatever the file sets after it counts. It reads at most the proxy's token and starts nothing, since
-every service of the hub reads the same file.
+``configure(c)`` sets what the file has not set before, adds to lists instead of replacing them, and writes plain
+values, so that settings after it in the file have precedence. It reads at most the proxy's token and starts nothing,
+because every service of the hub reads the same file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from carme_hub.auth.secret_files import exposure, read_secret
 from carme_hub.domain.quotas.group_names import ROLE_GROUP
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
-from carme_hub.store.hub_database import wal
+from carme_hub.store.hub_database import wal_options
 
 #: Files of the state folder, by the trait that holds each.
 COOKIE_SECRET, HUB_DATABASE, OUR_DATABASE = "jupyterhub_cookie_secret", "jupyterhub.sqlite", "carme-hub.sqlite"
@@ -30,18 +30,18 @@ PROXY_TOKEN, CERTIFICATES = "proxy-token", "internal-ssl"
 #: JupyterHub's own default for ``db_url``.
 HUB_DEFAULT_URL = "sqlite:///jupyterhub.sqlite"
 
-#: The roles beside JupyterHub's own ``user`` and ``admin``. Who has them: ``CarmeAuthenticator.role_groups``.
-#: ``admin`` is given by JupyterHub's admin flag, since JupyterHub 6.1 cannot load that role for a group.
+#: The roles beside JupyterHub's own ``user`` and ``admin``. ``CarmeAuthenticator.role_groups`` says who has them.
+#: JupyterHub's admin flag grants ``admin``, because JupyterHub 6.1 cannot load that role for a group.
 ROLES: tuple[dict[str, Any], ...] = (
     {
         "name": "teacher",
-        "description": "Sees which groups there are, to prepare courses for them",
+        "description": "Lists the groups, to prepare courses for them",
         "scopes": ["list:groups", "read:groups:name"],
         "groups": [ROLE_GROUP + "teacher"],
     },
     {
         "name": "operator",
-        "description": "Sees everybody's servers and stops them; sees no content and acts for nobody",
+        "description": "Sees and stops everybody's servers; cannot read their content or act for their owners",
         "scopes": [
             *("admin-ui", "list:users", "read:users", "read:servers", "delete:servers"),
             *("list:groups", "read:groups", "list:services", "read:services", "read:roles", "read:hub", "read:metrics"),
@@ -52,7 +52,7 @@ ROLES: tuple[dict[str, Any], ...] = (
 
 #: The service's name, and its address below ``/services/``.
 QUOTAS = "quotas"
-#: What the quotas service asks for, beside being allowed to use it at all.
+#: The scopes that the quotas service checks, besides access to the service itself.
 QUOTA_SCOPES: dict[str, dict[str, Any]] = {
     "custom:carme:quota:read:session": {
         "description": "See how much time and budget one's own sessions have left, and nothing else"
@@ -81,7 +81,7 @@ QUOTA_SCOPES: dict[str, dict[str, Any]] = {
 QUOTA_ROLES: tuple[dict[str, Any], ...] = (
     {
         "name": "gpu-time-admin",
-        "description": "Decides on everybody's GPU time",
+        "description": "Administers everybody's GPU time",
         "scopes": ["custom:carme:quota:grant", "custom:carme:quota:policy"],
         "groups": [ROLE_GROUP + "admin"],
     },
@@ -94,19 +94,19 @@ QUOTA_ROLES: tuple[dict[str, Any], ...] = (
 )
 
 
-#: What a server's own token has besides what JupyterHub gives it: nothing that gives, asks for more, or reads others.
+#: The scopes of a server's own token besides JupyterHub's: it cannot grant, request more, or read other users' data.
 QUOTA_SERVER_SCOPES = (f"access:services!service={QUOTAS}", "custom:carme:quota:read:session")
 
-#: What both services may ask of the hub, and nobody else: jobs and nodes, with the names of everybody's jobs.
+#: The scope of both services, and of nobody else: jobs and nodes, with the names of everybody's jobs.
 SLURM_SCOPES: dict[str, dict[str, Any]] = {
     "custom:carme:slurm:read": {"description": "See everybody's jobs as the hub last saw them in Slurm"},
 }
 _SERVICE_SCOPES = ("list:users", "read:users:name", "read:users:groups", *SLURM_SCOPES)
 
-#: What the service may ask of the hub with its own token: who is in which group, and what it last saw of Slurm.
+#: The role of the service's own token: users, their groups, and the hub's last snapshot of Slurm.
 QUOTA_SERVICE_ROLE: dict[str, Any] = {
     "name": "quotas-service",
-    "description": "Lets the quotas service know who is in which group, and which jobs there are",
+    "description": "Lets the quotas service read groups and jobs",
     "scopes": [*_SERVICE_SCOPES],
     "services": [QUOTAS],
 }
@@ -114,7 +114,7 @@ QUOTA_SERVICE_ROLE: dict[str, Any] = {
 
 #: The name of the service that keeps the calendar, and its address below ``/services/``.
 RESERVATIONS = "reservations"
-#: What the reservations service asks for, beside being allowed to use it at all.
+#: The scopes that the reservations service checks, besides access to the service itself.
 RESERVATION_SCOPES: dict[str, dict[str, Any]] = {
     "custom:carme:reservation:read": {
         "description": "See which GPUs are free and booked, and one's own bookings",
@@ -124,7 +124,7 @@ RESERVATION_SCOPES: dict[str, dict[str, Any]] = {
         "subscopes": ["custom:carme:reservation:read"],
     },
     "custom:carme:reservation:write": {
-        "description": "Book GPUs as far as the policy allows it; change and give back one's own bookings",
+        "description": "Book GPUs within the policy; change and release one's own bookings",
         "subscopes": ["custom:carme:reservation:read"],
     },
     "custom:carme:reservation:admin": {
@@ -135,7 +135,7 @@ RESERVATION_SCOPES: dict[str, dict[str, Any]] = {
 RESERVATION_ROLES: tuple[dict[str, Any], ...] = (
     {
         "name": "calendar-admin",
-        "description": "Decides on everybody's bookings",
+        "description": "Administers everybody's bookings",
         "scopes": ["custom:carme:reservation:admin"],
         "groups": [ROLE_GROUP + "admin"],
     },
@@ -147,18 +147,18 @@ RESERVATION_ROLES: tuple[dict[str, Any], ...] = (
     },
 )
 
-#: What a server's own token has besides: it sees what its user has booked, and changes nothing.
+#: The scopes of a server's own token: it sees its user's bookings, and changes nothing.
 RESERVATION_SERVER_SCOPES = (f"access:services!service={RESERVATIONS}", "custom:carme:reservation:read")
 
-#: What the service may ask of the hub with its own token: as above.
+#: The role of the service's own token, as above.
 RESERVATION_SERVICE_ROLE: dict[str, Any] = {
     "name": "reservations-service",
-    "description": "Lets the reservations service know who is in which group, and which jobs and nodes there are",
+    "description": "Lets the reservations service read groups, jobs and nodes",
     "scopes": [*_SERVICE_SCOPES],
     "services": [RESERVATIONS],
 }
 
-#: What a service is given of the hub's environment.
+#: The variables of the hub's environment that a service receives.
 _PASSED_ON = ("SLURM_CONF", "TZ", "CARME_SMTP_PASSWORD")
 
 
@@ -180,12 +180,12 @@ def configure(
         slurm: False for one box with a Docker engine and no Slurm.
         quotas: keep a ledger of GPU time, check ``CarmeQuotas``' policy before a start, and run the quotas service.
         reservations: keep a calendar in which GPUs are booked, and run the service that makes Slurm keep it. It needs
-            no ledger; where there is one, bookings are paid from it.
-        settings: settings by class, which count more than what is in ``c`` already:
+            no ledger; where there is one, it pays for bookings.
+        settings: settings by class, which replace what is in ``c`` already:
             ``configure(c, CarmeAuthenticator={"allowed_groups": {"gpu-users"}})``.
 
     Raises:
-        ConfigError: a file of secrets lies open to others; the message has the command that mends it.
+        ConfigError: others can read a file of secrets; the message has the command that mends it.
     """
     if state_folder and not Path(state_folder).is_absolute():
         raise ConfigError(f"configure: state_folder is {str(state_folder)!r}; give an absolute path")
@@ -201,13 +201,13 @@ def configure(
         "proxy_class": "carme",
         "internal_ssl": slurm,
         # A restart of the hub ends no session and drops no connection: the servers are jobs, and the proxy is a
-        # process of its own (docs/howto/proxy.md).
+        # separate process (docs/howto/proxy.md).
         "cleanup_servers": False,
         "cleanup_proxy": False,
         "allow_named_servers": True,
         "named_server_limit_per_user": 5,
         "concurrent_spawn_limit": 100,
-        # A session that waits in the queue must not hold up the start of the hub, which looks on in the background.
+        # A session that waits in the queue must not delay the start of the hub, which watches it in the background.
         "init_spawners_timeout": 2,
     }
     store = {}
@@ -218,7 +218,7 @@ def configure(
         hub["internal_certs_location"] = str(folder / CERTIFICATES)
         store["url"] = f"sqlite:///{folder / OUR_DATABASE}"
     _fill(c, "JupyterHub", hub)
-    _fill(c, "JupyterHub", {"db_kwargs": wal(c.JupyterHub.get("db_url", HUB_DEFAULT_URL))})
+    _fill(c, "JupyterHub", {"db_kwargs": wal_options(c.JupyterHub.get("db_url", HUB_DEFAULT_URL))})
     _fill(c, "CarmeStore", store)
     _fill(c, "CarmeAuthenticator", {"accounts_from_slurm": slurm})
     _fill(c, "ConfigurableHTTPProxy", {"should_start": False})
@@ -226,7 +226,7 @@ def configure(
     _proxy_token(c, Path(state_folder))
 
     if reservations and not slurm:
-        raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; leave slurm=False out")
+        raise ConfigError("configure: reservations=True needs Slurm, which keeps what is booked; remove slurm=False")
     if (quotas or reservations) and state_folder:
         _fill(c, "CarmeQuotas", {"audit_file": str(Path(state_folder) / AUDIT)})
     config_file = sys._getframe(1).f_globals.get("__file__", "jupyterhub_config.py")
@@ -243,20 +243,20 @@ def configure(
         if role is None:
             _append(c, "JupyterHub", "load_roles", [deepcopy(ours)])
         else:
-            # The site's own words for the role stay; that its group has it is what role_groups relies on.
+            # The site's own definition of the role stays; role_groups relies on its group having the role.
             role["groups"] = list(dict.fromkeys([*role.get("groups", ()), *ours["groups"]]))
             role.setdefault("scopes", list(ours["scopes"]))
 
 
 def _add_quotas(c: Config, config_file: str) -> None:
-    """Switch the ledger on and let the hub run its service, which reads the same file."""
+    """Enable the ledger and let the hub run its service, which reads the same file."""
     _fill(c, "CarmeQuotas", {"enabled": True})
     _add_service(c, config_file, QUOTAS, c.CarmeQuotas.get("port", 10102), QUOTA_SCOPES, QUOTA_SERVICE_ROLE)
     _let_users(c, "custom:carme:quota:manage", f"access:services!service={QUOTAS}")
 
 
 def _add_reservations(c: Config, config_file: str) -> None:
-    """Switch the calendar on and let the hub run its service; which user may book is the policy's to say."""
+    """Enable the calendar and let the hub run its service; the policy decides which users may book."""
     _fill(c, "CarmeReservations", {"enabled": True})
     port = c.CarmeReservations.get("port", 10103)
     _add_service(c, config_file, RESERVATIONS, port, RESERVATION_SCOPES, RESERVATION_SERVICE_ROLE)
@@ -287,7 +287,7 @@ def _let_users(c: Config, *scopes: str) -> None:
 
 
 def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], Awaitable[list[str]]]:
-    """Return what says the scopes of a server's own token."""
+    """Return the function that computes the scopes of a server's own token."""
     ours = (QUOTA_SERVER_SCOPES if quotas else ()) + (RESERVATION_SERVER_SCOPES if reservations else ())
 
     async def of_role(db: Any) -> list[str]:
@@ -295,9 +295,9 @@ def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], Awaita
         return [*(role.scopes if role is not None else ()), *ours]
 
     def server_token_scopes(spawner: Any) -> Awaitable[list[str]]:
-        """Return what the hub's ``server`` role says when it starts, and what our services let a session ask."""
-        # JupyterHub asks in the longest piece of a start and waits: others are served first
-        # (spawners/hub/start_queue.py), and at the end of each request it rolls back whatever has not been stored.
+        """Return the scopes of the hub's ``server`` role at the start, and those of our services for a session."""
+        # JupyterHub awaits this in the longest piece of a start, so other requests run meanwhile
+        # (spawners/hub/start_queue.py), and the end of each request rolls back whatever is not committed.
         spawner.user.db.commit()
         return of_role(spawner.user.db)
 
@@ -305,7 +305,7 @@ def _token_scopes(*, quotas: bool, reservations: bool) -> Callable[[Any], Awaita
 
 
 def _fill(c: Config, section: str, values: Mapping[str, Any]) -> None:
-    """Set what is not set yet."""
+    """Set the values that are not set yet."""
     for name, value in values.items():
         if name not in c[section]:
             c[section][name] = value
@@ -318,22 +318,22 @@ def _list(c: Config, section: str, name: str) -> list[Any]:
 
 
 def _append(c: Config, section: str, name: str, values: list[Any]) -> None:
-    """Add to a list setting what is not in it yet, after what is."""
-    had = _list(c, section, name)
-    c[section][name] = had + [value for value in values if value not in had]
+    """Append to a list setting the values that are not in it yet."""
+    present = _list(c, section, name)
+    c[section][name] = present + [value for value in values if value not in present]
 
 
 def _refuse_open_secrets(folder: Path) -> None:
     for name in (COOKIE_SECRET, HUB_DATABASE, OUR_DATABASE, PROXY_TOKEN):
         path = folder / name
-        # A service reads this file as its own user; whose the files are is checked by the hub when it starts.
+        # A service runs this file as its own user; the hub checks the files' owner when it starts.
         wrong = exposure(path, any_owner=True)
         if wrong:
-            raise ConfigError(f"a secret of the hub lies open: {wrong}")
+            raise ConfigError(f"others can read a secret of the hub: {wrong}")
 
 
 def _proxy_token(c: Config, folder: Path) -> None:
-    """Give the hub the token of the proxy that runs beside it, where this process may read it."""
+    """Set the token of the separate proxy, where this process may read it."""
     path = folder / PROXY_TOKEN
     if os.environ.get("CONFIGPROXY_AUTH_TOKEN") or "auth_token" in c.ConfigurableHTTPProxy:
         return

@@ -1,17 +1,18 @@
-"""What other packages add to Carme Hub, found by the entry points that they name when they are installed.
+"""Extensions of Carme Hub by other packages, which register them as entry points.
 
-A package adds a thing by an entry point, as JupyterHub's ``jupyterhub.spawners`` are added. There is one group for each
-kind, ``carme_hub.runtimes`` for one; the ``ExtensionPoint`` of a kind stands in the module that uses it. Three rules
-hold for all of them:
+An entry point registers an extension in the same way as a spawner in JupyterHub's group ``jupyterhub.spawners``. Each
+kind of extension has its own group, such as ``carme_hub.runtimes``; the module that uses a kind defines its
+``ExtensionPoint``. Three rules apply to all kinds:
 
-- To be installed is not enough. An extension is used where a setting names it, and not imported before, so that no
-  package loosens a limit or sees a user's data by itself. (Training templates, which run nothing by themselves and lie
-  in the user's own image, are shown as they are found: ``carme_hub.training.templates.installed``.)
-- Ours come first: no package takes the place of what Carme Hub has under the same name.
-- What is wrong stops the start with a ``ConfigError`` that names the setting, the package and what to do.
+- Installation alone enables nothing. An extension is imported and used only if a setting names it, so that no package
+  can loosen a limit or read a user's data on its own. (Training templates are the exception: they run nothing on their
+  own and are part of the user's own image, so all of them are listed: ``carme_hub.training.templates.installed``.)
+- Built-in names take precedence: no package can replace a built-in part of Carme Hub by using its name.
+- An error stops the start with a ``ConfigError`` that names the setting, the package and what to do.
 
-A name that is no text is taken for the thing itself, so that a small one can stand in ``jupyterhub_config.py``. A class
-is made into an object: with ``parent=`` where it has traits, so that it has settings of its own, as ``c.ItsName.…``.
+A setting can also hold the object itself instead of a name, so that a small extension can be defined in
+``jupyterhub_config.py``. A class is instantiated; if it has traits, with ``parent=``, so that it has its own settings
+as ``c.ItsName.…``.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class ExtensionPoint:
     """One kind of extension.
 
     Attributes:
-        group: of its entry points. setting: the one that names them, such as "CarmeQuotas.policy_rules".
-        what: what one has to be, as words after "must be". fits: returns whether an object is that.
-        ours: names of those that Carme Hub has itself, for messages.
+        group: of its entry points. setting: the setting that names them, such as "CarmeQuotas.policy_rules".
+        what: the required kind of object, as words after "is not". fits: returns whether an object is of that kind.
+        ours: names of the built-in ones, for messages.
     """
 
     group: str
@@ -44,21 +45,21 @@ class ExtensionPoint:
     ours: tuple[str, ...] = ()
 
     def load(self, named: object, parent: Any = None) -> Any:
-        """Return the extension of that name; what is no text is the extension itself.
+        """Return the extension of that name; an object that is not a text is the extension itself.
 
         Args:
-            parent: the configurable object that a class with traits takes its settings from.
+            parent: the configurable object from which a class with traits gets its settings.
 
         Raises:
-            ConfigError: there is none, it is broken, it is of another kind, or two packages have it.
+            ConfigError: no package has it, it is broken or of another kind, or two packages have it.
         """
         if isinstance(named, str):
             point = self._entry_point(named)
             source = f"{named!r} of the package {_package(point)} ({point.value})"
-            found = _imported(point, self.setting, source)
+            found = _import(point, self.setting, source)
         else:
             source, found = repr(named), named
-        made = _made(found, parent, f"c.{self.setting}: {source}") if inspect.isclass(found) else found
+        made = _create(found, parent, f"c.{self.setting}: {source}") if inspect.isclass(found) else found
         if not self.fits(made):
             kind = (
                 "a class whose objects are"
@@ -69,7 +70,7 @@ class ExtensionPoint:
         return made
 
     def load_all(self, names: Iterable[object], parent: Any = None) -> dict[str, Any]:
-        """Return the extensions of these names by name, in this order; one that is itself goes by its own name."""
+        """Return the extensions by name, in this order; a class or function without an entry point has its own name."""
         found: dict[str, Any] = {}
         for named in names:
             name = named if isinstance(named, str) else str(getattr(named, "__name__", type(named).__name__))
@@ -79,7 +80,7 @@ class ExtensionPoint:
         return found
 
     def source(self, name: str) -> str:
-        """Return which package an installed extension comes from, as "name version"."""
+        """Return the package of an installed extension, as "name version"."""
         return _package(self._entry_point(name))
 
     def _entry_point(self, name: str) -> EntryPoint:
@@ -103,7 +104,7 @@ class ExtensionPoint:
 
 @functools.cache
 def installed(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of a group. They are read once: a running hub goes on with what it began with."""
+    """Return the entry points of a group. They are read once: a running hub does not see packages installed later."""
     return tuple(importlib.metadata.entry_points(group=group))
 
 
@@ -111,18 +112,18 @@ def _package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "of an unknown name"
 
 
-def _imported(point: EntryPoint, setting: str, source: str) -> Any:
+def _import(point: EntryPoint, setting: str, source: str) -> Any:
     try:
         return point.load()
-    except Exception as error:  # another project's code may fail in any way as it is imported
+    except Exception as error:  # importing another project's code may raise anything
         raise ConfigError(
-            f"c.{setting}: {source} cannot be imported: {type(error).__name__}: {error}. Install what it lacks or "
-            "another version of it, or take the name out of the setting."
+            f"c.{setting}: {source} cannot be imported: {type(error).__name__}: {error}. Install what it requires "
+            "or another version of it, or remove the name from the setting."
         ) from error
 
 
-def _made(cls: Any, parent: Any, where: str) -> Any:
+def _create(cls: Any, parent: Any, where: str) -> Any:
     try:
         return cls(parent=parent) if hasattr(cls, "class_traits") else cls()
     except Exception as error:
-        raise ConfigError(f"{where} cannot be set up: {type(error).__name__}: {error}.") from error
+        raise ConfigError(f"{where} cannot be created: {type(error).__name__}: {error}.") from error

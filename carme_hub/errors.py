@@ -1,24 +1,24 @@
-"""Every error this project raises on purpose, in one tree.
+"""The exception tree of Carme Hub. Every module raises its errors from here.
 
 ::
 
     CarmeError
-    ├── Refused                 said to the user: ``reason`` (a slug) and ``message`` (a sentence)
+    ├── Refused                 shown to the user: ``reason`` (a slug) and ``message`` (a sentence)
     │   ├── ProfileNotAllowed   the choice is outside what an administrator offers
     │   ├── QuotaExceeded       a rule on GPU time or on sessions does not allow it
     │   ├── NoAccount           no Slurm account may be charged for this
     │   └── SessionBusy         the server's last session has not ended yet
     ├── SlurmError
-    │   ├── SlurmUnreachable    no answer, or one that cannot be understood: proves nothing
+    │   ├── SlurmUnreachable    no answer, or one that cannot be parsed: proves nothing
     │   └── SlurmRejected       Slurm answered, and the answer is no
-    ├── EngineError             something went wrong between us and a Docker engine
-    │   ├── EngineUnreachable   no answer, or one that cannot be understood: proves nothing
+    ├── EngineError             the communication with a Docker engine failed
+    │   ├── EngineUnreachable   no answer, or one that cannot be parsed: proves nothing
     │   └── EngineRejected      the engine answered, and the answer is no
     ├── StoreError
     │   └── SchemaMismatch      the database is not of this release
     ├── ContainerError          an image or a runtime cannot be used
-    ├── SandboxError            the one-machine cluster could not do what was asked
-    └── ConfigError             a setting is wrong, and the message names it
+    ├── SandboxError            the one-machine cluster could not do what was requested
+    └── ConfigError             a setting is wrong; the message names it
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class ProfileNotAllowed(Refused):
 
 
 class QuotaExceeded(Refused):
-    """A quota does not allow the request; the message names the rule, when it will be possible, and what would be."""
+    """A quota does not allow the request.
+
+    The message names the rule, when the same request is possible, and which smaller request is possible now.
+    """
 
     reason = "quota-exceeded"
 
@@ -64,24 +67,24 @@ class NoAccount(Refused):
 
 
 class SessionBusy(Refused):
-    """The last session of this server is still being ended."""
+    """The last session of this server has not ended yet."""
 
     reason = "session-busy"
 
 
 class SlurmError(CarmeError):
-    """Something went wrong between us and Slurm."""
+    """The communication with Slurm failed."""
 
 
 class SlurmUnreachable(SlurmError):
-    """Slurm gave no answer, or one that cannot be understood. It proves nothing about any job."""
+    """Slurm gave no answer, or one that cannot be parsed. It proves nothing about any job."""
 
 
 class SlurmRejected(SlurmError):
     """Slurm answered, and refused.
 
     Args:
-        message: Slurm's own words.
+        message: Slurm's own text.
         code: Slurm's error number or the command's exit status, where there is one.
     """
 
@@ -92,18 +95,18 @@ class SlurmRejected(SlurmError):
 
 
 class EngineError(CarmeError):
-    """Something went wrong between us and a Docker engine."""
+    """The communication with a Docker engine failed."""
 
 
 class EngineUnreachable(EngineError):
-    """The engine gave no answer, or one that cannot be understood. It proves nothing about any container."""
+    """The engine gave no answer, or one that cannot be parsed. It proves nothing about any container."""
 
 
 class EngineRejected(EngineError):
     """The engine answered, and refused.
 
     Args:
-        message: the engine's own words.
+        message: the engine's own text.
         code: the HTTP status of its answer.
     """
 
@@ -122,11 +125,11 @@ class SchemaMismatch(StoreError):
 
 
 class ContainerError(CarmeError):
-    """An image or a container runtime cannot be used as asked."""
+    """An image or a container runtime cannot be used as requested."""
 
 
 class SandboxError(CarmeError):
-    """The sandbox could not do what was asked; the message says what to do."""
+    """The sandbox could not do what was requested; the message says what to do."""
 
 
 class ConfigError(CarmeError):

@@ -1,15 +1,15 @@
-"""A garbage collection does not make an event loop stand still for long.
+"""Keep Python's garbage collections short, so that they do not block the hub's event loop.
 
-A full one looks at every object, and nothing else of the interpreter goes on meanwhile: at least 0.1 s
-in a hub that has just started, whose modules, settings, pages and database mappings never become garbage, and more the
-more users it has met. ``gc.freeze`` takes what is there out of later collections. That is done at the start, and again
-whenever a full collection has worked for long: what it has left is there to stay. Objects that are let go are freed all
-the same, but for those that refer to each other in a circle; so all are looked at once a night.
+A full collection visits every object while the interpreter does nothing else: at least 0.1 s in a hub that has just
+started, whose modules, settings, pages and database mappings never become garbage, and longer the more users it has
+served. ``gc.freeze`` excludes the existing objects from later collections. It is called at the start, and again
+whenever a full collection took long: the objects that it left are permanent. Frozen objects are still freed when their
+last reference goes, except for those in reference cycles; so all objects are collected once a night.
 
-Python makes a full collection wherever it happens to be when one is due, and that is in the middle of a class's starts.
-Here they are made sooner, so that each is shorter, in a turn of the loop of their own, and wait for seconds for one in
-which the loop has nothing else to do. Where many objects come at once, as with a queue of 50,000 jobs that somebody
-wants to see, none waits: each looks at a part of them.
+Python runs a full collection at the moment when it is due, for example while a class starts its sessions. Here they run
+earlier, so that each is shorter, in a step of the event loop of their own, and wait up to some seconds for an idle
+moment of the loop. If many objects come at once, as from a queue of 50,000 jobs, they do not wait: each visits a part
+of them. ``spawners.hub.startup`` starts this.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-#: Seconds of work in a full collection after which what is left is not looked at again.
-LONG = 0.01
-#: The hour of the day at which everything is looked at.
-NIGHT = 4
-#: Collections of the middle generation after which a full one is due; Python's own number is ten.
-DUE = 2
-#: As many of these after which a full one waits for no better moment: some 40,000 objects, 10 to 20 ms.
-MANY = 6
-#: Seconds between two looks whether one is due, for how long one waits at most, and by which a loop with work is late.
-LOOK, LATEST, BUSY = 1.0, 2.0, 0.005
-#: Stands for "not by itself".
+#: A full collection that takes more seconds of CPU time is followed by ``gc.freeze``.
+LONG_COLLECTION = 0.01
+#: The hour of the day at which all objects are collected.
+NIGHT_HOUR = 4
+#: Collections of the middle generation after which a full one is due; Python's default is ten.
+DUE_YOUNG_COLLECTIONS = 2
+#: Collections of the middle generation after which a full one does not wait: some 40,000 objects, 10 to 20 ms.
+URGENT_YOUNG_COLLECTIONS = 6
+#: Seconds between two checks whether one is due, the longest wait, and the delay by which a busy loop is recognized.
+CHECK_INTERVAL, MAX_DELAY, BUSY_DELAY = 1.0, 2.0, 0.005
+#: The threshold that disables Python's own full collections.
 _NEVER = 2**31 - 1
 
 
@@ -40,80 +40,84 @@ class ShortCollections:
     """Keeps this process's garbage collections short.
 
     Args:
-        later: has something done on the event loop, from any thread. worked: the processor seconds of this thread.
+        schedule: runs a function on the event loop, from any thread. cpu_time: returns the CPU seconds of this thread.
     """
 
     def __init__(
         self,
-        later: Callable[[Callable[[], object]], object],
+        schedule: Callable[[Callable[[], object]], object],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         *,
-        worked: Callable[[], float] = time.thread_time,
+        cpu_time: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._later, self._log, self._worked = later, log, worked
+        self._schedule, self._log, self._cpu_time = schedule, log, cpu_time
         self._began = 0.0
-        self._many = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._threshold = gc.get_threshold()
 
     def start(self) -> None:
-        """Begin with what is there now; to be called before anybody waits for this process."""
-        self.look_at_everything()
-        gc.callbacks.append(self._collected)
+        """Freeze the existing objects and take over; call it before the process serves requests."""
+        self.collect_all()
+        gc.callbacks.append(self._on_collection)
         gc.set_threshold(*self._threshold[:2], _NEVER)
 
     def stop(self) -> None:
-        """Leave garbage collections as they were."""
+        """Restore Python's own garbage collections."""
         gc.set_threshold(*self._threshold)
-        gc.callbacks.remove(self._collected)
+        gc.callbacks.remove(self._on_collection)
         gc.unfreeze()
 
-    def look_at_everything(self) -> None:
-        """Make one collection of all objects, which takes its time, and leave what stays out of the next ones."""
-        began = self._worked()
+    def collect_all(self) -> None:
+        """Collect all objects, which may take long, and exclude the remaining ones from later collections."""
+        began = self._cpu_time()
         gc.unfreeze()
         found = gc.collect()
         gc.freeze()
         self._log.debug(
             "A garbage collection of everything freed %s objects in %.2f s and leaves %s out of the next ones",
-            *(found, self._worked() - began, gc.get_freeze_count()),
+            *(found, self._cpu_time() - began, gc.get_freeze_count()),
         )
 
-    async def go_on(self) -> None:
-        """Make full collections when they are due and the loop has time, and one of everything once a night.
+    async def run(self) -> None:
+        """Run full collections when they are due and the loop is idle, and one of all objects once a night.
 
-        Goes on until it is cancelled.
+        It runs until it is cancelled.
         """
         loop = asyncio.get_running_loop()
         night, due = _next_night(), 0.0
         while True:
             looked = loop.time()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
-                    await self._many.wait()
-            self._many.clear()
+                async with asyncio.timeout(CHECK_INTERVAL):
+                    await self._urgent.wait()
+            self._urgent.clear()
             now, young = loop.time(), gc.get_count()[2]
             if datetime.now().astimezone() >= night:
-                self.look_at_everything()
+                self.collect_all()
                 night, due = _next_night(), 0.0
-            elif young >= DUE:
+            elif young >= DUE_YOUNG_COLLECTIONS:
                 due = due or now
-                if young >= MANY or now - looked - LOOK < BUSY or now - due >= LATEST:
+                if (
+                    young >= URGENT_YOUNG_COLLECTIONS
+                    or now - looked - CHECK_INTERVAL < BUSY_DELAY
+                    or now - due >= MAX_DELAY
+                ):
                     gc.collect()
                     due = 0.0
 
-    def _collected(self, phase: str, about: dict[str, int]) -> None:
-        """Hear of a collection that begins or is over, in whichever thread that is."""
+    def _on_collection(self, phase: str, about: dict[str, int]) -> None:
+        """Handle the start or end of a collection, in any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             if about["generation"] < 2:
-                if phase == "stop" and gc.get_count()[2] >= MANY and not self._many.is_set():
-                    self._later(self._many.set)
+                if phase == "stop" and gc.get_count()[2] >= URGENT_YOUNG_COLLECTIONS and not self._urgent.is_set():
+                    self._schedule(self._urgent.set)
             elif phase == "start":
-                self._began = self._worked()
-            elif self._worked() - self._began > LONG:
-                self._later(gc.freeze)
+                self._began = self._cpu_time()
+            elif self._cpu_time() - self._began > LONG_COLLECTION:
+                self._schedule(gc.freeze)
 
 
 def _next_night() -> datetime:
     now = datetime.now().astimezone()
-    night = now.replace(hour=NIGHT, minute=0, second=0, microsecond=0)
+    night = now.replace(hour=NIGHT_HOUR, minute=0, second=0, microsecond=0)
     return night + timedelta(days=night <= now)

@@ -1,7 +1,8 @@
-"""Where the files that are not Python lie: templates, static files, Slurm examples, the node's programs.
+"""Find the files that are not Python: templates, static files, Slurm examples, the programs for compute nodes.
 
-A wheel puts them under ``<prefix>/share/carme_hub``; an editable install never does, so the folder beside the package
-wins. pip's ``--user`` and ``--target`` put them elsewhere than ``sys.prefix``, which is why the way up is searched.
+A wheel installs them under ``<prefix>/share/carme_hub``; an editable install does not install them, so the folder
+beside the package comes first. pip's ``--user`` and ``--target`` install them elsewhere than under ``sys.prefix``,
+so all parent folders of the package are searched.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SHARE_VARIABLE = "CARME_HUB_SHARE"
 
 
 def share_folder() -> Path:
-    """Return the folder that holds ``templates``, ``static`` and the others; ``ConfigError`` when there is none."""
+    """Return the folder that holds ``templates``, ``static`` and the others; raise ``ConfigError`` if there is none."""
     named = os.environ.get(SHARE_VARIABLE)
     if named:
         return Path(named)

@@ -158,7 +158,8 @@ def markdown(help: str) -> str:
 
 def cli_page() -> str:
     """Return the page of all commands."""
-    parts = [HEAD, "# Commands\n", "Every command takes `--help`, and `--help-all` for what is rarely needed.\n"]
+    parts = [HEAD, "# Commands\n"]
+    parts += ["Every command takes `--help`; `--help-all` also lists options that are rarely needed.\n"]
     parts += _command("carme-hub", CarmeHubApp)
     return "\n".join(parts).rstrip() + "\n"
 

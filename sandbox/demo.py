@@ -1,4 +1,4 @@
-"""The whole thing on this machine: the sandbox's Slurm, an image, the proxy and the hub, each a process of its own."""
+"""The demo: the sandbox's Slurm, an image, the proxy and the hub on this machine, each a separate process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pathlib import Path
 
 from carme_hub.containers.images import read_image
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox.images.build import build_default_image, build_training_image, forget_old
+from carme_hub.sandbox.images.build import build_default_image, build_training_image, remove_unused
 from carme_hub.sandbox.images.hub_environment import ensure_hub_environment, is_current
 from carme_hub.sandbox.layout import default_state
 from carme_hub.sandbox.sandbox import Sandbox
 from carme_hub.sandbox.slurm.cluster import Cluster
-from carme_hub.sandbox.slurm.ports import USUAL, hub_ports
+from carme_hub.sandbox.slurm.ports import DEFAULT_PORTS, hub_ports
 from carme_hub.spawners.hub.proxy import CERTIFICATE, certificate_in, proxy_environment
 
 Progress = Callable[[str], None]
-#: What the demo ends with: what one may want, and the subcommand for it.
-ADVICE = {"what runs": "status", "end it": "down", "remove it all": "reset"}
-#: A policy that nobody's first steps run into.
-WIDE = {
+#: The last lines of the demo's output: a purpose, and the subcommand for it.
+COMMANDS = {"what runs": "status", "end it": "down", "remove it all": "reset"}
+#: A policy with limits that no first steps reach.
+DEFAULT_POLICY = {
     "quotas": [
         {"id": "month", "user": "*", "gpu_time": 1000, "window": "month"},
         {"id": "owners", "account": "*", "owners_approve": 20},
@@ -59,7 +59,7 @@ class Demo:
 
     @property
     def url(self) -> str:
-        """Where people log in."""
+        """The address at which users log in."""
         return f"http://127.0.0.1:{self.ports['public']}"
 
     @property
@@ -69,7 +69,7 @@ class Demo:
 
     @property
     def config_file(self) -> Path:
-        """The hub's configuration, where the hub's user can read it."""
+        """The hub's configuration file, in the environment, which the hub's user can read."""
         return next((self.environment / "lib").glob("python3*/site-packages/carme_hub/sandbox/jupyterhub_config.py"))
 
     @property
@@ -81,19 +81,19 @@ class Demo:
 
     @classmethod
     def prepare(cls, sandbox: Sandbox, progress: Progress) -> Demo:
-        """Bring up the cluster and make everything that the hub needs, without starting it."""
+        """Start the cluster and prepare everything that the hub needs, without starting the hub."""
         cluster = sandbox.up(progress)
         environment = cluster.state / "hub-environment"
         if not is_current(environment):
             if sandbox.processes.alive("hub"):
-                progress("The code has changed: the hub is restarted, sessions go on")
+                progress("The code has changed: the hub restarts, sessions continue")
                 sandbox.processes.stop("hub", within=20)
             ensure_hub_environment(environment, progress)
         images = _images(progress)
         user = cluster.hub_user
         folder = cluster.state / "hub"
         folder.mkdir(mode=0o700, exist_ok=True)
-        _give(folder, user)
+        _chown(folder, user)
         demo = cls(sandbox, cluster, folder, environment, images, _ports(cluster, folder), user)
         demo._write_facts()
         return demo
@@ -115,23 +115,23 @@ class Demo:
             "group": "carme-users" if rest else pwd.getpwuid(os.geteuid()).pw_name,
             "images": [asdict(read_image(image)) for image in self.images],
         }
-        _private(self.folder / "facts.json", json.dumps(facts, indent=1), self.user)
+        _write_private(self.folder / "facts.json", json.dumps(facts, indent=1), self.user)
         if not self.policy_file.exists():
-            self.set_policy(WIDE)
+            self.set_policy(DEFAULT_POLICY)
         if not (self.folder / "secrets.json").exists():
             keys = {"CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(32), "CARME_SANDBOX_PASSWORD": secrets.token_urlsafe(9)}
-            _private(self.folder / "secrets.json", json.dumps(keys), self.user)
+            _write_private(self.folder / "secrets.json", json.dumps(keys), self.user)
 
     def set_policy(self, policy: Mapping[str, object]) -> None:
-        """Replace the policy of GPU time; hub and service read it again by themselves."""
-        _private(self.policy_file, json.dumps(policy, indent=1), self.user)  # JSON is YAML
+        """Replace the policy of GPU time; hub and service reload it by themselves."""
+        _write_private(self.policy_file, json.dumps(policy, indent=1), self.user)  # JSON is YAML
 
     def secrets(self) -> dict[str, str]:
         """Return the proxy's token and, in a sandbox of one ordinary user, the password."""
         return dict(json.loads((self.folder / "secrets.json").read_text()))
 
     def start(self, progress: Progress, extra: Mapping[str, str] | None = None) -> None:
-        """Start proxy and hub where they do not run, and wait until people can log in."""
+        """Start proxy and hub where they do not run, and wait until users can log in."""
         processes = self.sandbox.processes
         if not (self.folder / "internal-ssl" / "certipy.json").exists():
             progress("Making certificates for the hub, the proxy and the servers")
@@ -148,7 +148,7 @@ class Demo:
 
     def start_hub(self, extra: Mapping[str, str] | None = None) -> None:
         """Start the hub; ``extra`` is added to its environment."""
-        groups = ("shadow",) if os.geteuid() == 0 else ()  # PAM checks passwords of others only for readers of shadow
+        groups = ("shadow",) if os.geteuid() == 0 else ()  # PAM needs group shadow to check other users' passwords
         self.sandbox.processes.start(
             "hub",
             [f"{self.environment}/bin/python", "-m", "jupyterhub", "-f", str(self.config_file)],
@@ -163,7 +163,7 @@ class Demo:
     def wait_ready(self, within: float = 180.0) -> None:
         """Wait until the hub and the quotas service answer through the proxy.
 
-        The calendar is ready once slurmctld has answered, and a hub starts without it too.
+        The reservations service is ready once slurmctld has answered; a hub starts without it, too.
         """
         deadline = time.monotonic() + within
         hub = "hub/health"
@@ -171,7 +171,7 @@ class Demo:
             while not self._answers(path):
                 if not self.sandbox.processes.alive("hub"):
                     if path != hub:
-                        return  # it did start; some tests tell it to end soon after that
+                        return  # it did start; some tests make it end soon after that
                     raise SandboxError(f"The hub ended at its start. The end of {self.log}:\n{_tail(self.log)}")
                 if time.monotonic() > deadline:
                     raise SandboxError(f"{path} does not answer. The end of {self.log}:\n{_tail(self.log)}")
@@ -180,7 +180,7 @@ class Demo:
     def _answers(self, path: str) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/{path}", timeout=2) as answer:  # noqa: S310  our own
-                # Before the service's first look at Slurm's accounting nobody would be admitted with GPUs.
+                # Before the service has read Slurm's accounting once, the hub admits nobody with GPUs.
                 return answer.status == 200 and b'"settling": false' not in answer.read()
         except (urllib.error.URLError, OSError):
             return False
@@ -191,8 +191,15 @@ class Demo:
         argv += ["--ip", "127.0.0.1", "--port", str(self.ports["public"])]
         argv += ["--api-ip", "127.0.0.1", "--api-port", str(self.ports["proxy_api"])]
         hub = f"https://127.0.0.1:{self.ports['hub']}"
-        shown = CERTIFICATE + certificate_in(certs / "hub-internal" / "hub-internal.crt")
-        argv += ["--default-target", hub + shown, "--error-target", f"{hub}/hub/error{shown}", "--log-level", "warn"]
+        fragment = CERTIFICATE + certificate_in(certs / "hub-internal" / "hub-internal.crt")
+        argv += [
+            "--default-target",
+            hub + fragment,
+            "--error-target",
+            f"{hub}/hub/error{fragment}",
+            "--log-level",
+            "warn",
+        ]
         for role in ("api", "client"):
             component = f"proxy-{role}"
             argv += [f"--{role}-ssl-key", str(certs / component / f"{component}.key")]
@@ -247,7 +254,7 @@ class Demo:
             raise SandboxError(f"jupyterhub {' '.join(words)} failed:\n{done.stderr[-2000:]}")
 
     def hub_ssl(self) -> ssl.SSLContext:
-        """Return a context for requests straight to the hub, as the proxy makes them."""
+        """Return a context for requests directly to the hub, as the proxy sends them."""
         certs = self.folder / "internal-ssl"
         context = ssl.create_default_context(cafile=str(certs / "proxy-client-ca_trust.crt"))
         context.load_cert_chain(
@@ -257,20 +264,20 @@ class Demo:
 
 
 def _images(progress: Progress) -> tuple[Path, ...]:
-    """Return the images that are offered: one to train in too, where it can be had."""
+    """Return the images of the demo: the default one, and the training image where it can be built."""
     images = [build_default_image(progress=progress)]
     try:
         images.append(build_training_image(progress=progress))
     except SandboxError as error:
         progress(f"There is no training image: {error}")
-        progress("The default image is offered alone. Try again by: carme-hub image build --training")
+        progress("Only the default image is offered. To try again: carme-hub image build --training")
     for image in images:
-        forget_old(image)
+        remove_unused(image)
     return tuple(images)
 
 
 def run_demo(sandbox: Sandbox, progress: Progress) -> Demo:
-    """Bring up everything and say what to try."""
+    """Start everything."""
     started = time.monotonic()
     demo = Demo.prepare(sandbox, progress)
     demo.start(progress)
@@ -278,10 +285,10 @@ def run_demo(sandbox: Sandbox, progress: Progress) -> Demo:
     return demo
 
 
-def what_to_try(demo: Demo) -> str:
-    """Return the text that the demo ends with."""
+def usage_text(demo: Demo) -> str:
+    """Return the text that the demo prints at its end."""
     command, layout = Path(sys.argv[0]), demo.cluster.layout
-    shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    label = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     passwords = demo.cluster.passwords or {demo.user: demo.secrets()["CARME_SANDBOX_PASSWORD"]}
     roles = {"tina": "teacher", "ada": "administrator"}
     lines = [
@@ -290,13 +297,13 @@ def what_to_try(demo: Demo) -> str:
         "",
         *(f"    {name:<8} {word:<16} {roles.get(name, 'user')}" for name, word in passwords.items()),
         "",
-        "  Everything is real (Slurm, containers, JupyterHub) but the hardware: nodes and GPUs are virtual.",
-        "  Try: log in as alice, take “A100” with 2 GPUs, and run in a cell",
+        "  Everything is real (Slurm, containers, JupyterHub) except the hardware: nodes and GPUs are virtual.",
+        "  Try: log in as alice, choose “A100” with 2 GPUs, and run in a cell",
         '       !hostname; id; echo "$CUDA_VISIBLE_DEVICES"; echo "$SLURMD_NODENAME"',
-        "       Start a second server as bob and watch what the form says is free.",
-        "       Take the image “training”, and open “New from template” in JupyterLab’s launcher.",
+        "       Start a second server as bob and see in the form which GPUs are free.",
+        "       Choose the image “training”, and open “New from template” in JupyterLab’s launcher.",
         "",
-        *(f"    {what:<15} {layout.command(verb, str(shown))}" for what, verb in ADVICE.items()),
+        *(f"    {what:<15} {layout.command(verb, str(label))}" for what, verb in COMMANDS.items()),
         f"    hub's log       {demo.log}",
         "",
     ]
@@ -304,26 +311,26 @@ def what_to_try(demo: Demo) -> str:
 
 
 def _ports(cluster: Cluster, folder: Path) -> dict[str, int]:
-    """Return the hub's ports: the same every time; only the machine's main sandbox takes the usual ones."""
+    """Return the hub's ports: the same every time; only the machine's main sandbox takes the default ones."""
     file = folder / "ports.json"
-    had = dict(json.loads(file.read_text())) if file.exists() else {}
-    if had.keys() >= USUAL.keys():
-        return had
-    ports = {**hub_ports(cluster.ports, usual=cluster.state == default_state()), **had}
+    saved = dict(json.loads(file.read_text())) if file.exists() else {}
+    if saved.keys() >= DEFAULT_PORTS.keys():
+        return saved
+    ports = {**hub_ports(cluster.ports, usual=cluster.state == default_state()), **saved}
     file.write_text(json.dumps(ports))
     return ports
 
 
-def _private(path: Path, text: str, user: str) -> None:
+def _write_private(path: Path, text: str, user: str) -> None:
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-    _give(new, user)
-    new.replace(path)  # whoever reads it meanwhile reads the old one or the new one
+    _chown(new, user)
+    new.replace(path)  # a concurrent reader gets the old file or the new one
 
 
-def _give(path: Path, user: str) -> None:
+def _chown(path: Path, user: str) -> None:
     if os.geteuid() == 0:
         shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
 

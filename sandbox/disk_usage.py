@@ -1,7 +1,7 @@
-"""Says how full the file system of a user's home is, for ``CarmeQuotas.disk_usage_command``.
+"""Print how full the file system of a user's home is, for ``CarmeQuotas.disk_usage_command``.
 
-The hub's user cannot look into homes, and the sandbox's have no quota: so the figures are of everybody who has files
-there, which ``shared`` says. A site has a quota for each user, and asks that: ``lfs quota``, ``quota``,
+The hub's user cannot read homes, and the sandbox's homes have no quota: so the figures cover all users with files on
+that file system, which ``shared`` states. A site with a quota for each user queries that: ``lfs quota``, ``quota``,
 ``zfs get userspace@USER``, a database.
 """
 
@@ -14,10 +14,10 @@ import sys
 
 
 def main(user: str) -> None:
-    """Print what the service reads."""
+    """Print the JSON document that the service reads."""
     home = pwd.getpwnam(user).pw_dir
     place = home
-    while not os.path.isdir(place):  # noqa: PTH112 - started for each question, so it imports little
+    while not os.path.isdir(place):  # noqa: PTH112 - it starts for each query, so it imports little
         place = os.path.dirname(place)  # noqa: PTH120
     disk = os.statvfs(place)
     used, limit = (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_blocks * disk.f_frsize

@@ -1,4 +1,4 @@
-"""The sandbox's hub: what a real site's file looks like, with the paths of one sandbox.
+"""The configuration of the sandbox's hub: as a real site's file, with the paths of one sandbox.
 
 ``carme-hub sandbox demo`` runs the hub with this file; CARME_SANDBOX_HUB names the facts that it reads.
 """
@@ -15,7 +15,7 @@ from carme_hub.sandbox import disk_usage
 c = get_config()  # type: ignore[name-defined]
 facts = json.loads(Path(os.environ["CARME_SANDBOX_HUB"]).read_text(encoding="utf-8"))
 
-# A safe site in one line; everything below is what differs from site to site. The services read this file too.
+# A safe site in one line; everything below differs from site to site. The services read this file, too.
 c.CarmeQuotas.port = facts["ports"]["quotas"]
 c.CarmeReservations.port = facts["ports"]["reservations"]
 carme_hub.configure(c, state_folder=facts["folder"], quotas=True, reservations=True)
@@ -23,7 +23,7 @@ for service in c.JupyterHub.services:
     names = ("CARME_SANDBOX_HUB", "CARME_SANDBOX_KEEP", "CARME_SANDBOX_LOOK", "CARME_SANDBOX_NO_SHOW")
     service["environment"].update({name: os.environ[name] for name in names if name in os.environ})
 
-# -- a sandbox follows the code it is made from; a real site stops the hub and runs the upgrades by hand --------------
+# -- a sandbox upgrades with its code; a real site stops the hub and runs the upgrades by hand ------------------------
 c.JupyterHub.upgrade_db = True
 c.CarmeStore.upgrade = True
 
@@ -31,9 +31,9 @@ c.CarmeStore.upgrade = True
 c.JupyterHub.bind_url = f"http://127.0.0.1:{facts['ports']['public']}"
 c.JupyterHub.hub_bind_url = f"https://127.0.0.1:{facts['ports']['hub']}"
 c.ConfigurableHTTPProxy.api_url = f"https://127.0.0.1:{facts['ports']['proxy_api']}"
-c.ConfigurableHTTPProxy.auth_token = os.environ.get("CONFIGPROXY_AUTH_TOKEN", "")  # the service has no need of it
+c.ConfigurableHTTPProxy.auth_token = os.environ.get("CONFIGPROXY_AUTH_TOKEN", "")  # the services do not need it
 
-# -- Slurm: no key and no root for the hub --------------------------------------------------------------------------
+# -- Slurm: the hub has neither its key nor root --------------------------------------------------------------------
 c.CarmeSlurm.cluster = facts["cluster"]
 c.CarmeSlurm.slurm_prefix = facts["slurm_prefix"]
 c.CarmeSlurm.slurm_conf = facts["slurm_conf"]
@@ -42,13 +42,13 @@ c.CarmeSlurm.rest_url = facts["rest_url"]
 c.CarmeSlurm.token_command = facts["token_command"]
 c.CarmeSlurm.tail_command = facts["tail_command"]
 
-# -- GPU time: Slurm's accounting is looked at often, so that people see what they try ---------------------------------
+# -- GPU time: the service reads Slurm's accounting often, so that people see results soon ----------------------------
 c.CarmeQuotas.policy_file = facts["policy"]
 c.CarmeQuotas.interval = 10
 c.CarmeQuotas.price_of_gpu_hour = "0.50"
 c.CarmeQuotas.disk_usage_command = [sys.executable, "-I", disk_usage.__file__]
 
-# -- the calendar: two nodes of a kind leave no fifth to keep free, and people see what becomes of an unused booking ---
+# -- the calendar: with two nodes of a type no fifth can stay free, and unused bookings are released soon --------------
 c.CarmeReservations.share = 100
 c.CarmeReservations.no_show = int(os.environ.get("CARME_SANDBOX_NO_SHOW", "120"))
 c.CarmeReservations.interval = float(os.environ.get("CARME_SANDBOX_LOOK", "30"))

@@ -1,4 +1,4 @@
-"""Where everything of a sandbox lies: all of it below one state folder, and nothing outside but users and sudoers."""
+"""The paths of a sandbox: all below one state folder, except system users and a sudoers file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from carme_hub.errors import SandboxError
 
-# Paths end up in slurm.conf, in sudoers and in socket addresses, which all have their own ideas of quoting.
+# Paths are written to slurm.conf, sudoers and socket addresses, each of which quotes differently.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./-]+")
 _LONGEST = 72  # a unix socket's path has at most 107 characters
 
@@ -19,7 +19,7 @@ SYSTEM_STATE = Path("/var/lib/carme-hub-sandbox")
 
 
 def default_state() -> Path:
-    """Return the state folder that is used when none is named."""
+    """Return the default state folder of this user."""
     if os.geteuid() == 0:
         return SYSTEM_STATE
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
@@ -34,10 +34,10 @@ class Layout:
 
     @classmethod
     def at(cls, state: Path) -> Layout:
-        """Return the layout for a state folder, after a look at whether such a path can be used."""
+        """Return the layout for a state folder; raise ``SandboxError`` where such a path cannot be used."""
         path = Path(os.path.abspath(state))  # noqa: PTH100 - resolve() would follow links
         if not _PLAIN_PATH.fullmatch(str(path)) or ".." in path.parts:
-            raise SandboxError(f"The state folder {path} may have letters, digits, and the signs _ . - only")
+            raise SandboxError(f"The state folder {path} may contain only letters, digits, and the characters _ . -")
         if len(str(path)) > _LONGEST:
             raise SandboxError(f"The state folder {path} is too long for unix sockets: at most {_LONGEST} characters")
         if path.parent == Path("/"):
@@ -45,7 +45,7 @@ class Layout:
         return cls(path)
 
     def command(self, verb: str, program: str = "carme-hub") -> str:
-        """Return the command line for this sandbox, for a shell: it names the state folder where that is another."""
+        """Return a shell command for this sandbox; it names the state folder where that is not the default."""
         named = [] if self.state == default_state() else ["--state", str(self.state)]
         return shlex.join([program, "sandbox", verb, *named])
 
@@ -117,7 +117,7 @@ class Layout:
 
     @property
     def facts(self) -> Path:
-        """What this sandbox was made with: release, nodes, ports."""
+        """The file with this sandbox's release, nodes and ports."""
         return self.state / "sandbox.json"
 
     @property

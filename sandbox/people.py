@@ -1,8 +1,8 @@
-"""The sandbox's system users: real ones, marked as the sandbox's, shared by all sandboxes of a machine.
+"""The sandbox's system users: real users, marked as the sandbox's, shared by all sandboxes of a machine.
 
-Several sandboxes can be up beside each other, and a system user exists once. So which users there are, their
-passwords, and which sandboxes need them, is written in one root-only file outside of any state folder; the users go
-when the last sandbox that needs them is reset. A user that exists and does not bear the mark is never touched.
+Several sandboxes can run side by side, and a system user exists once. So one root-only file outside of any state
+folder records the users, their passwords, and the sandboxes that need them; the reset of the last of these sandboxes
+removes the users. An existing user without the mark is never touched.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _GROUPS = (USERS_GROUP, TEACHERS_GROUP, ADMINS_GROUP)
 
 
 def claim(state: Path) -> dict[str, str]:
-    """Make the users where they are missing, note that a sandbox needs them, and return their passwords."""
+    """Create missing users, record that a sandbox needs them, and return their passwords."""
     with _register() as register:
-        _refuse_strangers(register)
+        _refuse_foreign_users(register)
         for group in _GROUPS:
             if not _group_exists(group):
                 _run("groupadd", group)
@@ -59,8 +59,8 @@ def claim(state: Path) -> dict[str, str]:
                     *("--shell", shell, "--comment", MARK, name),
                 )
         passwords: dict[str, str] = register.setdefault("passwords", {})
-        fresh = [name for name in PEOPLE if not _exists(name)]
-        for name in fresh:
+        missing = [name for name in PEOPLE if not _exists(name)]
+        for name in missing:
             folder = Path("/home") / name
             if folder.exists():
                 raise SandboxError(f"{folder} exists, but no user {name}: move it away, then try again")
@@ -70,7 +70,7 @@ def claim(state: Path) -> dict[str, str]:
                 *("--groups", ",".join(PEOPLE[name]), "--comment", MARK, name),
             )
             Path(pwd.getpwnam(name).pw_dir).chmod(0o700)
-        unknown = [name for name in PEOPLE if name in fresh or name not in passwords]
+        unknown = [name for name in PEOPLE if name in missing or name not in passwords]
         if unknown:
             new = {name: secrets.token_urlsafe(9) for name in unknown}
             _run("chpasswd", input="".join(f"{name}:{password}\n" for name, password in new.items()))
@@ -80,7 +80,7 @@ def claim(state: Path) -> dict[str, str]:
 
 
 def release(state: Path) -> list[str]:
-    """Note that a sandbox needs the users no longer; remove them when it was the last, and return their names."""
+    """Record that a sandbox no longer needs the users; remove them when it was the last, and return their names."""
     if not REGISTER.exists():
         return []
     with _register() as register:
@@ -101,21 +101,21 @@ def release(state: Path) -> list[str]:
         return removed
 
 
-def _refuse_strangers(register: dict[str, Any]) -> None:
-    strangers = [name for name in (*PEOPLE, *_SERVICES) if _exists(name) and not _marked(name)]
-    if strangers:
+def _refuse_foreign_users(register: dict[str, Any]) -> None:
+    foreign = [name for name in (*PEOPLE, *_SERVICES) if _exists(name) and not _marked(name)]
+    if foreign:
         raise SandboxError(
-            f"The system users {', '.join(strangers)} exist and were not made by the sandbox, which leaves them alone. "
+            f"The system users {', '.join(foreign)} exist and are not the sandbox's, which does not change them. "
             "Run the sandbox on another machine, or as an ordinary user with --state in your home."
         )
-    made = register.get("groups", [])
+    own_groups = register.get("groups", [])
     for group in _GROUPS:
-        if group not in made and _group_exists(group):
+        if group not in own_groups and _group_exists(group):
             if all(member in PEOPLE for member in grp.getgrnam(group).gr_mem):
-                made.append(group)  # of a sandbox whose register was lost
-                register["groups"] = made
+                own_groups.append(group)  # of a sandbox whose register was lost
+                register["groups"] = own_groups
                 continue
-            raise SandboxError(f"The group {group} exists and was not made by the sandbox, which leaves it alone.")
+            raise SandboxError(f"The group {group} exists and is not the sandbox's, which does not change it.")
 
 
 def _free_uid() -> int:
@@ -144,7 +144,7 @@ def _group_exists(name: str) -> bool:
 
 
 def _end_processes_of(name: str) -> None:
-    """Kill what a make-believe user still runs; the mark was checked, so nobody real is hit."""
+    """Kill the remaining processes of a demo user; the mark was checked, so no real user is affected."""
     uid = pwd.getpwnam(name).pw_uid
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -161,13 +161,13 @@ def _run(*argv: str, input: str | None = None, accept: tuple[int, ...] = (0,)) -
 
 @contextlib.contextmanager
 def _register() -> Iterator[dict[str, Any]]:
-    """Lock the register, hand out its content, and write it back; an empty one is removed."""
+    """Lock the register, yield its content, and write it back; remove an empty one."""
     while True:
         descriptor = os.open(REGISTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             break
-        os.close(descriptor)  # somebody removed it while we waited
+        os.close(descriptor)  # another process removed it while this one waited
     with os.fdopen(descriptor, "r+") as file:
         text = file.read()
         register: dict[str, Any] = json.loads(text) if text else {}

@@ -1,6 +1,6 @@
-"""The one bit of root that the hub gets: two verbs of one root-owned helper, by one file of sudoers.
+"""The root privilege of the hub: two verbs of one root-owned helper, granted by one sudoers file.
 
-The file in /etc/sudoers.d is there while the sandbox is up and no longer; visudo looks at it before it counts.
+The file is in /etc/sudoers.d only while the sandbox is up; visudo checks it before it is installed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def install_helpers(cluster: Cluster) -> None:
 
 
 def install_sudoers(layout: Layout) -> None:
-    """Let the hub's user run the helper, after visudo has found nothing wrong with the line."""
+    """Allow the hub's user to run the helpers, after visudo has accepted the lines."""
     text = _SUDOERS.format(state=layout.state, hub=HUB_USER, libexec=layout.libexec, group=USERS_GROUP)
     if not layout.sudoers.parent.is_dir():
         raise SandboxError("sudo is not installed: the hub needs it to get tokens")
@@ -55,7 +55,7 @@ def install_sudoers(layout: Layout) -> None:
     done = subprocess.run(["/usr/sbin/visudo", "-cf", str(candidate)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SandboxError(f"visudo refuses the sandbox's sudoers lines: {done.stdout}{done.stderr}")
-    # A name with a dot is ignored by sudo, so a half-written file never counts.
+    # sudo ignores names with a dot, so a partly written file never takes effect.
     new = layout.sudoers.with_name(f"{layout.sudoers.name}.new")
     shutil.copyfile(candidate, new)
     new.chmod(0o440)
@@ -63,7 +63,7 @@ def install_sudoers(layout: Layout) -> None:
 
 
 def remove_sudoers(layout: Layout) -> bool:
-    """Take the hub's right away again; return whether there was one."""
+    """Remove the sudoers file; return whether there was one."""
     try:
         layout.sudoers.unlink()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Every process that a sandbox starts is written down, known again by its start time, and ended by nobody else.
+"""The register of the processes that a sandbox starts: it identifies each one, and ends only those.
 
-A pid alone proves nothing, because pids come round again. A pid together with its start time (in clock ticks since
-boot) and the id of the boot names one process for ever, so that is what is written down and compared before any
-signal is sent.
+A pid alone proves nothing, because the kernel reuses pids. A pid together with its start time (in clock ticks since
+boot) and the id of the boot identifies one process for ever, so these are recorded, and compared before any signal
+is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ State = Literal["running", "crashed", "not started"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One process that was started: who it is, and how it was called."""
+    """One process that was started: its identity, and its command line."""
 
     name: str
     pid: int
@@ -54,14 +54,14 @@ def stat_of(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[1]), int(fields[19])
 
 
-def lives(pid: int, ticks: int) -> bool:
-    """Return whether the process of that start time runs; one that is dead and not yet reaped does not."""
+def is_alive(pid: int, ticks: int) -> bool:
+    """Return whether the process with that start time runs; a zombie does not."""
     found = stat_of(pid)
     if found is None or found[2] != ticks:
         return False
     if found[0] in "ZX":
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # only does something when it was started from this very process
+            os.waitpid(pid, os.WNOHANG)  # has an effect only for a child of this process
         return False
     return True
 
@@ -98,12 +98,12 @@ class Processes:
         umask: int = 0o022,
         group: bool = False,
     ) -> int:
-        """Start a process that outlives us, and write it down.
+        """Start a process that outlives this one, and record it.
 
         Args:
-            log: takes the output; written anew at every start.
-            user: name of the user that it runs as, with that user's groups and the extra ones.
-            group: its whole process group ends with it when it is stopped.
+            log: the file for its output; truncated at every start.
+            user: name of the user it runs as, with that user's groups and the extra ones.
+            group: whether ``stop`` ends its whole process group.
 
         Returns:
             its pid.
@@ -124,7 +124,7 @@ class Processes:
                 umask=umask,
                 **identity(user, extra_groups),  # type: ignore[call-overload]
             )
-        process.returncode = 0  # it is to outlive us: nobody here waits for it
+        process.returncode = 0  # it must outlive this process, which does not wait for it
         found = stat_of(process.pid)
         record = Record(
             name=name,
@@ -142,7 +142,7 @@ class Processes:
         return process.pid
 
     def record(self, name: str) -> Record | None:
-        """Return what was written down when the process was started, or None."""
+        """Return the record of the process, or None where none was started."""
         try:
             document = json.loads(self._file(name).read_text())
         except FileNotFoundError:
@@ -150,7 +150,7 @@ class Processes:
         return Record(**{**document, "argv": tuple(document["argv"])})
 
     def names(self) -> list[str]:
-        """Return the names of all that was started and not stopped, in the order of their start."""
+        """Return the names of all processes that were started and not stopped, in the order of their start."""
         if not self.folder.is_dir():
             return []
         records = (self.record(f.stem) for f in self.folder.glob("[!.]*.json"))
@@ -159,23 +159,23 @@ class Processes:
     def alive(self, name: str) -> bool:
         """Return whether the process that was started under this name runs."""
         record = self.record(name)
-        return record is not None and record.boot == boot_id() and lives(record.pid, record.ticks)
+        return record is not None and record.boot == boot_id() and is_alive(record.pid, record.ticks)
 
     def state(self, name: str) -> State:
-        """Return what became of it."""
+        """Return the state of the process."""
         if self.record(name) is None:
             return "not started"
         return "running" if self.alive(name) else "crashed"
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal to the process, if it is the one that was started."""
+        """Send a signal to the process; raise ``SandboxError`` where it does not run."""
         record = self.record(name)
         if record is None or not self.alive(name):
             raise SandboxError(f"{name} does not run")
         os.kill(record.pid, number)
 
     def stop(self, name: str, *, within: float = 10.0) -> str:
-        """End the process, with TERM and after a while with KILL, forget it, and say what happened."""
+        """End the process with TERM, then with KILL; remove its record, and return what happened."""
         record = self.record(name)
         if record is None:
             return "was not started"
@@ -195,7 +195,7 @@ class Processes:
         return outcome
 
     def _end_group(self, record: Record) -> None:
-        """Kill what is left of a process group that we made; a session id is not given twice while it has members."""
+        """Kill the rest of a session that we created; the kernel does not reuse a session id while it has members."""
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -209,7 +209,7 @@ class Processes:
 
     def _wait(self, record: Record, seconds: float) -> bool:
         end = time.monotonic() + seconds
-        while lives(record.pid, record.ticks):
+        while is_alive(record.pid, record.ticks):
             if time.monotonic() > end:
                 return False
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A sandbox goes up, down, and away; up can be repeated and repairs, down ends only what was started here."""
+"""Start, stop and remove a sandbox. ``up`` can be repeated and repairs; ``down`` ends only what ``up`` started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from carme_hub.sandbox import people, privilege
 from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.processes import Processes
 from carme_hub.sandbox.slurm import hostname
-from carme_hub.sandbox.slurm.associations import write_books
+from carme_hub.sandbox.slurm.associations import write_associations
 from carme_hub.sandbox.slurm.cluster import Cluster, as_document, passwords_in
 from carme_hub.sandbox.slurm.daemons import PACKAGED, ROOTLESS, Daemon, daemons, log_of, node_states
 from carme_hub.sandbox.slurm.files import Writer
@@ -35,12 +35,12 @@ Progress = Callable[[str], None]
 _GOOD_NODE = re.compile(r"(idle|mixed|allocated|completing|reserved|maint|planned)[+#~-]*", re.ASCII)
 
 
-def _silent(line: str) -> None:
-    """Say nothing."""
+def _no_progress(line: str) -> None:
+    """Print nothing."""
 
 
 class Sandbox:
-    """One sandbox, known by its state folder.
+    """One sandbox, identified by its state folder.
 
     Args:
         state: the state folder; None: the default one of this user.
@@ -54,53 +54,53 @@ class Sandbox:
         self._wanted_prefix = slurm_prefix
         self.processes = Processes(self.layout.processes)
 
-    # -- what others call ----------------------------------------------------------------------------------------
+    # -- public --------------------------------------------------------------------------------------------------
 
-    def up(self, progress: Progress = _silent) -> Cluster:
-        """Bring everything up that is not, and return what is true of the sandbox."""
+    def up(self, progress: Progress = _no_progress) -> Cluster:
+        """Start everything that does not run, and return the cluster."""
         started = time.monotonic()
         with self._lock(make=True):
-            prefix, nodes = self._choices()
+            prefix, nodes = self._choose_release_and_nodes()
             if self._rootless() is False:
                 privilege.check_parents(self.layout.state)
             cluster = self._prepare(prefix, nodes, progress)
             self._start_missing(cluster, progress)
-            self._heal_nodes(cluster)
+            self._resume_nodes(cluster)
             progress(f"up: {len(nodes)} virtual nodes after {time.monotonic() - started:.1f} s")
             return cluster
 
-    def down(self, progress: Progress = _silent) -> None:
-        """End what was started here and nothing else: jobs, then daemons in the reverse order."""
+    def down(self, progress: Progress = _no_progress) -> None:
+        """End what this sandbox started and nothing else: jobs, then daemons in reverse order."""
         if not self._is_ours():
             return
         with self._lock(make=False):
-            self._may_change()
+            self._check_owner()
             names = self.processes.names()
             for name in names:
                 if self.processes.alive(name):
-                    self.processes.signal(name, signal.SIGCONT)  # a frozen one neither answers nor ends
+                    self.processes.signal(name, signal.SIGCONT)  # a stopped process neither answers nor ends
             with contextlib.suppress(SandboxError):
                 others = [n for n in names if n not in self._daemons(self.facts())]
-                for name in reversed(others):  # the demo's hub and proxy go before the jobs that they watch
+                for name in reversed(others):  # the demo's hub and proxy end before the jobs that they watch
                     progress(f"{name} {self.processes.stop(name)}")
-                asks = all(self.processes.alive(name) for name in ("munged", "slurmctld"))
-                ended = end_jobs(self.facts(), alive=asks)
+                slurm_answers = all(self.processes.alive(name) for name in ("munged", "slurmctld"))
+                ended = end_jobs(self.facts(), alive=slurm_answers)
                 if ended:
                     progress(f"{ended} processes of jobs ended")
             for name in reversed(self.processes.names()):
                 progress(f"{name} {self.processes.stop(name, within=20)}")
-            end_processes(self.layout.state)  # a slurmd on its way out may have started an epilog
+            end_processes(self.layout.state)  # a slurmd that ends may have started an epilog
             if not self._rootless() and privilege.remove_sudoers(self.layout):
                 progress(f"{self.layout.sudoers} removed")
             for path in (self.layout.munge_socket, self.layout.rest_socket, self.layout.database / "mysqld.sock"):
                 path.unlink(missing_ok=True)
 
-    def reset(self, progress: Progress = _silent) -> None:
-        """Take it down, remove its state folder, and the users when no other sandbox needs them."""
+    def reset(self, progress: Progress = _no_progress) -> None:
+        """Stop it, and remove its state folder, and the users when no other sandbox needs them."""
         ours = self._is_ours()
         self.down(progress)
         if ours:
-            # The lock says that the folder is ours: last, so that an interrupted reset can be done again.
+            # The lock marks the folder as a sandbox's: it goes last, so that an interrupted reset can be repeated.
             for entry in self.layout.state.iterdir():
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry)
@@ -114,7 +114,7 @@ class Sandbox:
                 progress(f"users removed: {', '.join(removed)}")
 
     def status(self) -> Status:
-        """Look at every process and node."""
+        """Return the state of every process and node."""
         try:
             cluster = self.facts()
         except SandboxError:
@@ -126,7 +126,7 @@ class Sandbox:
             record, state = self.processes.record(name), self.processes.state(name)
             alive = record if record is not None and state == "running" else None
             rows.append(ProcessStatus(name, state, alive.pid if alive else 0, alive.since if alive else 0.0))
-        answers = all(self.processes.alive(name) for name in ("munged", "slurmctld"))  # else sinfo waits long
+        answers = all(self.processes.alive(name) for name in ("munged", "slurmctld"))  # otherwise sinfo waits long
         states = node_states(cluster) if answers else {}
         nodes = tuple(
             NodeStatus(n.name, states.get(n.name, "unknown"), n.gpus) for n in virtual_nodes(len(cluster.node_ports))
@@ -141,11 +141,11 @@ class Sandbox:
             daemon = self._daemons(cluster).get(name)
             if daemon is None:
                 raise SandboxError(f"The sandbox has no {name}")
-            self.processes.stop(name, within=60)  # a killed slurmctld forgets jobs of the last five seconds
+            self.processes.stop(name, within=60)  # a killed slurmctld loses the jobs of the last five seconds
             self._start(daemon)
 
     def facts(self) -> Cluster:
-        """Return what is true of the sandbox; ``SandboxError`` when it was never up."""
+        """Return the cluster as recorded; raise ``SandboxError`` when the sandbox was never up."""
         try:
             document = json.loads(self.layout.facts.read_text())
         except FileNotFoundError:
@@ -167,24 +167,24 @@ class Sandbox:
 
     # -- preparation ---------------------------------------------------------------------------------------------
 
-    def _choices(self) -> tuple[Path, tuple[VirtualNode, ...]]:
-        """Settle release and number of nodes, and refuse what would break a sandbox that exists."""
+    def _choose_release_and_nodes(self) -> tuple[Path, tuple[VirtualNode, ...]]:
+        """Return release prefix and nodes, and refuse what would break an existing sandbox."""
         try:
             old = self.facts()
         except SandboxError:
             prefix, count = self._wanted_prefix or Path("/usr"), self._wanted_nodes or 4
             return prefix, virtual_nodes(count)
-        self._may_change()
+        self._check_owner()
         prefix = self._wanted_prefix or old.bin.parent
         count = self._wanted_nodes or len(old.node_ports)
         if prefix != old.bin.parent:
             first = self.layout.command("reset")
             raise SandboxError(
-                f"This sandbox was made with the Slurm in {old.bin.parent}: `{first}` first, or use another --state"
+                f"This sandbox uses the Slurm in {old.bin.parent}: run `{first}` first, or use another --state"
             )
         if count != len(old.node_ports) and self.processes.names():
             first = self.layout.command("down")
-            raise SandboxError(f"The sandbox is up with {len(old.node_ports)} nodes: `{first}` first to have {count}")
+            raise SandboxError(f"The sandbox is up with {len(old.node_ports)} nodes: run `{first}` first for {count}")
         return prefix, virtual_nodes(count)
 
     def _prepare(self, prefix: Path, nodes: tuple[VirtualNode, ...], progress: Progress) -> Cluster:
@@ -220,7 +220,7 @@ class Sandbox:
         return cluster
 
     def _ports(self, nodes: int) -> Ports:
-        """Keep the ports of last time; choose others when somebody took one of them while we were down."""
+        """Return the ports of last time, or others where a process took one of them while the sandbox was down."""
         try:
             ports = self.facts().ports
         except SandboxError:
@@ -241,32 +241,32 @@ class Sandbox:
             if daemon in slurmds:
                 continue
             if not self.processes.alive(name):
-                again = "crashed, started again" if self.processes.record(name) else "started"
-                progress(f"{name} {again} ({self._start(daemon):.1f} s)")
-            if name == "slurmctld":  # from then on accounting knows which TRES there are
-                self._books(cluster, progress)
+                how = "crashed, started again" if self.processes.record(name) else "started"
+                progress(f"{name} {how} ({self._start(daemon):.1f} s)")
+            if name == "slurmctld":  # from then on accounting knows the TRES
+                self._write_associations(cluster, progress)
         missing = [daemon for daemon in slurmds if not self.processes.alive(daemon.name)]
         begun = time.monotonic()
-        for daemon in missing:  # all at once: they do not need one another
+        for daemon in missing:  # all at once: they do not depend on each other
             self._launch(daemon)
         for daemon in missing:
-            self._await(daemon, begun)
+            self._wait_ready(daemon, begun)
         if missing:
             progress(f"{len(missing)} slurmd started ({time.monotonic() - begun:.1f} s)")
 
-    def _books(self, cluster: Cluster, progress: Progress) -> None:
+    def _write_associations(self, cluster: Cluster, progress: Progress) -> None:
         done = self.layout.state / "books-written"
         if done.exists():
             return
         begun = time.monotonic()
-        write_books(cluster, person=cluster.hub_user if cluster.rootless else None)
+        write_associations(cluster, user_name=cluster.hub_user if cluster.rootless else None)
         done.touch()
         progress(f"accounts, associations and QOS written ({time.monotonic() - begun:.1f} s)")
 
     def _start(self, daemon: Daemon) -> float:
         begun = time.monotonic()
         self._launch(daemon)
-        self._await(daemon, begun)
+        self._wait_ready(daemon, begun)
         return time.monotonic() - begun
 
     def _launch(self, daemon: Daemon) -> None:
@@ -278,19 +278,19 @@ class Sandbox:
                 daemon.name, daemon.argv, log=log, env=daemon.env, user=daemon.user, umask=daemon.umask
             )
 
-    def _await(self, daemon: Daemon, begun: float) -> None:
+    def _wait_ready(self, daemon: Daemon, begun: float) -> None:
         while not daemon.ready():
-            gone = not self.processes.alive(daemon.name)
-            if gone or time.monotonic() > begun + daemon.within:
+            ended = not self.processes.alive(daemon.name)
+            if ended or time.monotonic() > begun + daemon.within:
                 tail = log_of(self.layout, daemon.name).read_text(errors="replace").strip().splitlines()[-5:]
-                what = "ended at once" if gone else f"does not answer after {daemon.within:.0f} s"
+                what = "ended at once" if ended else f"does not answer after {daemon.within:.0f} s"
                 raise SandboxError("\n".join([f"{daemon.name} {what}; its last lines:", *tail]))
             time.sleep(0.02)
 
-    def _heal_nodes(self, cluster: Cluster) -> None:
-        """Wait until Slurm takes jobs on every node; bring those back that it had given up."""
+    def _resume_nodes(self, cluster: Cluster) -> None:
+        """Wait until Slurm accepts jobs on every node; resume nodes that it had set down."""
         end = time.monotonic() + 60
-        nudged = 0.0
+        last_resume = 0.0
         while True:
             states = node_states(cluster)
             bad = {name: state for name, state in states.items() if not _GOOD_NODE.fullmatch(state)}
@@ -299,22 +299,22 @@ class Sandbox:
             if time.monotonic() > end:
                 raise SandboxError(f"Nodes are not usable: {bad or 'slurmctld does not answer'}")
             broken = [name for name, state in bad.items() if re.match("down|drain|inval|fail|error", state)]
-            if broken and time.monotonic() > nudged + 2:
-                nudged = time.monotonic()
+            if broken and time.monotonic() > last_resume + 2:
+                last_resume = time.monotonic()
                 cluster.run("scontrol", "update", f"nodename={','.join(broken)}", "state=resume", check=False)
             time.sleep(0.05)
 
-    # -- small things --------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------
 
     def _rootless(self) -> bool:
         return os.geteuid() != 0
 
     def _is_ours(self) -> bool:
-        """Return whether the state folder was made by a sandbox, be it half a one."""
+        """Return whether the state folder is a sandbox's, complete or not."""
         return self.layout.facts.exists() or self.layout.lock.exists()
 
-    def _may_change(self) -> None:
-        """Refuse to touch a sandbox that somebody else made."""
+    def _check_owner(self) -> None:
+        """Refuse to change another user's sandbox."""
         if not self.layout.facts.exists():
             return
         owner = self.layout.facts.stat().st_uid
@@ -323,7 +323,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _lock(self, *, make: bool) -> Iterator[None]:
-        """Let one command at a time change a sandbox."""
+        """Let only one command at a time change a sandbox."""
         if make and not self.layout.state.exists():
             self.layout.state.mkdir(parents=True)
             self.layout.state.chmod(0o755)
@@ -348,5 +348,5 @@ def _release(prefix: Path) -> str:
     done = subprocess.run([str(program), "-V"], capture_output=True, text=True, check=False)
     found = re.search(r"\d+\.\d+\.\d+", done.stdout)
     if found is None:
-        raise SandboxError(f"{program} -V says nothing that is understood: {done.stdout or done.stderr}")
+        raise SandboxError(f"{program} -V prints no version: {done.stdout or done.stderr}")
     return found.group()

@@ -1,4 +1,4 @@
-"""What of a sandbox runs, what has crashed, and what Slurm says of its nodes: read only, any user may ask."""
+"""The status of a sandbox: its processes, and its nodes as Slurm reports them. Read only, for any user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One virtual node in Slurm's words; ``gpus`` are virtual GPUs, type and count."""
+    """One virtual node with its state in Slurm; ``gpus`` are virtual GPUs, type and count."""
 
     name: str
     state: str
@@ -30,11 +30,11 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One look at a sandbox.
+    """The status of a sandbox at one moment.
 
     Attributes:
         up: at least one daemon was started and not stopped.
-        crashed: names of what was started and is gone.
+        crashed: names of processes that were started and have ended by themselves.
     """
 
     state_folder: str
@@ -49,7 +49,7 @@ class Status:
         return any(process.state != "not started" for process in self.processes)
 
     def document(self) -> dict[str, object]:
-        """Return it for ``--json``."""
+        """Return the status as a JSON document, for ``--json``."""
         return {
             "state_folder": self.state_folder,
             "slurm": self.release,
@@ -63,7 +63,7 @@ class Status:
         }
 
     def text(self) -> str:
-        """Return it for people."""
+        """Return the status as text."""
         lines = [f"Sandbox in {self.state_folder}, Slurm {self.release or 'unknown'}"]
         if not self.up:
             return lines[0] + ": down\n"

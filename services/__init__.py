@@ -1,1 +1,1 @@
-"""Hub-managed services. The first one comes with the ledger."""
+"""Services that the hub starts: ``quotas`` for GPU time, ``reservations`` for the calendar, and what both share."""

@@ -1,7 +1,7 @@
-"""What every service of ours is: a tornado server that the hub starts, in the hub's look, with the hub's logins.
+"""The base of each service: a tornado server that the hub starts, with the hub's page layout and login.
 
-A managed service that ends while it starts takes the hub down with it, so a service listens first, gets ready beside
-that, and answers 503 with a sentence until it is; it tries again for ever.
+A managed service that ends during its start takes the hub down with it. So a service listens first, prepares itself in
+a task of its own, and answers 503 with a sentence until it is ready. It repeats the preparation until it succeeds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from carme_hub.paths import share_folder
 from carme_hub.services import parent_process
 
 HUB_DATA = Path(DATA_FILES_PATH)
-#: Seconds for which a port that is taken is waited for.
+#: Seconds for which the service waits for a port that is in use.
 _PORT_WAIT = 10.0
 
 
@@ -48,15 +48,16 @@ class CarmeService(Application):
     )
     aliases = {"config": "CarmeService.config_path", "f": "CarmeService.config_path"}
 
-    #: Where the service's own templates are: they begin with its ``layout.html``. ``title``: its name to people.
+    #: ``folder``: the folder of the service's own templates, which extend its ``layout.html``. ``title``: the service's
+    #: name on pages.
     folder = ""
     title = ""
-    #: Why the service cannot answer yet; "" when it can.
+    #: Why the service cannot answer yet; "" when it is ready.
     not_ready = "The service is starting."
     _ended: asyncio.Event
 
     def initialize(self, argv: Any = None) -> None:
-        """Read the command line and the hub's file; the command line counts more."""
+        """Read the command line and the hub's configuration file; the command line takes precedence."""
         self.parse_command_line(argv)
         line = self.cli_config
         file = Path(self.config_path)
@@ -65,27 +66,27 @@ class CarmeService(Application):
         self.load_config_file(file.name, str(file.resolve().parent))
         self.update_config(line)
 
-    # -- what a service fills in --------------------------------------------------------------------------------------
+    # -- to be overridden ---------------------------------------------------------------------------------------------
 
     def handlers(self) -> list[Any]:
         """Return (path below the prefix, handler[, arguments])."""
         raise NotImplementedError
 
     async def get_ready(self) -> None:
-        """Open what the handlers need; raises ``CarmeError`` when it is to be tried again."""
+        """Open what the handlers need. An error is logged, and the call is repeated after ``retry`` seconds."""
 
     async def finish(self) -> None:
-        """Close it again."""
+        """Close what ``get_ready`` opened."""
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------------------------
 
     @property
     def prefix(self) -> str:
-        """Where the service lies below the proxy; begins and ends with a slash."""
+        """The service's path at the proxy; begins and ends with a slash."""
         return os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/")
 
     def start(self) -> None:
-        """Serve until the hub says that it is enough."""
+        """Serve until the hub ends the service or is gone."""
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
@@ -106,7 +107,7 @@ class CarmeService(Application):
         await server.close_all_connections()
 
     async def _listen(self, server: HTTPServer) -> None:
-        """Listen; the service of a hub that was killed a moment ago may hold the port for that moment."""
+        """Listen; wait while the service of a hub that was killed just before still has the port."""
         address = urlsplit(os.environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
         deadline = time.monotonic() + _PORT_WAIT
         while not self._ended.is_set():
@@ -118,7 +119,7 @@ class CarmeService(Application):
             await asyncio.sleep(0.1)
 
     async def _end_with_the_hub(self) -> None:
-        """End when the hub is gone, however it went: the next one starts its own service on the same port."""
+        """End the service when the hub's process is gone: the next hub starts its own service on the same port."""
         if "JUPYTERHUB_SERVICE_NAME" not in os.environ:
             return
         while not parent_process.is_gone():
@@ -126,7 +127,7 @@ class CarmeService(Application):
                 async with asyncio.timeout(0.2):
                     await self._ended.wait()
                 return
-        self.log.warning("The hub is gone, so its service ends too")
+        self.log.warning("The hub is gone, so its service ends")
         self._ended.set()
 
     async def _become_ready(self) -> None:
@@ -135,18 +136,18 @@ class CarmeService(Application):
                 await self.get_ready()
             except CarmeError as error:
                 self.not_ready = str(error)
-                self.log.error("Not ready, it is tried again: %s", error)
+                self.log.error("The service is not ready, and tries again: %s", error)
                 await asyncio.sleep(self.retry)
             except Exception as error:
                 self.not_ready = "The service cannot start; its log says why."
-                self.log.exception("Not ready, it is tried again: %s", error)
+                self.log.exception("The service is not ready, and tries again: %s", error)
                 await asyncio.sleep(self.retry)
             else:
                 self.not_ready = ""
                 break
         collections = ShortCollections(asyncio.get_running_loop().call_soon_threadsafe, self.log)
         collections.start()
-        await collections.go_on()
+        await collections.run()
 
     def web(self) -> WebApplication:
         """Return the tornado application."""
@@ -166,14 +167,14 @@ class CarmeService(Application):
         )
 
     def not_found_class(self) -> Any:
-        """Return the handler of addresses that are not there."""
+        """Return the handler of paths that do not exist."""
         from carme_hub.services.handlers import NotFoundHandler
 
         return NotFoundHandler
 
 
 def tls_context() -> ssl.SSLContext | None:
-    """Return the TLS that the hub wants from its services, None without ``internal_ssl``."""
+    """Return the TLS context for requests from the hub and the proxy, None without ``internal_ssl``."""
     key = os.environ.get("JUPYTERHUB_SSL_KEYFILE", "")
     if not key:
         return None
@@ -186,7 +187,7 @@ def tls_context() -> ssl.SSLContext | None:
 
 
 def page_environment() -> Environment:
-    """Return Jinja with our pages on top of the hub's, which are found as ``templates/NAME`` too."""
+    """Return a Jinja environment with our templates before the hub's; the hub's are also named ``templates/NAME``."""
     hub = FileSystemLoader(str(HUB_DATA / "templates"))
     ours = FileSystemLoader(str(share_folder() / "templates"))
     return Environment(

@@ -1,7 +1,7 @@
-"""Handlers in the hub's look: who asks, what they may, pages, JSON, errors.
+"""Base handlers of services: the visitor and their scopes, pages with the hub's layout, JSON, errors.
 
-A cookie from a login through the hub or an API token in the header; scopes are looked at on each request. What changes
-something needs POST, and with a cookie the hub's token against forged requests.
+A visitor has a cookie from a login by the hub, or sends an API token in the header. Scopes are checked at each
+request. Changes need POST and, with a cookie, the hub's XSRF token.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from carme_hub.errors import CarmeError, Refused, SlurmError, StoreError
 
 
 class Visitor:
-    """Who asks: a user or a service of the hub, with what the hub says of it.
+    """The user or service that sent the request, from the hub's model of it.
 
-    A service may have the name of a user, and is never taken for that user.
+    A service may have the same name as a user, and is never treated as that user.
 
     Attributes:
-        actor: the name under which it writes, "service:NAME" for a service; no user has a colon in their name.
-        person, accounts: who it is to the policy, and what it may charge; a service may charge nothing.
+        actor: the name under which it writes, "service:NAME" for a service; no user name contains a colon.
+        person: the person to whom the policy applies. accounts: what it may charge; a service may charge nothing.
     """
 
     def __init__(self, model: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Visitor:
 
     @property
     def json_escaped_name(self) -> str:
-        """The name as the hub's page puts it between quotation marks of a script."""
+        """The name, escaped for a string in a script of the hub's page."""
         return json.dumps(self.name)[1:-1].replace("<", "\\u003c")
 
 
@@ -58,26 +58,26 @@ class Handler(HubOAuthenticated, RequestHandler):
 
     @property
     def visitor(self) -> Visitor:
-        """Who asks; only after ``need``."""
+        """The visitor; only after ``require_scope``."""
         if not hasattr(self, "_visitor"):
             self._visitor = Visitor(self.current_user)
         return self._visitor
 
     def set_default_headers(self) -> None:
-        """Keep answers out of frames and caches; scripts come from ourselves and the hub alone."""
+        """Forbid frames and caches."""
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Content-Security-Policy", "frame-ancestors 'none'")
         self.set_header("Cache-Control", "no-store")
 
     async def prepare(self) -> None:
-        """Say why the service cannot answer yet; find out who asks."""
+        """Answer 503 while the service is not ready; otherwise authenticate the visitor."""
         if self.service.not_ready:
             self.set_header("Retry-After", "5")
             raise HTTPError(503, reason="Not ready", log_message=self.service.not_ready)
-        await self.find_out_who()
+        await self.authenticate()
 
-    async def find_out_who(self) -> None:
-        """Ask the hub who this is, without holding up everybody else: its own way blocks the loop."""
+    async def authenticate(self) -> None:
+        """Ask the hub for the visitor asynchronously; the ``get_current_user`` of HubOAuthenticated blocks the loop."""
         model = await self.hub_auth.get_user(self, sync=False)
         try:
             self.current_user = self.check_hub_user(model) if model else None
@@ -86,28 +86,31 @@ class Handler(HubOAuthenticated, RequestHandler):
             self._not_allowed = True
 
     def get_current_user(self) -> None:
-        """Know nobody before ``find_out_who``."""
+        """Return None: ``authenticate`` sets the user."""
 
     def get_login_url(self) -> str:
-        """Return where to log in; who is known and may not use this is told so instead of being sent around."""
+        """Return the login page, or answer 403 to a user who is logged in and may not use the service.
+
+        A redirect to the login would come back here without end.
+        """
         if self._not_allowed:
             raise HTTPError(403, log_message="You may not use this service. Ask an administrator of the hub.")
         return str(super().get_login_url())
 
-    def need(self, *scopes: str) -> Visitor:
-        """Return the visitor, who has one of the scopes; otherwise leads to the login, or answers 403."""
+    def require_scope(self, *scopes: str) -> Visitor:
+        """Return the visitor if they have one of the scopes, otherwise answer 403."""
         if self.current_user is None:
             raise HTTPError(403, log_message="Log in, or send a token in the Authorization header.")
-        if scopes and not self.may(*scopes):
+        if scopes and not self.has_scope(*scopes):
             raise HTTPError(403, log_message=f"This needs the scope {' or '.join(scopes)}.")
         return self.visitor
 
-    def may(self, *scopes: str) -> bool:
+    def has_scope(self, *scopes: str) -> bool:
         """Return whether the visitor has one of the scopes."""
         return any(self.hub_auth.check_scopes([scope], self.current_user) for scope in scopes)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with a slug and a sentence, as JSON or as a page; nothing of the inside is shown."""
+        """Answer with a slug and a sentence, as JSON or as a page; never with internals."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         reason, message = explain(error, status_code, self.service.not_ready)
         if isinstance(error, (Refused, StoreError, SlurmError)):
@@ -120,12 +123,12 @@ class Handler(HubOAuthenticated, RequestHandler):
             self.finish(self.page("service/error.html", status=status_code, title=title, message=message))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Log what is not an answer of ours."""
+        """Log the exception, unless it is ``Refused``, which is an ordinary answer."""
         if not isinstance(value, Refused):
             super().log_exception(typ, value, tb)
 
     def page(self, template: str, **more: Any) -> str:
-        """Return a page in the hub's look."""
+        """Return a page with the hub's layout."""
         auth = self.hub_auth
         hub = auth.hub_prefix
         user = self.visitor if self.current_user else None
@@ -153,12 +156,12 @@ class Handler(HubOAuthenticated, RequestHandler):
 
 
 class ApiHandler(Handler):
-    """Answers JSON; never leads to a login page."""
+    """Answers JSON; never redirects to a login page."""
 
     wants_json = True
 
     def get_login_url(self) -> str:
-        """Answer 403 in place of leading to a login."""
+        """Answer 403 instead of a redirect to the login page."""
         raise HTTPError(403, log_message="Log in, or send a token in the Authorization header.")
 
     def answer(self, body: Any, status: int = 200) -> None:
@@ -181,28 +184,28 @@ class ApiHandler(Handler):
 
 
 class NotFoundHandler(Handler):
-    """Any other address."""
+    """Any other path."""
 
     async def prepare(self) -> None:
-        """Answer 404, whoever asks."""
+        """Answer 404 to everybody."""
         self.wants_json = "/api/" in self.request.path
         if not self.wants_json and not self.service.not_ready:
-            await self.find_out_who()
+            await self.authenticate()
         raise HTTPError(404, log_message="There is no such page here.")
 
 
 def explain(error: BaseException | None, status: int, not_ready: str) -> tuple[str, str]:
-    """Return a slug and a sentence for people."""
+    """Return a slug for programs and a sentence for people."""
     if isinstance(error, Refused):
         return error.reason, error.message
     if isinstance(error, StoreError):
         return "database", "The database does not answer. Nothing was changed; try again in a moment."
-    if isinstance(error, SlurmError):  # its words are for the log
+    if isinstance(error, SlurmError):  # Slurm's own message goes to the log only
         return "slurm", "Slurm does not answer just now. Nothing was changed; try again in a moment."
     if isinstance(error, CarmeError):
         return "error", str(error)
     if status == 503 and not_ready:
-        return "not-ready", f"{not_ready} It is tried again by itself."
-    words = str(getattr(error, "log_message", "") or "") if isinstance(error, HTTPError) else ""
+        return "not-ready", f"{not_ready} It tries again by itself."
+    message = str(getattr(error, "log_message", "") or "") if isinstance(error, HTTPError) else ""
     slug = responses.get(status, "error").lower().replace(" ", "-")
-    return slug, words or ("Something went wrong here; the service's log says what." if status >= 500 else slug)
+    return slug, message or ("An error happened in the service; its log has the details." if status >= 500 else slug)

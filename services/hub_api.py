@@ -1,4 +1,4 @@
-"""What a service asks of the hub's API, with its own token."""
+"""Requests of a service to the hub's REST API, with the service's own token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 async def ask_hub(
     path: str, query: Mapping[str, object], *, accept: str = "application/json", timeout: float = 20.0
 ) -> dict[str, Any]:
-    """Return the hub's answer to a GET; any other than a good one raises, as does a hub that is away."""
+    """Return the hub's JSON answer to a GET; raise for an error status and when the hub does not answer."""
     url = f"{url_path_join(os.environ['JUPYTERHUB_API_URL'], path)}?{urlencode(query)}"
     headers = {"Authorization": f"token {os.environ['JUPYTERHUB_API_TOKEN']}", "Accept": accept}
     request = HTTPRequest(

@@ -1,4 +1,7 @@
-"""Who is who, as the hub knows it: groups and roles of everybody, asked of the hub with the service's own token."""
+"""Groups and roles of all users, which a service reads from the hub's REST API with its own token.
+
+Policy rules, reports by group and notices read them here.
+"""
 
 from __future__ import annotations
 
@@ -8,58 +11,58 @@ from collections.abc import Collection
 from typing import Any
 
 from carme_hub.domain.quotas.group_names import person_in
-from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.quotas.rules import Person, SubjectKind
 from carme_hub.services.hub_api import ask_hub
 
-#: Users that are asked for at once. The hub's event loop does nothing else while it reads them: 39 ms were seen for 53.
+#: Users in one request. The hub's event loop does nothing else while it reads them: 39 ms were measured for 53.
 _PAGE = 20
 _PAGED = "application/jupyterhub-pagination+json"
-#: Seconds for which an answer is fresh enough: where nobody looks at it, and where somebody does.
-FRESH, LOOKED_AT = 300.0, 10.0
-#: What is said where groups are asked for and the hub has named nobody yet.
-SILENT = "The hub does not say who is in which group. Try again in a moment."
+#: How old an answer may be, in seconds: in the background, and for a page or request that somebody waits for.
+MAX_AGE, PAGE_MAX_AGE = 300.0, 10.0
+#: The message for pages and REST when groups are needed and the hub has not answered yet.
+HUB_SILENT = "The hub does not say who is in which group. Try again in a moment."
 
 
 class HubUsers:
-    """Everybody's groups and roles; what was last known stays while the hub is silent."""
+    """Groups and roles of all users; the last answer stays valid while the hub does not answer."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._asked = float("-inf")
-        self._wrong = ""
+        self._answered_at = float("-inf")  # monotonic
+        self._problem = ""
         self.people: dict[str, Person] = {}
 
-    def members(self, who: Who, name: str) -> Collection[str]:
+    def members(self, who: SubjectKind, name: str) -> Collection[str]:
         """Return the users of a group or role."""
-        if who is Who.GROUP:
+        if who is SubjectKind.GROUP:
             return [person.user for person in self.people.values() if name in person.groups]
         return [person.user for person in self.people.values() if name in person.roles]
 
     @property
     def known(self) -> bool:
-        """Whether the hub has answered at least once; before that nothing can be said about anybody."""
-        return self._asked > float("-inf")
+        """Whether the hub has answered at least once; before that nothing is known of anybody."""
+        return self._answered_at > float("-inf")
 
     def groups(self) -> tuple[str, ...]:
-        """Return the names of all groups that somebody is in."""
+        """Return the names of all groups that have members."""
         return tuple(sorted({name for person in self.people.values() for name in person.groups}))
 
     def person(self, user: str) -> Person:
-        """Return a user's groups and roles; nobody's where the hub does not know the user."""
+        """Return a user's groups and roles; none if the hub does not know the user."""
         return self.people.get(user, Person(user))
 
-    async def refresh(self, max_age: float = FRESH) -> None:
-        """Ask the hub when the last answer is older than ``max_age`` seconds; whatever goes wrong changes nothing."""
-        # Of a hub that knew nobody yet the answer is old at once: somebody has logged in to look.
-        if self.people and time.monotonic() - self._asked < max_age:
+    async def refresh(self, max_age: float = MAX_AGE) -> None:
+        """Ask the hub if the last answer is older than ``max_age`` seconds; an error keeps the last answer."""
+        # An empty answer is never reused: somebody must have logged in since, to open a page.
+        if self.people and time.monotonic() - self._answered_at < max_age:
             return
         try:
             self.people = await self._ask()
-            self._asked, self._wrong = time.monotonic(), ""
-        except Exception as error:  # noqa: BLE001 - a hub that restarts; who is in which group is not worth a failure
-            if str(error) != self._wrong:
-                self._log.warning("The hub does not say who is in which group; what was last known stays: %s", error)
-            self._wrong = str(error)
+            self._answered_at, self._problem = time.monotonic(), ""
+        except Exception as error:  # noqa: BLE001 - the hub may be restarting; a request must not fail for that
+            if str(error) != self._problem:
+                self._log.warning("The hub does not say who is in which group; the last answer stays: %s", error)
+            self._problem = str(error)
 
     async def _ask(self) -> dict[str, Person]:
         people: dict[str, Person] = {}

@@ -1,4 +1,8 @@
-"""Writes by REST are done once for each Idempotency-Key, also when two come at the same moment, to two services."""
+"""Idempotent writes by REST: a write is done once for each ``Idempotency-Key``.
+
+That holds when the same request arrives twice at the same moment, also at two service processes: the key is claimed in
+the database. ``services.rest`` wraps each write in an ``IdempotentWrite``.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +23,24 @@ from carme_hub.store.threads import in_store_thread
 
 T = TypeVar("T")
 
-#: Seconds for which who comes second waits for what comes of the first.
-PATIENCE = 10.0
-#: Seconds after which a claim without an answer is free: whoever worked on it is gone. Work that takes longer may be
-#: done twice then, and the ledger writes it once all the same.
+#: Seconds for which a repeated request waits for the answer of the first one.
+WAIT = 10.0
+#: Seconds after which a claim without an answer is free, since its process must be gone. Work that takes longer may
+#: then be done twice; the ledger still writes it once.
 LEASE = 60.0
-#: Seconds for which answers are kept. What was written stays known to the ledger by its key for ever.
-KEPT = 30 * 86_400.0
-_LOOK = 0.05
+#: Seconds for which answers are kept. The ledger keeps the keys of its entries for ever.
+RETENTION = 30 * 86_400.0
+_POLL = 0.05
 
 
-class StillWorking(Refused):
-    """The same request came before, and has no answer yet."""
+class RequestInProgress(Refused):
+    """The same request arrived before, and has no answer yet."""
 
     reason = "still-working"
 
 
 class IdempotencyStore(Protocol):
-    """Where keys and answers are kept."""
+    """The database of a service, in which keys and answers are kept: the ledger's context or the calendar's."""
 
     @property
     def store(self) -> LedgerStore:
@@ -45,7 +49,7 @@ class IdempotencyStore(Protocol):
 
     @property
     def cluster(self) -> str:
-        """Whose keys they are."""
+        """The cluster to which the keys belong."""
         ...
 
     @property
@@ -54,51 +58,52 @@ class IdempotencyStore(Protocol):
         ...
 
 
-class Once:
-    """One request under one key.
+class IdempotentWrite:
+    """One request with its key.
 
     Args:
-        kept: where keys and answers are. key: of who asks and which key they sent. where: method and address; with
-            the body it says what is asked.
+        store: keeps keys and answers. key: made of the visitor and the key that they sent. target: method and path;
+            together with the body it identifies the request.
     """
 
-    def __init__(self, kept: IdempotencyStore, key: str, where: str, body: BaseModel | None) -> None:
-        self._kept = kept
-        said = json.dumps(body.model_dump(mode="json") if body is not None else None, sort_keys=True)
-        self._ours = Claim(digest(f"{kept.cluster}\0{key}"), digest(f"{where}\0{said}"), uuid.uuid4().hex, kept.clock())
+    def __init__(self, store: IdempotencyStore, key: str, target: str, body: BaseModel | None) -> None:
+        self._store = store
+        content = json.dumps(body.model_dump(mode="json") if body is not None else None, sort_keys=True)
+        request = digest(f"{target}\0{content}")
+        self._claim = Claim(digest(f"{store.cluster}\0{key}"), request, uuid.uuid4().hex, store.clock())
 
     async def claim(self) -> dict[str, Any] | None:
-        """Return the answer that was given under this key, None where the work is ours to do now.
+        """Claim the key; return the stored answer, or None if the caller has to do the work now.
 
         Raises:
-            KeyUsed: the key stands for another request. StillWorking: somebody else works on this one.
+            KeyUsed: the key was used for another request. RequestInProgress: the first request has no answer yet.
         """
-        until, pause = time.monotonic() + PATIENCE, _LOOK
+        until, pause = time.monotonic() + WAIT, _POLL
         while True:
-            found = await self._write(lambda writes: writes.claim(self._ours, lease=LEASE, keep=KEPT))
-            if found.digest != self._ours.digest:
+            found = await self._write(lambda writes: writes.claim(self._claim, lease=LEASE, keep=RETENTION))
+            if found.digest != self._claim.digest:
                 raise KeyUsed("This Idempotency-Key was used for something else. Take a new key for a new request.")
-            if found.token == self._ours.token:
+            if found.token == self._claim.token:
                 return None
             if found.answer is not None:
                 return dict(json.loads(found.answer))
             if time.monotonic() > until:
-                raise StillWorking("This request came before and is still being worked on. Send it again in a moment.")
+                raise RequestInProgress("The same request is still being worked on. Send it again in a moment.")
             await asyncio.sleep(pause)
             pause = min(1.0, 2 * pause)
 
-    async def keep(self, answer: dict[str, Any]) -> None:
-        """Keep the answer for who sends the same again."""
+    async def store_answer(self, answer: dict[str, Any]) -> None:
+        """Store the answer for repeated requests."""
         text = json.dumps(answer)
-        await self._write(lambda writes: writes.answer_claim(self._ours, text))
+        await self._write(lambda writes: writes.answer_claim(self._claim, text))
 
-    async def drop(self) -> None:
-        """Free the key: nothing came of it."""
-        await self._write(lambda writes: writes.drop_claim(self._ours))
+    async def release(self) -> None:
+        """Release the key after an error."""
+        await self._write(lambda writes: writes.drop_claim(self._claim))
 
     async def _write(self, change: Callable[[LedgerWrites], T]) -> T:
         def write() -> T:
-            with self._kept.store.transaction(self._kept.cluster) as writes:
+            with self._store.store.transaction(self._store.cluster) as writes:
                 return change(writes)
 
         return await asyncio.shield(in_store_thread(write))

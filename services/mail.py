@@ -1,7 +1,7 @@
-"""Mail by SMTP: with TLS where it can be had, a login where the site has one, and a time limit on every answer.
+"""Mail by SMTP: with TLS if the server offers it, a login if the site has set one, and a time limit on each answer.
 
-A password travels in TLS only, unless the site has switched that off, and is in no log: errors are told by what kind
-they are and the server's code.
+A password is sent over TLS only, unless the site has switched TLS off. It is never logged: the log has the kind of an
+error and the server's code. ``services.notifications`` calls ``send``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.errors import CarmeError, ConfigError
 
-#: The environment variable with the password, where no file is named.
+#: The environment variable with the password, used if no file is named.
 PASSWORD = "CARME_SMTP_PASSWORD"  # noqa: S105  its name, not its value
 _PORT, _SUBMISSION, _IMPLICIT = 25, 587, 465
-#: The code with which a server ends a connection.
-_GOODBYE = 421
+#: Reply code of a server that closes the connection (RFC 5321).
+_SERVICE_CLOSING = 421
 
 
 class NoTls(CarmeError):
-    """The mail server offers no STARTTLS where the site wants it; nothing was sent."""
+    """The mail server offers no STARTTLS, and the site requires it; nothing was sent."""
 
 
 def can_mail(settings: CarmeQuotas) -> bool:
@@ -33,7 +33,7 @@ def can_mail(settings: CarmeQuotas) -> bool:
     return bool(settings.smtp_host and settings.mail_domain)
 
 
-def _letter(settings: CarmeQuotas, user: str, text: str, subject: str) -> EmailMessage:
+def _message(settings: CarmeQuotas, user: str, text: str, subject: str) -> EmailMessage:
     mail = EmailMessage()
     mail["From"] = settings.mail_from or f"carme-hub@{settings.mail_domain}"
     mail["To"] = f"{user}@{settings.mail_domain}"
@@ -42,43 +42,43 @@ def _letter(settings: CarmeQuotas, user: str, text: str, subject: str) -> EmailM
     return mail
 
 
-def send(settings: CarmeQuotas, letters: Iterable[tuple[str, str]], subject: str) -> list[Exception | None]:
-    """Send letters (user, text) under one subject over as few connections as the server lets us; blocking.
+def send(settings: CarmeQuotas, messages: Iterable[tuple[str, str]], subject: str) -> list[Exception | None]:
+    """Send messages (user, text) with one subject over as few connections as the server allows; blocking.
 
     Returns:
-        What went wrong with each, None where the server took it.
+        The error of each message, None if the server accepted it.
 
     Raises:
-        CarmeError: the password cannot be read, or is not to be sent in the open. OSError, smtplib.SMTPException: the
-            server cannot be reached, its certificate is not good, or it refuses the login. Nothing was sent then.
+        CarmeError: the password cannot be read, or must not be sent without TLS. OSError, smtplib.SMTPException: the
+            server cannot be reached, its certificate is not valid, or it refuses the login. Nothing was sent then.
     """
-    every = list(letters)
-    told: list[Exception | None] = []
-    while rest := every[len(told) :]:
+    every = list(messages)
+    results: list[Exception | None] = []
+    while rest := every[len(results) :]:
         try:
             answers, lost = _over_one_connection(settings, rest, subject)
         except (CarmeError, OSError, smtplib.SMTPException) as error:
-            if not told:
+            if not results:
                 raise
             answers, lost = [], error
-        told += answers
-        if not answers:  # a new connection was of no use, so the next one would be of none either
-            return told + [lost] * len(rest)
-    return told
+        results += answers
+        if not answers:  # a new connection sent nothing, so a further one would send nothing either
+            return results + [lost] * len(rest)
+    return results
 
 
 def _over_one_connection(
-    settings: CarmeQuotas, letters: Iterable[tuple[str, str]], subject: str
+    settings: CarmeQuotas, messages: Iterable[tuple[str, str]], subject: str
 ) -> tuple[list[Exception | None], Exception | None]:
-    """Return what came of each letter until the server wanted no more, and with what it ended the connection.
+    """Return the result of each message until the server closed the connection, and the error that closed it.
 
-    A letter at which it hangs up is sent again: twice is better than never.
+    The message at which it closed is sent again: twice is better than never.
     """
     answers: list[Exception | None] = []
     with _connected(settings) as server:
-        for user, text in letters:
+        for user, text in messages:
             error = _sent(server, settings, user, text, subject)
-            if error is not None and _ends(error):
+            if error is not None and _ends_connection(error):
                 server.close()
                 return answers, error
             answers.append(error)
@@ -87,21 +87,21 @@ def _over_one_connection(
 
 def _sent(server: smtplib.SMTP, settings: CarmeQuotas, user: str, text: str, subject: str) -> Exception | None:
     try:
-        server.send_message(_letter(settings, user, text, subject))
-    except (smtplib.SMTPException, OSError, ValueError) as error:  # a name that is no address is a ValueError
+        server.send_message(_message(settings, user, text, subject))
+    except (smtplib.SMTPException, OSError, ValueError) as error:  # ValueError: the name is not a valid address
         return error
     return None
 
 
-def _ends(error: Exception) -> bool:
-    """Return whether the connection is over, as with servers that take so many letters over each."""
+def _ends_connection(error: Exception) -> bool:
+    """Return whether the error ends the connection, as with servers that limit the messages of a connection."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return any(code == _GOODBYE for code, _ in error.recipients.values())
-    return isinstance(error, smtplib.SMTPServerDisconnected) or getattr(error, "smtp_code", 0) == _GOODBYE
+        return any(code == _SERVICE_CLOSING for code, _ in error.recipients.values())
+    return isinstance(error, smtplib.SMTPServerDisconnected) or getattr(error, "smtp_code", 0) == _SERVICE_CLOSING
 
 
-def why(error: Exception) -> str:
-    """Return what went wrong for the log: our own words, or the kind of error and the server's code."""
+def describe(error: Exception) -> str:
+    """Return an error for the log: the message of a CarmeError, otherwise the kind of error and the server's code."""
     if isinstance(error, CarmeError):
         return str(error)
     code = getattr(error, "smtp_code", None)
@@ -124,7 +124,7 @@ def _connected(settings: CarmeQuotas) -> Iterator[smtplib.SMTP]:
             server.login(settings.smtp_user, password)
         yield server
     finally:
-        with suppress(smtplib.SMTPException, OSError):  # what it took, it took, whatever it says to the end
+        with suppress(smtplib.SMTPException, OSError):  # accepted messages stay accepted
             server.quit()
         server.close()
 
@@ -139,7 +139,7 @@ def _start_tls(server: smtplib.SMTP, settings: CarmeQuotas) -> None:
 
 
 def _context(settings: CarmeQuotas, *, checked: bool = True) -> ssl.SSLContext:
-    """Return the TLS of a connection; unchecked it keeps out who only listens, which is more than none would."""
+    """Return a TLS context. Without a check of the certificate it still protects against passive listeners."""
     context = ssl.create_default_context(cafile=settings.smtp_ca_file or None)
     if not checked:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -148,15 +148,15 @@ def _context(settings: CarmeQuotas, *, checked: bool = True) -> ssl.SSLContext:
 
 def _password(settings: CarmeQuotas) -> str:
     if settings.smtp_password_file:
-        return secret_line(Path(settings.smtp_password_file))
+        return read_secret(Path(settings.smtp_password_file))
     password = os.environ.get(PASSWORD, "")
     if not password:
         raise ConfigError(f"CarmeQuotas.smtp_user has no password: name a smtp_password_file, or set {PASSWORD}")
     return password
 
 
-def secret_line(file: Path) -> str:
-    """Return the one line of a file that nobody else may read."""
+def read_secret(file: Path) -> str:
+    """Return the content of a file that only its owner may read."""
     try:
         if file.stat().st_mode & 0o077:
             raise ConfigError(f"{file} can be read by others: chmod 600 {file}")

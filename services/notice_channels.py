@@ -1,7 +1,8 @@
-"""Notice channels: further ways on which people are told things, from packages that add ``carme_hub.notice_channels``.
+"""Notice channels: further ways to send notices to users, from the entry points ``carme_hub.notice_channels``.
 
-Those that ``CarmeQuotas.notice_channels`` names get every notice once, beside mail and the webhook. One that fails or
-takes too long is logged, and keeps nobody else's notice. How one is added is in docs/howto/add-a-notice-channel.md.
+The channels that ``CarmeQuotas.notice_channels`` names get every notice once, in addition to mail and the webhook. If a
+channel fails or takes too long, the error is logged and the other channels and notices are not affected.
+docs/howto/add-a-notice-channel.md describes how to add one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.entry_points import ExtensionPoint
 
-#: Seconds that a channel has for one notice.
-LIMIT = 30.0
+#: Seconds after which a channel's attempt to send one notice is ended.
+TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class Notice:
     """One sentence for one user.
 
     Attributes:
-        level: "info", "success", "warning" or "danger", as Bootstrap's alerts are called. at: UTC epoch seconds.
-        link: address of the page that it is about, "" for none.
+        level: "info", "success", "warning" or "danger", the names of Bootstrap's alerts. at: UTC epoch seconds.
+        link: URL of the page about it, "" for none.
     """
 
     user: str
@@ -34,7 +35,7 @@ class Notice:
     link: str = ""
 
 
-#: A plain one is called in a thread, one that is ``async`` on the service's event loop.
+#: A plain function is called in a thread, an ``async`` one on the service's event loop.
 NoticeChannel = Callable[[Notice], Awaitable[None] | None]
 
 POINT = ExtensionPoint("carme_hub.notice_channels", "CarmeQuotas.notice_channels", "callable")
@@ -46,8 +47,8 @@ def notice_channels(settings: CarmeQuotas) -> Mapping[str, NoticeChannel]:
 
 
 async def send(channel: NoticeChannel, notice: Notice) -> None:
-    """Send a notice by one channel, and wait for the end of that; ``TimeoutError`` where it takes too long."""
-    async with asyncio.timeout(LIMIT):
+    """Send a notice by one channel, and wait until it is sent; ``TimeoutError`` if that takes too long."""
+    async with asyncio.timeout(TIMEOUT):
         if inspect.iscoroutinefunction(channel) or inspect.iscoroutinefunction(type(channel).__call__):
             result = channel(notice)
         else:

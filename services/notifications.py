@@ -1,7 +1,7 @@
-"""People are told each thing once: on pages, and by webhook (JSON), mail and further channels where the site has them.
+"""Notices to users, each sent once: on pages, and by webhook (JSON), mail and further channels if the site has them.
 
-A notice is written down before it is sent: one that cannot be sent is logged, never sent twice. The database keeps all
-of them, and lets each be told once, whichever service says it.
+A notice is stored before it is sent. One that cannot be sent is logged, and never sent twice. The database keeps all
+notices of both services, so that none of them repeats one. Both services derive their ``Notices`` from ``Notifier``.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.store.ledger.idempotency import SentNotice
 from carme_hub.store.threads import in_store_thread
 
-#: Mails that go over one connection.
-_AT_ONCE = 100
-#: Notices that are written in one transaction: who wants to start waits for no more of them.
-_PART = 300
-#: How much of what was told is remembered, so that the database is not asked again each minute.
+#: Mails that are sent over one connection.
+_MAILS_PER_CONNECTION = 100
+#: Notices written in one transaction. A start that needs the database waits for one transaction at most.
+_BATCH = 300
+#: Stored notices that are cached in memory, so that the database is not asked for them each minute.
 _REMEMBERED = 200_000
-#: Begins a link that leads below the hub's own prefix, in place of the service's.
+#: Prefix of a link to a page of the hub instead of the service's own.
 HUB = "hub:"
 
 
 class Notifier:
-    """Writes down what is new, and sends it.
+    """Stores new notices, and sends them in a background task.
 
     Args:
-        settings: where notices go. kept: where what was told is kept. subject: of mails.
+        settings: webhook and mail. store: keeps the notices. subject: of mails.
     """
 
     def __init__(
         self,
         settings: CarmeQuotas,
-        kept: IdempotencyStore,
+        store: IdempotencyStore,
         subject: str,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._settings = settings
-        self._kept = kept
+        self._store = store
         self._subject = subject
         self._log = log
         self._channels = notice_channels.notice_channels(settings)
         self._known: set[str] = set()
-        self._owed: asyncio.Queue[tuple[SentNotice, str]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[SentNotice, str]] = asyncio.Queue()
         self._sender: asyncio.Task[None] | None = None
 
-    async def tell(self, found: Iterable[DueNotice]) -> list[SentNotice]:
-        """Write down what is new of it, and owe it to the sender; return what was new."""
+    async def notify(self, found: Iterable[DueNotice]) -> list[SentNotice]:
+        """Store the notices that are new, put them into the queue of the sender, and return them."""
         due = [each for each in found if each.notice.about not in self._known]
         links = {each.notice.about: address(each.link) for each in due}
         told = []
-        for at in range(0, len(due), _PART):
-            part = due[at : at + _PART]
+        for at in range(0, len(due), _BATCH):
+            part = due[at : at + _BATCH]
 
             def write(part: Sequence[DueNotice] = part) -> list[SentNotice]:
-                with self._kept.store.transaction(self._kept.cluster) as writes:
-                    return writes.tell([(each.notice, each.covered_by) for each in part])
+                with self._store.store.transaction(self._store.cluster) as writes:
+                    return writes.add_notices([(each.notice, each.covered_by) for each in part])
 
             new = await in_store_thread(write)
             self._known.update(each.notice.about for each in part)
             for notice in new:
-                self._owed.put_nowait((notice, links[notice.about]))
+                self._queue.put_nowait((notice, links[notice.about]))
             if new and (self._sender is None or self._sender.done()):
                 self._sender = asyncio.create_task(self._deliver(), name="carme-notices")
             told += new
@@ -78,51 +78,52 @@ class Notifier:
             self._known.clear()
         return told
 
-    async def delivered(self) -> None:
-        """Wait until everything that was owed has been sent, or given up."""
-        await self._owed.join()
+    async def wait_until_delivered(self) -> None:
+        """Wait until each notice in the queue has been sent or logged as failed."""
+        await self._queue.join()
 
     async def _deliver(self) -> None:
-        """Send what is owed, beside the loop that settles: a receiver may take its time."""
+        """Send the notices of the queue in a task of its own, since a receiver may be slow."""
         while True:
-            some = [await self._owed.get()]
-            while len(some) < _AT_ONCE and not self._owed.empty():
-                some.append(self._owed.get_nowait())
+            some = [await self._queue.get()]
+            while len(some) < _MAILS_PER_CONNECTION and not self._queue.empty():
+                some.append(self._queue.get_nowait())
             try:
                 await self.send(some)
             finally:
                 for _ in some:
-                    self._owed.task_done()
+                    self._queue.task_done()
 
     async def send(self, some: Sequence[tuple[SentNotice, str]]) -> None:
-        """Send notices, each with its link; what cannot be sent is logged."""
+        """Send notices, each with its link; log those that cannot be sent."""
         if self._settings.webhook_url_file:
             for notice, link in some:
                 try:
                     await self._post(notice, link)
-                except Exception as error:  # noqa: BLE001 - a receiver can fail in any way, and nothing depends on it
-                    self._log.warning("A notice for %s could not be sent: %s", notice.user, mail.why(error))
+                except Exception as error:  # noqa: BLE001 - a receiver can fail in any way; nothing depends on it
+                    self._log.warning("A notice for %s could not be sent: %s", notice.user, mail.describe(error))
         if mail.can_mail(self._settings):
             try:
                 errors = await asyncio.to_thread(self._mail, some)
-            except Exception as error:  # noqa: BLE001 - nor on a mail server
+            except Exception as error:  # noqa: BLE001 - the same holds for a mail server
                 errors = [error] * len(some)
-            for (notice, _), wrong in zip(some, errors, strict=True):
-                if wrong is not None:
-                    self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.why(wrong))
+            for (notice, _), failure in zip(some, errors, strict=True):
+                if failure is not None:
+                    self._log.warning("A notice for %s could not be mailed: %s", notice.user, mail.describe(failure))
         for name, channel in self._channels.items():
             for notice, link in some:
                 one = notice_channels.Notice(notice.user, notice.level, notice.text, int(notice.at), link)
                 try:
                     await notice_channels.send(channel, one)
                 except Exception as error:  # noqa: BLE001 - another project's code
-                    why = mail.why(error)
-                    self._log.warning("A notice for %s could not be sent by %s: %s", notice.user, name, why)
+                    cause = mail.describe(error)
+                    self._log.warning("A notice for %s could not be sent by %s: %s", notice.user, name, cause)
 
     async def _post(self, notice: SentNotice, link: str) -> None:
-        url = await asyncio.to_thread(mail.secret_line, Path(self._settings.webhook_url_file))
-        said = {"user": notice.user, "level": notice.level, "text": notice.text, "at": int(notice.at), "link": link}
-        body = json.dumps(said)
+        url = await asyncio.to_thread(mail.read_secret, Path(self._settings.webhook_url_file))
+        body = json.dumps(
+            {"user": notice.user, "level": notice.level, "text": notice.text, "at": int(notice.at), "link": link}
+        )
         headers = {"Content-Type": "application/json"}
         request = HTTPRequest(
             url, method="POST", body=body, headers=headers, request_timeout=10, follow_redirects=False
@@ -130,12 +131,12 @@ class Notifier:
         await AsyncHTTPClient(force_instance=True).fetch(request)
 
     def _mail(self, some: Sequence[tuple[SentNotice, str]]) -> list[Exception | None]:
-        letters = [(notice.user, f"{notice.text}\n\n{link}\n" if link else notice.text) for notice, link in some]
-        return mail.send(self._settings, letters, self._subject)
+        messages = [(notice.user, f"{notice.text}\n\n{link}\n" if link else notice.text) for notice, link in some]
+        return mail.send(self._settings, messages, self._subject)
 
 
 def address(link: str) -> str:
-    """Return a link for who is not on our pages; without its host where the hub was not told its public address."""
+    """Return an absolute link for mails and webhooks; without a host if the hub has no public URL set."""
     if not link:
         return ""
     if link.startswith(HUB):

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 _REF = "#/components/schemas/{model}"
-#: What an Idempotency-Key may be: letters, digits, dot, dash, underscore.
+#: Pattern of an Idempotency-Key: letters, digits, dot, dash, underscore.
 KEY_PATTERN = r"^[A-Za-z0-9._-]{1,100}$"
-#: What every operation may answer beside its own: the request is wrong, the service or what it needs is away.
+#: Statuses that every operation may answer: the request is wrong, or the service or a dependency is unavailable.
 _ALWAYS = (400, 503)
 
 
@@ -22,35 +22,35 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        path: below the service's prefix, with ``{name}`` for parts that vary; parts: their JSON schemas.
-        scopes: the visitor has one of them. public: it needs no login.
-        query, takes, gives: models of the query, of the body, and of the answer. media: of an answer in plain text.
-        idempotent: takes an ``Idempotency-Key`` header, and needs it. errors: statuses beside the usual ones.
-        says: models of refusals that say more than the usual one, by status.
+        path: below the service's prefix, with ``{name}`` for path parameters; path_parameters: their JSON schemas.
+        scopes: the visitor needs one of them. public: it needs no login.
+        query, body, response: models of the query, the body and the answer. media_type: of an answer that is not JSON.
+        idempotent: it requires an ``Idempotency-Key`` header. errors: further statuses.
+        error_bodies: models of errors with more fields than the usual one, by status.
     """
 
     method: str
     path: str
     summary: str
     scopes: tuple[str, ...] = ()
-    gives: type[BaseModel] | None = None
-    takes: type[BaseModel] | None = None
+    response: type[BaseModel] | None = None
+    body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     idempotent: bool = False
     public: bool = False
-    media: str = ""
+    media_type: str = ""
     errors: tuple[int, ...] = ()
-    parts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    says: Mapping[int, type[BaseModel]] = field(default_factory=dict)
+    path_parameters: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    error_bodies: Mapping[int, type[BaseModel]] = field(default_factory=dict)
 
 
 def document(
     title: str, version: str, prefix: str, operations: Sequence[Operation], error: type[BaseModel]
 ) -> dict[str, Any]:
     """Return the whole document."""
-    takes = {op.takes for op in operations if op.takes is not None}
-    gives = {op.gives for op in operations if op.gives is not None} | {error}
-    gives |= {model for op in operations for model in op.says.values()}
+    takes = {op.body for op in operations if op.body is not None}
+    gives = {op.response for op in operations if op.response is not None} | {error}
+    gives |= {model for op in operations for model in op.error_bodies.values()}
     named = [(model, "validation") for model in takes] + [(model, "serialization") for model in gives]
     modes = sorted(named, key=lambda pair: pair[0].__name__)
     _, schemas = models_json_schema(modes, ref_template=_REF)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def document(
 
 def _operation(op: Operation, error: type[BaseModel]) -> dict[str, Any]:
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": op.parts.get(name, {"type": "string"})}
+        {"name": name, "in": "path", "required": True, "schema": op.path_parameters.get(name, {"type": "string"})}
         for name in re.findall(r"{(\w+)}", op.path)
     ]
     if op.query is not None:
@@ -92,15 +92,15 @@ def _operation(op: Operation, error: type[BaseModel]) -> dict[str, Any]:
         key = {"type": "string", "pattern": KEY_PATTERN}
         parameters.append({"name": "Idempotency-Key", "in": "header", "required": True, "schema": key})
     answer: dict[str, Any] = {"description": "Done"}
-    if op.gives is not None:
-        answer["content"] = _json(op.gives)
-    elif op.media:
-        answer["content"] = {op.media: {"schema": {"type": "string"}}}
+    if op.response is not None:
+        answer["content"] = _json(op.response)
+    elif op.media_type:
+        answer["content"] = {op.media_type: {"schema": {"type": "string"}}}
     answers: dict[str, Any] = {"200": answer}
-    own = {*_ALWAYS, *op.errors, *op.says, *(() if op.public else (401, 403)), *((409, 415) if op.takes else ())}
+    own = {*_ALWAYS, *op.errors, *op.error_bodies, *(() if op.public else (401, 403)), *((409, 415) if op.body else ())}
     own |= {422} if op.idempotent else set()
     for status in sorted(own):
-        answers[str(status)] = {"description": "Refused", "content": _json(op.says.get(status, error))}
+        answers[str(status)] = {"description": "Refused", "content": _json(op.error_bodies.get(status, error))}
     needs = f"Needs the scope {' or '.join(op.scopes)}." if op.scopes else "Needs a login."
     found: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{op.method.lower()}_{op.path.rpartition('v1/')[2]}").strip("_"),
@@ -111,8 +111,8 @@ def _operation(op: Operation, error: type[BaseModel]) -> dict[str, Any]:
     }
     if op.public:
         found["security"] = []
-    if op.takes is not None:
-        found["requestBody"] = {"required": True, "content": _json(op.takes)}
+    if op.body is not None:
+        found["requestBody"] = {"required": True, "content": _json(op.body)}
     return found
 
 

@@ -1,7 +1,7 @@
-"""Who started this process, looked at before anything that takes long is imported: the hub.
+"""The process that started this service, which is the hub; a service imports this module before all others.
 
-A hub that is killed while its service is still being imported leaves it to init, and so does one that was killed before
-that. Init is the hub only where that runs as the first process of a container.
+The parent's id is read at the import, before slow imports follow. When a hub is killed during them, or before, init
+becomes the parent of the service. Init is the hub only if the hub is the first process of a container.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ def is_gone(hub: int = HUB, init: Path = Path("/proc/1/cmdline")) -> bool:
     try:
         return hub == 1 and b"jupyterhub" not in init.read_bytes()
     except OSError:
-        return False  # not known: the next hub's service waits for the port, and says so
+        return False  # unknown: the next hub's service waits for the port and logs that

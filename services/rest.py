@@ -1,6 +1,7 @@
-"""One handler for all of REST: it takes a table's route, checks scope, query, body and key, and calls one function.
+"""The REST handler of all services: it checks the scope, query, body and key of a request, and calls one function.
 
-The same table makes the OpenAPI document, so what is said there is what is checked here.
+Each service has a table of ``Route``; the handlers and the OpenAPI document are made from the same table, so that the
+document says what is checked here.
 """
 
 from __future__ import annotations
@@ -16,58 +17,58 @@ from tornado.web import HTTPError
 
 from carme_hub.errors import ConfigError, Refused, SlurmError, StoreError
 from carme_hub.services.handlers import ApiHandler, Visitor
-from carme_hub.services.idempotency import IdempotencyStore, Once, StillWorking
+from carme_hub.services.idempotency import IdempotencyStore, IdempotentWrite, RequestInProgress
 from carme_hub.services.openapi import KEY_PATTERN, Operation
 
-#: Where REST lies below the service's prefix.
+#: The path of REST below the service's prefix.
 ROOT = "api/v1/"
-#: Refusals that are no conflict.
+#: Statuses of refusals, by reason; all others are 409.
 STATUSES = {"unknown": 404, "not-yours": 403, "bad-request": 400, "key-used": 422}
 _KEY = re.compile(KEY_PATTERN)
 _LOG_IN = "Log in, or send a token of the hub in the Authorization header."
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
-class NotYours(Refused):
-    """It is somebody else's."""
+class NotOwner(Refused):
+    """The visitor does not own it."""
 
     reason = "not-yours"
 
 
 class BadRequest(Refused):
-    """What was sent makes no sense; the message says what to do."""
+    """The request is not valid; the message says what to do."""
 
     reason = "bad-request"
 
 
-class NoSense(Refused):
-    """What was sent is well formed, and cannot be done; the message says what to do."""
+class Unprocessable(Refused):
+    """The request is valid and cannot be done; the message says what to do."""
 
     reason = "no-sense"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An answer that is no JSON. ``filename`` makes the browser save it."""
+    """An answer that is not JSON. ``filename``: the browser saves it under this name."""
 
-    media: str
+    media_type: str
     text: str
     filename: str = ""
 
 
 @dataclass
 class Call:
-    """One request that passed all checks.
+    """One request that has passed all checks.
 
     Attributes:
-        visitor: who asks; nobody where no login is needed. key: for writes, unique to the visitor and their key.
+        visitor: has the name "" if the operation needs no login. key: for writes, made of the visitor and their key.
     """
 
     handler: RestHandler
     visitor: Visitor
     query: Any = None
     body: Any = None
-    parts: Mapping[str, str] = field(default_factory=dict)
+    path_parameters: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
 
     @property
@@ -78,64 +79,64 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An operation and what does it. ``writes``: it changes something, and is logged with who, for whom, why."""
+    """An operation and the function that does it."""
 
     operation: Operation
-    does: Callable[[Any], Awaitable[BaseModel | Text | dict[str, Any] | None]]
+    function: Callable[[Any], Awaitable[BaseModel | Text | dict[str, Any] | None]]
 
     @property
     def pattern(self) -> str:
-        """Return the address as tornado has it."""
+        """Return the path as a regular expression for tornado."""
         parts = re.split(r"{(\w+)}", self.operation.path)
         return "".join(f"(?P<{part}>[^/]+)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
 
 
 class RestHandler(ApiHandler):
-    """All methods of one address."""
+    """All methods of one path."""
 
-    #: What the operations are called with, and the status of each refusal that is no conflict.
+    #: The argument of the operations, and the statuses of refusals by reason.
     call: type[Call] = Call
     statuses: Mapping[str, int] = STATUSES
 
     @property
-    def kept(self) -> IdempotencyStore:
-        """Where keys of writes are kept."""
+    def idempotency_store(self) -> IdempotencyStore:
+        """The store of keys of writes."""
         raise NotImplementedError
 
-    def more(self, error: Refused) -> dict[str, Any]:  # noqa: ARG002
-        """Return what a refusal says besides its reason and its message."""
+    def error_details(self, error: Refused) -> dict[str, Any]:  # noqa: ARG002
+        """Return further fields of a refusal, beside its reason and message."""
         return {}
 
     def initialize(self, routes: Mapping[str, Route]) -> None:
-        """Take the routes by method."""
+        """Set the routes of the path, by method."""
         self.routes = routes
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Name the methods that there are, or how to log in, as these statuses have to."""
+        """Add the header that the status requires: the allowed methods, or how to log in."""
         if status_code == 401:
             self.set_header("WWW-Authenticate", "Bearer")
         if status_code == 405:
             self.set_header("Allow", ", ".join(sorted(self.routes)))
         super().write_error(status_code, **kwargs)
 
-    async def _do(self, **parts: str) -> None:
+    async def _dispatch(self, **parts: str) -> None:
         route = self.routes.get(str(self.request.method))
         if route is None:
-            raise HTTPError(405, log_message=f"There is {', '.join(sorted(self.routes))} here, and nothing else.")
+            raise HTTPError(405, log_message=f"This path has {', '.join(sorted(self.routes))} only.")
         operation = route.operation
         try:
             if not operation.public and self.current_user is None:
                 raise HTTPError(403 if self._not_allowed else 401, log_message=_LOG_IN)
-            visitor = Visitor({"name": ""}) if operation.public else self.need(*operation.scopes)
-            call = self.call(self, visitor, parts=self._parts(operation, parts))
+            visitor = Visitor({"name": ""}) if operation.public else self.require_scope(*operation.scopes)
+            call = self.call(self, visitor, path_parameters=self._path_parameters(operation, parts))
             call.query = self._query(operation)
             call.body = self._body(operation)
             if operation.idempotent:
-                await self._once(route, call)
+                await self._do_once(route, call)
             else:
-                self._send(await route.does(call))
+                self._send(await route.function(call))
         except Refused as error:
-            self._refuse(self.statuses.get(error.reason, 409), error.reason, error.message, **self.more(error))
+            self._refuse(self.statuses.get(error.reason, 409), error.reason, error.message, **self.error_details(error))
         except ConfigError as error:
             self._refuse(409, "bad-policy", str(error))
         except SlurmError as error:
@@ -143,95 +144,92 @@ class RestHandler(ApiHandler):
             self._refuse(503, "slurm", "Slurm does not answer just now. Nothing was changed; try again in a moment.")
 
     def log_slurm(self, error: SlurmError) -> None:
-        """Log what Slurm said; its words are not for everybody."""
+        """Log Slurm's message, which the answer does not show."""
         self.service.log.warning("%s %s: %s", self.request.method, self.request.path, error)
 
-    # -- what comes in ------------------------------------------------------------------------------------------------
+    # -- the request --------------------------------------------------------------------------------------------------
 
-    def _parts(self, operation: Operation, parts: Mapping[str, str]) -> dict[str, str]:
-        for name, value in parts.items():
-            pattern = operation.parts.get(name, {}).get("pattern", "")
+    def _path_parameters(self, operation: Operation, parameters: Mapping[str, str]) -> dict[str, str]:
+        for name, value in parameters.items():
+            pattern = operation.path_parameters.get(name, {}).get("pattern", "")
             if pattern and not re.search(pattern, value):
-                raise HTTPError(404, log_message="There is nothing of this name here.")
-        return dict(parts)
+                raise HTTPError(404, log_message=f"There is no such {name}.")
+        return dict(parameters)
 
     def _query(self, operation: Operation) -> BaseModel | None:
-        given: dict[str, str] = {}
+        arguments: dict[str, str] = {}
         for name, values in self.request.query_arguments.items():
             if len(values) > 1:
-                raise BadRequest(f"{name} stands in the address twice. Give it once.")
-            given[name] = self.decode_argument(values[0], name)
+                raise BadRequest(f"{name} is twice in the query. Give it once.")
+            arguments[name] = self.decode_argument(values[0], name)
         if operation.query is None:
-            if given:
-                raise BadRequest(f"Nothing is asked for with {', '.join(sorted(given))} here. Leave it out.")
+            if arguments:
+                raise BadRequest(f"This path has no {', '.join(sorted(arguments))} in its query. Leave it out.")
             return None
-        return self._validated(operation.query, given)
+        try:
+            return operation.query.model_validate(arguments)
+        except ValidationError as error:
+            raise BadRequest(error_sentence(error)) from error
 
     def _body(self, operation: Operation) -> BaseModel | None:
-        if operation.takes is None:
+        if operation.body is None:
             return None
-        self.body_json()  # it is JSON, said to be JSON, and an object
+        self.body_json()  # checks the content type, and that the body is a JSON object
         try:
-            return operation.takes.model_validate_json(self.request.body)
+            return operation.body.model_validate_json(self.request.body)
         except ValidationError as error:
-            raise BadRequest(sentence(error)) from error
+            raise BadRequest(error_sentence(error)) from error
 
-    def _validated(self, model: type[BaseModel], given: Mapping[str, object]) -> BaseModel:
-        try:
-            return model.model_validate(given)
-        except ValidationError as error:
-            raise BadRequest(sentence(error)) from error
+    # -- idempotent writes --------------------------------------------------------------------------------------------
 
-    # -- writes, once -------------------------------------------------------------------------------------------------
+    async def _do_once(self, route: Route, call: Call) -> None:
+        """Do a write once for each key: the same request again gets the same answer, another request is refused.
 
-    async def _once(self, route: Route, call: Call) -> None:
-        """Do it once for each key: the same request again is given the same answer, another one is refused.
-
-        The key is claimed in the database before the work; who comes second waits a while for what comes of it. Where
-        the answer is lost with the service, the work is done again, and the database knows its keys: nothing is given
-        twice.
+        The key is claimed in the database before the work; a repeated request waits some seconds for the answer. If
+        the service ends before the answer is stored, the work is done again; the ledger and the calendar know the key,
+        so nothing is written twice.
         """
-        said = self.request.headers.get("Idempotency-Key", "")
-        if not _KEY.fullmatch(said):
+        sent_key = self.request.headers.get("Idempotency-Key", "")
+        if not _KEY.fullmatch(sent_key):
             raise BadRequest(
                 "A write needs the header Idempotency-Key: 1 to 100 letters, digits, dots, dashes or underscores, "
                 "new for each thing that is done, and the same when it is tried again."
             )
-        whose = f"{call.visitor.kind}:{call.visitor.name}"
-        call.key = f"rest:{whose}:{said}"[:200]
-        once = Once(self.kept, call.key, f"{route.operation.method} {self.request.path}", call.body)
+        call.key = f"rest:{call.visitor.kind}:{call.visitor.name}:{sent_key}"[:200]
+        target = f"{route.operation.method} {self.request.path}"
+        write = IdempotentWrite(self.idempotency_store, call.key, target, call.body)
         try:
-            before = await once.claim()
-        except StillWorking:
+            stored = await write.claim()
+        except RequestInProgress:
             self.set_header("Retry-After", "5")
             raise
-        if before is not None:
-            self._send(before)
+        if stored is not None:
+            self._send(stored)
             return
         try:
-            answer = await route.does(call)
+            answer = await route.function(call)
         except BaseException:
-            # Whatever was written is known in the database by the same key, so the key may be used again.
-            with suppress(StoreError):  # the claim ends by itself then
-                await once.drop()
+            # The database knows what was written by the same key, so the key may be used again.
+            with suppress(StoreError):  # otherwise the claim ends after its lease
+                await write.release()
             raise
-        found = answer.model_dump(mode="json") if isinstance(answer, BaseModel) else {}
+        body = answer.model_dump(mode="json") if isinstance(answer, BaseModel) else {}
         try:
-            await once.keep(found)
+            await write.store_answer(body)
         except StoreError as error:
-            # It has happened, so no error may be said. Sent again, it is done again, and the database knows its key.
+            # The write is done, so the answer is no error. A repeated request does it again with the same key.
             self.service.log.warning(
-                "The answer to %s %s is not kept: %s", self.request.method, self.request.path, error
+                "The answer to %s %s is not stored: %s", self.request.method, self.request.path, error
             )
-        self._send(found)
+        self._send(body)
 
-    # -- what goes out ------------------------------------------------------------------------------------------------
+    # -- the answer ---------------------------------------------------------------------------------------------------
 
     def _send(self, answer: BaseModel | Text | dict[str, Any] | None) -> None:
         if self._finished:
             return
         if isinstance(answer, Text):
-            self.set_header("Content-Type", answer.media)
+            self.set_header("Content-Type", answer.media_type)
             if answer.filename:
                 self.set_header("Content-Disposition", f'attachment; filename="{answer.filename}"')
             self.finish(answer.text)
@@ -243,21 +241,21 @@ class RestHandler(ApiHandler):
 
 
 for _method in _METHODS:
-    setattr(RestHandler, _method.lower(), RestHandler._do)
+    setattr(RestHandler, _method.lower(), RestHandler._dispatch)
 
 
-def addresses(routes: Iterable[Route], handler: type[RestHandler]) -> list[Any]:
-    """Return tornado's table of the routes, with one handler for each address."""
-    found: dict[str, dict[str, Route]] = {}
+def url_handlers(routes: Iterable[Route], handler: type[RestHandler]) -> list[Any]:
+    """Return tornado's table of handlers, with one handler for each path."""
+    by_pattern: dict[str, dict[str, Route]] = {}
     for route in routes:
-        found.setdefault(route.pattern, {})[route.operation.method] = route
-    return [(pattern, handler, {"routes": by_method}) for pattern, by_method in found.items()]
+        by_pattern.setdefault(route.pattern, {})[route.operation.method] = route
+    return [(pattern, handler, {"routes": by_method}) for pattern, by_method in by_pattern.items()]
 
 
-def sentence(error: ValidationError) -> str:
-    """Return what is wrong with the first field that is."""
+def error_sentence(error: ValidationError) -> str:
+    """Return a sentence about the first invalid field."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(each) for each in first["loc"]) or "The request"
+    field = ".".join(str(each) for each in first["loc"]) or "The request"
     if first["type"] == "extra_forbidden":
-        return f"{place} is not known here. Leave it out, or look at its name again."
-    return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}."
+        return f"{field} is not a field of this request. Leave it out, or check its name."
+    return f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}."

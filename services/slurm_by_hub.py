@@ -1,7 +1,8 @@
-"""Slurm as the hub last saw it: one question to Slurm serves the hub and its services.
+"""Jobs and nodes of Slurm, read from the hub's last snapshot: one query to Slurm serves the hub and its services.
 
-The hub says how old its answer is, and asks Slurm where that is too old for who asks. Where the hub is away, does not
-know, or says what cannot be understood, the service asks Slurm itself: what it has promised does not depend on the hub.
+The hub's answer says how old the snapshot is; the hub queries Slurm if that is older than the service accepts. If the
+hub does not answer, has no snapshot, or its answer is not valid, the service queries Slurm itself, so that it does not
+depend on the hub.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.json_format import jobs_from_json, nodes_from_json
 
 _T = TypeVar("_T")
-#: Seconds after which a hub that does not answer is not waited for; longer than it waits for Slurm.
-PATIENCE = 10.0
+#: Seconds that a service waits for the hub; longer than the hub waits for Slurm.
+HUB_TIMEOUT = 10.0
 
-#: Asks the hub's API: path and query.
+#: Sends a GET to the hub's API: path and query.
 AskHub = Callable[[str, Mapping[str, object]], Awaitable[dict[str, Any]]]
 
 
 async def _ask(path: str, query: Mapping[str, object]) -> dict[str, Any]:
-    return await ask_hub(path, query, timeout=PATIENCE)
+    return await ask_hub(path, query, timeout=HUB_TIMEOUT)
 
 
 class SlurmByHub:
-    """What a service wants to know of jobs and nodes.
+    """Reads jobs and nodes from the hub, or from Slurm.
 
     Args:
-        client: asks Slurm itself.
-        jobs_age, nodes_age: seconds that an answer may be old.
-        ask: asks the hub; None where there is none to be asked.
+        client: queries Slurm itself.
+        jobs_age, nodes_age: how old an answer may be, in seconds.
+        ask: queries the hub; None without a hub.
     """
 
     def __init__(
@@ -51,19 +52,19 @@ class SlurmByHub:
     ) -> None:
         self._client, self._ask, self._clock, self._log = client, ask, clock, log
         self._jobs_age, self._nodes_age = jobs_age, nodes_age
-        self._wrong = ""
+        self._problem = ""
         #: When Slurm was asked for the nodes that ``nodes`` returned last (monotonic).
-        self.nodes_asked = float("-inf")
+        self.nodes_asked_at = float("-inf")
 
     async def snapshot(self) -> Snapshot:
         """Return the jobs that are on nodes or name a reservation, and perhaps others.
 
         Raises:
-            SlurmUnreachable: neither hub nor Slurm say.
+            SlurmUnreachable: neither the hub nor Slurm answers.
         """
 
-        def read(asked: float, said: Any) -> Snapshot:
-            return Snapshot(asked, self._clock(), jobs_from_json(said))
+        def read(asked: float, answer: Any) -> Snapshot:
+            return Snapshot(asked, self._clock(), jobs_from_json(answer))
 
         found = await self._from_hub("jobs", self._jobs_age, read)
         return await self._client.snapshot() if found is None else found
@@ -71,10 +72,10 @@ class SlurmByHub:
     async def job_ids(self) -> Collection[int]:
         """Return the ids of all jobs that the controller knows; raises as ``snapshot`` does."""
 
-        def read(_asked: float, said: Any) -> frozenset[int]:
-            if not isinstance(said, list) or not all(type(each) is int for each in said):
-                raise SlurmUnreachable("the hub's answer cannot be understood: no list of job ids")
-            return frozenset(said)
+        def read(_asked: float, answer: Any) -> frozenset[int]:
+            if not isinstance(answer, list) or not all(type(each) is int for each in answer):
+                raise SlurmUnreachable("the hub's answer is not valid: no list of job ids")
+            return frozenset(answer)
 
         found = await self._from_hub("job-ids", self._jobs_age, read)
         return set((await self._client.snapshot()).jobs) if found is None else found
@@ -82,29 +83,29 @@ class SlurmByHub:
     async def nodes(self) -> tuple[Node, ...]:
         """Return all nodes; raises as ``snapshot`` does."""
         began = self._clock()
-        found = await self._from_hub("nodes", self._nodes_age(), lambda asked, said: (asked, nodes_from_json(said)))
+        found = await self._from_hub("nodes", self._nodes_age(), lambda asked, answer: (asked, nodes_from_json(answer)))
         asked, nodes = found if found is not None else (began, await self._client.nodes())
-        self.nodes_asked = asked
+        self.nodes_asked_at = asked
         return nodes
 
     async def _from_hub(self, what: str, max_age: float, read: Callable[[float, Any], _T]) -> _T | None:
-        """Return what the hub says, None where it does not."""
+        """Return the hub's answer, None if it has none."""
         if self._ask is None:
             return None
-        # Before the question: an answer is never taken for younger than it is.
+        # Taken before the request, so that an answer never looks newer than it is.
         began = self._clock()
         try:
             answer = await self._ask(f"carme/slurm/{what}", {"max_age": max_age})
             age = float(answer["age"])
             if not 0 <= age < float("inf"):
-                raise SlurmUnreachable("the hub's answer cannot be understood: its age")
+                raise SlurmUnreachable("the hub's answer is not valid: its age")
             found = read(began - age, answer["answer"])
-        except Exception as error:  # noqa: BLE001 - whatever it is, Slurm can be asked
-            if str(error) != self._wrong:
-                self._log.warning("The hub does not say what it knows of Slurm, so Slurm is asked: %s", error)
-            self._wrong = str(error)
+        except Exception as error:  # noqa: BLE001 - after any error Slurm can be queried
+            if str(error) != self._problem:
+                self._log.warning("The hub does not answer about Slurm, so Slurm is queried directly: %s", error)
+            self._problem = str(error)
             return None
-        if self._wrong:
-            self._wrong = ""
-            self._log.info("The hub says again what it knows of Slurm")
+        if self._problem:
+            self._problem = ""
+            self._log.info("The hub answers about Slurm again")
         return found

@@ -1,1 +1,1 @@
-"""How a click becomes a server: spawners, their form and their progress."""
+"""The spawners for Slurm and Docker, their options form, and the hub's own pages and handlers."""

@@ -1,7 +1,7 @@
-"""From a request to a job: the constant batch script, and the data document that says what differs.
+"""Renders a request to a job: the constant batch script, and the data document with what differs between sessions.
 
-Pure but for reading the two program texts once. Nothing secret is in the plan or the environment of the job: tokens
-and keys are in the data document alone (docs/explanation/architecture.md).
+Pure, except that the programs' texts are read once. The plan and the job's environment hold no secrets: tokens and keys
+are in the data document only (docs/explanation/architecture.md). The Slurm spawner and companions call ``render``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
 
 from carme_hub.containers.runtime import Bind, ContainerRequest, Image, Plan, Runtime
-from carme_hub.domain.calendar.licenses import named_by
+from carme_hub.domain.calendar.licenses import license_argument
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, JobSpec
 from carme_hub.domain.sessions.profile import field_variable
 from carme_hub.domain.sessions.session import Request
@@ -20,18 +20,18 @@ from carme_hub.node import program
 
 #: The batch script: the same bytes for every session of every user.
 LAUNCH = program("batch_script")
-#: Its supervisor, also of every rank; travels in the data document.
+#: The supervisor of the container and of each rank; part of the data document.
 SUPERVISE = program("supervisor")
-#: What becomes the server inside the container; travels in the data document.
+#: Becomes the server inside the container; part of the data document.
 SINGLEUSER = program("singleuser")
-#: Starts ranks, beside the container; travels in the data document.
+#: Starts ranks, outside of the container; part of the data document.
 STEPS = program("steps")
-#: What that knows of Slurm; travels in the data document.
+#: The Slurm commands of that program; part of the data document.
 SRUN = program("srun")
-#: What a task of a step does on its node; travels in the data document.
+#: Runs as a task of a step on its node; part of the data document.
 RANK = program("rank")
 
-#: What Slurm says of a job that its user's programs may want to know.
+#: Variables of Slurm about the job that are passed into the container.
 PASS_ENV = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -56,7 +56,7 @@ PASS_ENV = (
     "SLURMD_NODENAME",
     "TZ",
 )
-#: What Slurm says of a task of a step besides (srun(1), OUTPUT ENVIRONMENT VARIABLES).
+#: Further variables of Slurm for a task of a step (srun(1), OUTPUT ENVIRONMENT VARIABLES).
 RANK_ENV = (
     "SLURM_LOCALID",
     "SLURM_NODEID",
@@ -69,7 +69,7 @@ RANK_ENV = (
     "SLURM_STEP_TASKS_PER_NODE",
     "CARME_SLOT",
 )
-#: Where carme-rank puts the rank's command, and the rank's own name into paths.
+#: Placeholders that carme-rank replaces by the rank's command and by the rank's own name in paths.
 RANK_ARGV, RANK_NAME = "@CARME_ARGV@", "@CARME_RANK@"
 #: What the ranks of one step on one node share memory by (NCCL, for one); it is made and removed by carme-rank.
 RANK_SHM = "/dev/shm/carme-@CARME_STEP@"  # noqa: S108  the step's name cannot be foreseen
@@ -79,7 +79,7 @@ TLS_FILES = {"keyfile": "tls.key", "certfile": "tls.crt", "cafile": "tls.ca"}
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The system user whom a session belongs to."""
+    """The system user to whom a session belongs."""
 
     name: str
     uid: int
@@ -90,11 +90,11 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the single-user server is started with. ``environ`` and ``nonce`` are secret.
+    """The parameters of the single-user server. ``environ`` and ``nonce`` are secret.
 
     Attributes:
-        callback: address that takes the port. ports: lowest and highest port to use. bind: address to listen on.
-        tls: texts of key, certificate and authority, by JupyterHub's names for them; empty = plain HTTP.
+        callback: URL to which the port is sent. ports: lowest and highest port to use. bind: address to listen on.
+        tls: key, certificate and authority as PEM, by JupyterHub's names for them; empty = plain HTTP.
         files: further files of the session folder, name to text; not secret.
     """
 
@@ -110,14 +110,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What an administrator has set for every session's container.
+    """The site's settings for all containers.
 
     Attributes:
-        bind_roots: folders inside which the source of a bind must lie once resolved on the node.
+        bind_roots: folders inside which the resolved source of a bind must be on the node.
         environ: variables for the inside of every container; not secret.
-        licenses: the licence of Slurm by which each GPU type is counted, {} where none is.
-        virtual: its GPUs are a sandbox's make-believe ones, and programs of a session that name GPUs label them so.
-        grace: seconds between TERM and the end of everything.
+        licenses: the Slurm license by which each GPU type is counted, {} without licenses.
+        virtual: the GPUs are a sandbox's virtual GPUs, and programs of a session that name GPUs label them so.
+        grace: seconds between TERM and KILL.
     """
 
     runtime: Runtime
@@ -138,12 +138,12 @@ def session_folder(owner: Owner, session: str) -> str:
 
 
 def working_folder(owner: Owner, request: Request) -> str:
-    """Return where the notebook starts; a relative folder is below the user's home."""
+    """Return the folder in which the server starts; a relative folder is below the user's home."""
     return str(PurePosixPath(owner.home) / request.working_folder)
 
 
 def tls_paths(folder: str) -> dict[str, str]:
-    """Return where the server finds its key, certificate and authority."""
+    """Return the paths of the server's key, certificate and authority."""
     return {name: f"{folder}/{file}" for name, file in TLS_FILES.items()}
 
 
@@ -157,9 +157,9 @@ def render(session: str, owner: Owner, request: Request, image: Image, server: S
     container = container_of(session, owner, request, image, site)
     plan = site.runtime.render(container)
     extra, nice = dict(site.extra), request.nice
-    if nice and "nice" in extra:  # it comes on top of what the site gives all sessions; a bare --nice is 100
+    if nice and "nice" in extra:  # added to the site's value for all sessions; --nice without a value is 100
         nice += int(extra.pop("nice") or 100)
-    if licenses := named_by(request, site.licenses):  # beside those of a program that the site gives all sessions
+    if licenses := license_argument(request, site.licenses):  # in addition to the site's licenses for all sessions
         extra["licenses"] = ",".join(filter(None, (extra.get("licenses"), licenses)))
     return JobSpec(
         name=JOB_NAME_PREFIX + session,
@@ -216,24 +216,24 @@ def container_of(session: str, owner: Owner, request: Request, image: Image, sit
 
 
 def rank_part(container: ContainerRequest, site: Site) -> dict[str, object]:
-    """Return what the data document says of ranks: the same container again, for any command and on any node."""
+    """Return the data document's part on ranks: the same container, for any command and on any node."""
     rank = replace(
         container,
         argv=(RANK_ARGV,),
         session_folder=f"{container.session_folder}/rank-{RANK_NAME}",
-        # What a rank prints is seen at once; srun's --unbuffered would make it a terminal for that.
+        # A rank's output appears at once; srun's --unbuffered would give the rank a terminal.
         environ={"PYTHONUNBUFFERED": "1", **container.environ},
         pass_env=(*container.pass_env, *RANK_ENV),
         shm=RANK_SHM,
     )
     plan = site.runtime.render(rank)
     if plan.argv[0] == "srun":  # a task of a step would have to start a step
-        how = site.runtime.name.capitalize()
-        return {"refused": f"{how} runs the containers of this site, and cannot run ranks. Tell the administrator."}
+        name = site.runtime.name.capitalize()
+        return {"refused": f"{name} runs the containers of this site, and cannot run ranks. Tell the administrator."}
     return {"plan": {**asdict(plan), "grace": site.grace}, "shm": RANK_SHM}
 
 
-#: The programs that start ranks and become them, as files of a data document.
+#: The programs that start and become ranks, as files of a data document.
 RANK_FILES: Mapping[str, dict[str, object]] = {
     "carme-steps": {"mode": 0o700, "text": STEPS},
     "carme-srun": {"mode": 0o600, "text": SRUN},

@@ -1,4 +1,4 @@
-"""Names that stood in a package before 0.2.0 and have moved: configurations may still name them, and are warned."""
+"""Aliases for names that moved to another module in 0.2.0; a configuration that uses the old name gets a warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def moved(package: str, **names: str) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``: ``moved(__name__, SlurmContainerSpawner="spawner")``.
 
     Args:
-        package: its full name. names: what has moved, and into which of its modules.
+        package: its full name. names: the moved names, each with its present module in the package.
     """
 
     def find(name: str) -> Any:

@@ -1,4 +1,7 @@
-"""What the spawn page is told: the truth as Slurm has it, each sentence once."""
+"""Progress events of a start, as the page of a pending start shows them: sentences from Slurm's state of the job.
+
+Both spawners write them; JupyterHub reads them from ``Spawner.progress``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import waiting_sentence
 from carme_hub.domain.sessions.session import Session
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 
 Event = tuple[int, str]
 
@@ -25,7 +28,7 @@ class Progress:
         self._more = asyncio.Event()
 
     def say(self, percent: int, message: str) -> None:
-        """Add one sentence; the bar never goes back, and the same sentence is not said twice in a row."""
+        """Add a sentence; the percentage never decreases, and a repetition of the last sentence is left out."""
         if self._events:
             percent = max(percent, self._events[-1][0])
             if self._events[-1][1] == message:
@@ -35,17 +38,17 @@ class Progress:
         self._more = asyncio.Event()
 
     def put(self, event: Event | None) -> None:
-        """Add an event, where there is one."""
+        """Add an event unless it is None."""
         if event is not None:
             self.say(*event)
 
     @property
     def last(self) -> str:
-        """The newest sentence, ended by a full stop; "" when nothing was said."""
+        """The newest sentence with a full stop; "" without any."""
         return f"{self._events[-1][1].rstrip('.')}." if self._events else ""
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield what was said so far, then what is said from now on."""
+        """Yield all events so far, then each new one."""
         seen = 0
         while True:
             while seen < len(self._events):
@@ -55,35 +58,35 @@ class Progress:
             await self._more.wait()
 
 
-def waiting_event(part: Shared, id: str) -> Event | None:
-    """Return what to say of a session that has not proved itself yet, None where there is nothing to say."""
-    session = part.book.current(id)
-    health = part.watcher.health
+def waiting_event(hub: HubContext, id: str) -> Event | None:
+    """Return the event for a session whose server has not called back yet, None if there is no news."""
+    session = hub.registry.current(id)
+    health = hub.watcher.health
     if session is None or session.port:
         return None
     if not health.ok:
-        return 10, f"Slurm is not answering ({health.error}). Nothing is lost; this goes on by itself."
-    snapshot = part.watcher.latest
+        return 10, f"Slurm does not answer ({health.error}). Nothing is lost; the start continues by itself."
+    snapshot = hub.watcher.latest
     found = snapshot.named(session.job_name, session.user) if snapshot is not None else ()
     live = [job for job in found if job.phase is not Phase.TERMINAL]
     if snapshot is None or not live:
         return None
     job = live[-1]
     if job.phase is Phase.WAITING:
-        sentence = waiting_sentence(job, ahead_of(job, snapshot), time.time(), here())
+        sentence = waiting_sentence(job, ahead_of(job, snapshot), time.time(), local_timezone())
         return 20, sentence[:1].upper() + sentence[1:]
     if job.phase is Phase.ACTIVE:
-        return 50, f"Slurm gave {', '.join(job.nodes)}; the container is starting."
+        return 50, f"Slurm has allocated {', '.join(job.nodes)}; the container is starting."
     return None
 
 
-def here() -> tzinfo:
-    """Return the hub's own time zone: expected starts are said as the site's clocks show them."""
+def local_timezone() -> tzinfo:
+    """Return the hub's own time zone, in which expected starts are shown."""
     return datetime.now().astimezone().tzinfo or UTC
 
 
 def started_sentence(session: Session, *, virtual: bool) -> str:
-    """Return what to say when the server has proved itself."""
+    """Return the sentence for a server that has called back."""
     gpus = session.request.gpus
-    what = f" with {gpus} (virtual GPU)" if gpus and virtual else f" with {gpus}" if gpus else ""
-    return f"The container runs on {session.node}{what}; the server is starting."
+    resources = f" with {gpus} (virtual GPU)" if gpus and virtual else f" with {gpus}" if gpus else ""
+    return f"The container runs on {session.node}{resources}; the server is starting."

@@ -1,4 +1,7 @@
-"""What pages say of a server's session beyond "active": how the last one ended, and what is not known of this one."""
+"""The state of a server's session for the hub's pages: how the last one ended, time left, companions, uncertainty.
+
+``SessionStatus`` is mixed into the Slurm spawner; the templates of the home, spawn and pending pages read it.
+"""
 
 from __future__ import annotations
 
@@ -11,69 +14,71 @@ from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.reasons import LAUNCH_CODES, NO_FOLDER, end_sentence, mark_sentence
 from carme_hub.domain.sessions.liveness import Liveness
 from carme_hub.domain.sessions.profile import MISSING_FOLDER
-from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session, SessionState
 from carme_hub.spawners.companions.companions import described
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 
-#: Why a session ended that a person, an administrator or the culler stopped.
+#: The end reason of a session that a person, an administrator or the culler stopped.
 STOPPED = "Stopped."
 
 
 class SessionStatus:
-    """Sentences for pages, read from memory; "" where there is nothing to say."""
+    """Sentences for pages, made from memory; "" if there is nothing to show."""
 
     user: Any
     name: str
-    _abandoned: bool
+    _stopped_before_check: bool
     _session_id: str
     virtual: bool
     user_options: dict[str, Any]
     orm_spawner: Any
-    #: What is noted of a session that is stopped now.
-    why_stopped = STOPPED
-    #: The session that was ended so that another one of this server starts; "" for none.
+    #: The reason that is stored for a session that is being stopped.
+    stop_reason = STOPPED
+    #: Id of the session that was ended so that this server starts again; "" for none.
     replaces = ""
 
     @property
     def ready(self) -> bool:
-        """Whether the server can be used: one that was stopped while the hub was still starting is not routed again."""
-        return bool(super().ready) and not self._abandoned  # type: ignore[misc]
+        """Whether the server can be used; a server that was stopped during the hub's start gets no route again."""
+        return bool(super().ready) and not self._stopped_before_check  # type: ignore[misc]
 
     @property
     def certificate(self) -> str:
-        """The fingerprint of the certificate that this server must show; "" without one, and without a session."""
-        part = ready()
-        session = part.book.current(self._session_id) if part is not None else None
+        """The fingerprint of the certificate that this server must show; "" without a certificate or session."""
+        hub = started_hub()
+        session = hub.registry.current(self._session_id) if hub is not None else None
         return session.certificate if session is not None else ""
 
     @property
     def last_end(self) -> str:
         """How this server's last session ended."""
-        part = ready()
-        if part is None:
+        hub = started_hub()
+        if hub is None:
             return ""
-        for leaving in part.book.open_of(self.user.name, self.name):
-            if leaving.cancel_reason.startswith(MADE_WAY):  # its end is being looked up; that it ends is certain
+        for leaving in hub.registry.open_of(self.user.name, self.name):
+            if leaving.cancel_reason.startswith(
+                MAINTENANCE_STOP
+            ):  # its end is being looked up; that it ends is certain
                 why = leaving.cancel_reason
-                return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(part, leaving)}"
+                return f"Your last session was {why[:1].lower()}{why[1:]}{_refund(hub, leaving)}"
             if leaving.server_ended and not leaving.cancel_wanted:
                 if leaving.server_exit in LAUNCH_CODES:  # says all that Slurm will say of it
                     mark = EndMark(leaving.server_exit, leaving.job_id)
                     return f"Your last session has ended: {mark_sentence(mark, leaving.request.working_folder)}"
-                return "Your server has ended. How it ended is being looked up."
-        session = part.book.last_end(self.user.name, self.name)
+                return "Your server has ended. The hub is looking up how."
+        session = hub.registry.last_end(self.user.name, self.name)
         if session is None or session.end_reason == STOPPED:
             return ""
         when = datetime.fromtimestamp(session.ended).astimezone()
-        refund = _refund(part, session) if session.end_reason.startswith(MADE_WAY) else ""
+        refund = _refund(hub, session) if session.end_reason.startswith(MAINTENANCE_STOP) else ""
         return f"Your last session ended on {when:%d %B at %H:%M}: {session.end_reason}{refund}"
 
     @property
     def folder_offer(self) -> dict[str, Any] | None:
-        """What is offered where the last start may have failed for want of its working folder; None where it was none.
+        """The offer to make the working folder if the last start failed without it; None if the start named none.
 
-        ``said`` is what a failure says that is meant; ``options`` are those of the last start, with the folder made.
+        ``said``: the failure's message to which the offer applies; ``options``: the last start's, with the folder made.
         """
         options = dict(self.user_options or self.orm_spawner.user_options or {})
         folder = str(options.get("working_folder", ""))
@@ -83,11 +88,11 @@ class SessionStatus:
         return {"said": said, "options": {**options, "missing_folder": MISSING_FOLDER[1]}}
 
     @property
-    def running_out(self) -> dict[str, Any] | None:
-        """The running session's UUID and when its time ends (for machines and for people); None where unknown."""
-        part = ready()
-        snapshot = part.watcher.latest if part is not None else None
-        for session in part.book.open_of(self.user.name, self.name) if part is not None else ():
+    def time_left(self) -> dict[str, Any] | None:
+        """The running session's UUID and the end of its time (for machines and for people); None if unknown."""
+        hub = started_hub()
+        snapshot = hub.watcher.latest if hub is not None else None
+        for session in hub.registry.open_of(self.user.name, self.name) if hub is not None else ():
             jobs = snapshot.named(session.job_name, session.user) if snapshot is not None else ()
             for job in jobs:
                 if session.state is SessionState.RUNNING and job.start and job.time_limit:
@@ -97,31 +102,31 @@ class SessionStatus:
 
     @property
     def companions(self) -> list[Companion]:
-        """The open companions of this server's session, as the home page shows them."""
-        part = ready()
-        if part is None:
+        """The open companions of this server's session, for the home page."""
+        hub = started_hub()
+        if hub is None:
             return []
-        sessions = part.book.open_of(self.user.name, self.name)
-        companions = [each for session in sessions for each in part.book.companions_of(session.id)]
-        return [_companion(part, each, virtual=bool(self.virtual)) for each in companions]
+        sessions = hub.registry.open_of(self.user.name, self.name)
+        companions = [each for session in sessions for each in hub.registry.companions_of(session.id)]
+        return [_companion(hub, each, virtual=bool(self.virtual)) for each in companions]
 
     @property
-    def doubt(self) -> str:
-        """Why it is not known whether this server's session still runs."""
-        part = ready()
-        for session in part.book.open_of(self.user.name, self.name) if part is not None else ():
-            verdict = part.keeper.verdict(session.id) if part is not None else None
-            if session.state is SessionState.RUNNING and verdict is not None and verdict.standing is Liveness.UNKNOWN:
-                whose = f"server “{self.name}”" if self.name else "server"
-                return f"Whether your {whose} still runs is not known at the moment. {verdict.reason}"
+    def uncertainty(self) -> str:
+        """Why it is unknown whether this server's session still runs; "" if it is known."""
+        hub = started_hub()
+        for session in hub.registry.open_of(self.user.name, self.name) if hub is not None else ():
+            verdict = hub.reconciler.verdict(session.id) if hub is not None else None
+            if session.state is SessionState.RUNNING and verdict is not None and verdict.liveness is Liveness.UNKNOWN:
+                server = f"server “{self.name}”" if self.name else "server"
+                return f"The hub does not know at the moment whether your {server} still runs. {verdict.reason}"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """One companion as a page shows it: what it is and how it stands; ``leaving`` when it is being given back.
+    """One companion as a page shows it: its resources and state; ``leaving``: it is being given back.
 
-    ``waiting``: there is nothing yet to give back, only a request to cancel.
+    ``waiting``: its job waits, so that the request can be cancelled.
     """
 
     session: str
@@ -131,9 +136,9 @@ class Companion:
     waiting: bool
 
 
-def _companion(part: Shared, one: Session, *, virtual: bool) -> Companion:
+def _companion(hub: HubContext, one: Session, *, virtual: bool) -> Companion:
     now = time.time()
-    seen = described(part, one, now, virtual=virtual)
+    seen = described(hub, one, now, virtual=virtual)
     text = str(seen["shown"])
     if seen["state"] == "running":
         started, ends = float(str(seen["started"])), float(str(seen["ends"]))
@@ -145,12 +150,12 @@ def _companion(part: Shared, one: Session, *, virtual: bool) -> Companion:
     return Companion(one.parent, one.id, text, leaving=bool(one.cancel_wanted), waiting=seen["state"] == "waiting")
 
 
-def _refund(part: Shared, session: Session) -> str:
-    """Return what is said of the GPU time of a session that made way for maintenance, after a sentence."""
-    refunded = part.admission is not None and "maintenance" in part.admission.policy().refunded
+def _refund(hub: HubContext, session: Session) -> str:
+    """Return a sentence about the refund for a session that was stopped for maintenance, "" without one."""
+    refunded = hub.admission is not None and "maintenance" in hub.admission.policy().refunded
     return " The GPU time that it used is refunded." if refunded and session.request.gpus else ""
 
 
 def iso(at: float) -> str:
-    """Return a moment for the ``datetime`` attribute."""
+    """Return a time for HTML's ``datetime`` attribute."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

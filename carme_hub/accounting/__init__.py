@@ -1,1 +1,1 @@
-"""The only door to the ledger: admit, settle, grant, reconcile, statement."""
+"""Use cases of the ledger: admit, settle, grant, reconcile, statement. All writes to the ledger go through them."""

@@ -1,8 +1,11 @@
-"""Take back what is left of a credit when it expires."""
+"""Expiry of credits: a correction takes back what is left of a credit when it expires.
+
+Admission expires an account's due credits before it decides; settlement expires those of all accounts.
+"""
 
 from __future__ import annotations
 
-from carme_hub.domain.ledger.credits import expiry_key, left_of_credits
+from carme_hub.domain.ledger.credits import expiry_key, remaining_credits
 from carme_hub.domain.ledger.entries import Entry, Kind
 from carme_hub.domain.quotas.windows import FOREVER
 from carme_hub.store.ledger.slots import open_slots
@@ -10,32 +13,32 @@ from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
 from .context import LedgerContext
 
-#: Seconds after its expiry for which a credit is looked at again: sessions that were open then may have come back.
-LOOKED_AT = 90 * 86400
+#: Seconds after its expiry in which a credit is checked again: sessions that were open then may release GPU time.
+RECHECK_PERIOD = 90 * 86400
 
 
-def expire_all(books: LedgerContext) -> list[Entry]:
-    """Expire every account's credits, and put right what came back since; return what was written."""
-    now, written = books.clock(), []
-    with books.store.reading(books.cluster) as reads:
-        accounts = sorted({credit.account for credit in reads.expired(now - LOOKED_AT, now)})
-    for account in accounts:  # a transaction for each, so that nobody who wants to start waits for all of them
-        with books.store.transaction(books.cluster) as writes:
-            written += expire_due(books, writes, now, account)
+def expire_all(context: LedgerContext) -> list[Entry]:
+    """Expire the due credits of all accounts, as ``expire_due``; return what was written."""
+    now, written = context.clock(), []
+    with context.store.reading(context.cluster) as reads:
+        accounts = sorted({credit.account for credit in reads.expired(now - RECHECK_PERIOD, now)})
+    for account in accounts:  # a transaction for each, so that no start waits for all of them
+        with context.store.transaction(context.cluster) as writes:
+            written += expire_due(context, writes, now, account)
     return written
 
 
 def live_credits(reads: LedgerReads, account: str, now: float, until: float = FOREVER, without: str = "") -> int:
-    """Return how much of an account's balance will expire, up to a time; 0 for most.
+    """Return how much of an account's balance will expire up to ``until``; 0 for most accounts.
 
     Args:
-        without: a reservation of which the hold is looked at as if it were not there.
+        without: a reservation whose hold is left out.
     """
-    return Live(reads, account, now, without).until(until)
+    return LiveCredits(reads, account, now, without).until(until)
 
 
-class Live:
-    """The credits of an account that have not expired, as ``live_credits``; what is needed is read once."""
+class LiveCredits:
+    """The credits of an account that have not expired; for several questions the entries are read once."""
 
     def __init__(self, reads: LedgerReads, account: str, now: float, without: str = "") -> None:
         self._reads, self._account, self._now, self._without = reads, account, now, without
@@ -44,35 +47,35 @@ class Live:
         self._new: list[tuple[int, int]] = []
 
     def count(self, end: int, amount: int) -> None:
-        """Count what is held for one more reservation, which ends then."""
+        """Count the hold of one more reservation, which ends at ``end``."""
         self._new.append((end, amount))
 
     def until(self, until: float) -> int:
-        """Return how much of the balance will expire up to a time."""
+        """Return how much of the balance will expire up to ``until``."""
         live = {entry.key for entry in self._entries if self._now < entry.expires <= until and entry.amount > 0}
         if not live:
             return 0
         if self._draws is None:
             self._draws = _draws(self._reads, self._account, self._without)
-        left = left_of_credits(self._entries, self._draws + self._new, self._now)
+        left = remaining_credits(self._entries, self._draws + self._new, self._now)
         return sum(rest for key, rest in left.items() if key in live)
 
 
-def expire_due(books: LedgerContext, writes: LedgerWrites, now: float, account: str) -> list[Entry]:
-    """Expire an account's credits whose time has come, and put right what came back since.
+def expire_due(context: LedgerContext, writes: LedgerWrites, now: float, account: str) -> list[Entry]:
+    """Expire an account's due credits, and correct those for which GPU time was released since.
 
-    So nobody is admitted on them a moment later, nor on what a session that was open at the expiry gives back.
+    So nobody is admitted on expired credits, nor on what a session that was open at the expiry releases later.
     """
     entries = writes.grants(account)
     by_key = {entry.key: entry for entry in entries}
     due = [
         entry
         for entry in entries
-        if _is_over(entry, now) and (entry.expires > now - LOOKED_AT or expiry_key(entry.key) not in by_key)
+        if _is_over(entry, now) and (entry.expires > now - RECHECK_PERIOD or expiry_key(entry.key) not in by_key)
     ]
     if not due:
-        return []  # as for most accounts: what follows reads all that they used
-    left, new = left_of_credits(entries, _draws(writes, account), now), []
+        return []  # so for most accounts; the rest would read all of an account's use
+    left, new = remaining_credits(entries, _draws(writes, account), now), []
     for credit in due:
         part, taken = 0, 0
         while (known := by_key.get(expiry_key(credit.key, part))) is not None:
@@ -85,23 +88,23 @@ def expire_due(books: LedgerContext, writes: LedgerWrites, now: float, account: 
             Entry(
                 key=expiry_key(credit.key, part),
                 kind=Kind.CORRECTION,
-                cluster=books.cluster,
+                cluster=context.cluster,
                 account=account,
                 amount=taken - rest,
                 at=now,
                 user=credit.user,
-                reason="put right after the credit expired, since use or holds changed" if part else why,
-                expires=credit.expires,  # tells that today's rule has written it
+                reason="corrected after the credit expired, since use or holds changed" if part else why,
+                expires=credit.expires,  # marks an entry of this rule; earlier releases left it empty
             )
         )
     return writes.append(new)
 
 
 def _draws(reads: LedgerReads, account: str, without: str = "") -> list[tuple[int, int]]:
-    """Return what was drawn on an account's credits and when; see ``left_of_credits``."""
+    """Return what was drawn on an account's credits and when; see ``remaining_credits``."""
     holds = [hold for hold in reads.open_holds().values() if hold.entry.account == account]
     held = [(int(hold.entry.start), hold.amount) for hold in holds]
-    # A reservation may be used up to its end, so only what lasts until then pays for it.
+    # A reservation may be used up to its end, so only credits that last until then pay for it.
     slots = [slot for slot in open_slots(reads).values() if slot.entry.account == account and slot.id != without]
     held += [(int(slot.entry.end), slot.amount) for slot in slots]
     return reads.draws(account) + held

@@ -1,4 +1,11 @@
-"""The door to the ledger for form, REST and command line: each method is one use case, done in a thread."""
+"""The ledger as form, REST and command line call it: each method is one use case, and runs in a thread.
+
+Example::
+
+    decision = await ledger.admit(session.id, person, ask, partition="gpu")
+    if not decision.granted:
+        raise QuotaExceeded(decision.message)
+"""
 
 from __future__ import annotations
 
@@ -12,7 +19,7 @@ from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.decision import Decision
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.policy_rules import PolicyRule
-from carme_hub.domain.quotas.rules import Ask, Person, Who
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, SubjectKind
 from carme_hub.domain.sessions.session import Session
 from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerReads, LedgerStore, LedgerWrites, Note
 from carme_hub.store.threads import in_store_thread
@@ -39,10 +46,11 @@ class Ledger:
 
     Args:
         policy: returns the policy in force. factor: price in thousandths by GPU type, partition and QOS.
-        running: returns the open jobs with GPUs from the last look at Slurm; those without a hold count by what they
+        running: returns the open jobs with GPUs of the last snapshot of Slurm; those without a hold count by what they
             have used so far. members: returns the users of a group or role.
-        grace: seconds by which accounting may lag, and jobs outlive their limit, before it is flagged.
-        rules: of the site, beside the policy's quotas; they are needed where something new is admitted or booked.
+        grace: seconds by which accounting may lag, and jobs outlive their limit, before an anomaly is recorded.
+        rules: the site's own rules by name, which apply in addition to the policy's quotas; only admission and booking
+            use them.
     """
 
     def __init__(
@@ -54,50 +62,50 @@ class Ledger:
         factor: Callable[[str, str, str], int],
         clock: Callable[[], float],
         running: Callable[[], Sequence[Usage]] = tuple,
-        members: Callable[[Who, str], Collection[str]] = no_members,
+        members: Callable[[SubjectKind, str], Collection[str]] = no_members,
         grace: int = GRACE,
         rules: Mapping[str, PolicyRule] | None = None,
     ) -> None:
-        self.books = LedgerContext(store, cluster, policy, factor, clock, running, members, grace, rules or {})
+        self.context = LedgerContext(store, cluster, policy, factor, clock, running, members, grace, rules or {})
 
     async def admit(
         self,
         session: str,
         person: Person,
-        ask: Ask,
+        ask: QuotaRequest,
         *,
         partition: str = "",
         qos: str = "",
-        reason: str = admit.HELD,
+        reason: str = admit.HOLD_REASON,
         slot: str = "",
         instead_of: str = "",
     ) -> Decision:
-        """Decide on a new session, and hold what it may use where it is granted; the price is looked up.
+        """Decide on a new session, and hold what it may use if it is granted; the price is looked up.
 
         Args:
-            slot: id of the reservation in which it is to start: it takes over what that holds for its time.
-            instead_of: the session that has ended so that this one starts: what it cannot use any more is free.
+            slot: id of the reservation in which it is to start: it takes over what the reservation holds for its time.
+            instead_of: the session that it replaces, and that has ended: what that cannot use any more is free.
         """
         more = {"slot": slot, "instead_of": instead_of}
-        return await in_thread(admit.admit, self.books, session, person, ask, partition, qos, reason, **more)
+        return await in_thread(admit.admit, self.context, session, person, ask, partition, qos, reason, **more)
 
     async def preview(
         self,
         person: Person,
-        asks: Sequence[Ask],
+        asks: Sequence[QuotaRequest],
         *,
         partition: str = "",
         qos: str = "",
         slot: str = "",
         instead_of: str = "",
     ) -> list[Decision]:
-        """Decide on several requests as if each were the only one; nothing is written. The rest is as for ``admit``."""
+        """Decide on several requests as if each were the only one; write nothing. Arguments are as for ``admit``."""
         more = {"slot": slot, "instead_of": instead_of}
-        return await in_thread(admit.preview, self.books, person, asks, partition, qos, **more)
+        return await in_thread(admit.preview, self.context, person, asks, partition, qos, **more)
 
-    async def standing(self, person: Person, accounts: Iterable[str]) -> QuotaStatus:
-        """Return balances, and what was used and held of every rule with GPU time; nothing is written."""
-        return await in_thread(admit.standing, self.books, person, tuple(accounts))
+    async def quota_status(self, person: Person, accounts: Iterable[str]) -> QuotaStatus:
+        """Return balances, and what is used and held of every rule on GPU time; write nothing."""
+        return await in_thread(admit.quota_status, self.context, person, tuple(accounts))
 
     async def extend(
         self, session: str, seconds: int, *, person: Person | None = None, extension: int | None = None
@@ -105,21 +113,21 @@ class Ledger:
         """Hold more for an open session.
 
         Args:
-            person: who asks, with groups and roles; the default knows the session's user alone.
-            extension: which one it is, from 1; one that was granted is granted again and writes nothing.
+            person: who asks, with groups and roles; the default is the session's user without any.
+            extension: number of the extension, from 1; one that was granted is granted again, and writes nothing.
         """
-        return await in_thread(admit.extend, self.books, session, seconds, person, extension)
+        return await in_thread(admit.extend, self.context, session, seconds, person, extension)
 
     async def undo_extension(self, session: str, reason: str) -> bool:
-        """Take a session's last extension back; return whether there was one."""
-        return await in_thread(admit.undo_extension, self.books, session, reason)
+        """Undo a session's last extension; return whether there was one."""
+        return await in_thread(admit.undo_extension, self.context, session, reason)
 
     async def release(self, session: str, reason: str, *, actor: str = "carme-hub") -> bool:
-        """Give a session's holds back whole, unless it has a job; return whether there were any."""
-        return await in_thread(admit.release, self.books, session, reason, actor)
+        """Release all holds of a session, unless it has a job; return whether there were any."""
+        return await in_thread(admit.release, self.context, session, reason, actor)
 
     async def sessions_wanted(self, usages: Iterable[Usage]) -> set[str]:
-        """Return the UUIDs of the sessions of which ``settle`` needs the rows."""
+        """Return the UUIDs of the sessions whose rows ``settle`` needs."""
         return await self._read(lambda reads: settle.sessions_wanted(reads, usages))
 
     async def settle(
@@ -130,17 +138,17 @@ class Ledger:
         live: Collection[int] | None = None,
         since: float = 0.0,
     ) -> SettlementResult:
-        """Charge every ended incarnation, refund by the rules, release holds, flag what looks wrong, expire credits."""
-        return await in_thread(settle.settle, self.books, usages, sessions, live=live, since=since)
+        """Charge every ended incarnation, refund by the rules, release holds, record anomalies, expire credits."""
+        return await in_thread(settle.settle, self.context, usages, sessions, live=live, since=since)
 
     async def last_settled(self) -> float:
-        """Return when everything was last settled, 0 = never."""
+        """Return the time of the last settlement, 0 = never."""
         note = await self.note(settle.SETTLED)
         return note.at if note else 0.0
 
     async def expire(self) -> list[Entry]:
         """Take back what is left of credits that expired; ``settle`` does it too."""
-        return await in_thread(expire_all, self.books)
+        return await in_thread(expire_all, self.context)
 
     async def grant(
         self,
@@ -154,10 +162,10 @@ class Ledger:
         expires: float = 0.0,
         accounts: Collection[str] | None = None,
     ) -> Entry:
-        """Give an account GPU time; with ``expires`` a credit that loses what is left of it then."""
+        """Grant GPU time to an account; with ``expires`` it is a credit, and what is left of it expires then."""
         return await in_thread(
             grants.grant,
-            self.books,
+            self.context,
             account,
             amount,
             key=key,
@@ -181,12 +189,20 @@ class Ledger:
     ) -> tuple[Entry, Entry]:
         """Move GPU time that does not expire from one account to another."""
         return await in_thread(
-            grants.transfer, self.books, source, target, amount, key=key, actor=actor, reason=reason, accounts=accounts
+            grants.transfer,
+            self.context,
+            source,
+            target,
+            amount,
+            key=key,
+            actor=actor,
+            reason=reason,
+            accounts=accounts,
         )
 
     async def movable(self, account: str) -> int:
         """Return how much of an account's balance a transfer may take, in milli-GPU-seconds."""
-        return await self._read(lambda reads: grants.movable(self.books, reads, account, self.books.clock()))
+        return await self._read(lambda reads: grants.movable(self.context, reads, account, self.context.clock()))
 
     async def correct(
         self,
@@ -201,10 +217,10 @@ class Ledger:
         used_at: float = 0.0,
         accounts: Collection[str] | None = None,
     ) -> Entry:
-        """Put a mistake right: of the balance, or (``used_at``) of use at that moment."""
+        """Correct a mistake: of the balance, or (``used_at``) of the use at that time."""
         return await in_thread(
             grants.correct,
-            self.books,
+            self.context,
             account,
             amount,
             key=key,
@@ -217,36 +233,36 @@ class Ledger:
         )
 
     async def balances(self, accounts: Collection[str] | None = None) -> dict[str, Balance]:
-        """Return the balance of these accounts, or of all that have entries."""
+        """Return the balances of these accounts, or of all accounts with entries."""
         return await self._read(lambda reads: reads.balances(accounts))
 
     async def statement(self, which: Filter, *, before: int = 0, most: int = 50) -> list[Entry]:
-        """Return a page of entries, newest first; the next one is asked for with ``before`` = the last one's id."""
+        """Return a page of entries, newest first; for the next page, ``before`` is the id of the last entry."""
         return await self._read(lambda reads: reads.statement(which, before, most))
 
     async def anomalies(self, *, settled: bool = False, before: int = 0, most: int | None = None) -> list[Anomaly]:
-        """Return what waits for a person, or what was decided, newest first; pages are asked for as of a statement."""
+        """Return open anomalies, or those that were decided, newest first; pages are as for ``statement``."""
         return await self._read(lambda reads: reads.anomalies(settled=settled, before=before, most=most))
 
     async def decide_anomaly(self, id: int, *, actor: str, decision: str, seconds: int | None = None) -> Entry | None:
-        """Settle an anomaly: charge the GPUs for so many seconds, or (None) nothing."""
-        return await in_thread(decisions.decide_anomaly, self.books, id, actor, decision, seconds)
+        """Settle an anomaly: charge the GPUs for ``seconds``, or (None) nothing."""
+        return await in_thread(decisions.decide_anomaly, self.context, id, actor, decision, seconds)
 
     async def reconcile(self, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
-        """Compare the ledger with every incarnation that ended in that time; nothing is written."""
-        return await in_thread(reconcile.reconcile, self.books, usages, start, end)
+        """Compare the ledger with every incarnation that ended in that time; write nothing."""
+        return await in_thread(reconcile.reconcile, self.context, usages, start, end)
 
-    async def begin_night(self, hour: int) -> float:
-        """Claim the full look of the night that is due at an hour of the policy's zone; return 0 where none is."""
-        return await in_thread(reconcile.begin_night, self.books, hour)
+    async def begin_nightly(self, hour: int) -> float:
+        """Claim the nightly reconciliation that is due at ``hour`` of the policy's zone; return 0 if none is due."""
+        return await in_thread(reconcile.begin_nightly, self.context, hour)
 
-    async def end_night(self, began: float) -> None:
-        """Keep that the full look which ``begin_night`` let begin then is done."""
-        await in_thread(reconcile.end_night, self.books, began)
+    async def end_nightly(self, began: float) -> None:
+        """Record that the nightly reconciliation which ``begin_nightly`` claimed at ``began`` is done."""
+        await in_thread(reconcile.end_nightly, self.context, began)
 
     async def rebuild(self, usages: Iterable[Usage]) -> list[Entry]:
-        """Return all charges made anew from Slurm's accounting; nothing is written."""
-        return await in_thread(reconcile.rebuild, self.books, usages)
+        """Return all charges computed again from Slurm's accounting; write nothing."""
+        return await in_thread(reconcile.rebuild, self.context, usages)
 
     async def note_history(self, name: str, *, most: int = 100) -> list[Note]:
         """Return the versions of a note, newest first."""
@@ -257,24 +273,25 @@ class Ledger:
         return await self._read(lambda reads: reads.note(name))
 
     async def add_note(self, name: str, value: object, *, actor: str = "carme-hub") -> None:
-        """Keep a new version of a note; ``value`` is plain JSON."""
-        await self._write(lambda writes: writes.add_note(name, value, self.books.clock(), actor))
+        """Add a new version of a note; ``value`` is plain JSON."""
+        await self._write(lambda writes: writes.add_note(name, value, self.context.clock(), actor))
 
     async def _read(self, question: Callable[[LedgerReads], T]) -> T:
         def ask() -> T:
-            with self.books.store.reading(self.books.cluster) as reads:
+            with self.context.store.reading(self.context.cluster) as reads:
                 return question(reads)
 
         return await in_store_thread(ask)
 
     async def _write(self, change: Callable[[LedgerWrites], T]) -> T:
         def write() -> T:
-            with self.books.store.transaction(self.books.cluster) as writes:
+            with self.context.store.transaction(self.context.cluster) as writes:
                 return change(writes)
 
         return await in_thread(write)
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    # Shielded: who asked may go away, but what was begun is finished, and its outcome is in the ledger.
+    """Run a use case in the store's thread; a caller that is cancelled does not cancel it."""
+    # Shielded: a caller may be cancelled, but the transaction ends, and its outcome is in the ledger.
     return await asyncio.shield(in_store_thread(function, *args, **kwargs))

@@ -1,6 +1,6 @@
-"""The site's own rules beside its policy: those that packages add as ``carme_hub.policy_rules`` and a setting names.
+"""The site's own rules in addition to its policy, from the entry points ``carme_hub.policy_rules``.
 
-How one is added is in docs/howto/add-a-policy-rule.md.
+``CarmeQuotas.policy_rules`` names the rules in use. docs/howto/add-a-policy-rule.md describes how to add one.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ POINT = ExtensionPoint("carme_hub.policy_rules", "CarmeQuotas.policy_rules", "ca
 
 
 class RuleFailed(Refused):
-    """A rule failed, so that nobody knows what it would say; nothing is granted then."""
+    """A rule failed, so its decision is unknown; nothing is granted then."""
 
     reason = "policy-rule-failed"
 
 
 def policy_rules(settings: CarmeQuotas) -> Mapping[str, PolicyRule]:
-    """Return the rules that the settings name; one that fails refuses, and its error is logged."""
+    """Return the rules that the settings name; a rule that fails refuses the request, and its error is logged."""
     named = POINT.load_all(settings.policy_rules, settings)
-    return {name: functools.partial(_ask, name, rule, settings.log) for name, rule in named.items()}
+    return {name: functools.partial(_check, name, rule, settings.log) for name, rule in named.items()}
 
 
-def _ask(name: str, rule: PolicyRule, log: logging.Logger, request: PolicyRequest) -> None:
+def _check(name: str, rule: PolicyRule, log: logging.Logger, request: PolicyRequest) -> None:
     try:
         rule(request)
     except Refused:
         raise
     except Exception as error:
         log.exception("The policy rule %s failed for %s", name, request.person.user)
-        raise RuleFailed(f"The rule “{name}” of this site could not be asked. Tell an administrator.") from error
+        raise RuleFailed(f"The policy rule “{name}” of this site failed. Tell an administrator.") from error

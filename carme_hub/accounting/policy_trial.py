@@ -1,4 +1,7 @@
-"""A policy tried on past jobs: how far back its windows reach, the balances of that moment, and what came out."""
+"""Trial of a policy on past jobs: how far back its windows reach, the balances at that time, and the result.
+
+The page *Try a policy* and ``carme-hub quotas policy`` call it.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,24 @@ _DAYS = {Window.DAY: 1, Window.WEEK: 7, Window.MONTH: 31}
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a policy would have done to the jobs of a time, and from when on use is known.
+    """The effect that a policy would have had on the jobs of a period, and from when on use is known.
 
     Attributes:
-        since: jobs submitted from here on are asked. reaches: use from here on counts in the policy's windows; it is
-            ``since`` where no rule counts GPU time. Both are epoch seconds.
+        since: jobs submitted from here on are decided on. use_since: use from here on counts in the policy's windows;
+            it is ``since`` if no rule counts GPU time. Both are epoch seconds.
         known: when the first job that counts was submitted; 0 = there is none.
-        missing: milli-GPU-seconds charged from ``reaches`` to ``known``: Slurm's accounting forgot their jobs.
+        missing: milli-GPU-seconds charged from ``use_since`` to ``known``: Slurm's accounting has lost their jobs.
     """
 
     replay: Replay
     since: float
-    reaches: float
+    use_since: float
     known: float = 0.0
     missing: int = 0
 
 
 async def try_policy(
-    books: LedgerContext,
+    context: LedgerContext,
     reader: UsageReader,
     policy: Policy,
     people: Mapping[str, Person],
@@ -47,57 +50,57 @@ async def try_policy(
     *,
     tell: Callable[[str], None] = lambda _words: None,
 ) -> Trial:
-    """Return what the jobs of a time would have done under a policy; nothing is written.
+    """Return what a policy would have decided on the jobs of a period; write nothing.
 
-    Use from before fills the policy's windows, from as far back as they reach.
+    Earlier use counts in the policy's windows, from as far back as they reach.
 
     Args:
-        people: groups and roles by user name. tell: is told what is being done, as a sentence.
+        people: groups and roles by user name. tell: is called with each step of the work, as a sentence.
 
     Raises:
-        SlurmUnreachable: accounting gave no answer, or one of its answers cannot be understood.
+        SlurmUnreachable: accounting gave no answer, or an answer that cannot be parsed.
     """
-    policy = replace(policy, otherwise=books.policy().otherwise)
-    reaches = await in_store_thread(_begins, books, policy, since)
-    tell("Slurm’s accounting is being read.")
-    usages = await reader.usage(reaches, until)
+    policy = replace(policy, default_refunds=context.policy().default_refunds)
+    use_since = await in_store_thread(_use_since, context, policy, since)
+    tell("Reading Slurm’s accounting.")
+    usages = await reader.usage(use_since, until)
     jobs = [usage for usage in usages if usage.submitted < until]
     count = sum(usage.submitted >= since for usage in jobs)
-    tell(f"{count:,} job{'' if count == 1 else 's'} of that time and {len(jobs) - count:,} from before are replayed.")
+    tell(f"Replaying {count:,} job{'' if count == 1 else 's'} of the period and {len(jobs) - count:,} from before.")
 
-    def walk() -> Trial:
+    def replay_jobs() -> Trial:
         known = min((usage.submitted for usage in jobs), default=0.0)
         missing = 0
-        if reaches < (known or since):
-            with books.store.reading(books.cluster) as reads:
-                missing = sum(each.charged for each in used_between(reads, reaches, known or since))
-        left, grants = balances_at(books, {usage.account for usage in jobs}, reaches)
-        found = replay(policy, jobs, people, now=until, since=since, factor=books.factor, left=left, grants=grants)
-        return Trial(found, since, reaches, known, missing)
+        if use_since < (known or since):
+            with context.store.reading(context.cluster) as reads:
+                missing = sum(each.charged for each in used_between(reads, use_since, known or since))
+        left, grants = balances_at(context, {usage.account for usage in jobs}, use_since)
+        found = replay(policy, jobs, people, now=until, since=since, factor=context.factor, left=left, grants=grants)
+        return Trial(found, since, use_since, known, missing)
 
-    return await in_store_thread(walk)
+    return await in_store_thread(replay_jobs)
 
 
-def _begins(books: LedgerContext, policy: Policy, since: float) -> float:
-    """Return from when on use counts; for windows without a beginning that is the ledger's first use, if it has any."""
-    reaches = reaches_back(policy, since)
-    if reaches:
-        return reaches
-    with books.store.reading(books.cluster) as reads:
+def _use_since(context: LedgerContext, policy: Policy, since: float) -> float:
+    """Return from when on use counts; for windows without a beginning that is the ledger's first use, if any."""
+    use_since = windows_start(policy, since)
+    if use_since:
+        return use_since
+    with context.store.reading(context.cluster) as reads:
         first = reads.oldest_uses(Subject(), 0, 1)
     return min(since, float(first[0][0])) if first else 0.0
 
 
-def reaches_back(policy: Policy, since: float) -> float:
-    """Return from when on jobs fill the policy's windows at a moment (epoch seconds); 0 = since ever."""
-    return min((_reach(quota, since) for quota in policy.quotas if quota.gpu_time is not None), default=since)
+def windows_start(policy: Policy, since: float) -> float:
+    """Return the start of the policy's longest window at a time (epoch seconds); 0 = it has no beginning."""
+    return min((_window_start(quota, since) for quota in policy.quotas if quota.gpu_time is not None), default=since)
 
 
-def balances_at(books: LedgerContext, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
-    """Return what each account had left at a moment, nothing held, and what changed balances since, oldest first."""
+def balances_at(context: LedgerContext, accounts: Iterable[str], at: float) -> tuple[dict[str, int], list[Entry]]:
+    """Return what each account had left at a time, without holds, and later changes of balances, oldest first."""
     left: dict[str, int] = {}
     later: list[Entry] = []
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         for account in sorted(set(accounts)):
             entries = reads.grants(account)
             given = sum(entry.amount for entry in entries if entry.at < at)
@@ -106,10 +109,10 @@ def balances_at(books: LedgerContext, accounts: Iterable[str], at: float) -> tup
     return left, sorted(later, key=lambda entry: entry.at)
 
 
-def spent_at_most(books: LedgerContext, accounts: Iterable[str]) -> dict[str, int]:
-    """Return what each account may have used in all, ever: what was granted and refunded (milli-GPU-seconds)."""
+def spending_limits(context: LedgerContext, accounts: Iterable[str]) -> dict[str, int]:
+    """Return what each account may use in total since its start: grants and refunds (milli-GPU-seconds)."""
     found: dict[str, int] = {}
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         balances = reads.balances(sorted(set(accounts)))
         for account, balance in balances.items():
             which, before, refunds = Filter(account=account, kind=Kind.CORRECTION), 0, 0
@@ -120,7 +123,7 @@ def spent_at_most(books: LedgerContext, accounts: Iterable[str]) -> dict[str, in
     return found
 
 
-def _reach(quota: Quota, since: float) -> float:
+def _window_start(quota: Quota, since: float) -> float:
     if quota.window is Window.TOTAL:
         return 0.0
     if quota.window is Window.TERM:

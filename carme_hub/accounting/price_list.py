@@ -1,4 +1,7 @@
-"""What GPU time costs now: from the settings, or from Slurm, read by the service and handed to the hub as a note."""
+"""Prices of GPU time in force: from the settings, or from Slurm.
+
+The quotas service reads Slurm's prices and stores them as a note of the ledger; the hub loads the note.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +17,37 @@ from carme_hub.errors import Refused
 from .ledger import Ledger
 from .settings import CarmeQuotas
 
-#: The note that holds the prices which were last read from Slurm.
+#: Name of the note with the prices that were last read from Slurm.
 PRICES = "prices"
-#: The note that holds what part of a GPU a shard is, as the nodes last said.
+#: Name of the note with the part of a GPU that a shard is, as the nodes last reported it.
 SHARDS = "shards"
 
 
 class NoPrice(Refused):
-    """Prices come from Slurm, and Slurm has not said any yet."""
+    """Prices come from Slurm, and have not been read yet."""
 
     reason = "no-price"
 
 
 class PriceList:
-    """The prices in force; ``factor`` is what the ledger asks."""
+    """The prices in force; the ledger calls ``factor``."""
 
     def __init__(self, settings: CarmeQuotas) -> None:
         self.from_slurm = settings.prices_from == "slurm"
         self._prices = None if self.from_slurm else Prices.from_config(settings.prices)
-        #: What part of a GPU a shard is, as ``shard_parts`` returns it; empty while no node has said it.
+        #: Part of a GPU that a shard is, as ``shard_parts`` returns it; empty while no node has reported it.
         self.shards: Mapping[str, Mapping[str, int]] = {}
 
     @property
-    def names_shards(self) -> bool:
-        """Return whether the site names the price of a shard for all partitions; nothing is drawn then."""
+    def has_shard_price(self) -> bool:
+        """Return whether the settings have a price for shards; then it is not computed from the nodes."""
         return self._prices is not None and SHARD in self._prices.gpu
 
     def factor(self, gpu_type: str, partition: str = "", qos: str = "") -> int:
         """Return the price of one second of one GPU of that type, in thousandths.
 
         Raises:
-            NoPrice: it is not known yet.
+            NoPrice: the price is not known yet.
         """
         if self._prices is None:
             raise NoPrice(
@@ -52,24 +55,24 @@ class PriceList:
                 "Try again in a minute, or tell an administrator."
             )
         if gpu_type == SHARD:
-            return self._prices.of_shard(self.shards, partition, qos)
+            return self._prices.shard_factor(self.shards, partition, qos)
         return self._prices.factor(gpu_type, partition, qos)
 
-    def least(self, gpu_types: Iterable[str]) -> int:
+    def lowest_factor(self, gpu_types: Iterable[str]) -> int:
         """Return the lowest factor that any of the types has anywhere, in thousandths; 1000 while none is known."""
-        return self._prices.least(gpu_types) if self._prices is not None else ONE
+        return self._prices.lowest_factor(gpu_types) if self._prices is not None else ONE
 
     async def load(self, ledger: Ledger) -> None:
-        """Take what the service has last noted; the settings' own prices stay as they are."""
+        """Load the service's last notes; prices of the settings stay as they are."""
         if self.from_slurm:
             note = await ledger.note(PRICES)
             self._prices = _read(note.value) if note is not None else self._prices
-        if not self.names_shards:
+        if not self.has_shard_price:
             note = await ledger.note(SHARDS)
             self.shards = note.value if note is not None else self.shards
 
     async def store(self, ledger: Ledger, prices: Prices) -> None:
-        """Put prices in force that Slurm has just said, and note them where they differ from the last ones."""
+        """Put prices just read from Slurm in force, and add a note if they differ from the last ones."""
         if prices != self._prices:
             note = await ledger.note(PRICES)
             if note is None or _read(note.value) != prices:
@@ -77,7 +80,7 @@ class PriceList:
         self._prices = prices
 
     async def store_shards(self, ledger: Ledger, parts: Mapping[str, Mapping[str, int]]) -> None:
-        """Put in force what part of a GPU a shard is, and note it where it differs; what is empty says nothing."""
+        """Put the parts of a GPU that shards are in force, and add a note if they differ; empty ones are ignored."""
         if parts and parts != self.shards:
             note = await ledger.note(SHARDS)
             if note is None or note.value != parts:

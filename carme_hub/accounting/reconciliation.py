@@ -1,4 +1,7 @@
-"""The ledger against Slurm's accounting: do they agree, could all charges be made anew, and is a full look due?"""
+"""Reconciliation of the ledger with Slurm's accounting: compare them, compute all charges again, and do it each night.
+
+The quotas service runs it nightly; ``carme-hub quotas reconcile`` runs it on demand.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from carme_hub.store.ledger.writes import LedgerReads, Note
 from .context import LedgerContext, named_session
 from .settlement import charge_of
 
-#: The note of the last full look: written when it began, with the time at which it was done, 0 before.
+#: Name of the note of the last nightly reconciliation: written at its start; ``done`` is when it ended, 0 before.
 NIGHTLY = "nightly"
-#: Seconds after which a full look that is not done is taken to have failed, and begun anew.
-TRY_AGAIN = 3600
+#: Seconds after which a nightly reconciliation that is not done counts as failed, and is started again.
+RETRY_AFTER = 3600
 _DAY = 86_400
 _PAGE = 5000
 
@@ -29,9 +32,9 @@ class Reconciliation:
 
     Attributes:
         jobs: incarnations that Slurm has.
-        missing: keys of charges that are not in the ledger. extra: of those that Slurm has no record of.
-        changed: of those that differ. waiting: of those that a person has yet to decide on; they are in no sum.
-        decided: of those that a person decided on; they are in no sum either.
+        missing: keys of charges that are not in the ledger. extra: keys of charges without a record in Slurm.
+        changed: keys of charges that differ from the record. waiting: keys with an open anomaly; they are in no sum.
+        decided: keys with an anomaly that a person decided on; they are in no sum either.
     """
 
     start: float
@@ -51,27 +54,29 @@ class Reconciliation:
         return self.slurm - self.ledger
 
 
-def reconcile(books: LedgerContext, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
-    """Compare; nothing is written.
+def reconcile(context: LedgerContext, usages: Iterable[Usage], start: float, end: float) -> Reconciliation:
+    """Compare the ledger with Slurm's records; write nothing.
 
     Args:
         usages: every incarnation with GPUs that ended in that time, from ``sacct -D``.
     """
-    records = {_key(books, usage): usage for usage in usages if detection.is_ended(usage) and start <= usage.end < end}
-    with books.store.reading(books.cluster) as reads:
+    records = {
+        _key(context, usage): usage for usage in usages if detection.is_ended(usage) and start <= usage.end < end
+    }
+    with context.store.reading(context.cluster) as reads:
         charges = _charges(reads, start, end)
         charges.update(reads.entries([key for key in records if key not in charges]))
-        waiting, decided = _asked(reads, charges, records)
-    aside = waiting | decided
-    missing = {key for key in records if key not in charges} - aside
-    extra = {key for key in charges if key not in records} - aside
-    changed = {key for key in records.keys() & charges if detection.is_changed(records[key], charges[key])} - aside
+        waiting, decided = _anomaly_keys(reads, charges, records)
+    excluded = waiting | decided
+    missing = {key for key in records if key not in charges} - excluded
+    extra = {key for key in charges if key not in records} - excluded
+    changed = {key for key in records.keys() & charges if detection.is_changed(records[key], charges[key])} - excluded
     return Reconciliation(
         start,
         end,
         len(records),
-        ledger=sum(_gpu_seconds(each.gpus, each) for key, each in charges.items() if key not in aside),
-        slurm=sum(_gpu_seconds(each.gpus, each) for key, each in records.items() if key not in aside),
+        ledger=sum(_gpu_seconds(each.gpus, each) for key, each in charges.items() if key not in excluded),
+        slurm=sum(_gpu_seconds(each.gpus, each) for key, each in records.items() if key not in excluded),
         missing=tuple(sorted(missing)),
         extra=tuple(sorted(extra)),
         changed=tuple(sorted(changed)),
@@ -80,22 +85,22 @@ def reconcile(books: LedgerContext, usages: Iterable[Usage], start: float, end: 
     )
 
 
-def rebuild(books: LedgerContext, usages: Iterable[Usage]) -> list[Entry]:
-    """Return the charge for every ended incarnation as accounting has it, made anew; nothing is written or looked up.
+def rebuild(context: LedgerContext, usages: Iterable[Usage]) -> list[Entry]:
+    """Return the charge of every ended incarnation in accounting, computed again; write and look up nothing.
 
-    Prices are today's, and a job's name is taken at its word about its session.
+    Prices are today's, and the session is the one that the job's name says.
     """
-    now = books.clock()
-    return [charge_of(books, usage, named_session(usage), None, now) for usage in usages if detection.is_ended(usage)]
+    now = context.clock()
+    return [charge_of(context, usage, named_session(usage), None, now) for usage in usages if detection.is_ended(usage)]
 
 
-# -- the full look of the night ---------------------------------------------------------------------------------------
+# -- the nightly reconciliation ---------------------------------------------------------------------------------------
 
 
 def last_due(now: float, hour: int, zone: str) -> float:
-    """Return the last moment, up to now, at which clocks of the zone showed this hour.
+    """Return the last time, up to now, at which clocks of the zone showed this hour.
 
-    Where clocks skip the hour it is the moment at which they jump; of one that comes twice, the first counts.
+    If clocks skip the hour, it is the time at which they do; of an hour that comes twice, the first counts.
     """
     local, found = datetime.fromtimestamp(now, ZoneInfo(zone)), now
     for back in range(3):
@@ -106,37 +111,37 @@ def last_due(now: float, hour: int, zone: str) -> float:
     return found
 
 
-def begin_night(books: LedgerContext, hour: int) -> float:
-    """Claim the full look that is due, and return when it began; 0 where it is not due, or somebody else does it.
+def begin_nightly(context: LedgerContext, hour: int) -> float:
+    """Claim the nightly reconciliation that is due, and return its start; 0 if none is due, or another service has it.
 
-    The claim is a note, so neither a restart nor a second service looks again; one that is not ended within
-    ``TRY_AGAIN`` seconds has failed, or its service has died.
+    The claim is a note, so neither a restart nor a second service repeats it; one that has not ended within
+    ``RETRY_AFTER`` seconds has failed, or its service has died.
     """
-    now = books.clock()
-    due = last_due(now, hour, books.policy().zone)
-    with books.store.reading(books.cluster) as reads:
+    now = context.clock()
+    due = last_due(now, hour, context.policy().zone)
+    with context.store.reading(context.cluster) as reads:
         if not _is_due(reads.note(NIGHTLY), due, now):
             return 0.0
-    with books.store.transaction(books.cluster) as writes:
+    with context.store.transaction(context.cluster) as writes:
         if not _is_due(writes.note(NIGHTLY), due, now):
             return 0.0
-        writes.keep_note(NIGHTLY, {"done": 0}, now)
+        writes.replace_note(NIGHTLY, {"done": 0}, now)
     return now
 
 
-def end_night(books: LedgerContext, began: float) -> None:
-    """Keep that the full look which began then is done, unless another was begun since."""
-    with books.store.transaction(books.cluster) as writes:
+def end_nightly(context: LedgerContext, began: float) -> None:
+    """Record that the nightly reconciliation which began at ``began`` is done, unless another has begun since."""
+    with context.store.transaction(context.cluster) as writes:
         last = writes.note(NIGHTLY)
         if last is not None and last.at == began:
-            writes.keep_note(NIGHTLY, {"done": int(books.clock())}, began)
+            writes.replace_note(NIGHTLY, {"done": int(context.clock())}, began)
 
 
 def _is_due(last: Note | None, due: float, now: float) -> bool:
-    # One that lies days ahead was written by a clock that was wrong: it would end the nights until then.
+    # A wrong clock wrote a note that is days ahead; without this check there would be no reconciliation until then.
     if last is None or last.at < due or last.at > now + _DAY:
         return True
-    return not last.value["done"] and last.at <= now - TRY_AGAIN
+    return not last.value["done"] and last.at <= now - RETRY_AFTER
 
 
 def _charges(reads: LedgerReads, start: float, end: float) -> dict[str, Entry]:
@@ -148,18 +153,18 @@ def _charges(reads: LedgerReads, start: float, end: float) -> dict[str, Entry]:
     return found
 
 
-def _asked(reads: LedgerReads, charges: Iterable[str], records: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Return the keys that wait for a person, and those on which one decided."""
+def _anomaly_keys(reads: LedgerReads, charges: Iterable[str], records: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Return the keys with an open anomaly, and those on which a person decided."""
     kinds = (detection.NEGATIVE, detection.LONG, detection.RUNAWAY, detection.REUSED, detection.CHANGED)
     keys = {f"{kind}:{key.partition(':')[2]}": key for key in {*charges, *records} for kind in kinds}
     found = reads.anomalies_of(keys)
     decided = {keys[name] for name, each in found.items() if each.by_person}
-    # What the rules settled is charged, and compared like any other record.
+    # Anomalies that the rules settled are charged, and compared like any other record.
     return {keys[name] for name, each in found.items() if not each.settled} - decided, decided
 
 
-def _key(books: LedgerContext, usage: Usage) -> str:
-    return charge_key(books.cluster, usage.job_id, usage.submitted)
+def _key(context: LedgerContext, usage: Usage) -> str:
+    return charge_key(context.cluster, usage.job_id, usage.submitted)
 
 
 def _gpu_seconds(gpus: Iterable[object], time: Usage | Entry) -> int:

@@ -1,9 +1,10 @@
-"""People ask for more GPU time, and who owns the account decides: the answer and what is given are written as one.
+"""Requests for more GPU time: users make them, and owners of the account or administrators decide on them.
 
-An administrator grants it. What an owner gives is moved from another account of theirs, or new up to what the policy
-lets an account's owners approve in a calendar month (``owners_approve``), and that for nobody who asks themselves.
+The decision and the entries for it are one transaction. An administrator grants the GPU time. An owner moves it from
+another account of theirs, or grants it up to the policy's ``owners_approve`` for a calendar month, and never to
+themselves.
 
-Each event is a version of one note, so the history of every request is kept, by whom and when.
+Each event is a version of one note, so the history of every request is kept: who did what, and when.
 """
 
 from __future__ import annotations
@@ -22,46 +23,45 @@ from carme_hub.store.ledger.requests import REQUEST, RequestFilter, approved_sin
 from carme_hub.store.ledger.writes import LedgerReads, LedgerWrites
 
 from .context import LedgerContext, Unknown
-from .grants import MOST, KeyUsed, NotGranted, need_movable
+from .grants import MAX_AMOUNT, KeyUsed, NotGranted, check_movable
 from .ledger import Ledger, in_thread
 
-#: The note whose versions are what happened to requests.
+#: Name of the note whose versions are the events of requests.
 NOTE = REQUEST
-#: All of them.
-_EVERY = RequestFilter()
-#: How many requests of one user may wait at once.
-WAITING = 5
-#: A hundredth of a GPU-hour, the least that is told in hours.
+_ALL = RequestFilter()
+#: Open requests that one user may have at once.
+MAX_OPEN_REQUESTS = 5
+#: A hundredth of a GPU-hour, the smallest amount shown in hours.
 _CENT = GPU_HOUR // 100
-#: What an owner is told who names no account to take it from.
+#: Message to an owner who names no source account.
 NEEDS_SOURCE = (
-    "New GPU time for this account is granted by administrators of the hub alone. Name another account of yours to "
-    "move it from, or ask an administrator to approve this."
+    "Only administrators of the hub grant new GPU time to this account. Name another account of yours to move it from, "
+    "or ask an administrator to approve this."
 )
 OPEN, APPROVED, DENIED = "open", "approved", "denied"
 
 
 class AlreadyDecided(Refused):
-    """Somebody has answered already."""
+    """Somebody has decided on the request already."""
 
     reason = "decided"
 
 
 class NoSource(Refused):
-    """Who approves may not make that much GPU time out of nothing, and names no account to take it from."""
+    """The owner who approves may not grant that much GPU time, and names no source account."""
 
     reason = "no-source"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it stands.
+    """One request, with its decision if there is one.
 
     Attributes:
-        amount: asked for; granted: what was given (milli-GPU-seconds).
+        amount: requested, and granted: approved amount (milli-GPU-seconds).
         state: ``open``, ``approved`` or ``denied``. asked, decided: epoch seconds. answer: a sentence.
-        source: the account from which it was moved, "" where it was granted.
-        by_owner: it was granted out of what the account's owners may approve.
+        source: the account from which the GPU time was moved, "" if it was granted.
+        by_owner: an owner granted it, within what the account's owners may approve.
     """
 
     id: str
@@ -87,8 +87,8 @@ class Allowance:
     left: int
 
     @property
-    def told(self) -> int:
-        """Return what is left in whole hundredths of an hour: rounded up, it would promise what is refused."""
+    def rounded_left(self) -> int:
+        """Return what is left, rounded down to hundredths of an hour: rounded up, it would be refused."""
         return self.left - self.left % _CENT
 
 
@@ -96,35 +96,33 @@ class Requests:
     """The requests of one ledger. Every method may raise ``StoreError``; then nothing was written."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._books = ledger.books
+        self._context = ledger.context
 
-    async def all(self, which: RequestFilter = _EVERY) -> list[Request]:
-        """Return the requests that are wanted, newest first."""
-        return [request for _, request in await in_thread(_read, self._books, which)]
+    async def all(self, which: RequestFilter = _ALL) -> list[Request]:
+        """Return the requests that match the filter, newest first."""
+        return [request for _, request in await in_thread(_read, self._context, which)]
 
-    async def page(
-        self, which: RequestFilter = _EVERY, *, before: int = 0, most: int = 50
-    ) -> tuple[list[Request], int]:
-        """Return a page of them, and with which ``before`` the next one is asked for; 0 at the end."""
-        found = await in_thread(_read, self._books, which, before, most + 1)
+    async def page(self, which: RequestFilter = _ALL, *, before: int = 0, most: int = 50) -> tuple[list[Request], int]:
+        """Return a page of requests, and ``before`` of the next page; 0 = this is the last one."""
+        found = await in_thread(_read, self._context, which, before, most + 1)
         return [request for _, request in found[:most]], found[most - 1][0] if len(found) > most else 0
 
     async def get(self, id: str) -> Request:
-        """Return one request; ``Unknown`` where there is none."""
+        """Return one request; raise ``Unknown`` if there is none."""
         return _one(await self.all(_named(id)), id)
 
     async def allowances(self, accounts: Collection[str]) -> dict[str, Allowance]:
-        """Return what the owners of each of these accounts may still approve in this month."""
+        """Return what the owners of each of these accounts may still approve this month."""
 
-        def read(books: LedgerContext) -> dict[str, Allowance]:
-            with books.store.reading(books.cluster) as reads:
-                return allowances(books, reads, accounts, books.clock())
+        def read(context: LedgerContext) -> dict[str, Allowance]:
+            with context.store.reading(context.cluster) as reads:
+                return allowances(context, reads, accounts, context.clock())
 
-        return await in_thread(read, self._books)
+        return await in_thread(read, self._context)
 
     async def ask(self, account: str, user: str, amount: int, reason: str, *, key: str) -> Request:
-        """Ask for more; the same key again is the same request."""
-        return await in_thread(_ask, self._books, account, user, amount, reason, key)
+        """Create a request for more GPU time; the same key again is the same request."""
+        return await in_thread(_ask, self._context, account, user, amount, reason, key)
 
     async def decide(
         self,
@@ -137,24 +135,24 @@ class Requests:
         source: str = "",
         may_grant: bool = False,
     ) -> Request:
-        """Answer a request; approved, the account is given ``amount``, or what was asked for.
+        """Decide on a request; if it is approved, the account gets ``amount``, by default the requested amount.
 
         Args:
             source: the account from which it is moved, which the actor must be allowed to do; "" = it is granted.
-            may_grant: whether the actor may make GPU time out of nothing; otherwise they own the account, and what
-                its owners may approve has to be enough.
+            may_grant: whether the actor may grant GPU time; otherwise they own the account, and the amount must be
+                within what its owners may approve.
 
         Raises:
-            Decided: it was answered otherwise before. Nobody approves what is asked for twice.
-            NoSource: it would come from nowhere, and is more than the account's owners may approve.
+            AlreadyDecided: there is another decision on it.
+            NoSource: no source is named, and the amount is more than the account's owners may approve.
             NotEnoughLeft: the source has less.
         """
-        answered = _Answer(actor, approve, answer, amount, source if approve else "", may_grant)
-        return await in_thread(_decide, self._books, id, answered)
+        decision = _Decision(actor, approve, answer, amount, source if approve else "", may_grant)
+        return await in_thread(_decide, self._context, id, decision)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Decision:
     actor: str
     approve: bool
     answer: str
@@ -163,100 +161,104 @@ class _Answer:
     may_grant: bool
 
 
-def _ask(books: LedgerContext, account: str, user: str, amount: int, reason: str, key: str) -> Request:
-    if not 0 < amount <= MOST:
-        raise NotGranted("Ask for more than 0 GPU-hours, and not for a number that is out of all reason.")
+def _ask(context: LedgerContext, account: str, user: str, amount: int, reason: str, key: str) -> Request:
+    if not 0 < amount <= MAX_AMOUNT:
+        raise NotGranted(f"Ask for more than 0 and at most {MAX_AMOUNT // GPU_HOUR:,} GPU-hours.")
     if not reason.strip():
-        raise NotGranted("Say what the GPU time is for: who decides will ask.")
-    id = hashlib.sha256(f"{books.cluster}\0{user}\0{key}".encode()).hexdigest()[:16]
-    request = Request(id, account, user, amount, reason.strip(), books.clock())
-    with books.store.transaction(books.cluster) as writes:
+        raise NotGranted("Say what the GPU time is for: whoever decides needs to know.")
+    id = hashlib.sha256(f"{context.cluster}\0{user}\0{key}".encode()).hexdigest()[:16]
+    request = Request(id, account, user, amount, reason.strip(), context.clock())
+    with context.store.transaction(context.cluster) as writes:
         known = [each for _, each in _known(writes, RequestFilter(user=user))]
         before = next((each for each in known if each.id == id), None)
         if before is not None:
             if (before.account, before.amount, before.reason) != (account, amount, request.reason):
-                raise KeyUsed("This idempotency key was used for something else. Take a new key for a new request.")
+                raise KeyUsed("This idempotency key was used for something else. Use a new key for a new request.")
             return before
-        if sum(each.state == OPEN for each in known) >= WAITING:
-            raise NotGranted(f"{WAITING} of your requests wait for an answer already. Wait for one of them first.")
+        if sum(each.state == OPEN for each in known) >= MAX_OPEN_REQUESTS:
+            raise NotGranted(
+                f"{MAX_OPEN_REQUESTS} of your requests are open already. Wait until one of them is decided."
+            )
         writes.add_note(NOTE, asdict(request), request.asked, user)
     return request
 
 
-def _decide(books: LedgerContext, id: str, said: _Answer) -> Request:
-    with books.store.transaction(books.cluster) as writes:
+def _decide(context: LedgerContext, id: str, decision: _Decision) -> Request:
+    with context.store.transaction(context.cluster) as writes:
         asked = _one([each for _, each in _known(writes, _named(id))], id)
-        granted = (asked.amount if said.amount is None else said.amount) if said.approve else 0
-        state = APPROVED if said.approve else DENIED
+        granted = (asked.amount if decision.amount is None else decision.amount) if decision.approve else 0
+        state = APPROVED if decision.approve else DENIED
         if asked.state != OPEN:
             if (asked.state, asked.decided_by, asked.granted, asked.source) == (
                 state,
-                said.actor,
+                decision.actor,
                 granted,
-                said.source,
+                decision.source,
             ):
                 return asked
-            raise AlreadyDecided(f"{asked.decided_by} has answered this request already: {asked.state}.")
-        if said.approve and not 0 < granted <= MOST:
+            raise AlreadyDecided(f"{asked.decided_by} has decided on this request already: {asked.state}.")
+        if decision.approve and not 0 < granted <= MAX_AMOUNT:
             raise NotGranted("Grant more than 0 GPU-hours, or deny the request.")
-        now = books.clock()
-        if said.approve:
-            writes.append(_given(books, writes, asked, said, granted, now))
+        now = context.clock()
+        if decision.approve:
+            writes.append(_grant_entries(context, writes, asked, decision, granted, now))
         done = replace(
             asked,
             state=state,
             decided=now,
-            decided_by=said.actor,
-            answer=said.answer,
+            decided_by=decision.actor,
+            answer=decision.answer,
             granted=granted,
-            source=said.source,
-            by_owner=said.approve and not said.source and not said.may_grant,
+            source=decision.source,
+            by_owner=decision.approve and not decision.source and not decision.may_grant,
         )
-        writes.add_note(NOTE, asdict(done), now, said.actor)
+        writes.add_note(NOTE, asdict(done), now, decision.actor)
     return done
 
 
-def _given(
-    books: LedgerContext, writes: LedgerWrites, asked: Request, said: _Answer, amount: int, now: float
+def _grant_entries(
+    context: LedgerContext, writes: LedgerWrites, asked: Request, decision: _Decision, amount: int, now: float
 ) -> list[Entry]:
-    """Return the entries that give it."""
-    why = f"asked for by {asked.user}: {asked.reason}" + (f" ({said.answer})" if said.answer else "")
+    """Return the entries that grant the amount, or move it."""
+    why = f"asked for by {asked.user}: {asked.reason}" + (f" ({decision.answer})" if decision.answer else "")
     key = f"request:{asked.id}"
-    into = Entry(f"grant:{key}", Kind.GRANT, books.cluster, asked.account, amount, now, asked.user)
-    into = into.but(reason=why, actor=said.actor)
-    if not said.source:
-        if not said.may_grant:
-            allowance = allowances(books, writes, [asked.account], now)[asked.account]
-            need_allowance(allowance, asked, said.actor, amount)
+    into = Entry(f"grant:{key}", Kind.GRANT, context.cluster, asked.account, amount, now, asked.user)
+    into = into.replace(reason=why, actor=decision.actor)
+    if not decision.source:
+        if not decision.may_grant:
+            allowance = allowances(context, writes, [asked.account], now)[asked.account]
+            check_allowance(allowance, asked, decision.actor, amount)
         return [into]
-    if said.source == asked.account:
-        raise NotGranted("It was asked for this very account. Name another account to move GPU time from.")
-    need_movable(books, writes, said.source, amount, now)
-    out = into.but(key=f"transfer:{key}:out", account=said.source, user="", amount=-amount)
-    return [out, into.but(key=f"transfer:{key}:in")]
+    if decision.source == asked.account:
+        raise NotGranted("The source is the account of the request. Name another account to move GPU time from.")
+    check_movable(context, writes, decision.source, amount, now)
+    out = into.replace(key=f"transfer:{key}:out", account=decision.source, user="", amount=-amount)
+    return [out, into.replace(key=f"transfer:{key}:in")]
 
 
-def need_allowance(allowance: Allowance, asked: Request, actor: str, amount: int) -> None:
-    """Refuse an owner who would approve more than the policy lets them, or what they asked for themselves."""
+def check_allowance(allowance: Allowance, asked: Request, actor: str, amount: int) -> None:
+    """Raise ``NoSource`` if an owner approves more than the policy allows, or their own request."""
     if not allowance.limit:
         raise NoSource(NEEDS_SOURCE)
     if asked.user == actor:
         raise NoSource(
-            "You asked for this yourself. Another owner of the account can approve it, or an administrator of the hub; "
-            "or name another account of yours to move it from."
+            "This is your own request. Another owner of the account or an administrator of the hub can approve it, or "
+            "name another account of yours to move it from."
         )
     if amount > allowance.left:
-        least = wording.hours(allowance.told)
-        left = f"{least} of them are left. Give no more than that," if allowance.told else "none is left:"
+        rest = allowance.rounded_left
+        left = f"{wording.hours(rest)} of them are left. Approve at most that," if rest else "none is left:"
         raise NoSource(
             f"The owners of account {asked.account} may approve {wording.gpu_hours(allowance.limit)} a month, and "
             f"{left} name another account of yours to move it from, or ask an administrator to approve this."
         )
 
 
-def allowances(books: LedgerContext, reads: LedgerReads, accounts: Collection[str], now: float) -> dict[str, Allowance]:
+def allowances(
+    context: LedgerContext, reads: LedgerReads, accounts: Collection[str], now: float
+) -> dict[str, Allowance]:
     """Return what the owners of each of these accounts may approve in the month of ``now``."""
-    policy = books.policy()
+    policy = context.policy()
     limits = {account: owners_approve(policy.quotas, account, now) for account in accounts}
     used = dict.fromkeys(limits, 0)
     if any(limits.values()):
@@ -267,21 +269,21 @@ def allowances(books: LedgerContext, reads: LedgerReads, accounts: Collection[st
 
 
 def _read(
-    books: LedgerContext, which: RequestFilter, before: int = 0, most: int | None = None
+    context: LedgerContext, which: RequestFilter, before: int = 0, most: int | None = None
 ) -> list[tuple[int, Request]]:
-    with books.store.reading(books.cluster) as reads:
+    with context.store.reading(context.cluster) as reads:
         return _known(reads, which, before, most)
 
 
 def _known(
     reads: LedgerReads, which: RequestFilter, before: int = 0, most: int | None = None
 ) -> list[tuple[int, Request]]:
-    """Return requests with their numbers, the newest first."""
+    """Return requests with their numbers, newest first."""
     return [(number, Request(**value)) for number, value in requests_in(reads, which, before, most)]
 
 
 def _named(id: str) -> RequestFilter:
-    if not id.strip():  # to the store an empty id is every request, and the newest would be answered
+    if not id.strip():  # for the store an empty id is every request, and the newest would be decided on
         raise Unknown("No request was named. Give the id of one.")
     return RequestFilter(id=id)
 

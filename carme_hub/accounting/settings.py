@@ -17,17 +17,17 @@ from carme_hub.errors import ConfigError
 
 
 class CarmeQuotas(LoggingConfigurable):
-    """GPU time as money in a bank: who has how much, and what it costs."""
+    """The ledger of GPU time: policy, prices, refunds, the quotas service, and its notices."""
 
     enabled = Bool(
         False,
-        help="""Keep the ledger, and check the policy before each start. The default is off. It is set by
-        ``configure(c, quotas=True)``, which adds the quotas service too: without it nothing is ever charged.""",
+        help="""Keep the ledger, and check the policy before each start. The default is off.
+        ``configure(c, quotas=True)`` sets it, and adds the quotas service, without which nothing is charged.""",
     ).tag(config=True)
 
     policy = Dict(
-        help="""The policy as plain data, where no ``policy_file`` is named. See docs/reference/policies.md. The default
-        has no quotas: everything is admitted, and what is used is kept in the ledger. Example::
+        help="""The policy as plain data, used if ``policy_file`` is empty. See docs/reference/policies.md. The default
+        has no quotas: everything is admitted, and use is recorded in the ledger. Example::
 
             c.CarmeQuotas.policy = {"quotas": [{"id": "week", "user": "*", "gpu_time": 20, "window": "week"}]}
         """
@@ -35,16 +35,16 @@ class CarmeQuotas(LoggingConfigurable):
 
     policy_file = Unicode(
         "",
-        help="""Absolute path of a YAML file with the policy. It is read again when it changes; a wrong one is reported
-        and the last good one stays in force. The administrator's page edits it where the hub's user may write its
-        folder. Example: ``c.CarmeQuotas.policy_file = "/etc/carme-hub/policy.yaml"``.""",
+        help="""Absolute path of a YAML file with the policy. It is read again when it changes; an invalid one is
+        reported, and the last valid one stays in force. The administrator's page edits it if the hub's user may write
+        to its folder. Example: ``c.CarmeQuotas.policy_file = "/etc/carme-hub/policy.yaml"``.""",
     ).tag(config=True)
 
     policy_rules = List(
         Union([Unicode(), Callable()]),
-        help="""Rules beside the policy's quotas: names by which installed packages add them, or callables. Each takes a
-        ``carme_hub.domain.quotas.policy_rules.PolicyRequest`` and raises ``carme_hub.errors.Refused`` to refuse a
-        start, more time or a booking; none can grant what the policy does not. Empty by default. See
+        help="""Rules in addition to the policy's quotas: names of entry points of installed packages, or callables.
+        Each takes a ``carme_hub.domain.quotas.policy_rules.PolicyRequest`` and raises ``carme_hub.errors.Refused`` to
+        refuse a start, more time or a booking; a rule cannot grant what the policy refuses. Empty by default. See
         docs/howto/add-a-policy-rule.md. Example::
 
             c.CarmeQuotas.policy_rules = ["no-large-sessions-by-day"]
@@ -52,10 +52,10 @@ class CarmeQuotas(LoggingConfigurable):
     ).tag(config=True)
 
     prices = Dict(
-        help="""Price factors of GPU time, at most three decimals as texts or whole numbers, by ``gpu``, ``partition``
-        and ``qos``; they are multiplied, and what is not named costs 1. Shards are the type ``shard``; where that is
-        not named, a shard costs its part of the GPU, as the nodes say. What a shard costs is rounded up to three
-        decimals. Example::
+        help="""Price factors of GPU time by ``gpu``, ``partition`` and ``qos``: whole numbers, or texts with at most
+        three decimals. They are multiplied; the factor of anything not listed is 1. Shards are the type ``shard``; if
+        it is not listed, a shard costs its part of the GPU, as the nodes report it, rounded up to three decimals.
+        Example::
 
             c.CarmeQuotas.prices = {"gpu": {"h100": "2.5", "1g.10gb": "0.2"}, "qos": {"low": "0.5"}}
         """
@@ -71,89 +71,90 @@ class CarmeQuotas(LoggingConfigurable):
 
     refund_node_failure = Bool(
         True,
-        help="""Give GPU time back by itself when a node failed or did not start. This and the next three count where
-        the policy says nothing of ``refunds``; where it does, the policy decides alone. Example, for a site whose
-        users save their work: ``c.CarmeQuotas.refund_node_failure = False``.""",
+        help="""Refund GPU time automatically when a node failed or did not start. This and the next three settings
+        apply only if the policy has no ``refunds``. Example, for a site whose users save their work:
+        ``c.CarmeQuotas.refund_node_failure = False``.""",
     ).tag(config=True)
     refund_preemption = Bool(
         True,
-        help="""Give GPU time back by itself when a job with more right to the GPUs took a job's place. Example, for a
-        site where preemptible jobs are cheap for that: ``c.CarmeQuotas.refund_preemption = False``.""",
+        help="""Refund GPU time automatically when a job was preempted. Example, for a site where preemptible jobs are
+        cheap for that reason: ``c.CarmeQuotas.refund_preemption = False``.""",
     ).tag(config=True)
     refund_start_failed = Bool(
         True,
-        help="""Give GPU time back by itself when a session never became usable. Example:
+        help="""Refund GPU time automatically when a session never became usable. Example:
         ``c.CarmeQuotas.refund_start_failed = False``.""",
     ).tag(config=True)
     refund_maintenance = Bool(
         True,
-        help="""Give GPU time back by itself when a user stops a session that is in the way of maintenance, as the
-        calendar offers them. All that it used comes back, also what was used after the notice. Example, for a site
-        whose notice is long enough to end the work: ``c.CarmeQuotas.refund_maintenance = False``.""",
+        help="""Refund GPU time automatically when a user stops a session that is in the way of maintenance, as the
+        calendar offers. All that the session used is refunded, also use after the notice. Example, for a site whose
+        notice is long enough to finish the work: ``c.CarmeQuotas.refund_maintenance = False``.""",
     ).tag(config=True)
 
     price_of_gpu_hour = Unicode(
         "",
-        help="""What one GPU-hour at factor 1 costs in the policy's currency, for reports. The default "" shows no
-        money. Example: ``c.CarmeQuotas.price_of_gpu_hour = "0.85"``.""",
+        help="""Price of one GPU-hour at factor 1 in the policy's currency, for reports. The default "" shows no
+        prices. Example: ``c.CarmeQuotas.price_of_gpu_hour = "0.85"``.""",
     ).tag(config=True)
 
     when_service_down = Enum(
         ("closed", "open"),
         default_value="closed",
-        help="""What happens to new starts with GPUs while the quotas service has not looked at Slurm's accounting for
+        help="""What happens to new starts with GPUs if the quotas service has not read Slurm's accounting for
         ``fresh_for`` seconds. ``closed``: they are refused, with the reason. ``open``: the policy is checked against
-        what is known, and the hold is marked as provisional. Running sessions go on either way.""",
+        the last known use, and the hold is marked as provisional. Running sessions continue in both cases.""",
     ).tag(config=True)
 
     fresh_for = Float(
-        600.0, min=60.0, help="Seconds after which the last look of the service is too old to admit anybody."
+        600.0, min=60.0, help="Seconds after which the service's last reading is too old for admission."
     ).tag(config=True)
 
     interval = Float(
-        60.0, min=1.0, help="Seconds between two looks at Slurm's accounting; jobs that ended are charged then."
+        60.0, min=1.0, help="Seconds between two readings of Slurm's accounting; ended jobs are charged then."
     ).tag(config=True)
 
     full_hour = Integer(
-        3, min=0, max=23, help="Hour (in the policy's zone) at which the whole ledger of the last days is reconciled."
+        3, min=0, max=23, help="Hour (in the policy's zone) of the nightly reconciliation with Slurm's accounting."
     ).tag(config=True)
 
-    full_days = Integer(35, min=1, help="How many days back the nightly reconciliation looks.").tag(config=True)
+    full_days = Integer(35, min=1, help="Days that the nightly reconciliation covers.").tag(config=True)
 
     port = Integer(10102, min=1, max=65535, help="Loopback port of the quotas service.").tag(config=True)
 
     audit_file = Unicode(
         "",
         help="""Absolute path of a file to which every write of a person is appended as one line of JSON: who, for whom,
-        why, by which door (the service's pages and REST, or the command line). It is created with mode 0600. The
-        default "" keeps none; ``configure(c, state_folder=…, quotas=True)`` sets it to ``audit.jsonl`` there. Handlers
-        in ``c.EventLogger.handlers`` get the same events. Example: ``"/var/log/carme-hub/audit.jsonl"``.""",
+        why, and through which interface (the service's pages and REST, or the command line). It is created with mode
+        0600. The default "" writes none; ``configure(c, state_folder=…, quotas=True)`` sets it to ``audit.jsonl`` in
+        the state folder. Handlers in ``c.EventLogger.handlers`` get the same events. Example:
+        ``"/var/log/carme-hub/audit.jsonl"``.""",
     ).tag(config=True)
 
     disk_usage_command = List(
         Unicode(),
-        help="""Command (a list of words, no shell) that says how full a user's disk space is; the user's name is added
-        as its last word. It runs as the hub's user, and prints one JSON object, or a list of them, such as
+        help="""Command (a list of arguments, no shell) that prints a user's disk usage; the user's name is appended
+        as the last argument. It runs as the hub's user, and prints one JSON object, or a list of them, such as
         ``{"path": "/home/alice", "used_bytes": 123, "limit_bytes": 456}``; ``limit_bytes`` may be left out, and
-        ``"shared": true`` says that the figures are of everybody and not of the user alone. It is shown
-        on "My GPU time" and by REST. The default [] shows nothing. Example:
+        ``"shared": true`` means that the figures are those of all users. The page "My GPU time" and REST show it.
+        The default [] shows nothing. Example:
         ``["/usr/local/bin/disk-usage", "--json"]``.""",
     ).tag(config=True)
     disk_usage_timeout = Float(
         3.0,
         min=0.1,
         max=60.0,
-        help="""Seconds after which the disk_usage_command is ended, and for which a page waits for it; then it is not
-        known. Four commands run at once, and waiting for a turn is part of a page's wait.""",
+        help="""Seconds after which the disk_usage_command is ended, and for which a page waits for it; after that the
+        usage is unknown. At most four commands run at once, and the time in their queue counts.""",
     ).tag(config=True)
     disk_usage_interval = Float(
-        60.0, min=0.0, help="Seconds for which what the disk_usage_command said of a user is kept."
+        60.0, min=0.0, help="Seconds for which a user's answer of the disk_usage_command is cached."
     ).tag(config=True)
 
     notice_channels = List(
         Union([Unicode(), Callable()]),
-        help="""Further ways on which notices are sent, beside mail and the webhook: names by which installed packages
-        add them, or callables. Each takes a ``carme_hub.services.notice_channels.Notice``. Empty by default. See
+        help="""Further channels for notices, besides mail and the webhook: names of entry points of installed
+        packages, or callables. Each takes a ``carme_hub.services.notice_channels.Notice``. Empty by default. See
         docs/howto/add-a-notice-channel.md. Example::
 
             c.CarmeQuotas.notice_channels = ["chat"]
@@ -162,7 +163,7 @@ class CarmeQuotas(LoggingConfigurable):
 
     webhook_url_file = Unicode(
         "",
-        help="""File (mode 0600) with the address that notices are sent to by POST, as JSON. An address is often a
+        help="""File (mode 0600) with the URL to which notices are sent by POST, as JSON. Such a URL is often a
         secret, so it is not a setting. The default "" sends none.""",
     ).tag(config=True)
 
@@ -179,15 +180,15 @@ class CarmeQuotas(LoggingConfigurable):
     smtp_tls = Enum(
         ("auto", "require", "implicit", "off"),
         default_value="auto",
-        help="""How the way to the mail server is encrypted. ``auto``: STARTTLS where the server offers it, with
-        whatever certificate it has; with a login as ``require``. ``require``: STARTTLS with a certificate that is good
-        for ``smtp_host``, or nothing is sent. ``implicit``: TLS from the first byte, with such a certificate.
-        ``off``: none; ``carme-hub doctor`` names a login without TLS.""",
+        help="""How the connection to the mail server is encrypted. ``auto``: STARTTLS if the server offers it, with
+        any certificate; with a login as ``require``. ``require``: STARTTLS with a certificate that is valid for
+        ``smtp_host``, or nothing is sent. ``implicit``: TLS from the first byte, with such a certificate.
+        ``off``: none; ``carme-hub doctor`` reports a login without TLS.""",
     ).tag(config=True)
     smtp_ca_file = Unicode(
         "",
-        help="""Absolute path of a PEM file with the authorities that may have signed the mail server's certificate. The
-        default "" is those that the system trusts.""",
+        help="""Absolute path of a PEM file with the authorities that may sign the mail server's certificate. The
+        default "" uses those that the system trusts.""",
     ).tag(config=True)
     smtp_user = Unicode("", help="""Name to log in to the mail server with; the default "" does not log in.""").tag(
         config=True
@@ -198,9 +199,9 @@ class CarmeQuotas(LoggingConfigurable):
         it from the environment variable ``CARME_SMTP_PASSWORD`` of the hub. It is read anew for each connection.
         Example: ``"/etc/carme-hub/smtp-password"``.""",
     ).tag(config=True)
-    smtp_timeout = Float(
-        10.0, min=0.1, max=300.0, help="Seconds for which each answer of the mail server is waited for."
-    ).tag(config=True)
+    smtp_timeout = Float(10.0, min=0.1, max=300.0, help="Seconds to wait for each answer of the mail server.").tag(
+        config=True
+    )
     mail_from = Unicode("", help="Sender of notices by mail.").tag(config=True)
     mail_domain = Unicode(
         "", help="What follows the user name in an address, such as ``example.org``; needed for mail."
@@ -208,7 +209,7 @@ class CarmeQuotas(LoggingConfigurable):
 
     @property
     def refunds(self) -> tuple[str, ...]:
-        """Return for what GPU time is given back where the policy says nothing of it."""
+        """Return the kinds of refunds that apply if the policy has none."""
         return tuple(name for name in REFUNDS if getattr(self, f"refund_{name.replace('-', '_')}"))
 
     @validate("policy_file", "webhook_url_file", "audit_file", "smtp_ca_file", "smtp_password_file")
@@ -220,9 +221,9 @@ class CarmeQuotas(LoggingConfigurable):
 
 
 class CarmeMirror(LoggingConfigurable):
-    """The second fence: which of the policy's limits Slurm keeps by itself, and where.
+    """The policy's limits that Slurm itself enforces, and where they are written.
 
-    The command that compares and writes is `carme-hub quotas mirror`; the page *Drift* shows what differs.
+    The command `carme-hub quotas mirror` compares and writes them; the page *Drift* shows differences.
     """
 
     budgets = Enum(
@@ -232,17 +233,17 @@ class CarmeMirror(LoggingConfigurable):
         other), on the account's association (``association``: it decays with PriorityDecayHalfLife), or nowhere
         (``none``).""",
     ).tag(config=True)
-    prefix = Unicode("carme-", help="How the QOS of accounts begin.").tag(config=True)
+    prefix = Unicode("carme-", help="Prefix of the names of accounts' QOS.").tag(config=True)
     keep_qos = List(
-        Unicode(), help="QOS that accounts with one of their own may use beside it; their jobs are in no budget."
+        Unicode(), help="QOS that accounts with a QOS of their own may use too; their jobs count in no budget."
     ).tag(config=True)
     session_qos = Unicode(
         "", help="A QOS that only the hub's sessions use; limits of sessions are written to it. The default is none."
     ).tag(config=True)
-    every_job = Bool(False, help="Limits of sessions hold for every job, also from outside the hub.").tag(config=True)
+    every_job = Bool(False, help="Limits of sessions apply to every job, also from outside the hub.").tag(config=True)
 
-    def fence(self, least_factor: int) -> LimitSettings:
-        """Return how the site wants its fence; the factor is the lowest price in thousandths."""
+    def limit_settings(self, least_factor: int) -> LimitSettings:
+        """Return these settings for the plan of Slurm's limits; the factor is the lowest price in thousandths."""
         return LimitSettings(
             session_qos=self.session_qos,
             every_job=self.every_job,
@@ -254,13 +255,13 @@ class CarmeMirror(LoggingConfigurable):
 
 
 class PolicyInForce:
-    """The policy as it is now: from the settings, or from a file that may change; call it for the newest good one."""
+    """The policy in force, from the settings or from a file that may change; a call returns the last valid one."""
 
     def __init__(self, settings: CarmeQuotas) -> None:
         self._settings = settings
         self._stamp: tuple[int, ...] | None = None
         self._policy = self._with_settings(parse_policy(settings.policy) if not settings.policy_file else Policy())
-        #: Why the file as it is now is not in force; "" when it is.
+        #: Why the file's content is not in force; "" when it is.
         self.problem = ""
         if settings.policy_file:
             self._policy = self._read()
@@ -273,7 +274,7 @@ class PolicyInForce:
                 self.problem = ""
             except ConfigError as error:
                 if self.problem != str(error):
-                    self._settings.log.error("The policy file is not taken, the last good one stays: %s", error)
+                    self._settings.log.error("The policy file is invalid, the last valid policy stays: %s", error)
                 self.problem = str(error)
         return self._policy
 
@@ -287,18 +288,18 @@ class PolicyInForce:
         return self._with_settings(read_policy(text, str(file)))
 
     def _with_settings(self, policy: Policy) -> Policy:
-        return replace(policy, otherwise=self._settings.refunds)
+        return replace(policy, default_refunds=self._settings.refunds)
 
 
 def read_policy(text: str, where: str) -> Policy:
-    """Return the policy in a YAML text; ``ConfigError`` names the place of what is wrong."""
+    """Return the policy in a YAML text; raise ``ConfigError`` with the place of an error."""
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
     if document is None:
-        # An editor or a full disk empties files; that must not lift every rule.
-        raise ConfigError(f"{where} is empty; a policy without rules says so: quotas: []")
+        # An editor or a full disk may empty the file; that must not remove every rule.
+        raise ConfigError(f"{where} is empty; write a policy without rules as: quotas: []")
     if not isinstance(document, dict):
         raise ConfigError(f"{where}: the policy is a mapping with quotas, refunds, zone, currency")
     try:
@@ -308,7 +309,7 @@ def read_policy(text: str, where: str) -> Policy:
 
 
 def write_policy(file: Path, policy: Policy) -> None:
-    """Replace the policy file by this policy, whole or not at all; ``ConfigError`` where it may not be written."""
+    """Replace the policy file atomically; raise ``ConfigError`` if it cannot be written."""
     new = file.with_name(f".{file.name}.new")
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else 0o644

@@ -1,6 +1,7 @@
-"""Charge what Slurm says was used, refund by the rules, and give back what was held. A second run writes nothing.
+"""Settlement: charge the use in Slurm's accounting, refund by the rules, and release holds. It is idempotent.
 
-Jobs are taken in parts, each in a transaction of its own, so that nobody who wants to start waits for long.
+The quotas service runs it each minute. Jobs are settled in batches, each in a transaction of its own, so that no start
+waits for long.
 """
 
 from __future__ import annotations
@@ -11,38 +12,38 @@ from dataclasses import dataclass, field
 from carme_hub.accounting.anomalies import detection
 from carme_hub.accounting.slots.holds import return_unused
 from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.domain.ledger.entries import RULES, Entry, Kind, charge_key, refund_key
+from carme_hub.domain.ledger.entries import SYSTEM_ACTOR, Entry, Kind, charge_key, refund_key
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.sessions.session import MADE_WAY, Session, SessionState
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session, SessionState
 from carme_hub.store.ledger.writes import Anomaly, LedgerReads, LedgerWrites, OpenHold
 
-from .admission import released
-from .context import SETTLING, UNWRITTEN, LedgerContext, covers, named_session
+from .admission import release_entry
+from .context import SETTLING_DELAY, UNWRITTEN_TIMEOUT, LedgerContext, covers, named_session
 from .credit_expiry import expire_all
 
-#: The note of when everything was last settled.
+#: Name of the note of the last settlement.
 SETTLED = "settled"
 #: Incarnations that are settled in one transaction.
-PART = 300
+BATCH_SIZE = 300
 #: Seconds by which the clocks of hub and Slurm may differ.
 SKEW = 60
 
 _REFUNDED_STATES = {
     "NODE_FAIL": ("node-failure", "a node failed"),
     "BOOT_FAIL": ("node-failure", "a node did not start"),
-    "PREEMPTED": ("preemption", "a job with more right to the GPUs took its place"),
+    "PREEMPTED": ("preemption", "the job was preempted"),
 }
 #: States of an incarnation after which the job may have another one.
-_COME_BACK = {"REQUEUED", "RESIZING", *_REFUNDED_STATES}
+_REQUEUED_STATES = {"REQUEUED", "RESIZING", *_REFUNDED_STATES}
 
 
 @dataclass(slots=True)
 class SettlementResult:
-    """What one run of settling wrote.
+    """What one settlement wrote.
 
     Attributes:
-        waiting: keys of charges that come with the next run: their session has not said yet how it ended.
-        forgotten: (job id, submitted) of records without an end that are of no job which runs; they are no use.
+        waiting: keys of charges left for the next settlement: it is not known yet whether the session became usable.
+        forgotten: (job id, submitted) of records without an end whose job does not run; they do not count as use.
     """
 
     charged: list[Entry] = field(default_factory=list)
@@ -58,50 +59,50 @@ class SettlementResult:
 
 
 def settle(
-    books: LedgerContext,
+    context: LedgerContext,
     usages: Iterable[Usage],
     sessions: Iterable[Session],
     *,
     live: Collection[int] | None = None,
     since: float = 0.0,
 ) -> SettlementResult:
-    """Settle what accounting says.
+    """Settle the records of Slurm's accounting.
 
     Args:
         usages: every incarnation with GPUs since ``since``, of everybody, open ones too.
-        sessions: rows of the sessions that these jobs name, and of all that hold GPU time.
-        live: job ids that the controller knows, None when it did not answer.
+        sessions: rows of the sessions that these jobs name, and of all sessions with a hold.
+        live: job ids that the controller knows, None if it did not answer.
     """
     rows = {session.id: session for session in sessions}
     by_group: dict[object, list[Usage]] = {}
     for usage in usages:
         by_group.setdefault(usage.job_id, []).append(usage)
     named = {id for group in by_group.values() for usage in group if (id := _session_of(usage, rows))}
-    done = SettlementResult()
-    for part in _parts(by_group.values()):
-        with books.store.transaction(books.cluster) as writes:
-            _Settling(books, writes, rows, live, done).jobs(part)
-    with books.store.transaction(books.cluster) as writes:
-        _Settling(books, writes, rows, live, done).without_jobs(named, since)
-    done.expired = expire_all(books)
-    with books.store.transaction(books.cluster) as writes:
-        writes.keep_note(SETTLED, {"since": since, "waiting": len(done.waiting)}, books.clock())
-    return done
+    result = SettlementResult()
+    for part in _batches(by_group.values()):
+        with context.store.transaction(context.cluster) as writes:
+            _Settlement(context, writes, rows, live, result).jobs(part)
+    with context.store.transaction(context.cluster) as writes:
+        _Settlement(context, writes, rows, live, result).without_jobs(named, since)
+    result.expired = expire_all(context)
+    with context.store.transaction(context.cluster) as writes:
+        writes.replace_note(SETTLED, {"since": since, "waiting": len(result.waiting)}, context.clock())
+    return result
 
 
-class _Settling:
-    """One transaction's part of it."""
+class _Settlement:
+    """The part of a settlement in one transaction."""
 
     def __init__(
         self,
-        books: LedgerContext,
+        context: LedgerContext,
         writes: LedgerWrites,
         rows: Mapping[str, Session],
         live: Collection[int] | None,
-        done: SettlementResult,
+        result: SettlementResult,
     ) -> None:
-        self._books, self._writes, self._rows, self._live, self._done = books, writes, rows, live, done
-        self._now = books.clock()
+        self._context, self._writes, self._rows, self._live, self._result = context, writes, rows, live, result
+        self._now = context.clock()
         self._holds = writes.open_holds()
         self._decided: set[str] = set()  # keys of anomalies on which a person decided
         self._runaways = {each.key: each.id for each in writes.anomalies(kind=detection.RUNAWAY)}
@@ -117,32 +118,32 @@ class _Settling:
         for group in groups:
             entries += self._group(group, {int(each.submitted): each for each in charges.get(group[0].job_id, ())})
         for entry in self._append(entries):
-            kept = {Kind.CHARGE: self._done.charged, Kind.RELEASE: self._done.released}
-            kept.get(entry.kind, self._done.refunded).append(entry)
+            kept = {Kind.CHARGE: self._result.charged, Kind.RELEASE: self._result.released}
+            kept.get(entry.kind, self._result.refunded).append(entry)
 
     def without_jobs(self, named: Collection[str], since: float) -> None:
-        """Give back holds of sessions of which no job is in these records, and flag those that did run."""
+        """Release holds of sessions without a job in these records; record an anomaly for those that did run."""
         for id, hold in self._holds.items():
             session = self._rows.get(id)
             if id in named or not self._may_be_over(session, hold):
                 continue
-            why = self._why_no_job(session, hold, since)
+            why = self._release_reason(session, hold, since)
             if why:
-                self._done.released += self._append([released(hold, self._now, why)])
+                self._result.released += self._append([release_entry(hold, self._now, why)])
 
     def _append(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Write entries; what released sessions did not use of a reservation's hold goes back to that."""
+        """Write entries; what released sessions did not use of a reservation's hold returns to the reservation."""
         written = self._writes.append(entries)
         if over := [entry.session for entry in written if entry.kind is Kind.RELEASE]:
-            return_unused(self._books, self._writes, over, self._now)
+            return_unused(self._context, self._writes, over, self._now)
         return written
 
     def _group(self, group: Sequence[Usage], charges: Mapping[int, Entry]) -> list[Entry]:
         entries: list[Entry] = []
-        settled = True  # nothing of this job is left to be charged
+        settled = True  # nothing of this job remains to be charged
         for usage in group:
             if self._is_forgotten(usage, group):
-                self._done.forgotten.add((usage.job_id, usage.submitted))
+                self._result.forgotten.add((usage.job_id, usage.submitted))
             session = self._session(usage)
             charge = charges.get(int(usage.submitted))
             if charge is not None:
@@ -152,148 +153,148 @@ class _Settling:
             others = [(u.start, u.end) for u in group if u is not usage]
             here = {int(each.submitted) for each in group}
             others += [(each.start, each.end) for at, each in charges.items() if at not in here]
-            wrong = detection.oddity(usage, others, now=self._now, grace=self._books.grace, live=self._live)
+            wrong = detection.anomaly_kind(usage, others, now=self._now, grace=self._context.grace, live=self._live)
             if wrong:
                 self._flag(wrong, usage)
                 settled = settled and self._is_decided(usage)
             elif detection.is_open(usage):
                 settled = settled and self._is_phantom(usage, session)
-            # What was decided stands, also when accounting is put right.
+            # A person's decision stays, also when accounting is corrected later.
             elif detection.is_ended(usage) and not self._is_decided(usage):
-                if self._waits(usage, session):
-                    self._done.waiting.append(charge_key(self._books.cluster, usage.job_id, usage.submitted))
+                if self._is_start_unknown(usage, session):
+                    self._result.waiting.append(charge_key(self._context.cluster, usage.job_id, usage.submitted))
                     settled = False
                 else:
                     entries += self._charge(usage, session)
         session = self._session(group[0])
         hold = self._holds.get(session.id) if session else None
         if settled and session and hold and self._is_over(group, session):
-            entries.append(released(hold, self._now, "the session is over"))
+            entries.append(release_entry(hold, self._now, "the session is over"))
         return entries
 
     def _charge(self, usage: Usage, session: Session | None) -> list[Entry]:
         hold = self._holds.get(session.id) if session else None
-        charge = charge_of(self._books, usage, session.id if session else "", hold, self._now)
+        charge = charge_of(self._context, usage, session.id if session else "", hold, self._now)
         runaway = self._runaways.get(
             detection.anomaly_key(detection.RUNAWAY, charge.cluster, usage.job_id, usage.submitted)
         )
         if runaway:
-            self._writes.settle_anomaly(runaway, self._now, RULES, "accounting has its end now; charged")
+            self._writes.settle_anomaly(runaway, self._now, SYSTEM_ACTOR, "accounting has the end now; charged")
         why = self._refund(usage, session)
         if not why:
             return [charge]
-        key = refund_key(self._books.cluster, usage.job_id, usage.submitted)
-        return [charge, charge.but(key=key, kind=Kind.CORRECTION, amount=-charge.amount, reason=f"refunded: {why}")]
+        key = refund_key(self._context.cluster, usage.job_id, usage.submitted)
+        return [charge, charge.replace(key=key, kind=Kind.CORRECTION, amount=-charge.amount, reason=f"refunded: {why}")]
 
     def _refund(self, usage: Usage, session: Session | None) -> str:
-        rules = self._books.policy().refunded
+        rules = self._context.policy().refunded
         rule, why = _REFUNDED_STATES.get(usage.state.split(" ")[0], ("", ""))
         if rule in rules:
             return why
-        # The job id is compared as well: anybody can give another job the name of a session that failed.
+        # The job id is compared, too: anybody can give another job the name of a session that failed.
         if session is None or session.job_id != usage.job_id:
             return ""
         if not session.started and "start-failed" in rules:
             return "the session never became usable"
-        made_way = "maintenance" in rules and _made_way(usage, session)
-        return "its user made way for maintenance of the node" if made_way else ""
+        stopped = "maintenance" in rules and _stopped_for_maintenance(usage, session)
+        return "its user stopped it for maintenance of the node" if stopped else ""
 
     def _session(self, usage: Usage) -> Session | None:
         session = self._rows.get(named_session(usage))
-        if session is None or session.cluster != self._books.cluster or session.user != usage.user:
+        if session is None or session.cluster != self._context.cluster or session.user != usage.user:
             return None
         return session
 
-    def _waits(self, usage: Usage, session: Session | None) -> bool:
-        """Return whether it cannot be said yet if the session had become usable."""
+    def _is_start_unknown(self, usage: Usage, session: Session | None) -> bool:
+        """Return whether it is not known yet if the session became usable."""
         if session is None or session.started or session.state is SessionState.ENDED:
             return False
-        return usage.phase is Phase.TERMINAL and self._now < usage.end + SETTLING
+        return usage.phase is Phase.TERMINAL and self._now < usage.end + SETTLING_DELAY
 
     def _is_over(self, group: Sequence[Usage], session: Session) -> bool:
         if session.job_id and session.job_id != group[0].job_id:
-            return False  # another job of that user with the session's name
+            return False  # another job of this user has the session's name
         newest = max(group, key=lambda usage: usage.submitted)
-        # A record of what waits again may be there or not, so the hub has to say that no more is to come.
-        may_come_back = newest.state.split(" ")[0] in _COME_BACK
+        # A requeued job may have a record or not, so only the hub knows that no incarnation follows.
+        may_come_back = newest.state.split(" ")[0] in _REQUEUED_STATES
         return session.state is SessionState.ENDED or (newest.phase is Phase.TERMINAL and not may_come_back)
 
     def _is_forgotten(self, usage: Usage, group: Sequence[Usage]) -> bool:
-        """Return whether a record without an end is of no job that runs."""
+        """Return whether a record without an end belongs to a job that does not run."""
         if not detection.is_open(usage):
             return False
         if any(usage.submitted < each.submitted for each in group):
-            return True  # its id was given again, or its next incarnation is there
+            return True  # its job id was reused, or it has a later incarnation
         if self._live is not None:
-            return detection.is_runaway(usage, self._live, now=self._now, grace=self._books.grace)
-        key = detection.anomaly_key(detection.RUNAWAY, self._books.cluster, usage.job_id, usage.submitted)
+            return detection.is_runaway(usage, self._live, now=self._now, grace=self._context.grace)
+        key = detection.anomaly_key(detection.RUNAWAY, self._context.cluster, usage.job_id, usage.submitted)
         return key in self._runaways or key in self._decided
 
     def _is_phantom(self, usage: Usage, session: Session | None) -> bool:
-        """Return whether accounting has a job as waiting that was proved to be gone."""
+        """Return whether accounting has a job as pending that was proved to be gone."""
         return not usage.start and session is not None and session.state is SessionState.ENDED
 
     def _is_decided(self, usage: Usage) -> bool:
         kinds = (detection.NEGATIVE, detection.LONG, detection.RUNAWAY, detection.REUSED)
-        keys = [detection.anomaly_key(kind, self._books.cluster, usage.job_id, usage.submitted) for kind in kinds]
+        keys = [detection.anomaly_key(kind, self._context.cluster, usage.job_id, usage.submitted) for kind in kinds]
         return not self._decided.isdisjoint(keys)
 
     def _flag(self, kind: str, usage: Usage, charge: Entry | None = None) -> None:
         session = self._session(usage)
         id = session.id if session else ""
-        rate = _rate_of(self._books, usage, self._holds.get(id))
-        found = detection.anomaly(kind, self._books.cluster, usage, id, self._now, rate, charge)
-        self._done.flagged += self._writes.flag([found])
+        rate = _rate_of(self._context, usage, self._holds.get(id))
+        found = detection.anomaly(kind, self._context.cluster, usage, id, self._now, rate, charge)
+        self._result.flagged += self._writes.add_anomalies([found])
 
     def _may_be_over(self, session: Session | None, hold: OpenHold) -> bool:
         if session is not None:
             return session.state is SessionState.ENDED
         # No row was ever written: the hub ended between the hold and the row.
-        return hold.job_id is None and hold.entry.at < self._now - UNWRITTEN
+        return hold.job_id is None and hold.entry.at < self._now - UNWRITTEN_TIMEOUT
 
-    def _why_no_job(self, session: Session | None, hold: OpenHold, since: float) -> str:
-        """Return why a hold can be given back, "" when it cannot."""
+    def _release_reason(self, session: Session | None, hold: OpenHold, since: float) -> str:
+        """Return the reason to release a hold, "" if it must stay."""
         if session is None or not session.job_id:
             return "the session never got a job"
         if not hold.entry.gpus:
             return "the session is over"
-        doubts = self._doubts(session)
-        if not all(each.settled for each in doubts):
+        anomalies = self._session_anomalies(session)
+        if not all(each.settled for each in anomalies):
             return ""
         if any(entry.kind is Kind.CHARGE for entry in self._writes.of_session(session.id)):
             return "the session is over"
-        if session.ended > self._now - (self._books.grace if session.started else SETTLING):
-            return ""  # accounting may not have heard of it
-        if doubts:  # whatever its records said, and however long that took: no later look brings them back
+        if session.ended > self._now - (self._context.grace if session.started else SETTLING_DELAY):
+            return ""  # accounting may not have the job yet
+        if anomalies:  # a person has settled all of them, so no later record of this job is charged
             return "the session is over, and a person decided on its records"
         if not session.started:
             return "the session's job never started"
         if session.created < since:
             return ""
-        missing = detection.missing(self._books.cluster, hold.entry, session.job_id, self._now)
-        self._done.flagged += self._writes.flag([missing])
+        missing = detection.missing(self._context.cluster, hold.entry, session.job_id, self._now)
+        self._result.flagged += self._writes.add_anomalies([missing])
         return ""
 
-    def _doubts(self, session: Session) -> list[Anomaly]:
-        """Return what looked wrong about a session's job, decided or not; a changed record was charged."""
+    def _session_anomalies(self, session: Session) -> list[Anomaly]:
+        """Return the anomalies of a session's job, open or settled, without changed records, which were charged."""
         found = self._writes.anomalies_of_jobs([session.job_id])
         return [each for each in found if each.seen.get("session") == session.id and each.kind != detection.CHANGED]
 
 
-def _made_way(usage: Usage, session: Session) -> bool:
-    """Return whether this incarnation ran when its user made way for maintenance, and ended with that."""
+def _stopped_for_maintenance(usage: Usage, session: Session) -> bool:
+    """Return whether this incarnation ended because its user stopped it for maintenance."""
     at = session.cancel_wanted
-    return session.cancel_reason.startswith(MADE_WAY) and usage.start - SKEW <= at <= usage.end + SKEW
+    return session.cancel_reason.startswith(MAINTENANCE_STOP) and usage.start - SKEW <= at <= usage.end + SKEW
 
 
-def charge_of(books: LedgerContext, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
-    """Return the charge for one ended incarnation: (end − start) × GPUs × factor, at the price it was admitted at."""
-    rate, factor = _rate_of(books, usage, hold)
+def charge_of(context: LedgerContext, usage: Usage, session: str, hold: OpenHold | None, at: float) -> Entry:
+    """Return the charge of one ended incarnation: (end − start) × GPUs × factor, at the price of its admission."""
+    rate, factor = _rate_of(context, usage, hold)
     start, end = int(usage.start), int(usage.end)
     return Entry(
-        key=charge_key(books.cluster, usage.job_id, usage.submitted),
+        key=charge_key(context.cluster, usage.job_id, usage.submitted),
         kind=Kind.CHARGE,
-        cluster=books.cluster,
+        cluster=context.cluster,
         account=usage.account,
         amount=-(end - start) * rate,
         at=at,
@@ -312,13 +313,13 @@ def charge_of(books: LedgerContext, usage: Usage, session: str, hold: OpenHold |
     )
 
 
-def _rate_of(books: LedgerContext, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
+def _rate_of(context: LedgerContext, usage: Usage, hold: OpenHold | None) -> tuple[int, int]:
     admitted = hold.entry if hold is not None and covers(hold, usage) else None
-    return books.admitted_rate(admitted, usage.gpus, usage.partition, usage.qos)
+    return context.admitted_rate(admitted, usage.gpus, usage.partition, usage.qos)
 
 
 def _session_of(usage: Usage, rows: Mapping[str, Session]) -> str:
-    """Return the session whose job this is, "" for none: anybody can give a job of theirs any name."""
+    """Return the session whose job this is, "" for none. The name proves nothing, so user and job id must match."""
     session = rows.get(named_session(usage))
     if session is None or session.user != usage.user or session.job_id not in (0, usage.job_id):
         return ""
@@ -326,15 +327,15 @@ def _session_of(usage: Usage, rows: Mapping[str, Session]) -> str:
 
 
 def sessions_wanted(reads: LedgerReads, usages: Iterable[Usage]) -> set[str]:
-    """Return the UUIDs of which ``settle`` needs the rows."""
+    """Return the UUIDs of the sessions whose rows ``settle`` needs."""
     return set(reads.open_holds()) | {named_session(usage) for usage in usages} - {""}
 
 
-def _parts(groups: Iterable[list[Usage]]) -> Iterator[list[list[Usage]]]:
+def _batches(groups: Iterable[list[Usage]]) -> Iterator[list[list[Usage]]]:
     part: list[list[Usage]] = []
     for group in groups:
         part.append(group)
-        if sum(map(len, part)) >= PART:
+        if sum(map(len, part)) >= BATCH_SIZE:
             yield part
             part = []
     if part:

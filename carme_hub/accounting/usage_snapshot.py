@@ -1,8 +1,8 @@
-"""What is known of use at one moment, as the rules need it.
+"""Use and holds at one time, as the rules need them; ``SnapshotReader`` reads them for admission, slots and pages.
 
-A session's hold counts in the windows that are open now. A reservation's counts, whole, in every window that its time
-lies in, and in no other; in a rolling window, which ends at any moment, also where its time comes within as many days.
-So no window can be overrun, wherever in its time a reservation is used.
+A session's hold counts in the windows that are open now. A reservation's hold counts, whole, in every window that its
+time lies in, and in no other; in a rolling window, which ends at any time, also if its time begins within as many days.
+So no limit of a window can be exceeded, whenever a reservation is used within its time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, charge_key
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import DAY, AppliedQuota, Facts, Person, Use, Who, Window
+from carme_hub.domain.quotas.rules import DAY, AppliedQuota, Facts, Person, SubjectKind, SubjectUsage, Window
 from carme_hub.domain.quotas.windows import overlap, span
 from carme_hub.store.ledger.writes import HoldLine, LedgerReads, Subject
 
@@ -22,7 +22,7 @@ from .context import LedgerContext, covers, named_session
 
 @dataclass(frozen=True, slots=True)
 class WindowUse:
-    """What one subject has taken in one rule's window, in milli-GPU-seconds: used (with what runs) and held."""
+    """Use of one subject in one rule's window, in milli-GPU-seconds: used (with running jobs) and held."""
 
     used: int
     held: int
@@ -32,7 +32,7 @@ class WindowUse:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedHold:
-    """So much of what a reservation holds counts as nobody's: who asks would take it over."""
+    """The amount of a reservation's hold that does not count, because the session would take it over."""
 
     slot: str
     amount: int
@@ -43,7 +43,7 @@ NOTHING_FREED = ReleasedHold("", 0)
 
 @dataclass(frozen=True, slots=True)
 class ReplacedSession:
-    """A session that is over when who asks begins: its GPUs are nobody's, and so much of its hold comes back."""
+    """A session that has ended when the new one starts: its GPUs are free, and ``amount`` of its hold is released."""
 
     session: str = ""
     account: str = ""
@@ -54,18 +54,18 @@ NOTHING_REPLACED = ReplacedSession()
 
 
 class SnapshotReader:
-    """Reads facts within one transaction; what several rules need is read once.
+    """Reads facts within one transaction; facts that several rules need are read once.
 
     Args:
-        person: whose own use stands in for a group of which the members are not known.
-        at: the moment whose windows count; the default is now. What runs is counted up to now.
-        extends: the session that would go on into those windows, and take what it holds with it.
-        replaced: the session in place of which another one is asked for.
+        person: whose use counts for a group if the group's members are not known.
+        at: the time whose windows count; the default is now. Running jobs count up to now.
+        extends: the session whose extension reaches into those windows, so that its hold counts there.
+        replaced: the session that the requested one replaces.
     """
 
     def __init__(
         self,
-        books: LedgerContext,
+        context: LedgerContext,
         reads: LedgerReads,
         person: Person,
         now: float,
@@ -76,12 +76,12 @@ class SnapshotReader:
         replaced: ReplacedSession = NOTHING_REPLACED,
     ) -> None:
         self._extends = extends
-        self._books = books
+        self._context = context
         self._reads = reads
         self._person = person
         self._now = now
         self._at = now if at is None else at
-        self._zone = books.policy().zone
+        self._zone = context.policy().zone
         held = reads.held()
         self._holds = [_without(hold, replaced) for hold in held if not hold.is_slot]
         self._slots = [
@@ -96,19 +96,19 @@ class SnapshotReader:
         self._used: dict[tuple[Subject, float, float | None], int] = {}
         self._last_use: dict[Subject, int] = {}
         self._balances: dict[str, Balance] = {}
-        self._by_whose: dict[tuple[Subject, bool], list[HoldLine]] = {}
+        self._by_subject: dict[tuple[Subject, bool], list[HoldLine]] = {}
 
-    def go_to(self, at: float) -> None:
-        """Look at the windows of another moment from here on."""
+    def move_to(self, at: float) -> None:
+        """Read the windows of another time from here on."""
         self._at = at
         self._taken.clear()
 
     def count(self, slot: HoldLine) -> None:
-        """Count what is held for one more reservation."""
+        """Count the hold of one more reservation."""
         self._slots.append(slot)
         self._taken.clear()
-        for (whose, of_slots), mine in self._by_whose.items():
-            if of_slots and _is_of(whose, slot.account, slot.user):
+        for (subject, of_slots), mine in self._by_subject.items():
+            if of_slots and _is_of(subject, slot.account, slot.user):
                 mine.append(slot)
         if (balance := self._balances.get(slot.account)) is not None:
             self._balances[slot.account] = replace(balance, held=balance.held + slot.amount)
@@ -122,90 +122,94 @@ class SnapshotReader:
         }
         return Facts(self._at, use, left)
 
-    def fills_later(self, applied: Iterable[AppliedQuota]) -> bool:
-        """Return whether a reservation counts for these rules, so that their windows to come may not be empty."""
+    def counts_later(self, applied: Iterable[AppliedQuota]) -> bool:
+        """Return whether a reservation counts for these rules, so that later windows may not be empty."""
         timed = (one for one in applied if one.quota.gpu_time is not None) if self._slots else ()
-        return any(self._booked(self.whose(one)) for one in timed)
+        return any(self._booked(self.subject_of(one)) for one in timed)
 
     def counts(self, one: AppliedQuota, account: str, user: str) -> bool:
-        """Return whether what this user holds for this account counts for a rule."""
-        return _is_of(self.whose(one), account, user)
+        """Return whether a hold of this user and account counts for a rule."""
+        return _is_of(self.subject_of(one), account, user)
 
     def balances(self, accounts: Iterable[str]) -> dict[str, Balance]:
-        """Return the balances as the ledger has them, without what runs outside the hub."""
+        """Return the ledger's balances, without jobs that run outside the hub."""
         names = sorted(set(accounts))
         if new := [name for name in names if name not in self._balances]:
             self._balances |= self._reads.balances(new)
         return {name: self._balances[name] for name in names}
 
-    def whose(self, one: AppliedQuota) -> Subject:
-        """Return whose entries count for a rule."""
+    def subject_of(self, one: AppliedQuota) -> Subject:
+        """Return the subject whose entries count for a rule."""
         quota = one.quota
-        if quota.who is Who.ACCOUNT:
+        if quota.who is SubjectKind.ACCOUNT:
             return Subject(account=one.subject)
-        if quota.together and quota.who in (Who.GROUP, Who.ROLE):
-            return Subject(users=self._books.group(quota.who, one.subject, self._person))
+        if quota.together and quota.who in (SubjectKind.GROUP, SubjectKind.ROLE):
+            return Subject(users=self._context.group(quota.who, one.subject, self._person))
         return Subject(users=frozenset({one.subject}))
 
     def taken(self, one: AppliedQuota) -> WindowUse:
-        """Return what was taken of a rule's GPU time."""
-        whose, (start, end) = self.whose(one), span(one.quota, self._at, self._zone)
-        key = (whose, start, end)
+        """Return the use of a rule's GPU time in its window."""
+        subject, (start, end) = self.subject_of(one), span(one.quota, self._at, self._zone)
+        key = (subject, start, end)
         if key not in self._taken:
             until = None if one.quota.window in (Window.TOTAL, Window.ROLLING) else end
-            used = self._use_of(whose, start, until) + self._running(whose, (start, end))
-            open_now = [hold for hold in self._held(whose) if self._lasts(hold, start)] if end >= self._now else []
+            used = self._use_of(subject, start, until) + self._running(subject, (start, end))
+            open_now = (
+                [hold for hold in self._held(subject) if self._counts_in(hold, start)] if end >= self._now else []
+            )
             reach = end + one.quota.days * DAY if one.quota.window is Window.ROLLING else end
-            booked = [slot for slot in self._booked(whose) if slot.start < reach and slot.end > start]
+            booked = [slot for slot in self._booked(subject) if slot.start < reach and slot.end > start]
             self._taken[key] = WindowUse(used, sum(hold.amount for hold in (*open_now, *booked)), start, end)
         return self._taken[key]
 
-    def _use_of(self, whose: Subject, since: float, until: float | None) -> int:
-        if whose.account is not None and whose == Subject(whose.account) and since <= 0 and until is None:
-            return self.balances([whose.account])[whose.account].used  # a sum that is kept
-        key = (whose, since, until)
+    def _use_of(self, subject: Subject, since: float, until: float | None) -> int:
+        if subject.account is not None and subject == Subject(subject.account) and since <= 0 and until is None:
+            return self.balances([subject.account])[subject.account].used  # the store keeps this sum
+        key = (subject, since, until)
         if key not in self._used:
-            self._used[key] = 0 if self._unused_since(whose, since) else self._reads.used(whose, since, until).amount
+            self._used[key] = (
+                0 if self._unused_since(subject, since) else self._reads.used(subject, since, until).amount
+            )
         return self._used[key]
 
-    def _unused_since(self, whose: Subject, since: float) -> bool:
-        """Return whether it is sure that nothing was used since: most of what is booked lies after all use."""
+    def _unused_since(self, subject: Subject, since: float) -> bool:
+        """Return whether nothing was used since, without reading entries: most bookings are later than all use."""
         if self._at <= self._now:
             return False
-        if whose not in self._last_use:
-            self._last_use[whose] = self._reads.last_use(whose)
-        return int(since) >= self._last_use[whose]
+        if subject not in self._last_use:
+            self._last_use[subject] = self._reads.last_use(subject)
+        return int(since) >= self._last_use[subject]
 
-    def _lasts(self, hold: HoldLine, start: float) -> bool:
-        """Return whether a hold counts in a window that is open now, or begins then."""
+    def _counts_in(self, hold: HoldLine, start: float) -> bool:
+        """Return whether a session's hold counts in a window that begins at ``start``."""
         return self._at <= self._now or hold.end > start or (bool(hold.session) and hold.session == self._extends)
 
-    def _use(self, one: AppliedQuota) -> Use:
-        quota, whose = one.quota, self.whose(one)
+    def _use(self, one: AppliedQuota) -> SubjectUsage:
+        quota, subject = one.quota, self.subject_of(one)
         gpu_time, frees_at = 0, 0.0
         frees: tuple[tuple[float, int], ...] = ()
         if quota.gpu_time is not None:
             taken = self.taken(one)
             gpu_time = taken.used + taken.held
-            frees_at, frees = self._frees(one, whose, taken)
+            frees_at, frees = self._frees(one, subject, taken)
         if quota.concurrent_gpus is None and quota.sessions is None and quota.sessions_per_day is None:
-            return Use(gpu_time, frees_at, frees=frees)
-        holds, outside = self._held(whose), [usage for usage, _ in self._open(whose)]
+            return SubjectUsage(gpu_time, frees_at, frees=frees)
+        holds, outside = self._held(subject), [usage for usage, _ in self._open(subject)]
         last = {hold.session: hold.end for hold in sorted(holds, key=lambda hold: hold.end)}
         ends = [(last[hold.session], hold.gpus) for hold in holds if hold.is_first]
         outside_ends = [(each.start + each.time_limit, _count(each.gpus)) for each in outside if each.time_limit]
-        return Use(
+        return SubjectUsage(
             gpu_time=gpu_time,
             frees_at=frees_at,
             gpus=sum(hold.gpus for hold in holds) + sum(_count(each.gpus) for each in outside),
             sessions=len(ends),
-            started=self._reads.started(whose, self._now - DAY) if quota.sessions_per_day is not None else (),
+            started=self._reads.started(subject, self._now - DAY) if quota.sessions_per_day is not None else (),
             ends=tuple(sorted(ends + outside_ends)),
             frees=frees,
         )
 
     def _frees(
-        self, one: AppliedQuota, whose: Subject, taken: WindowUse
+        self, one: AppliedQuota, subject: Subject, taken: WindowUse
     ) -> tuple[float, tuple[tuple[float, int], ...]]:
         if one.quota.window is Window.TOTAL:
             return 0.0, ()
@@ -213,62 +217,62 @@ class SnapshotReader:
             return taken.end, ()
         days, since = one.quota.days * DAY, int(taken.start)
         frees: list[tuple[float, int]] = []
-        if self._unused_since(whose, taken.start):
+        if self._unused_since(subject, taken.start):
             return 0.0, ()
-        for start, end, amount in self._reads.oldest_uses(whose, taken.start):
+        for start, end, amount in self._reads.oldest_uses(subject, taken.start):
             part = amount if start >= since else amount // (end - start) * (end - since)
             frees.append((float(end + days), part))
         return (frees[0][0] if frees else 0.0), tuple(frees)
 
-    def _held(self, whose: Subject) -> list[HoldLine]:
-        return self._of(whose, of_slots=False)
+    def _held(self, subject: Subject) -> list[HoldLine]:
+        return self._of(subject, of_slots=False)
 
-    def _booked(self, whose: Subject) -> list[HoldLine]:
-        return self._of(whose, of_slots=True)
+    def _booked(self, subject: Subject) -> list[HoldLine]:
+        return self._of(subject, of_slots=True)
 
-    def _of(self, whose: Subject, *, of_slots: bool) -> list[HoldLine]:
-        if (whose, of_slots) not in self._by_whose:
+    def _of(self, subject: Subject, *, of_slots: bool) -> list[HoldLine]:
+        if (subject, of_slots) not in self._by_subject:
             holds = self._slots if of_slots else self._holds
-            self._by_whose[whose, of_slots] = [hold for hold in holds if _is_of(whose, hold.account, hold.user)]
-        return self._by_whose[whose, of_slots]
+            self._by_subject[subject, of_slots] = [hold for hold in holds if _is_of(subject, hold.account, hold.user)]
+        return self._by_subject[subject, of_slots]
 
-    def _running(self, whose: Subject, within: tuple[float, float] | None = None) -> int:
-        """Return what open jobs without a hold have used by now, in a window."""
+    def _running(self, subject: Subject, within: tuple[float, float] | None = None) -> int:
+        """Return what open jobs without a hold have used in a window until now."""
         window = within or (0.0, self._now)
-        return sum(rate * int(overlap(usage.start, self._now, window)) for usage, rate in self._open(whose))
+        return sum(rate * int(overlap(usage.start, self._now, window)) for usage, rate in self._open(subject))
 
-    def _open(self, whose: Subject) -> list[tuple[Usage, int]]:
-        """Return open jobs that no hold covers, and what each costs a second."""
-        if whose not in self._outside:
+    def _open(self, subject: Subject) -> list[tuple[Usage, int]]:
+        """Return open jobs that no hold covers, with the price of each per second."""
+        if subject not in self._outside:
             holds = {hold.session: hold for hold in self._holds}
             found = {
                 charge_key(self._reads.cluster, usage.job_id, usage.submitted): usage
-                for usage in self._books.running()
+                for usage in self._context.running()
                 if usage.start
                 and not usage.end
-                and _is_of(whose, usage.account, usage.user)
+                and _is_of(subject, usage.account, usage.user)
                 and not covers(holds.get(named_session(usage)), usage)
             }
-            # The last look may be older than the last settling.
+            # The last snapshot of Slurm may be older than the last settlement.
             charged = self._reads.entries(found) if found else {}
-            self._outside[whose] = [
-                (usage, self._books.rate(usage.gpus, usage.partition, usage.qos)[0])
+            self._outside[subject] = [
+                (usage, self._context.rate(usage.gpus, usage.partition, usage.qos)[0])
                 for key, usage in found.items()
                 if key not in charged
             ]
-        return self._outside[whose]
+        return self._outside[subject]
 
 
 def _without(hold: HoldLine, replaced: ReplacedSession) -> HoldLine:
-    """Return a hold as it will be once what is replaced has made room; its first line has the number of its GPUs."""
+    """Return a hold as it is without the replaced session; the first line of a session has its number of GPUs."""
     if hold.session != replaced.session or not replaced.session:
         return hold
     back = replaced.amount if hold.is_first else 0
     return replace(hold, amount=hold.amount - back, gpus=0, is_first=False)
 
 
-def about_time(applied: Iterable[AppliedQuota]) -> list[AppliedQuota]:
-    """Return the rules with what they say of GPU time, balance and GPU types alone: nothing of sessions and numbers."""
+def gpu_time_rules(applied: Iterable[AppliedQuota]) -> list[AppliedQuota]:
+    """Return the rules with only their limits on GPU time, balance and GPU types, without those on sessions."""
     return [
         replace(
             one,
@@ -286,10 +290,10 @@ def about_time(applied: Iterable[AppliedQuota]) -> list[AppliedQuota]:
     ]
 
 
-def moments(applied: Iterable[AppliedQuota], start: float, end: float, zone: str) -> list[float]:
-    """Return moments in whose windows all GPU time from ``start`` to ``end`` lies: its start, and where windows begin.
+def window_moments(applied: Iterable[AppliedQuota], start: float, end: float, zone: str) -> list[float]:
+    """Return times in whose windows all GPU time from ``start`` to ``end`` lies: its start, and starts of windows.
 
-    A rolling window has no beginning: it is looked at once in its length, and at the end.
+    A rolling window has no start: it is checked once per its length, and at the end.
     """
     found = {start}
     for quota in (one.quota for one in applied if one.quota.gpu_time is not None):
@@ -304,8 +308,8 @@ def moments(applied: Iterable[AppliedQuota], start: float, end: float, zone: str
     return sorted(found)
 
 
-def _is_of(whose: Subject, account: str, user: str) -> bool:
-    return (whose.account is None or whose.account == account) and (whose.users is None or user in whose.users)
+def _is_of(subject: Subject, account: str, user: str) -> bool:
+    return (subject.account is None or subject.account == account) and (subject.users is None or user in subject.users)
 
 
 def _count(gpus: Sequence[Gpus]) -> int:

@@ -1,1 +1,1 @@
-"""Who may log in, and what they may do."""
+"""The authenticator: who may log in, with which groups, accounts and roles."""

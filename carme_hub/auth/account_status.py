@@ -1,4 +1,4 @@
-"""Where a user stands with the hub: in good standing, refused, or not to be told just now."""
+"""Status of a user's account: allowed, refused, or unknown now. The authenticator and the revoker use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class NotAllowed(Refused):
     """The user may not use the hub.
 
     Args:
-        proof: something said so (a closed account). Without it a name is merely missing, as when LDAP is silent.
+        proof: whether the refusal is certain (a closed account). A missing name is not: LDAP may not answer.
     """
 
     reason = "not-allowed"
@@ -22,21 +22,21 @@ class NotAllowed(Refused):
 
 
 class AccountsUnknown(Refused):
-    """Only a Slurm account could let the user in, and Slurm has not answered since the hub started."""
+    """Only a Slurm account could allow the user, and Slurm has not answered since the hub started."""
 
     reason = "accounts-unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class AccountStatus:
-    """What a look at a user found. ``why`` and ``proof`` say more when it is not good."""
+    """Result of a check of a user. ``reason`` and ``proof`` explain a refusal."""
 
-    good: bool = False
+    is_allowed: bool = False
     groups: tuple[str, ...] = ()
-    why: str = ""
+    reason: str = ""
     proof: bool = False
 
     @classmethod
-    def closed(cls, why: str) -> AccountStatus:
-        """Return the standing of a user whom a setting or a closed account shuts out for certain."""
-        return cls(why=why, proof=True)
+    def closed(cls, reason: str) -> AccountStatus:
+        """Return the status of a user whom a setting or a closed account refuses for certain."""
+        return cls(reason=reason, proof=True)

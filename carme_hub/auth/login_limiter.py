@@ -1,9 +1,9 @@
-"""Ten wrong passwords in five minutes are enough: per user name and per address, whichever is full first.
+"""Rate limit of logins: ten wrong passwords in five minutes, per user name and per address.
 
-A try counts from its start, so that a hundred at once are not all let through before the first has failed, and is
-taken back when the login succeeds. A refused try does not count: the door opens again by itself when the oldest try
-is five minutes old. Memory is bounded; when it is full, the key that was silent longest is forgotten. Whoever wants
-to push a name out that way needs one address for every ten tries.
+The authenticator calls it. An attempt counts from its start, so that a hundred at once do not all pass before the first
+has failed, and it is not counted any more when the login succeeds. A refused attempt does not count: the next attempt
+is allowed when the oldest one is five minutes old. Memory is bounded; when it is full, the key that was used least
+recently is forgotten. To remove a name in this way, an attacker needs one address for every ten attempts.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class TooManyTries(Refused):
         minutes = math.ceil(wait / 60)
         super().__init__(
             f"Too many failed logins. Try again in {minutes} minute{'s' if minutes != 1 else ''}. "
-            "If it was not you who tried, tell the administrators."
+            "If these logins were not yours, tell the administrators."
         )
         self.wait = wait
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One login under way: what it counts for, and since when."""
+class Attempt:
+    """One login in progress: the keys for which it counts, and its start."""
 
     keys: tuple[str, ...]
     at: float
 
 
 class LoginLimiter:
-    """Counts the failed tries of each key in a sliding window.
+    """Counts the failed attempts of each key in a sliding window.
 
     Args:
-        tries: how many failures a key may have within ``window`` seconds; 0 switches the limiter off.
-        max_keys: how many keys are remembered.
+        tries: failures that a key may have within ``window`` seconds; 0 switches the limiter off.
+        max_keys: keys that are remembered at most.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class LoginLimiter:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def enter(self, *keys: str) -> Try:
-        """Count a try for each key, or raise ``TooManyTries`` and count nothing."""
+    def enter(self, *keys: str) -> Attempt:
+        """Count an attempt for each key, or raise ``TooManyTries`` and count nothing."""
         now = self._clock()
-        attempt = Try(tuple(dict.fromkeys(keys)), now)
+        attempt = Attempt(tuple(dict.fromkeys(keys)), now)
         if self.tries <= 0:
             return attempt
         wait = max((self._wait(key, now) for key in attempt.keys), default=0.0)
@@ -80,8 +80,8 @@ class LoginLimiter:
             self._seen.popitem(last=False)
         return attempt
 
-    def forgive(self, attempt: Try) -> None:
-        """Take a try back: the login succeeded, or failed for a reason that says nothing about the password."""
+    def undo(self, attempt: Attempt) -> None:
+        """Do not count an attempt: the login succeeded, or failed for a reason other than the password."""
         for key in attempt.keys:
             times = self._seen.get(key)
             if times is None:
@@ -92,7 +92,7 @@ class LoginLimiter:
                 del self._seen[key]
 
     def _wait(self, key: str, now: float) -> float:
-        """Return the seconds until the key has a try left; forget what is older than the window."""
+        """Return the seconds until the key has an attempt left; forget attempts that are older than the window."""
         times = self._seen.get(key)
         if times is None:
             return 0.0

@@ -1,8 +1,8 @@
-"""Login policies: what a site asks of a login beyond our rules, from packages that add ``carme_hub.login_policies``.
+"""Login policies: a site's own conditions for a login, from the entry points ``carme_hub.login_policies``.
 
-Each policy that ``CarmeAuthenticator.login_policies`` names is asked after our own rules have let somebody in, so it
-can take away and never give. It is asked at each login, before each start, and when everybody is looked at again.
-How one is added is in docs/howto/add-a-login-policy.md.
+``CarmeAuthenticator.login_policies`` names the policies in use. They are called after the built-in rules have allowed a
+user, so a policy can only deny. They are called at each login, before each start, and when logged-in users are checked
+again. docs/howto/add-a-login-policy.md describes how to add one.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ from carme_hub.errors import Refused
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Whom a policy is asked about.
+    """A user on whom a policy decides.
 
     Attributes:
-        user: name of the system user. groups: those of the hub: the system's, ``account:<name>``, ``role:<name>``.
+        user: name of the system user. groups: the hub's groups of the user: those of the system, ``account:<name>``,
+            ``role:<name>``.
     """
 
     user: str
     groups: frozenset[str]
 
 
-#: Raises ``Refused`` to deny; what it returns means nothing.
+#: Raises ``Refused`` to deny; the returned value is ignored.
 LoginPolicy = Callable[[Login], Awaitable[None] | None]
 
 POINT = ExtensionPoint("carme_hub.login_policies", "CarmeAuthenticator.login_policies", "callable")
 
 
 class PolicyFailed(Refused):
-    """A policy failed, so that nobody knows what it would say."""
+    """A policy failed, so its decision is unknown."""
 
     reason = "login-policy-failed"
 
 
-async def ask(policies: Mapping[str, LoginPolicy], login: Login, log: logging.Logger) -> None:
-    """Ask all policies about a login.
+async def check(policies: Mapping[str, LoginPolicy], login: Login, log: logging.Logger) -> None:
+    """Check a login against all policies.
 
     Raises:
-        Refused: one denies; its sentence is for the user. PolicyFailed: one could not be asked.
+        Refused: a policy denies the login; its sentence is for the user. PolicyFailed: a policy failed.
     """
     for name, policy in policies.items():
         try:
@@ -55,5 +56,5 @@ async def ask(policies: Mapping[str, LoginPolicy], login: Login, log: logging.Lo
         except Exception as error:
             log.exception("The login policy %s failed for %s", name, login.user)
             raise PolicyFailed(
-                "Whether you may log in could not be checked. Try again in a few minutes, or tell an administrator."
+                "Your permission to log in could not be checked. Try again in a few minutes, or tell an administrator."
             ) from error

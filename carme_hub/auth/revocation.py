@@ -1,7 +1,7 @@
-"""A closed account loses its servers, tokens and logins within five minutes; a silent directory costs nobody theirs.
+"""Revocation: a closed account loses its servers, tokens and logins within five minutes.
 
-Proof ends things at the first look. A name that is merely missing must be missing three times in a row, and never
-does so together with most others: that is the directory being away.
+The authenticator starts it with the hub. A certain refusal counts at the first check. A name that is only missing must
+be missing in three checks in a row, and if most names are missing, none counts: then the directory does not answer.
 """
 
 from __future__ import annotations
@@ -14,76 +14,76 @@ from tornado.ioloop import PeriodicCallback
 
 from .account_status import AccountStatus
 
-#: So many looks in a row must miss a name before its absence counts.
-LOOKS = 3
+#: Checks in a row in which a name must be missing before that counts.
+MISSED_CHECKS = 3
 
 
 class Revoker:
-    """Looks at everybody who has a server, and ends what belongs to those who may not be here.
+    """Checks every user with a server, and ends the servers, tokens and logins of those who are not allowed.
 
     Args:
-        standing: says where a user stands. interval: seconds between two looks, 0 = never.
+        account_status: returns the status of a user. interval: seconds between two checks, 0 = never.
     """
 
-    def __init__(self, standing: Callable[[Any], Awaitable[AccountStatus]], interval: float, log: Any) -> None:
+    def __init__(self, account_status: Callable[[Any], Awaitable[AccountStatus]], interval: float, log: Any) -> None:
         self.log = log
-        self._standing, self._interval = standing, interval
+        self._account_status, self._interval = account_status, interval
         self._missing: dict[str, int] = {}
         self._callback: PeriodicCallback | None = None
-        self._looking = False
+        self._checking = False
 
     def start(self, app: Any) -> None:
-        """Look every ``interval`` seconds from now on."""
+        """Check every ``interval`` seconds from now on."""
         if not self._interval or self._callback is not None:
             return
-        self._callback = PeriodicCallback(lambda: self.look(app), self._interval * 1000, jitter=0.1)
+        self._callback = PeriodicCallback(lambda: self.check(app), self._interval * 1000, jitter=0.1)
         self._callback.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._callback is not None:
             self._callback.stop()
             self._callback = None
 
-    async def look(self, app: Any) -> list[str]:
-        """Look once and return the names whose things were ended."""
-        if self._looking:
+    async def check(self, app: Any) -> list[str]:
+        """Check once; return the names of the users whose servers, tokens and logins were ended."""
+        if self._checking:
             return []
-        self._looking = True
+        self._checking = True
         try:
-            return await self._look(app)
+            return await self._check(app)
         finally:
-            self._looking = False
+            self._checking = False
 
-    async def _look(self, app: Any) -> list[str]:
+    async def _check(self, app: Any) -> list[str]:
         users = [user for user in list(app.users.values()) if user.active]
         missing: set[str] = set()
         ended: list[str] = []
-        doomed: list[tuple[Any, str]] = []
+        to_end: list[tuple[Any, str]] = []
         for user in users:
-            standing = await self._standing(user)
-            if standing.good:
+            account_status = await self._account_status(user)
+            if account_status.is_allowed:
                 continue
-            if standing.proof:
-                doomed.append((user, standing.why))
+            if account_status.proof:
+                to_end.append((user, account_status.reason))
             else:
                 missing.add(user.name)
         self._missing = {name: self._missing.get(name, 0) + 1 for name in missing}
         if len(missing) > 2 and 2 * len(missing) > len(users):
-            self.log.error("The system knows %s of %s users no more: is its directory away?", len(missing), len(users))
+            self.log.error("%s of %s users are missing in the system: is its directory down?", len(missing), len(users))
             self._missing = {}
         for user in users:
-            if self._missing.get(user.name, 0) >= LOOKS:
-                doomed.append((user, "the system does not know the user any more"))
-        for user, why in doomed:
-            self.log.warning("Ending servers, tokens and logins of %s: %s", user.name, why)
+            if self._missing.get(user.name, 0) >= MISSED_CHECKS:
+                to_end.append((user, "the system does not know the user any more"))
+        for user, reason in to_end:
+            self.log.warning("Ending servers, tokens and logins of %s: %s", user.name, reason)
             await self._end(app, user)
             self._missing.pop(user.name, None)
             ended.append(user.name)
         return ended
 
     async def _end(self, app: Any, user: Any) -> None:
-        """Take the rights first, so that nothing new starts while servers stop."""
+        """Revoke tokens and logins first, so that nothing new starts while servers stop."""
         for token in list(user.api_tokens):
             app.db.delete(token)
         user.orm_user.cookie_id = new_token()
@@ -95,5 +95,5 @@ class Revoker:
                 await app.proxy.delete_user(user, name)
                 await user.stop(name)
             except Exception:
-                # One server that will not stop must not keep the others; the next look tries again.
+                # A server that does not stop must not keep the others running; the next check tries again.
                 self.log.exception("Could not stop server %r of %s", name, user.name)

@@ -1,6 +1,7 @@
-"""Files that hold secrets are readable by their owner and nobody else, or the hub does not start.
+"""Checks of files with secrets: the hub does not start if anybody but their owner can read them.
 
-A file of mode 0644 in a folder of mode 0700 lies safe, so what counts is whether others can reach it.
+A file of mode 0644 in a folder of mode 0700 is safe, so the check is whether others can reach the file. The
+authenticator, ``carme_hub.config`` and ``carme-hub doctor`` call it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from carme_hub.errors import ConfigError
 
 
 def exposure(path: Path, *, any_owner: bool = False) -> str:
-    """Return what is wrong with who can use a file of secrets, with the command that mends it; "" when nothing is.
+    """Return why others can use a file with secrets, with the command that corrects it; "" if they cannot.
 
     Args:
-        any_owner: look at the mode only; this process need not be the hub.
+        any_owner: check the mode only, for a process that is not the hub.
     """
     path = path.resolve()
     try:
@@ -28,24 +29,24 @@ def exposure(path: Path, *, any_owner: bool = False) -> str:
     except FileNotFoundError:
         return ""
     except PermissionError:
-        return "" if any_owner else f"{path} cannot be looked at by the hub's user"
+        return "" if any_owner else f"the hub's user cannot read the status of {path}"
     if not any_owner and status.st_uid not in (0, os.geteuid()):
         return f"{path} belongs to another user; run: chown {_me()} {path}"
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077 and all(_passable(folder) for folder in path.parents):
+    if mode & 0o077 and all(_is_traversable(folder) for folder in path.parents):
         return f"{path} has mode {mode:04o}, so others can use it; run: chmod {mode & 0o700:o} {path}"
     return ""
 
 
 def check_private(path: Path, what: str) -> None:
-    """Raise ``ConfigError`` when others can use the file; a file that is not there is fine."""
+    """Raise ``ConfigError`` if others can use the file; a missing file is no error."""
     wrong = exposure(path)
     if wrong:
         raise ConfigError(f"{what}: {wrong}")
 
 
 def read_secret(path: Path, what: str) -> str:
-    """Return the one line of a secret's file, or raise ``ConfigError`` when it is missing, empty or open to others."""
+    """Return the one line of a secret's file; raise ``ConfigError`` if it is missing, empty or open to others."""
     check_private(path, what)
     try:
         secret = path.read_text("ascii").strip()
@@ -57,7 +58,7 @@ def read_secret(path: Path, what: str) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of an SQLite address; None for another database or one in memory."""
+    """Return the file of an SQLite URL; None for another database or one in memory."""
     if "://" not in url:
         url = "sqlite:///" + url
     found = re.match(r"sqlite(?:\+\w+)?:///([^?]+)", url)
@@ -65,7 +66,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def hub_files(app: Any) -> dict[str, Path]:
-    """Return the files of a hub that hold secrets, by what they are."""
+    """Return the files of a hub with secrets, by the setting that names them."""
     files = {"JupyterHub.cookie_secret_file": Path(app.cookie_secret_file).expanduser()}
     database = sqlite_file(app.db_url)
     if database is not None:
@@ -79,7 +80,7 @@ def hub_files(app: Any) -> dict[str, Path]:
 
 
 def check_hub_files(app: Any) -> None:
-    """Refuse to go on with a hub whose secrets lie open; a database just made is closed instead."""
+    """Raise ``ConfigError`` if others can use the hub's secrets; a new database gets mode 0600 instead."""
     database = sqlite_file(app.db_url)
     if database is not None and exposure(database) and app.db.query(orm.User).first() is None:
         database.chmod(0o600)
@@ -87,7 +88,7 @@ def check_hub_files(app: Any) -> None:
         check_private(path, what)
 
 
-def _passable(folder: Path) -> bool:
+def _is_traversable(folder: Path) -> bool:
     try:
         return bool(folder.stat().st_mode & 0o011)
     except PermissionError:

@@ -1,8 +1,8 @@
-"""Managed services work with ``internal_ssl``: JupyterHub 6.1 looks at them with the TLS context of a server.
+"""Workaround for managed services with ``internal_ssl``: JupyterHub 6.1 connects to them with a server's TLS context.
 
-Its ``start()`` hands the hub's own listening context to ``start_service``, which waits for the service with it; Python
-refuses that ("Cannot create a client socket with a PROTOCOL_TLS_SERVER context"), the wait runs out, and the hub ends.
-Its regular check of services has no context at all. Both are mended on the one hub that runs, and nowhere else.
+Its ``start()`` passes the hub's own listening context to ``start_service``, which waits for the service with it; Python
+refuses that ("Cannot create a client socket with a PROTOCOL_TLS_SERVER context"), the wait times out, and the hub ends.
+Its regular check of services has no context at all. The authenticator replaces both methods on the running hub.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from jupyterhub.objects import Server
 from jupyterhub.utils import make_ssl_context
 
 
-def look_at_services_as_a_client(app: Any) -> None:
-    """Let a hub with ``internal_ssl`` wait for its services, and check them, with the certificate of a client."""
+def use_client_tls_for_services(app: Any) -> None:
+    """Make a hub with ``internal_ssl`` wait for its services, and check them, with a client's TLS context."""
     if not getattr(app, "internal_ssl", False):
         return
     start = app.start_service
 
     async def start_service(name: str, service: Any, _of_a_server: ssl.SSLContext | None = None) -> bool:
-        return bool(await start(name, service))  # without a context it makes the right one
+        return bool(await start(name, service))  # without this argument it makes a client's context
 
     async def check_services_health() -> None:
         context = make_ssl_context(app.internal_ssl_key, app.internal_ssl_cert, cafile=app.internal_ssl_ca)

@@ -1,7 +1,7 @@
-"""What the machine's own user database says of a name: who it is, which groups, and whether the account is closed.
+"""Look-ups in the machine's user database: a user, the user's groups, and whether the account is closed.
 
-Blocking (NSS may ask LDAP): call it in a thread. A name that is absent may also mean that the directory is silent,
-so absence refuses a login, and by itself never ends anything that runs.
+The authenticator calls it, in a thread, since it blocks (NSS may ask LDAP). A missing name may also mean that the
+directory does not answer, so it refuses a login, and never ends a running server by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pwd
 import time
 from dataclasses import dataclass
 
-#: The kernel's and NFS's "nobody": a uid above 1000 that is no person.
+#: uid of "nobody" in the kernel and NFS: it is above 1000 and no person.
 NOBODY = 65534
 
 
@@ -30,7 +30,7 @@ class SystemUser:
 
 
 def look_up(name: str) -> SystemUser | None:
-    """Return the user of exactly that name, or of the system's own spelling of it; None when there is none."""
+    """Return the user of exactly that name, or of the system's own spelling of it; None if there is none."""
     if not name or "\0" in name:
         return None
     try:
@@ -43,14 +43,14 @@ def look_up(name: str) -> SystemUser | None:
             group = grp.getgrgid(gid).gr_name
         except KeyError:
             continue
-        # A colon cannot be in a group file; from a directory it could pose as one of our own groups.
+        # A group file cannot contain a colon; a directory could, and its group would look like one of the hub's own.
         if ":" not in group:
             groups.append(group)
     return SystemUser(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_shell, tuple(groups))
 
 
-def not_groups(names: list[str]) -> list[str]:
-    """Return those names that no group of the system bears."""
+def names_without_group(names: list[str]) -> list[str]:
+    """Return those names that are no groups of the system."""
     found = []
     for name in names:
         try:
@@ -76,10 +76,10 @@ class _Shadow(ctypes.Structure):
     ]
 
 
-def why_closed(name: str, now: float | None = None) -> str:
-    """Return why the account is closed, as words after "the account is", or "" when it is open or cannot be told.
+def closed_reason(name: str, now: float | None = None) -> str:
+    """Return why the account is closed, to follow "the account is"; "" if it is open or unknown.
 
-    Only root and the group shadow can tell.
+    Only root and members of the group shadow can read it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     getspnam_r = getattr(libc, "getspnam_r", None)
@@ -91,15 +91,15 @@ def why_closed(name: str, now: float | None = None) -> str:
     )
     if status != 0 or not found:
         return ""
-    return closed_by(entry.password or b"", entry.expires, int((time.time() if now is None else now) // 86400))
+    return closed_reason_from(entry.password or b"", entry.expires, int((time.time() if now is None else now) // 86400))
 
 
-def closed_by(password: bytes, expires: int, today: int) -> str:
-    """Return what shadow(5)'s fields say: locked, expired, or "".
+def closed_reason_from(password: bytes, expires: int, today: int) -> str:
+    """Return the status by shadow(5)'s fields: locked, expired, or "".
 
-    Locked is ``passwd -l`` or ``usermod -L``: a mark before a password that is still there. A bare ``!`` or ``*`` is an
-    account that never had a local password, as single sign-on makes them. Expired is the date of ``chage -E``, in days
-    since 1970; -1 is none.
+    Locked is ``passwd -l`` or ``usermod -L``: a ``!`` before a password that is still there. A single ``!`` or ``*`` is
+    an account that never had a local password, as single sign-on creates them. Expired is the date of ``chage -E``, in
+    days since 1970; -1 is none.
     """
     if password.startswith(b"!") and len(password.lstrip(b"!")) > 1:
         return "locked"

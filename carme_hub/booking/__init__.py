@@ -1,1 +1,1 @@
-"""Use cases of the calendar: booking, moving, cancelling and giving back, and that Slurm keeps what was promised."""
+"""Use cases of the calendar: book, move, cancel and release reservations, and reconcile them with Slurm."""

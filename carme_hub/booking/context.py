@@ -1,7 +1,7 @@
-"""What every use case of booking leans on: who asks, by which rules, who is charged, and the words of a refusal.
+"""What every use case of booking needs: the booker, the rules, the ledger, and the refusals.
 
-A use case is a function that takes the office and what is asked. It opens one write transaction, looks at everything
-in it and writes everything in it, so that no rule is kept by one door and not by another.
+A use case is a function of this context and the request. It opens one write transaction, and reads, checks and writes
+in it, so that pages, REST and command line apply the same rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from carme_hub.store.reservations import ReservationReads, ReservationStore, Res
 from .calendar import Calendar
 from .rules import Rules, refused
 
-#: Who changes what changes by itself.
+#: Actor of changes that no person makes.
 ACTOR = "carme-hub"
 
 
@@ -34,13 +34,13 @@ class NotAllowed(Refused):
 
 
 class TooFar(Refused):
-    """It starts later than may be booked now."""
+    """It starts later than the rules allow now."""
 
     reason = "too-far"
 
 
 class BadBooking(Refused):
-    """What is asked for cannot be understood or makes no sense; the message says what to write."""
+    """The request is not valid; the message says what to write."""
 
     reason = "bad-booking"
 
@@ -52,7 +52,7 @@ class KeyUsed(Refused):
 
 
 class Unknown(Refused):
-    """There is no such booking, or none that who asks may know of."""
+    """There is no such booking, or the booker may not see it."""
 
     reason = "unknown"
 
@@ -69,39 +69,39 @@ class OverBudget(Refused):
     reason = "over-budget"
 
 
-class SlotClosing(Protocol):
-    """What ends the money of a booking, in the transaction that writes the booking."""
+class BookingSettlement(Protocol):
+    """The ledger at the end of a booking; every method writes in the transaction that writes the booking."""
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
-        """Release all that is held for a booking that will not be. Nothing held is no error."""
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+        """Release the hold of a booking that will not take place; no hold is no error."""
         ...
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
-        """Settle a booking that has ended or was given back in its time: charge what is to be, release the rest."""
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+        """Settle a booking that has ended or was released in its time: charge what is due, release the rest."""
         ...
 
 
-class Money(SlotClosing, Protocol):
-    """Who keeps GPU time; all is written in the transaction that writes the booking. A refusal has written nothing."""
+class BookingLedger(BookingSettlement, Protocol):
+    """The ledger of bookings; every method writes in the transaction of the booking. A refusal writes nothing."""
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:
-        """Hold what all times of a confirmed booking may use; return the sentence of a refusal, "" where it is held."""
+        """Hold what all times of a confirmed booking may use; return the sentence of a refusal, "" if it is held."""
         ...
 
     def change(self, writes: LedgerWrites, reservation: Reservation, person: Person, actor: str) -> str:
-        """Hold for the booking as it is now, more or less than before; return the sentence of a refusal or "".
+        """Change the hold to the booking's new time and size; return the sentence of a refusal or "".
 
-        One that is pending holds where it was confirmed before; one that never was holds nothing, and goes on so.
+        A pending booking has a hold if it was confirmed before; without a hold it stays without one.
         """
         ...
 
     def price(self, reservation: Reservation) -> int:
-        """Return the milli-GPU-seconds of the whole."""
+        """Return the price of the whole in milli-GPU-seconds."""
         ...
 
 
-class FreeOfCharge:
-    """The money of a hub that keeps no ledger."""
+class NoLedger:
+    """The ledger of a hub without one: everything is granted."""
 
     def hold(self, writes: LedgerWrites, booking: Sequence[Reservation], person: Person, actor: str) -> str:  # noqa: ARG002
         """Grant it."""
@@ -111,24 +111,24 @@ class FreeOfCharge:
         """Grant it."""
         return ""
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         """Do nothing."""
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         """Do nothing."""
 
     def price(self, reservation: Reservation) -> int:
-        """Return its GPU-seconds at the price of one: approval is asked by them all the same."""
+        """Return its GPU-seconds at factor 1: the rule on approvals compares them."""
         return reservation.gpu_seconds * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Booker:
-    """Who asks.
+    """The person who books or changes a booking.
 
     Attributes:
-        accounts: that may be charged for them. admin: whether they may do it for others, and decide.
-        actor: who is noted to have done it; "" = themselves.
+        accounts: accounts that they may charge. admin: whether they may book for others, and approve.
+        actor: name that is recorded as the actor; "" = their own.
     """
 
     person: Person
@@ -143,23 +143,23 @@ class Booker:
 
     @property
     def name(self) -> str:
-        """Return who is noted."""
+        """Return the name that is recorded as the actor."""
         return self.actor or self.person.user
 
 
 @dataclass(frozen=True, slots=True)
 class BookingContext:
-    """What use cases work with; see ``Bookings``."""
+    """What use cases need; see ``Bookings``."""
 
     calendar: Calendar
     rules: Callable[[Person, str], Rules]
-    money: Money
+    ledger: BookingLedger
     people: Callable[[str], Person]
     accounts: Callable[[str], Collection[str] | None]
 
     @property
     def store(self) -> ReservationStore:
-        """Return where reservations are kept."""
+        """Return the store of reservations."""
         return self.calendar.store
 
     def now(self) -> int:
@@ -167,21 +167,21 @@ class BookingContext:
         return int(self.calendar.clock())
 
     def writing(self) -> AbstractContextManager[ReservationWrites]:
-        """Have the calendar alone."""
+        """Open a write transaction; it excludes all other writers of the calendar."""
         return self.store.transaction(self.calendar.cluster)
 
     def reading(self) -> AbstractContextManager[ReservationReads]:
-        """Read one moment of it."""
+        """Open a consistent read of the calendar."""
         return self.store.reading(self.calendar.cluster)
 
     def person(self, who: Booker, owner: str) -> Person:
         """Return the owner with their groups and roles."""
         return who.person if owner == who.user else self.people(owner)
 
-    def need_allowed(
+    def check_rules(
         self, reads: ReservationReads, rules: Rules, owner: str, periods: Iterable[Period], booking: str, now: int
     ) -> None:
-        """Refuse periods that the rules do not let an owner book. ``booking``: the one that they belong to."""
+        """Raise ``NotAllowed`` or ``TooFar`` if the rules refuse a period. ``booking``: the booking of the periods."""
         mine = _booked_by(reads, owner, now - (rules.rule.cooldown or 0))
         for period in periods:
             if sentence := refused(rules, period, booking=booking, mine=mine, now=now):
@@ -189,18 +189,18 @@ class BookingContext:
                 far = rules.may_book and ahead is not None and period.start - now > ahead
                 raise (TooFar if far else NotAllowed)(sentence)
 
-    def allowing(
+    def period_filter(
         self, reads: ReservationReads, rules: Rules, owner: str, booking: str, now: int
     ) -> Callable[[Period], bool]:
-        """Return whether the rules let an owner book a period, for what is offered to them."""
+        """Return a function that says whether the rules allow an owner a period, to filter alternatives."""
 
         @cache
-        def mine() -> list[ExistingBooking]:  # most bookings have no conflict, and are offered nothing
+        def mine() -> list[ExistingBooking]:  # read lazily: most bookings have no conflict and need no alternatives
             return _booked_by(reads, owner, now - (rules.rule.cooldown or 0))
 
         return lambda period: not refused(rules, period, booking=booking, mine=mine(), now=now)
 
-    def promised(
+    def confirmed_or_pending(
         self,
         writes: ReservationWrites,
         found: Sequence[Reservation],
@@ -210,41 +210,41 @@ class BookingContext:
         admin: bool,
         actor: str,
     ) -> tuple[Reservation, ...]:
-        """Return a whole new booking as it is to be written: confirmed and held for, or pending."""
-        price = sum(self.money.price(each) for each in found)
+        """Return a new booking as it is to be written: confirmed and with a hold, or pending."""
+        price = sum(self.ledger.price(each) for each in found)
         if not admin and needs_approval(rules.rule, price):
-            self.could_hold(writes, found, person, actor)
-            return tuple(each.but(state=State.PENDING) for each in found)
+            self.check_hold(writes, found, person, actor)
+            return tuple(each.replace(state=State.PENDING) for each in found)
         self.hold(writes, found, person, actor)
         return tuple(found)
 
     def hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
-        """Hold GPU time for all times of a booking, or refuse it."""
-        if sentence := self.money.hold(writes.ledger, booking, person, actor):
+        """Hold GPU time for all times of a booking; raise ``OverBudget`` if that is refused."""
+        if sentence := self.ledger.hold(writes.ledger, booking, person, actor):
             raise OverBudget(sentence)
 
-    def could_hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
-        """Refuse what could not be held for if it were approved now: it keeps its GPUs from others meanwhile."""
+    def check_hold(self, writes: ReservationWrites, booking: Sequence[Reservation], person: Person, actor: str) -> None:
+        """Raise ``OverBudget`` if a booking could not be held now: while pending, it blocks its GPUs for others."""
         with writes.ledger.trial():
-            self.hold(writes, [each.but(state=State.CONFIRMED) for each in booking], person, actor)
+            self.hold(writes, [each.replace(state=State.CONFIRMED) for each in booking], person, actor)
 
-    def need_member(self, user: str, account: str) -> None:
-        """Refuse what is booked by itself later, and never would be: its owner is not in the account."""
+    def check_member(self, user: str, account: str) -> None:
+        """Raise ``NotPossible`` if a user is no member of an account: the waitlist would never book it."""
         known = self.accounts(user)
         if known is not None and account not in known:
             raise NotPossible(
-                f"{user} is no member of {account[:60]}, and what waits is booked for members alone. Take what is free."
+                f"{user} is not a member of {account[:60]}, and the waitlist books for members only. Book free GPUs."
             )
 
-    def to_change(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
-        """Return a reservation that they may change, or refuse it."""
-        found = self.to_see(reads, who, id)
+    def get_changeable(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
+        """Return a reservation that the booker may change; raise ``NotYours`` otherwise."""
+        found = self.get_visible(reads, who, id)
         if not may_change(who, found):
             raise NotYours(f"“{found.title}” was booked by {found.owner}. Only they and administrators may change it.")
         return found
 
-    def to_see(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
-        """Return a reservation that they may see whole, or say that there is none."""
+    def get_visible(self, reads: ReservationReads, who: Booker, id: str) -> Reservation:
+        """Return a reservation that the booker may see in full; raise ``Unknown`` otherwise."""
         found = reads.get(id)
         if found is None or not may_see(who, found):
             raise Unknown("There is no such booking.")
@@ -252,9 +252,9 @@ class BookingContext:
 
 
 def may_see(who: Booker, reservation: Reservation) -> bool:
-    """Return whether they may see title and people: it is theirs or for them, or an account of theirs pays.
+    """Return whether the booker may see title and people: it is theirs or for them, or their account is charged.
 
-    What is not certain yet is its owner's alone.
+    Drafts and pending reservations are visible to their owner only.
     """
     if who.admin or reservation.kind is Kind.MAINTENANCE or reservation.owner == who.user:
         return True
@@ -266,28 +266,28 @@ def may_see(who: Booker, reservation: Reservation) -> bool:
 
 
 def may_change(who: Booker, reservation: Reservation) -> bool:
-    """Return whether they may change it: their own bookings, and administrators all."""
+    """Return whether the booker may change it: their own bookings, and administrators all."""
     return who.admin or (reservation.owner == who.user and reservation.kind is Kind.BOOKING)
 
 
 def share_of(rules: Rules) -> int:
-    """Return the percent of each type that may be booked at one moment."""
+    """Return the percent of each type that may be booked at one time."""
     return 100 if rules.rule.share is None else rules.rule.share
 
 
 def has_begun(reservation: Reservation, now: float) -> bool:
-    """Return whether jobs may run in it by now, also where nobody has noted yet that its time has come."""
+    """Return whether jobs may run in it now, also if the reconciler has not set it active yet."""
     started = reservation.state is State.CONFIRMED and reservation.period.start <= now
     return started or reservation.state is State.ACTIVE
 
 
 def booking_of(reservation: Reservation) -> str:
-    """Return which booking it belongs to: the same for all times of one that comes again."""
+    """Return the id of its booking: the same for all times of a recurring one."""
     return reservation.series or reservation.id
 
 
 def time_taken(reservation: Reservation) -> Period | None:
-    """Return its period, only up to when it was given back; None where that left nothing of it."""
+    """Return its period, up to its release if it was released; None if nothing is left of it."""
     if reservation.state is not State.RELEASED:
         return reservation.period
     start, end = reservation.period.start, min(int(reservation.ended), reservation.period.end)
@@ -295,7 +295,7 @@ def time_taken(reservation: Reservation) -> Period | None:
 
 
 def _booked_by(reads: ReservationReads, owner: str, since: float) -> list[ExistingBooking]:
-    """Return what counts in the rules on an owner: what holds GPUs, has held them, or waits for them."""
+    """Return the bookings that count in the rules on an owner: those that hold, held or wait for GPUs."""
     found = []
     for each in reads.of_owner(owner, since):
         counts = each.state in _COUNTING or each.waits

@@ -1,6 +1,7 @@
-"""A booking is made in one transaction: the rules, what is free, the approval, the money and the key together.
+"""Use cases that create a booking, or preview it.
 
-What would come of it can be asked before, as often as a hand drags something over a calendar; nothing is written then.
+One transaction checks the rules, finds places, decides on the approval, holds GPU time and stores the idempotency key.
+A preview writes nothing; the calendar's page calls it while somebody drags a booking.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from carme_hub.domain.quotas.booking_rules import needs_approval
 from carme_hub.errors import Refused
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import Asked, BookingRequest, Conflict, asked, taken
-from .changes import asked_again, grows, moved_to
+from .calendar import BookingRequest, Conflict, PlacementRequest, asked, slot_taken
+from .changes import grows, moved_placement, moved_to
 from .context import Booker, BookingContext, booking_of, has_begun, share_of
-from .idempotency import once
-from .validation import need_account, spelled_out, understood
+from .idempotency import run_once
+from .validation import check_account, expanded, validated
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewedTime:
-    """One time of a booking. ``note``: what clocks do to it, as a sentence, "" where nothing."""
+    """One time of a booking. ``note``: a sentence if a clock change affects it, otherwise ""."""
 
     period: Period
     occurrence: str = ""
@@ -34,13 +35,13 @@ class PreviewedTime:
 
 @dataclass(frozen=True, slots=True)
 class BookingPreview:
-    """What would come of a booking.
+    """The result that a booking would have.
 
     Attributes:
-        conflicts: times that are not free, the first few with what could be had. refusal: why the rules do not allow
-            it, as a sentence; reason: its slug.
-        price: milli-GPU-seconds; gpus: that each time takes; both 0 where it cannot be had.
-        notes: what this Slurm cannot keep exactly.
+        conflicts: times that are not free, the first few with alternatives. refusal: why the rules do not allow it, as
+            a sentence; reason: its slug.
+        price: milli-GPU-seconds; gpus: GPUs of each time; both 0 if there are conflicts.
+        notes: what this Slurm cannot reserve exactly.
     """
 
     times: tuple[PreviewedTime, ...] = ()
@@ -54,101 +55,105 @@ class BookingPreview:
 
     @property
     def ok(self) -> bool:
-        """Return whether it could be booked now, for what can be told without writing."""
+        """Return whether it could be booked now, as far as a preview can check."""
         return bool(self.times) and not self.conflicts and not self.refusal
 
 
 def book(
-    office: BookingContext, who: Booker, wish: BookingRequest, recurrence: Recurrence | None, key: str, wait: bool
+    context: BookingContext, who: Booker, request: BookingRequest, recurrence: Recurrence | None, key: str, wait: bool
 ) -> tuple[Reservation, ...]:
-    """Book all times of a wish; see ``Bookings.book``."""
-    spelled = spelled_out(wish, recurrence).wish
-    with office.writing() as writes:
-        asked_for = ("booking", [wish, recurrence, wait])
-        return once(office, writes, who, key, asked_for, lambda: _booked(office, writes, who, spelled, wait))
+    """Book all times of a request; see ``Bookings.book``."""
+    expansion = expanded(request, recurrence).request
+    with context.writing() as writes:
+        asked_for = ("booking", [request, recurrence, wait])
+        return run_once(context, writes, who, key, asked_for, lambda: _booked(context, writes, who, expansion, wait))
 
 
 def _booked(
-    office: BookingContext, writes: ReservationWrites, who: Booker, wish: BookingRequest, wait: bool
+    context: BookingContext, writes: ReservationWrites, who: Booker, request: BookingRequest, wait: bool
 ) -> tuple[Reservation, ...]:
-    now = office.now()
-    wish = understood(who, wish, now)
-    if wait and len(wish.times) > 1:
-        raise NotPossible("Only what comes once can wait for GPUs. Book the times one by one, or take those offered.")
-    person = office.person(who, wish.owner)
-    rules = office.rules(person, wish.account)
-    office.need_allowed(writes, rules, wish.owner, _periods(wish), "", now)
-    supply = office.calendar.supply_for(wish.need, share_of(rules), profile=wish.profile, account=wish.account)
-    allowed = office.allowing(writes, rules, wish.owner, "", now)
-    fit = office.calendar.fit(writes, supply, asked(wish), allowed=allowed)
-    if not fit.conflicts:
-        found = office.calendar.made(wish, fit, State.CONFIRMED, actor=who.name)
-        found = office.promised(writes, found, rules, person, admin=who.admin, actor=who.name)
+    now = context.now()
+    request = validated(who, request, now)
+    if wait and len(request.times) > 1:
+        raise NotPossible("Only a single time can wait for GPUs. Book the times one by one, or take those offered.")
+    person = context.person(who, request.owner)
+    rules = context.rules(person, request.account)
+    context.check_rules(writes, rules, request.owner, _periods(request), "", now)
+    supply = context.calendar.supply_for(
+        request.need, share_of(rules), profile=request.profile, account=request.account
+    )
+    allowed = context.period_filter(writes, rules, request.owner, "", now)
+    placement = context.calendar.find_places(writes, supply, asked(request), allowed=allowed)
+    if not placement.conflicts:
+        found = context.calendar.new_reservations(request, placement, State.CONFIRMED, actor=who.name)
+        found = context.confirmed_or_pending(writes, found, rules, person, admin=who.admin, actor=who.name)
     elif wait:
-        office.need_member(wish.owner, wish.account)
-        draft = office.calendar.reservation(wish, wish.times[0], (), State.DRAFT, actor=who.name)
-        found = (draft.but(waits=True),)
+        context.check_member(request.owner, request.account)
+        draft = context.calendar.new_reservation(request, request.times[0], (), State.DRAFT, actor=who.name)
+        found = (draft.replace(waits=True),)
     else:
-        raise taken(fit.conflicts)
+        raise slot_taken(placement.conflicts)
     writes.add(found)
     return found
 
 
 def check(
-    office: BookingContext, who: Booker, wish: BookingRequest, recurrence: Recurrence | None, instead_of: str
+    context: BookingContext, who: Booker, request: BookingRequest, recurrence: Recurrence | None, instead_of: str
 ) -> BookingPreview:
-    """Say what would come of a booking; see ``Bookings.check``."""
-    now, checked = office.now(), BookingPreview()
+    """Return the preview of a booking; see ``Bookings.check``."""
+    now, checked = context.now(), BookingPreview()
     try:
-        spelled = spelled_out(wish, recurrence)
-        with office.reading() as reads:
-            old = office.to_change(reads, who, instead_of) if instead_of else None
+        expansion = expanded(request, recurrence)
+        with context.reading() as reads:
+            old = context.get_changeable(reads, who, instead_of) if instead_of else None
             begun = old.period.start if old is not None and has_begun(old, now) else 0
-            wish = understood(who, spelled.wish, now, titled=False, pays=old is None, begun=begun)
-            times = zip(wish.times, spelled.notes, strict=True)
+            request = validated(who, expansion.request, now, titled=False, pays=old is None, begun=begun)
+            times = zip(request.times, expansion.notes, strict=True)
             checked = BookingPreview(tuple(PreviewedTime(time.period, time.occurrence, note) for time, note in times))
-            return _looked_at(office, reads, who, wish, old, checked, now)
+            return _preview(context, reads, who, request, old, checked, now)
     except Refused as error:
         return replace(checked, refusal=error.message, reason=error.reason)
 
 
-def _looked_at(
-    office: BookingContext,
+def _preview(
+    context: BookingContext,
     reads: ReservationReads,
     who: Booker,
-    wish: BookingRequest,
+    request: BookingRequest,
     old: Reservation | None,
     checked: BookingPreview,
     now: int,
 ) -> BookingPreview:
-    rules = office.rules(office.person(who, wish.owner), wish.account)
-    wanted: Sequence[Asked] = asked(wish)
+    rules = context.rules(context.person(who, request.owner), request.account)
+    wanted: Sequence[PlacementRequest] = asked(request)
     if old is not None:
         for each in wanted:
-            moved_to(old, each.time.period, wish.need, now)
-        wanted = [asked_again(old, each.time.period, wish.need, now) for each in wanted]
+            moved_to(old, each.time.period, request.need, now)
+        wanted = [moved_placement(old, each.time.period, request.need, now) for each in wanted]
     profile = "" if all(each.sure for each in wanted) else wanted[0].profile
-    supply = office.calendar.supply_for(wish.need, share_of(rules), profile=profile, account=wish.account)
+    supply = context.calendar.supply_for(request.need, share_of(rules), profile=profile, account=request.account)
     booking = booking_of(old) if old is not None else ""
-    allowed = office.allowing(reads, rules, wish.owner, booking, now)
-    fit = office.calendar.fit(reads, supply, wanted, {old.id} if old is not None else (), allowed=allowed)
-    checked = replace(checked, conflicts=fit.conflicts)
-    asks = [each for each in _periods(wish) if old is None or grows(old, each, wish.need)]
-    if not fit.conflicts:
-        found = office.calendar.made(wish, fit, State.DRAFT)
-        price = sum(office.money.price(each) for each in found)
-        whole = price + sum(office.money.price(each) for each in _others(reads, old))
+    allowed = context.period_filter(reads, rules, request.owner, booking, now)
+    placement = context.calendar.find_places(
+        reads, supply, wanted, {old.id} if old is not None else (), allowed=allowed
+    )
+    checked = replace(checked, conflicts=placement.conflicts)
+    asks = [each for each in _periods(request) if old is None or grows(old, each, request.need)]
+    if not placement.conflicts:
+        found = context.calendar.new_reservations(request, placement, State.DRAFT)
+        price = sum(context.ledger.price(each) for each in found)
+        whole = price + sum(context.ledger.price(each) for each in _others(reads, old))
         checked = replace(
             checked,
             price=price,
             gpus=found[0].gpus,
             needs_approval=bool(asks) and not who.admin and needs_approval(rules.rule, whole),
-            notes=messages.notes(supply, wish.need, fit.places[0], wanted[0].profile),
+            notes=messages.notes(supply, request.need, placement.places[0], wanted[0].profile),
         )
     try:
         if asks:
-            need_account(who, wish.account)
-            office.need_allowed(reads, rules, wish.owner, asks, booking, now)
+            check_account(who, request.account)
+            context.check_rules(reads, rules, request.owner, asks, booking, now)
     except Refused as error:
         return replace(checked, refusal=error.message, reason=error.reason)
     return checked
@@ -160,5 +165,5 @@ def _others(reads: ReservationReads, old: Reservation | None) -> list[Reservatio
     return [each for each in known if old is not None and each.id != old.id and each.state in HOLDING]
 
 
-def _periods(wish: BookingRequest) -> list[Period]:
-    return [time.period for time in wish.times]
+def _periods(request: BookingRequest) -> list[Period]:
+    return [time.period for time in request.times]

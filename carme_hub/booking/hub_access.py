@@ -1,7 +1,7 @@
-"""How the hub asks the calendar to let somebody in: where, and the mark by which the calendar knows that it is the hub.
+"""The hub's request to the reservations service to give a user access to a booking: its path and its signature.
 
-The mark is made with the service's API token, which the hub has given it. The token itself is not sent: whoever listens
-at the service's port while the service is away learns nothing.
+The signature is an HMAC with the service's API token, which both know. The token itself is not sent: a process that
+listens on the service's port while the service is down does not learn it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import hmac
 
 #: The service's name at the hub, and the path below its prefix.
 SERVICE, PATH = "reservations", "let-in"
-#: The header with the mark.
-MARK = "X-Carme-Mark"
+#: The header with the signature.
+SIGNATURE_HEADER = "X-Carme-Mark"
 
 
-def mark(token: str, body: bytes) -> str:
-    """Return the mark of a request with this body."""
+def sign(token: str, body: bytes) -> str:
+    """Return the signature of a request with this body."""
     return hmac.new(token.encode(), body, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""What is asked for under a key is done once: the key, the work and what came of it are of one transaction."""
+"""Idempotency of bookings: one transaction stores the key, does the work and stores its result."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from carme_hub.store.reservations import ReservationWrites
 
 from .context import Booker, BookingContext, KeyUsed
 
-#: Seconds for which a key is known, as that of every other door.
-KEPT = 30 * 86_400.0
-#: Seconds after which a claim without an answer would be free; here they are written together.
+#: Seconds for which a key is stored, as for every other interface.
+KEY_LIFETIME = 30 * 86_400.0
+#: Seconds after which a claim without an answer expires; here both are written in one transaction.
 _LEASE = 60.0
 
 
-def once(
-    office: BookingContext,
+def run_once(
+    context: BookingContext,
     writes: ReservationWrites,
     who: Booker,
     key: str,
     asked: tuple[str, object],
     work: Callable[[], Sequence[Reservation]],
 ) -> tuple[Reservation, ...]:
-    """Do something, or return what came of it when it was done under this key before, as it is now.
+    """Do the work, or return the reservations that it made under this key before, as they are now.
 
     Args:
-        key: of who asks, "" = it is done each time. asked: what kind of thing is done, and all that was said of it.
+        key: the booker's key, "" = do the work each time. asked: kind and all arguments of the request.
 
     Raises:
-        KeyUsed: the key stands for something else.
+        KeyUsed: the key was used for another request.
     """
     if not key:
         return tuple(work())
     kind, said = asked
-    mine = digest(f"{office.calendar.cluster}\0{kind}\0{who.user}\0{key}")
+    mine = digest(f"{context.calendar.cluster}\0{kind}\0{who.user}\0{key}")
     text = json.dumps(said, sort_keys=True, default=_plain)
-    ours = Claim(mine, digest(text), uuid.uuid4().hex, office.now())
-    stands = writes.ledger.claim(ours, lease=_LEASE, keep=KEPT)
-    if stands.token != ours.token:
-        return _again(writes, ours, stands)
+    ours = Claim(mine, digest(text), uuid.uuid4().hex, context.now())
+    stored = writes.ledger.claim(ours, lease=_LEASE, keep=KEY_LIFETIME)
+    if stored.token != ours.token:
+        return _stored_answer(writes, ours, stored)
     found = tuple(work())
     writes.ledger.answer_claim(ours, json.dumps([each.id for each in found]))
     return found
 
 
 def _plain(value: object) -> object:
-    """Return what JSON knows and what is the same for the same wish."""
+    """Return a JSON value that is the same for equal requests."""
     if isinstance(value, (frozenset, set)):
         return sorted(value)
     names = getattr(value, "__slots__", ())
     return {name: getattr(value, name) for name in names} if names else str(value)
 
 
-def _again(writes: ReservationWrites, ours: Claim, stands: Claim) -> tuple[Reservation, ...]:
-    if stands.digest != ours.digest:
-        raise KeyUsed("This idempotency key was used for something else. Take a new key for a new booking.")
-    ids: Collection[str] = json.loads(stands.answer or "[]")
+def _stored_answer(writes: ReservationWrites, ours: Claim, stored: Claim) -> tuple[Reservation, ...]:
+    if stored.digest != ours.digest:
+        raise KeyUsed("This idempotency key was used for something else. Use a new key for a new booking.")
+    ids: Collection[str] = json.loads(stored.answer or "[]")
     return tuple(each for id in ids if (each := writes.get(id)) is not None)

@@ -1,6 +1,7 @@
-"""Maintenance takes whole nodes, also those that are booked: bookings go elsewhere where they can, and owners are told.
+"""Use cases of maintenance: it reserves whole nodes, also booked ones, whose bookings get other places if possible.
 
-What cannot be kept has a ``problem``, until the maintenance is taken back or the booking is moved.
+A booking without other places has a ``problem``, of which its owner is notified, until the maintenance is cancelled or
+the booking is moved.
 """
 
 from __future__ import annotations
@@ -13,65 +14,67 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, NotPossible, Reservation, State
 from carme_hub.store.reservations import ReservationReads, ReservationWrites
 
-from .calendar import BookingRequest, NoSuchGpus, Time
+from .calendar import BookingRequest, NoSuchGpus, RequestedTime
 from .context import BadBooking, Booker, BookingContext, NotAllowed, has_begun
-from .idempotency import once
-from .validation import period_asked, title_of
+from .idempotency import run_once
+from .validation import title_of, validated_period
 
-#: Seconds before its start from which those whose sessions are in its way are told, and can move or stop them for it.
+#: Seconds before its start from which users with sessions on its nodes are notified, and can move or stop them for it.
 NOTICE = 7 * 86_400
 
 
 def maintain(
-    office: BookingContext, who: Booker, nodes: Collection[str], period: Period, title: str, key: str
+    context: BookingContext, who: Booker, nodes: Collection[str], period: Period, title: str, key: str
 ) -> tuple[Reservation, tuple[Reservation, ...]]:
     """Reserve whole nodes; see ``Bookings.maintain``."""
     if not who.admin:
-        raise NotAllowed("Maintenance is for administrators.")
+        raise NotAllowed("Only administrators plan maintenance.")
     title, asked = title_of(title), sorted(set(nodes))
-    with office.writing() as writes:
+    with context.writing() as writes:
         said = ("maintenance", [asked, period, title])
-        it, *changed = once(office, writes, who, key, said, lambda: _planned(office, writes, who, asked, period, title))
+        it, *changed = run_once(
+            context, writes, who, key, said, lambda: _planned(context, writes, who, asked, period, title)
+        )
         return it, tuple(changed)
 
 
 def _planned(
-    office: BookingContext, writes: ReservationWrites, who: Booker, nodes: Collection[str], period: Period, title: str
+    context: BookingContext, writes: ReservationWrites, who: Booker, nodes: Collection[str], period: Period, title: str
 ) -> list[Reservation]:
-    """Return it, and what it changed."""
-    now = office.now()
-    time, places = Time(period_asked(period, now)), _whole(office, nodes)
-    wish = BookingRequest(who.user, "", title, Need(places[0].type, 0, len(places)), (time,))
-    it = office.calendar.reservation(wish, time, places, State.CONFIRMED, actor=who.name)
-    it = it.but(kind=Kind.MAINTENANCE)
+    """Return the maintenance, and the bookings that it changed."""
+    now = context.now()
+    time, places = RequestedTime(validated_period(period, now)), _whole(context, nodes)
+    request = BookingRequest(who.user, "", title, Need(places[0].type, 0, len(places)), (time,))
+    it = context.calendar.new_reservation(request, time, places, State.CONFIRMED, actor=who.name)
+    it = it.replace(kind=Kind.MAINTENANCE)
     writes.add([it])
-    return [it, *_make_way(office, writes, it, now, who.name)]
+    return [it, *_displace(context, writes, it, now, who.name)]
 
 
 def moved(
-    office: BookingContext, writes: ReservationWrites, old: Reservation, new: Reservation, now: int, actor: str
+    context: BookingContext, writes: ReservationWrites, old: Reservation, new: Reservation, now: int, actor: str
 ) -> Reservation:
-    """Give maintenance another time or title."""
+    """Change the time or title of a maintenance."""
     if new.need != old.need:
         raise NotPossible("The nodes of a maintenance cannot be changed. Cancel it, and plan another one.")
-    new = new.but(version=old.version + 1, changed=office.calendar.clock(), actor=actor)
+    new = new.replace(version=old.version + 1, changed=context.calendar.clock(), actor=actor)
     writes.save(new)
-    clear(office, writes, old, now, actor)
-    _make_way(office, writes, new, now, actor)
+    clear(context, writes, old, now, actor)
+    _displace(context, writes, new, now, actor)
     return new
 
 
-def clear(office: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
-    """Take back the problems that a maintenance made, which is written as cancelled, released or moved by now."""
-    for each in _in_its_way(writes, it):
+def clear(context: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str) -> None:
+    """Clear the problems caused by a maintenance; it has been written as cancelled, released or moved before."""
+    for each in _affected_by(writes, it):
         if each.problem.startswith(messages.MAINTENANCE):
             problem = problem_left(writes, each, each, now)
             if problem != each.problem:
-                _save(office, writes, each.but(problem=problem), actor)
+                _save(context, writes, each.replace(problem=problem), actor)
 
 
 def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, now: int) -> str:
-    """Return the problem of a booking as it is now: that of other places or of maintenance may be over."""
+    """Return the problem that a booking has after a change: one of old places or of maintenance may be gone."""
     if not old.problem.startswith(messages.MAINTENANCE):
         return old.problem if new.places == old.places else ""
     nodes = {place.node for place in new.places}
@@ -81,64 +84,67 @@ def problem_left(reads: ReservationReads, old: Reservation, new: Reservation, no
     return ""
 
 
-def _whole(office: BookingContext, nodes: Collection[str]) -> tuple[Place, ...]:
-    """Return nodes as places, or refuse those that are not known."""
-    spots = {
-        spot.node: spot for spot in sorted(office.calendar.supply().spots, key=lambda spot: spot.type, reverse=True)
+def _whole(context: BookingContext, nodes: Collection[str]) -> tuple[Place, ...]:
+    """Return whole nodes as places; raise ``NoSuchGpus`` for unknown ones."""
+    inventory = {
+        item.node: item
+        for item in sorted(context.calendar.supply().inventory, key=lambda item: item.type, reverse=True)
     }
     wanted = sorted(set(nodes))
     if not wanted:
-        raise BadBooking("Name the nodes that are maintained.")
-    if unknown := [node for node in wanted if node not in spots]:
+        raise BadBooking("Name the nodes for the maintenance.")
+    if unknown := [node for node in wanted if node not in inventory]:
         raise NoSuchGpus(
             f"{messages.listed([each[:60] for each in unknown])}: no such node has GPUs that can be booked."
         )
-    found = (spots[node] for node in wanted)
-    return tuple(Place(spot.node, spot.type, spot.count, 1, True, spot.count * spot.cpus) for spot in found)
+    found = (inventory[node] for node in wanted)
+    return tuple(Place(item.node, item.type, item.count, 1, True, item.count * item.cpus) for item in found)
 
 
-def _make_way(
-    office: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str
+def _displace(
+    context: BookingContext, writes: ReservationWrites, it: Reservation, now: int, actor: str
 ) -> list[Reservation]:
-    """Find other places for what is booked there, and note the problem of what has none."""
+    """Find other places for the affected bookings; those without get a problem."""
     return [
-        _save(office, writes, _elsewhere(office, writes, each, now, actor) or _told(it, each, now), actor)
-        for each in _in_its_way(writes, it)
+        _save(context, writes, _relocated(context, writes, each, now, actor) or _with_problem(it, each, now), actor)
+        for each in _affected_by(writes, it)
     ]
 
 
-def _in_its_way(reads: ReservationReads, it: Reservation) -> list[Reservation]:
+def _affected_by(reads: ReservationReads, it: Reservation) -> list[Reservation]:
     nodes = {place.node for place in it.places}
     booked = (each for each in reads.overlapping(it.period, HOLDING) if each.kind is Kind.BOOKING)
     return [each for each in booked if any(place.node in nodes for place in each.places)]
 
 
-def _told(it: Reservation, booking: Reservation, now: int) -> Reservation:
-    return booking.but(problem=messages.maintenance_problem(it, booking, now))
+def _with_problem(it: Reservation, booking: Reservation, now: int) -> Reservation:
+    return booking.replace(problem=messages.maintenance_problem(it, booking, now))
 
 
-def _elsewhere(
-    office: BookingContext, writes: ReservationWrites, booking: Reservation, now: int, actor: str
+def _relocated(
+    context: BookingContext, writes: ReservationWrites, booking: Reservation, now: int, actor: str
 ) -> Reservation | None:
-    """Return a booking at other places; None where there are none, or running jobs would have to move."""
+    """Return a booking at other places; None if there are none, or running jobs would have to move."""
     if has_begun(booking, now):
         return None
     try:
-        supply = office.calendar.supply_for(booking.need)
+        supply = context.calendar.supply_for(booking.need)
     except NoSuchGpus:
         return None
-    capacity = office.calendar.capacity(writes, supply, booking.period, {booking.id})
-    places = capacity.only(supply.open_to(booking.profile, booking.need)).place(booking.need, booking.period)
+    capacity = context.calendar.capacity(writes, supply, booking.period, {booking.id})
+    places = capacity.restricted_to(supply.places_for_profile(booking.profile, booking.need)).place(
+        booking.need, booking.period
+    )
     if places is None:
         return None
-    found = booking.but(places=places, problem="")
-    dearer = office.money.price(found) != office.money.price(booking)
-    # Whole nodes may be larger there, and cost more than is left.
-    refused = dearer and office.money.change(writes.ledger, found, office.people(found.owner), actor)
+    found = booking.replace(places=places, problem="")
+    dearer = context.ledger.price(found) != context.ledger.price(booking)
+    # Other whole nodes may have more GPUs, and cost more than the account has left.
+    refused = dearer and context.ledger.change(writes.ledger, found, context.people(found.owner), actor)
     return None if refused else found
 
 
-def _save(office: BookingContext, writes: ReservationWrites, changed: Reservation, actor: str) -> Reservation:
-    changed = changed.but(version=changed.version + 1, changed=office.calendar.clock(), actor=actor)
+def _save(context: BookingContext, writes: ReservationWrites, changed: Reservation, actor: str) -> Reservation:
+    changed = changed.replace(version=changed.version + 1, changed=context.calendar.clock(), actor=actor)
     writes.save(changed)
     return changed

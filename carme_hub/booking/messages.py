@@ -1,5 +1,7 @@
-"""What people are told of bookings, in sentences: what became of them, what this Slurm cannot keep exactly, and why a
-promise cannot be kept. Times are in the zone in which each was booked."""
+"""Sentences about bookings for notices, pages and REST: results, what this Slurm cannot reserve exactly, and problems.
+
+Times are in the zone in which each booking was made.
+"""
 
 from __future__ import annotations
 
@@ -15,79 +17,79 @@ from carme_hub.domain.wording import duration, moment
 
 from .context import ACTOR
 
-#: How a problem begins that maintenance is the cause of.
+#: Beginning of a problem whose cause is maintenance.
 MAINTENANCE = "Maintenance of "
-#: What is said of a Slurm that reserves whole nodes.
+#: For a Slurm that reserves whole nodes.
 WHOLE_NODES = "This cluster's Slurm reserves whole nodes"
-#: What is said of nodes with shards.
+#: For nodes with shards.
 SHARED_NODES = "Nodes with shards of GPUs are reserved whole"
-#: What is said of GPUs that are counted.
+#: For GPUs that are counted by licenses.
 COUNTED = (
-    "This cluster’s Slurm keeps how many GPUs of a type are booked, and not which: they may be on other nodes than "
-    "planned, several for one session, or a whole node, need not be free on one node at once, and no CPUs and memory "
-    "are reserved with them. Jobs that do not say that they take GPUs by their licence (--licenses), or take shards of "
-    "them, are not kept off."
+    "This cluster’s Slurm reserves a number of GPUs of a type, and not particular ones: they may be on other nodes "
+    "than planned, several for one session, or a whole node, may not be free on one node at once, and no CPUs and "
+    "memory are reserved with them. Jobs that do not request GPUs by their license (--licenses), or that use shards "
+    "of them, are not kept off."
 )
-#: What is said of single GPUs: Slurm reserves CPU, GRES, Node, License and BB (scontrol(1) of 24.11, TRES), and takes
-#: ``mem=`` without reserving any (seen on 24.11.5).
+#: For single GPUs: Slurm reserves CPU, GRES, Node, License and BB (scontrol(1) of 24.11, TRES), and accepts ``mem=``
+#: without reserving any (seen on 24.11.5).
 NO_MEMORY = (
-    "No memory is reserved with single GPUs: where jobs of others take nearly all of a node's, a session that is "
+    "No memory is reserved with single GPUs: if jobs of others use nearly all memory of a node, a session that is "
     "booked there waits for it."
 )
-#: What is said where the site's profiles are not known to the calendar.
+#: For a site whose profiles the calendar does not know.
 UNKNOWN_PROFILE = (
     "The calendar does not know the profiles of this site, so it cannot say whether sessions of {} start on these "
     "nodes."
 )
-#: The most of people's own words that a notice repeats.
+#: Characters of a person's text that a notice repeats at most.
 _LONGEST = 300
 _NAMED = 5
 
 
 def confirmed(there: Sequence[Reservation], now: float) -> str:
-    """Say to its owner that a booking will be."""
+    """Return the notice for the owner that a booking is confirmed."""
     one = there[0]
     return f"“{one.title}” is confirmed{_by(one)}: {_gpus(one)} {_times(there, now)}.{_because(one)}"
 
 
 def moved(one: Reservation, now: float) -> str:
-    """Say that a booking is at another time now."""
+    """Return the notice that a booking was moved to another time."""
     who = one.owner if one.actor == one.owner else one.actor
     return f"{who} has moved “{one.title}”. It is {_from_to(one.period, one.zone, now)} now: {_gpus(one)}."
 
 
 def invited(there: Sequence[Reservation], now: float) -> str:
-    """Say to whom it is for that they have GPUs then."""
+    """Return the notice for those for whom a booking was made."""
     one = there[0]
     return f"{one.owner} has booked {_gpus(one)} for you, “{one.title}”, {_times(there, now)}."
 
 
 def waits(there: Sequence[Reservation], now: float) -> str:
-    """Say to an administrator that a booking waits for them."""
+    """Return the notice for an administrator that a booking needs an approval."""
     one = there[0]
     return f"{one.owner} asks for {_gpus(one)} {_times(there, now)}: “{one.title}” waits for an approval."
 
 
 def cancelled(there: Sequence[Reservation], now: float) -> str:
-    """Say that a booking will not be."""
+    """Return the notice that a booking was cancelled."""
     one = there[0]
     by = "" if one.actor == ACTOR else f" by {one.actor}"
     return f"“{one.title}” {_times(there, now)} was cancelled{by}.{_because(one)}"
 
 
 def released(one: Reservation, now: float) -> str:
-    """Say to its owner that what was left of a booking was given back."""
+    """Return the notice for the owner that a booking was released."""
     when = _from_to(one.period, one.zone, now)
-    return f"“{one.title}” {when} was given back{_by(one)}.{_because(one)} What it held of GPU time is given back, too."
+    return f"“{one.title}” {when} was given back{_by(one)}.{_because(one)} The GPU time that it held is free again."
 
 
 def problem(one: Reservation, now: float) -> str:
-    """Say to its owner why a booking cannot be kept now."""
+    """Return the notice for the owner of a booking with a problem."""
     return f"“{one.title}” {_from_to(one.period, one.zone, now)}: {one.problem}"
 
 
 def soon(one: Reservation, now: float) -> str:
-    """Say to whom it is for that it begins."""
+    """Return the reminder that a booking begins soon."""
     left = duration(60 * max(1, round((one.period.start - now) / 60)))
     until = moment(one.period.end, now, one.zone)
     start = moment(one.period.start, now, one.zone)
@@ -95,21 +97,21 @@ def soon(one: Reservation, now: float) -> str:
 
 
 def is_now(one: Reservation, now: float) -> str:
-    """Say to whom it is for that its time is now."""
+    """Return the sentence that a booking's time is now."""
     return f"“{one.title}” is now: {_gpus(one)}, until {_at(moment(one.period.end, now, one.zone))}."
 
 
 def other_nodes(one: Reservation, before: Reservation, now: float) -> str:
-    """Say to its owner that a booking is on other nodes now."""
+    """Return the notice for the owner that a booking was moved to other nodes."""
     new, old = _nodes(one.places), _nodes(before.places)
-    return f"“{one.title}” {_from_to(one.period, one.zone, now)} is on {new} now, in place of {old}.{_because(one)}"
+    return f"“{one.title}” {_from_to(one.period, one.zone, now)} is on {new} now instead of {old}.{_because(one)}"
 
 
 def maintenance(one: Reservation, job: Job, now: float, *, refunds: bool) -> str:
-    """Say to whose session runs there that there will be maintenance, and what they can do.
+    """Return the notice of maintenance for a user whose session runs there, with what they can do.
 
     Args:
-        refunds: whether the GPU time that it used is refunded when they stop it for that.
+        refunds: whether the session's GPU time is refunded if its user stops it for the maintenance.
     """
     nodes = ", ".join(sorted(one.nodes & set(job.nodes)))
     begins = "has begun" if one.period.start <= now else f"begins {moment(one.period.start, now, one.zone)}"
@@ -121,21 +123,21 @@ def maintenance(one: Reservation, job: Job, now: float, *, refunds: bool) -> str
 
 
 def not_exact(supply: Supply) -> str:
-    """Return what this Slurm cannot keep exactly, "" where it can all."""
+    """Return what this Slurm cannot reserve exactly, "" if it can reserve all."""
     if supply.by_license:
         return COUNTED
     if supply.by_node:
-        return f"{WHOLE_NODES}: a booking of some of a node's GPUs takes the node with all of them."
+        return f"{WHOLE_NODES}: a booking of some GPUs of a node takes the whole node."
     found = []
-    if alone := sorted({spot.node for spot in supply.spots if spot.alone}):
-        found.append(f"{SHARED_NODES}, since Slurm lets shards run on reserved GPUs: {listed(alone)}.")
-    if not all(spot.alone for spot in supply.spots):
+    if exclusive := sorted({item.node for item in supply.inventory if item.exclusive}):
+        found.append(f"{SHARED_NODES}, because Slurm lets shards run on reserved GPUs: {listed(exclusive)}.")
+    if not all(item.exclusive for item in supply.inventory):
         found.append(NO_MEMORY)
     return " ".join(found)
 
 
 def notes(supply: Supply, need: Need, places: Sequence[Place], profile: str = "") -> tuple[str, ...]:
-    """Return what of a booking at these places, for a profile, is not as it was asked for, or is not known to be."""
+    """Return how a booking at these places differs from the request, and what is not known about its profile."""
     unknown = (UNKNOWN_PROFILE.format(profile),) if profile and supply.profiles is None else ()
     return (*_not_as_asked(supply, need, places), *unknown)
 
@@ -159,7 +161,7 @@ def _not_as_asked(supply: Supply, need: Need, places: Sequence[Place]) -> tuple[
 
 
 def maintenance_problem(maintenance: Reservation, booking: Reservation, now: float) -> str:
-    """Return why a booking cannot be kept while there is maintenance on its nodes."""
+    """Return the problem of a booking with maintenance on its nodes."""
     theirs = {place.node for place in booking.places}
     nodes = [place.node for place in maintenance.places if place.node in theirs]
     when = _from_to(maintenance.period, booking.zone, now)
@@ -201,12 +203,12 @@ def _nodes(places: Sequence[Place]) -> str:
 
 
 def _by(one: Reservation) -> str:
-    """Return who else than its owner did that, "" where it was its owner or came by itself."""
+    """Return " by" and the actor; "" if that is the owner or no person."""
     return "" if one.actor in ("", ACTOR, one.owner) else f" by {one.actor}"
 
 
 def _because(one: Reservation) -> str:
-    """Return the reason that was given, as a sentence of its own."""
+    """Return the given reason as a sentence of its own."""
     said = one.reason.strip()[:_LONGEST]
     if not said:
         return ""

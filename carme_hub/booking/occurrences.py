@@ -1,6 +1,6 @@
-"""The times of one booking: which of them are meant, and the same step on the wall clock for all of them.
+"""Occurrences of a recurring booking: selection of those in scope, and the same shift on the wall clock for all.
 
-Who moves a class from nine to ten moves each of its times from nine to ten, whatever clocks did in between.
+A class that is moved from nine to ten is moved from nine to ten on each day, also across clock changes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from carme_hub.store.reservations import ReservationReads
 
 from .context import BadBooking
 
-#: One time alone, it and all that are later, or all that are not over.
-Which = Literal["one", "later", "all"]
-#: States in which nothing is to be done any more.
+#: One reservation, it and all later ones, or all that are not over.
+SeriesScope = Literal["one", "later", "all"]
+#: States after which a reservation does not change.
 FINAL = frozenset({State.ENDED, State.CANCELLED, State.RELEASED})
 
 
-def chosen(reads: ReservationReads, one: Reservation, which: Which) -> list[Reservation]:
-    """Return the reservations that are meant, by start; of the others only those that are not over."""
+def in_scope(reads: ReservationReads, one: Reservation, which: SeriesScope) -> list[Reservation]:
+    """Return the reservations in scope, by start; ``one`` itself, and of the others those that are not over."""
     if which == "one" or not one.series:
         return [one]
     first = one.period.start if which == "later" else 0
@@ -36,21 +36,23 @@ def chosen(reads: ReservationReads, one: Reservation, which: Which) -> list[Rese
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """By how much a start and an end are moved on the wall."""
+class WallClockShift:
+    """The shift of start and end on the wall clock."""
 
     start: timedelta
     end: timedelta
 
 
-def step(one: Reservation, period: Period) -> Step:
-    """Return how far a reservation is moved by giving it this period."""
+def shift_to(one: Reservation, period: Period) -> WallClockShift:
+    """Return the shift that gives a reservation this period."""
     zone = ZoneInfo(one.zone)
-    return Step(_wall(period.start, zone) - _start(one, zone), _wall(period.end, zone) - _wall(one.period.end, zone))
+    return WallClockShift(
+        _wall(period.start, zone) - _start(one, zone), _wall(period.end, zone) - _wall(one.period.end, zone)
+    )
 
 
-def stepped(each: Reservation, by: Step) -> Period:
-    """Return the period of a reservation that is moved as far; an edge that is not moved stays to the second."""
+def shifted(each: Reservation, by: WallClockShift) -> Period:
+    """Return the shifted period of a reservation; a start or end that is not shifted stays exactly the same."""
     zone = ZoneInfo(each.zone)
     start, end = _start(each, zone) + by.start, _wall(each.period.end, zone) + by.end
     try:
@@ -63,7 +65,7 @@ def stepped(each: Reservation, by: Step) -> Period:
 
 
 def _start(each: Reservation, zone: ZoneInfo) -> datetime:
-    """Return its start on the wall: that of the rule, which clocks may have skipped, unless it was moved since."""
+    """Return its start on the wall clock: the rule's, which a clock change may have skipped, unless it was moved."""
     if each.occurrence:
         start = datetime.fromisoformat(each.occurrence)
         if int(start.replace(tzinfo=zone).timestamp()) == each.period.start:

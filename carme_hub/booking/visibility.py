@@ -1,7 +1,7 @@
-"""Who may see what of the calendar.
+"""Use cases that read the calendar, each with what the booker may see.
 
-Titles and people are for who booked, for whom it is, for who is charged with them, and for administrators. Everybody
-else sees that GPUs are taken, and which.
+Title and people of a reservation are visible to its owner, to those for whom it is, to members of the charged account
+and to administrators. All others see which GPUs are taken.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .context import BadBooking, Booker, BookingContext, may_change, may_see, ti
 
 #: States that a calendar shows.
 SHOWN = HOLDING | {State.ENDED, State.RELEASED}
-#: Seconds that are looked at at once: a year and some.
-LONGEST = 400 * 86_400
+#: Longest period of one query in seconds: more than a year.
+MAX_PERIOD = 400 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A reservation as somebody may see it.
+class ReservationView:
+    """A reservation as the booker may see it.
 
     Attributes:
-        period: until it was over, where it was given back early. places: which GPUs of which nodes.
-        reservation: the whole, None where they may not see title and people.
+        period: up to its release, if it was released early. places: which GPUs of which nodes.
+        reservation: the whole reservation, None if they may not see title and people.
         mine: whether it is theirs, or for them. may_change: whether they may move or cancel it.
     """
 
@@ -46,8 +46,8 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class TypeFacts:
-    """GPUs of one type: how many there are, the most of them that one seat may have, and how many may be booked."""
+class TypeSummary:
+    """GPUs of one type: how many there are, how many one seat can have at most, and how many may be booked."""
 
     type: str
     total: int
@@ -56,81 +56,85 @@ class TypeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """A node that can be booked: its GPUs by type."""
+class NodeSummary:
+    """A node that can be booked, with its GPUs by type."""
 
     name: str
     gpus: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What can be booked at all.
+class SupplySummary:
+    """The GPUs that can be booked.
 
     Attributes:
-        by_node: whether Slurm keeps whole nodes only. note: what it cannot keep exactly, as a sentence, "" = nothing.
-        share: percent of each type that may be booked at one moment. by_license: whether Slurm keeps their number only.
+        by_node: whether Slurm reserves whole nodes only. note: what it cannot reserve exactly, as a sentence, or "".
+        share: percent of each type that may be booked at one time. by_license: whether Slurm only counts them.
     """
 
-    types: tuple[TypeFacts, ...]
-    nodes: tuple[NodeFacts, ...]
+    types: tuple[TypeSummary, ...]
+    nodes: tuple[NodeSummary, ...]
     by_node: bool
     share: int
     note: str
     by_license: bool = False
 
 
-def get(office: BookingContext, who: Booker, id: str) -> Reservation:
-    """Return one whole."""
-    with office.reading() as reads:
-        return office.to_see(reads, who, id)
+def get(context: BookingContext, who: Booker, id: str) -> Reservation:
+    """Return one reservation in full; see ``Bookings.get``."""
+    with context.reading() as reads:
+        return context.get_visible(reads, who, id)
 
 
-def mine(office: BookingContext, who: Booker, since: float) -> tuple[Reservation, ...]:
-    """Return what is theirs, or for them. What is not certain yet is its owner's alone."""
-    with office.reading() as reads:
-        found = reads.concerning(who.user, who.accounts, who.person.groups, since)
+def mine(context: BookingContext, who: Booker, since: float) -> tuple[Reservation, ...]:
+    """Return the booker's reservations and those for them; drafts and pending ones only of their owner."""
+    with context.reading() as reads:
+        found = reads.for_user(who.user, who.accounts, who.person.groups, since)
     return tuple(each for each in found if may_see(who, each))
 
 
-def between(office: BookingContext, who: Booker, period: Period, states: Collection[State]) -> tuple[View, ...]:
-    """Return views of what is booked within a period; what takes nothing from others concerns no others."""
-    need_sensible(period)
-    with office.reading() as reads:
+def between(
+    context: BookingContext, who: Booker, period: Period, states: Collection[State]
+) -> tuple[ReservationView, ...]:
+    """Return views of the reservations within a period; those that take no GPUs only if the booker may see them."""
+    check_period(period)
+    with context.reading() as reads:
         found = [each for each in reads.overlapping(period, states) if each.state in SHOWN or may_see(who, each)]
     return tuple(_view(who, each, there) for each in found if (there := time_taken(each)) and there.overlaps(period))
 
 
-def pending(office: BookingContext, who: Booker) -> tuple[Reservation, ...]:
-    """Return what waits for an approval."""
-    with office.reading() as reads:
+def pending(context: BookingContext, who: Booker) -> tuple[Reservation, ...]:
+    """Return pending reservations; see ``Bookings.pending``."""
+    with context.reading() as reads:
         found = reads.in_states({State.PENDING})
     return tuple(each for each in found if who.admin or each.owner == who.user)
 
 
-def free(office: BookingContext, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
-    """Return how many GPUs are free, by type."""
-    need_sensible(period)
-    supply = office.calendar.supply()
-    with office.reading() as reads:
-        capacity = office.calendar.capacity(reads, supply, period)
+def free(context: BookingContext, period: Period, types: Sequence[str]) -> dict[str, tuple[tuple[Period, int], ...]]:
+    """Return how many GPUs are free in each part of a period, by type."""
+    check_period(period)
+    supply = context.calendar.supply()
+    with context.reading() as reads:
+        capacity = context.calendar.capacity(reads, supply, period)
     if unknown := sorted(set(types) - set(capacity.types)):
         raise NoSuchGpus(f"There is no GPU of type {unknown[0][:60]!r} here that can be booked.")
-    return {type: capacity.band(type, period) for type in types or capacity.types}
+    return {type: capacity.free_over_time(type, period) for type in types or capacity.types}
 
 
-def supply(office: BookingContext) -> Facts:
-    """Return what can be booked at all."""
-    known = office.calendar.supply()
-    capacity, nodes = Capacity(known.spots, ()), defaultdict[str, dict[str, int]](dict)
-    for spot in known.spots:
-        nodes[spot.node][spot.type] = spot.count
-    return Facts(
+def supply(context: BookingContext) -> SupplySummary:
+    """Return a summary of the GPUs that can be booked."""
+    known = context.calendar.supply()
+    capacity, nodes = Capacity(known.inventory, ()), defaultdict[str, dict[str, int]](dict)
+    for item in known.inventory:
+        nodes[item.node][item.type] = item.count
+    return SupplySummary(
         tuple(
-            TypeFacts(type, capacity.total(type), capacity.room(type), capacity.total(type) * known.share // 100)
+            TypeSummary(
+                type, capacity.total(type), capacity.largest_node(type), capacity.total(type) * known.share // 100
+            )
             for type in capacity.types
         ),
-        tuple(NodeFacts(name, nodes[name]) for name in sorted(nodes)),
+        tuple(NodeSummary(name, nodes[name]) for name in sorted(nodes)),
         known.by_node,
         known.share,
         messages.not_exact(known),
@@ -138,15 +142,15 @@ def supply(office: BookingContext) -> Facts:
     )
 
 
-def need_sensible(period: Period) -> None:
-    """Refuse to look at more than a calendar shows."""
-    if period.length > LONGEST:
-        raise BadBooking(f"At most {LONGEST // 86_400} days are looked at at once.")
+def check_period(period: Period) -> None:
+    """Raise ``BadBooking`` if a period is longer than one query may cover."""
+    if period.length > MAX_PERIOD:
+        raise BadBooking(f"The period may be at most {MAX_PERIOD // 86_400} days long.")
 
 
-def _view(who: Booker, reservation: Reservation, period: Period) -> View:
+def _view(who: Booker, reservation: Reservation, period: Period) -> ReservationView:
     groups, seen = who.person.groups, may_see(who, reservation)
-    return View(
+    return ReservationView(
         period,
         reservation.state,
         reservation.kind,

@@ -1,4 +1,4 @@
-"""The `carme-hub` command: a traitlets Application with one subcommand per task."""
+"""The `carme-hub` command: a traitlets Application with one subcommand per task. ``setup.cfg`` names ``main``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from traitlets.config import Application
 
 from carme_hub import __version__
 
-from .broken_pipe import NOBODY_READS, nobody_reads
+from .broken_pipe import EXIT_SIGPIPE, stdout_is_closed
 
 
 class CarmeHubApp(Application):
@@ -19,7 +19,7 @@ class CarmeHubApp(Application):
     description = "Carme Hub: JupyterHub on a Slurm GPU cluster."
     subcommands: dict[str, tuple[str, str]] = {
         "sandbox": ("carme_hub.cli.sandbox.SandboxApp", "A real Slurm with virtual GPUs on this machine"),
-        "init": ("carme_hub.cli.init.InitApp", "Make the secrets and certificates that a configuration names"),
+        "init": ("carme_hub.cli.init.InitApp", "Create the secrets and certificates that a configuration names"),
         "proxy": ("carme_hub.cli.proxy.ProxyApp", "Run the hub's proxy as a process of its own"),
         "image": ("carme_hub.cli.image.ImageApp", "Add container images, or build the default one"),
         "db": ("carme_hub.cli.db.DbApp", "Upgrade, copy and check Carme Hub's own database"),
@@ -35,7 +35,7 @@ class CarmeHubApp(Application):
         "train": ("carme_hub.cli.train.TrainApp", "Run a script as many ranks, in a session or a Slurm job"),
         "runs": ("carme_hub.cli.train.RunsApp", "List runs, read their logs, end them"),
         "scaling": ("carme_hub.cli.train.ScalingApp", "Measure how a training scales"),
-        "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates to begin a training with"),
+        "templates": ("carme_hub.cli.train.TemplatesApp", "List the templates of distributed trainings"),
         "kernels": ("carme_hub.cli.kernels.KernelsApp", "Install Jupyter's kernels"),
         "doctor": ("carme_hub.cli.doctor.command.DoctorApp", "Name unsafe settings and how to mend them"),
     }
@@ -49,13 +49,13 @@ class CarmeHubApp(Application):
 
 
 def main() -> None:
-    """Run the command line. Whoever reads may go before the end, as head(1) does: that is no error of ours."""
+    """Run the command line. A reader of the output may close it before the end, as head(1) does: no error."""
     try:
         try:
             CarmeHubApp.launch_instance()
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        if not nobody_reads():
-            raise  # of another connection
-        sys.exit(NOBODY_READS)
+        if not stdout_is_closed():
+            raise  # another connection broke
+        sys.exit(EXIT_SIGPIPE)

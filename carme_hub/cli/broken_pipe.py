@@ -1,4 +1,4 @@
-"""Standard output whose reader has gone, as head(1) does: no error of ours, and no reason to say anything."""
+"""Standard output whose reader has closed it, as head(1) does: the command ends quietly, without an error message."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import select
 import signal
 
-#: How a program ends that nobody reads any more: as a shell says it of one that SIGPIPE ended.
-NOBODY_READS = 128 + signal.SIGPIPE
+#: Exit status of a program that SIGPIPE ended, as a shell reports it.
+EXIT_SIGPIPE = 128 + signal.SIGPIPE
 
 
-def nobody_reads() -> bool:
-    """Return whether standard output is closed on the other side; what is left to be written goes nowhere then."""
-    asked = select.poll()
-    asked.register(1, select.POLLERR)
-    if not asked.poll(0):
+def stdout_is_closed() -> bool:
+    """Return whether the reader of standard output has closed it; discard all further output then."""
+    poller = select.poll()
+    poller.register(1, select.POLLERR)
+    if not poller.poll(0):
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return True

@@ -1,4 +1,4 @@
-"""``carme-hub db``: upgrade Carme Hub's own database to this release's schema, copy it, look whether it is whole."""
+"""``carme-hub db``: upgrade Carme Hub's own database to this release's schema, back it up, check it, sum it up."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from carme_hub.errors import CarmeError
 from carme_hub.store.backup import copy_sqlite, database_file, dump_command, is_sqlite
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine
-from carme_hub.store.ledger.sums import sum_anew
+from carme_hub.store.ledger.sums import rebuild_sums
 
-from .base import YES, ConfiguredApp, Parent, UsageError, table
+from .base import YES_FLAG, CommandGroup, ConfiguredApp, UsageError, table
 
 
 class UpgradeApp(ConfiguredApp):
@@ -25,37 +25,37 @@ class UpgradeApp(ConfiguredApp):
 
     name = "carme-hub db upgrade"
     description = """Upgrade Carme Hub's own database to this release. Stop the hub before. A copy of an SQLite file is
-    kept beside it; for PostgreSQL the command that makes one is said first. An upgrade that is broken off has done
+    kept beside it; for PostgreSQL the command prints how to make a backup first. An interrupted upgrade changes
     nothing: run it again."""
     examples = "carme-hub db upgrade --config /etc/jupyterhub/jupyterhub_config.py"
 
-    flags = YES
+    flags = YES_FLAG
 
     def start(self) -> None:
-        """Upgrade, and say to which schema."""
+        """Upgrade, and print the new schema."""
         try:
             store = CarmeStore(config=self.configuration())
-            self._ask(store.url)
+            self._confirm_backup(store.url)
             store.upgrade = True
             before = set(self._copies(store.url))
             engine = store.open()
         except (CarmeError, TraitError, OSError) as error:
             self.exit(f"carme-hub db upgrade: {error}")
         for copy in sorted(set(self._copies(store.url)) - before):
-            print(f"the database as it was is kept in {copy}")
+            print(f"a copy from before the upgrade is in {copy}")
         print(f"the database has schema {current_revision(engine)}")
         engine.dispose()
 
-    def _ask(self, url: str) -> None:
-        """Let nobody upgrade a PostgreSQL database of an older schema without a thought for a backup."""
+    def _confirm_backup(self, url: str) -> None:
+        """Ask for confirmation that there is a backup before upgrading an older PostgreSQL schema."""
         if is_sqlite(url):
             return
         engine = make_engine(url)
         try:
-            have = current_revision(engine)
+            revision = current_revision(engine)
         finally:
             engine.dispose()
-        if have not in (None, head_revision()):
+        if revision not in (None, head_revision()):
             print(f"back it up first: {shlex.join(dump_command(url))}")
             self.confirm("Is there a backup, and is the hub stopped?")
 
@@ -71,7 +71,7 @@ class BackupApp(ConfiguredApp):
     name = "carme-hub db backup"
     description = """Copy Carme Hub's own database (SQLite) as it is at this moment, while the hub runs or not; the copy
     has mode 0600. To restore it, stop the hub, move the copy to the database's place, and remove the files that end in
-    -wal and -shm. For PostgreSQL it says which command to run."""
+    -wal and -shm. For PostgreSQL it prints the command to run."""
     examples = "carme-hub db backup --to /var/backups/carme-hub.sqlite"
 
     to = Unicode("", help="The file to write. The default is beside the database, with the time in its name.").tag(
@@ -80,80 +80,81 @@ class BackupApp(ConfiguredApp):
     aliases = {**ConfiguredApp.aliases, "to": "BackupApp.to"}
 
     async def work(self) -> int:
-        """Copy it, and say where the copy is."""
+        """Copy it, and print the path of the copy."""
         url, target = CarmeStore(config=self.configuration()).url, Path(self.to) if self.to else None
         if not is_sqlite(url):
             argv = dump_command(url, target)
-            message = "PostgreSQL is backed up by its own command, run as who may read the database"
-            self.give({"argv": argv}) if self.as_json else print(f"{message}:\n  {shlex.join(argv)}")
+            message = "back up PostgreSQL with its own command, as a user who may read the database"
+            self.print_json({"argv": argv}) if self.as_json else print(f"{message}:\n  {shlex.join(argv)}")
             return 0
         file = database_file(url)
         if file is None or not file.is_file():
-            raise UsageError(f"there is no database {file} yet; the hub makes it at its first start")
-        copy = await self.waiting("copying the database", asyncio.to_thread(copy_sqlite, file, target))
-        self.give({"file": str(copy), "bytes": copy.stat().st_size}) if self.as_json else print(copy)
+            raise UsageError(f"there is no database {file} yet; the hub creates it at its first start")
+        copy = await self.with_progress("copying the database", asyncio.to_thread(copy_sqlite, file, target))
+        self.print_json({"file": str(copy), "bytes": copy.stat().st_size}) if self.as_json else print(copy)
         return 0
 
 
 class CheckApp(ConfiguredApp):
-    """Look whether the database is whole."""
+    """Check the database."""
 
     name = "carme-hub db check"
-    description = """Look whether Carme Hub's own database is whole; nothing is written. Exits with 0 when it is, with 1
-    when something is wrong, with 2 when it cannot be read. The hub may run meanwhile."""
+    description = """Check whether Carme Hub's own database is complete and consistent; nothing is written. Exits with 0
+    when it is, with 1 when something is wrong, with 2 when it cannot be read. The hub may run meanwhile."""
     examples = "carme-hub db check --json"
 
     async def work(self) -> int:
-        """Look, and say what was seen."""
+        """Check, and print the results."""
         url = CarmeStore(config=self.configuration()).url
-        found = await self.waiting("reading the database", asyncio.to_thread(check, url))
+        found = await self.with_progress("reading the database", asyncio.to_thread(check, url))
         if self.as_json:
-            looked, sums = [asdict(each) for each in found.looked], [asdict(each) for each in found.sums]
-            self.give({"good": found.good, "looked": looked, "sums": sums})
-            return 0 if found.good else 1
+            checks = [{"name": each.name, "good": each.passed, "says": each.text} for each in found.results]
+            sums = [asdict(each) for each in found.sums]
+            self.print_json({"good": found.passed, "looked": checks, "sums": sums})
+            return 0 if found.passed else 1
         rows: list[tuple[object, ...]]
-        rows = [("ok" if one.good else "WRONG", one.name, one.says) for one in found.looked]
-        print(table(("", "looked at", "seen"), rows))
+        rows = [("ok" if one.passed else "WRONG", one.name, one.text) for one in found.results]
+        print(table(("", "check", "result"), rows))
         if found.sums:
             rows = [(s.cluster, s.kind, s.entries, f"{s.amount / GPU_HOUR:.3f}") for s in found.sums]
             print("\n" + table(("cluster", "kind", "entries", "GPU-hours"), rows, "entries GPU-hours"))
-        return 0 if found.good else 1
+        return 0 if found.passed else 1
 
 
 class SumApp(ConfiguredApp):
-    """Make the kept sums anew."""
+    """Compute the stored sums again."""
 
     name = "carme-hub db sum"
-    description = """Make the sums that balances are made of anew from the ledger's entries, where carme-hub db check
-    finds that they differ, and say which did. No entry is changed. The hub may run: who wants to start waits
-    until it is done. Run it as the hub's user."""
+    description = """Compute the stored sums, from which balances are read, again from the ledger's entries, where
+    carme-hub db check finds that they differ, and print which did. No entry is changed. The hub may run: new starts
+    wait until it is done. Run it as the hub's user."""
     examples = "carme-hub db sum"
 
     async def work(self) -> int:
-        """Sum up, and say what differed."""
+        """Sum up, and print what differed."""
         engine = CarmeStore(config=self.configuration()).open()
         try:
-            found = await self.waiting("summing up the ledger", asyncio.to_thread(sum_anew, engine))
+            found = await self.with_progress("summing up the ledger", asyncio.to_thread(rebuild_sums, engine))
         finally:
             engine.dispose()
         if self.as_json:
-            self.give({"changed": [asdict(each) for each in found]})
+            self.print_json({"changed": [asdict(each) for each in found]})
         elif not found:
-            print("every sum was what its entries come to; nothing is changed")
+            print("every sum was equal to its entries; nothing is changed")
         else:
             rows = [(d.cluster, d.account, d.kind, "yes" if d.timed else "no", d.kept, d.entries) for d in found]
             print(table(("cluster", "account", "kind", "about a time", "was", "is"), rows, "was is"))
         return 0
 
 
-class DbApp(Parent):
-    """What can be done with the database."""
+class DbApp(CommandGroup):
+    """The commands on the database."""
 
     name = "carme-hub db"
-    description = "Carme Hub's own database: sessions and the ledger. The hub's own is JupyterHub's matter."
+    description = "Carme Hub's own database: sessions and the ledger. JupyterHub upgrades its own database itself."
     subcommands: Any = {
         "upgrade": (UpgradeApp, "Bring it to this release's schema"),
         "backup": (BackupApp, "Copy it, while the hub runs or not"),
-        "check": (CheckApp, "Look whether it is whole"),
-        "sum": (SumApp, "Make the sums that are kept of the ledger anew"),
+        "check": (CheckApp, "Check whether it is complete and consistent"),
+        "sum": (SumApp, "Compute the stored sums of the ledger again"),
     }

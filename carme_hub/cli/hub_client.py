@@ -1,4 +1,7 @@
-"""The hub's REST API as one of its users asks it: one address, one token, and answers in the hub's own words."""
+"""Client of the hub's REST API, and of its services' REST APIs, for one user's token.
+
+``carme-hub session`` and ``carme-hub reservations`` use it. Errors carry the hub's own message.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ import aiohttp
 
 from carme_hub.errors import CarmeError, Refused
 
-#: Seconds for one answer. The hub waits up to ten before it says that a start goes on, longer under load.
-ANSWER = 120.0
+#: Seconds for one answer. The hub waits up to ten before it reports that a start continues, longer under load.
+ANSWER_TIMEOUT = 120.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class HubUnreachable(CarmeError):
-    """No answer, or one that is not the hub's; it proves nothing about any session or booking."""
+    """No answer, or one that is not the hub's. It proves nothing about any session or booking."""
 
 
 class HubRefused(Refused):
-    """The answer is no. ``answer``: all that was said with it."""
+    """The hub refused. ``answer``: the whole body of its response."""
 
     def __init__(self, message: str, status: int, answer: Mapping[str, Any]) -> None:
         super().__init__(message, reason=str(answer.get("error") or "refused"))
@@ -32,21 +35,21 @@ class HubRefused(Refused):
 
 
 class HubClient:
-    """Asks one hub with one token. It is an asynchronous context manager.
+    """Requests to one hub with one token, as an asynchronous context manager.
 
     Args:
         address: the hub as a browser opens it, such as ``https://hub.example.org``, or its API's address.
         token: of the user, or of a service that may act for users.
-        ca: file with the certificates that are trusted; "" = those of the system.
-        service: name of the hub's service whose REST API is asked in place of the hub's own.
+        ca: file with the trusted certificates; "" = those of the system.
+        service: name of the hub's service whose REST API is used in place of the hub's own.
 
     Raises:
-        CarmeError: the token would go over a network that everybody can read, or the file is no certificate.
+        CarmeError: the token would travel unencrypted, or the file is not a certificate.
     """
 
     def __init__(self, address: str, token: str, ca: str = "", *, service: str = "") -> None:
         self.api = service_address(address, service) if service else api_address(address)
-        self._doubt = (
+        self._hint = (
             f"has the hub a service {service}, and is this its address in a browser"
             if service
             else "is it the hub's address"
@@ -56,14 +59,14 @@ class HubClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HubClient:
-        trusted: ssl.SSLContext | bool = True
+        tls: ssl.SSLContext | bool = True
         if self.api.startswith("https:"):
             try:
-                trusted = ssl.create_default_context(cafile=self._ca or None)
+                tls = ssl.create_default_context(cafile=self._ca or None)
             except (OSError, ssl.SSLError) as error:
                 raise CarmeError(f"{self._ca} cannot be used to trust the hub: {error}") from error
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=trusted),
+            connector=aiohttp.TCPConnector(ssl=tls),
             headers={"Authorization": f"token {self._token}"},
         )
         return self
@@ -73,50 +76,50 @@ class HubClient:
             await self._session.close()
 
     async def user(self) -> str:
-        """Return whose token it is."""
+        """Return the name of the token's user."""
         try:
-            _, found = await self.ask("GET", "/user")
+            _, found = await self.request("GET", "/user")
         except Refused as error:
             raise CarmeError(f"{self.api} does not take the token: {error.message}") from error
         if not isinstance(found, dict) or found.get("kind") != "user":
-            raise CarmeError("The token is not a user's. Say for whom with --user.")
+            raise CarmeError("The token is not a user's. Name the user with --user.")
         return str(found["name"])
 
     async def servers(self, user: str) -> list[dict[str, Any]]:
         """Return the user's servers that run, start or stop, as the hub describes them, by name."""
-        _, found = await self.ask("GET", f"/users/{quote(user, safe='')}")
+        _, found = await self.request("GET", f"/users/{quote(user, safe='')}")
         servers = found.get("servers") if isinstance(found, dict) else None
         if servers is None:
-            raise HubUnreachable(f"{self.api} does not say which sessions {user} has; the token may not know.")
+            raise HubUnreachable(f"{self.api} does not list {user}'s sessions; the token may lack the scope.")
         return [dict(servers[name]) for name in sorted(servers)]
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
         """Return status and body of an answer; the body is text where it is not JSON.
 
         Raises:
-            HubRefused: the hub's answer is no; the message is the hub's.
+            HubRefused: the hub refuses; the message is the hub's.
             HubUnreachable: no answer, a failure of the hub, or something else than a hub.
         """
-        async with self._sent(method, path, body, aiohttp.ClientTimeout(total=ANSWER), headers) as answer:
+        async with self._response(method, path, body, aiohttp.ClientTimeout(total=ANSWER_TIMEOUT), headers) as answer:
             text = await answer.text("utf-8", "replace")
-        return answer.status, self._judged(answer.status, text)
+        return answer.status, self._checked_body(answer.status, text)
 
     async def events(self, path: str) -> AsyncIterator[dict[str, Any]]:
-        """Yield the events of a start as they come, until the hub has no more."""
+        """Yield the events of a start as they come, until the hub ends the stream."""
         # A start may wait in Slurm's queue for hours; the hub sends an empty line every few seconds meanwhile.
-        patience = aiohttp.ClientTimeout(total=None, sock_read=ANSWER)
-        async with self._sent("GET", path, None, patience) as answer:
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=ANSWER_TIMEOUT)
+        async with self._response("GET", path, None, timeout) as answer:
             if answer.status != 200:
-                self._judged(answer.status, await answer.text("utf-8", "replace"))
+                self._checked_body(answer.status, await answer.text("utf-8", "replace"))
             async for line in answer.content:
                 name, _, value = line.decode("utf-8", "replace").partition(":")
-                if name == "data" and isinstance(event := _parsed(value), dict):
+                if name == "data" and isinstance(event := _json_or_none(value), dict):
                     yield event
 
     @asynccontextmanager
-    async def _sent(
+    async def _response(
         self,
         method: str,
         path: str,
@@ -126,25 +129,25 @@ class HubClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None, "the client is a context manager"  # noqa: S101
         try:
-            # A redirect would carry the token to wherever it leads.
+            # A redirect would send the token to its target.
             async with self._session.request(
                 method, self.api + path, json=body, timeout=limit, allow_redirects=False, headers=headers
             ) as answer:
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
 
-    def _judged(self, status: int, text: str) -> Any:
-        """Return the body of a good answer; raise what a bad one means."""
-        found = _parsed(text)
+    def _checked_body(self, status: int, text: str) -> Any:
+        """Return the body of a successful answer; raise the error that another status means."""
+        found = _json_or_none(text)
         if 200 <= status < 300:
             return text if found is None else found
-        said = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
+        message = str(found["message"]) if isinstance(found, dict) and found.get("message") else ""
         if 400 <= status < 500 and isinstance(found, dict):
-            raise HubRefused(said or f"The hub says {status}.", status, found)
-        raise HubUnreachable(f"{self.api} answers {status}" + (f": {said}" if said else f"; {self._doubt}?"))
+            raise HubRefused(message or f"The hub says {status}.", status, found)
+        raise HubUnreachable(f"{self.api} answers {status}" + (f": {message}" if message else f"; {self._hint}?"))
 
-    def _silent(self, error: BaseException) -> HubUnreachable:
+    def _unreachable(self, error: BaseException) -> HubUnreachable:
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
             why = f"its certificate is not trusted ({error.certificate_error}); --ca names the file of its authority"
         else:
@@ -156,13 +159,13 @@ def api_address(address: str) -> str:
     """Return the address of a hub's API, without a slash at the end.
 
     Raises:
-        CarmeError: it is no address, or everybody on the way could read the token.
+        CarmeError: it is not an address, or others on the network could read the token.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise CarmeError(f"{address!r} is not a hub's address; write it as in a browser: https://hub.example.org")
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        raise CarmeError(f"Over {address} everybody on the way could read the token. Give the hub's https address.")
+        raise CarmeError(f"Over {address} others on the network could read the token. Give the hub's https address.")
     base = address.rstrip("/")
     if base.endswith("/hub/api"):
         return base
@@ -180,7 +183,7 @@ def server_path(user: str, name: str, rest: str = "") -> str:
     return f"/users/{quote(user, safe='')}/{server}{rest}"
 
 
-def _parsed(text: str) -> Any:
+def _json_or_none(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -1,6 +1,7 @@
-"""What commands have in common that ask a hub as one of its users: which hub, and whose token.
+"""Base class of the commands that use a hub's REST API as one of its users: the hub's address, and the token.
 
-A token comes from the environment or a private file, never from the command line, which everybody on the machine reads.
+A token comes from the environment or a private file, never from the command line, which everybody on the machine can
+read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from traitlets import Unicode
 
 from .base import ConfiguredApp, UsageError
 
-TOKEN, ADDRESS = "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL"
+TOKEN_VARIABLE, ADDRESS_VARIABLE = "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL"
 
 
 class HubTask(ConfiguredApp):
-    """A command that asks a hub; it reads no configuration of the hub."""
+    """A command that uses a hub's REST API; it does not read the hub's configuration."""
 
     hub = Unicode(
         "",
@@ -38,18 +39,18 @@ class HubTask(ConfiguredApp):
 
     def address(self) -> str:
         """Return the hub's address."""
-        address = self.hub or os.environ.get(ADDRESS, "")
+        address = self.hub or os.environ.get(ADDRESS_VARIABLE, "")
         if not address:
-            raise UsageError(f"say which hub with --hub https://… or {ADDRESS}")
+            raise UsageError(f"name the hub with --hub https://… or {ADDRESS_VARIABLE}")
         return address
 
     def token(self) -> str:
         """Return the token."""
         if not self.token_file:
-            token = os.environ.get(TOKEN, "").strip()
+            token = os.environ.get(TOKEN_VARIABLE, "").strip()
             if not token:
                 raise UsageError(
-                    f"give a token of yours by --token-file or {TOKEN}; the hub's page /hub/token has them"
+                    f"give one of your tokens by --token-file or {TOKEN_VARIABLE}; the hub's page /hub/token makes one"
                 )
             return token
         from carme_hub.auth.secret_files import read_secret  # here: it brings JupyterHub, and --help need not wait

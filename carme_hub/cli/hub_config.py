@@ -1,4 +1,4 @@
-"""Commands that read the hub's own configuration file, as the hub reads it."""
+"""Read ``jupyterhub_config.py`` as the hub reads it, for commands such as ``carme-hub doctor`` and ``proxy``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from carme_hub.errors import ConfigError
 
 
 def load_config(file: Path) -> Config:
-    """Run a configuration file and return what it set; ``ConfigError`` says why it cannot be used."""
+    """Run a configuration file and return its settings; raise ``ConfigError`` where it fails."""
     if not file.is_file():
-        raise ConfigError(f"{file}: there is no such file; name it with --config")
+        raise ConfigError(f"{file}: there is no such file; name another with --config")
     try:
         return PyFileConfigLoader(file.name, str(file.resolve().parent)).load_config()
     except ConfigError:
         raise
     except Exception as error:
-        # The file is a program of the site's and can fail in any way.
+        # The file is the site's program and can fail in any way.
         raise ConfigError(f"{file} fails: {type(error).__name__}: {error}") from error
 
 
 def hub_of(config: Config) -> Any:
-    """Return a JupyterHub application with these settings that has done nothing yet."""
+    """Return a JupyterHub application with these settings, not yet initialized."""
     return JupyterHub(config=config)

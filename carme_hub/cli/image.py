@@ -1,4 +1,4 @@
-"""``carme-hub image``: add an image to the site's store, or build the default one, hardened either way."""
+"""``carme-hub image``: add an image to the site's store, or build the default one. Both are hardened."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from carme_hub.sandbox.images.build import (
     build_full_image,
     build_training_image,
     image_cache,
-    keep,
+    mark_kept,
 )
 
 
 class _ImageTask(Application):
-    """What the tasks have in common: they say what they do, and print the image's path last."""
+    """Base of the tasks: they print their progress, and the image's path last."""
 
     def start(self) -> None:
         """Do the task."""
@@ -34,7 +34,7 @@ class _ImageTask(Application):
         raise NotImplementedError
 
     def progress(self, line: str) -> None:
-        """Say what is being done."""
+        """Print a line of progress."""
         print(line, flush=True)
 
 
@@ -48,7 +48,7 @@ class AddApp(_ImageTask):
     store = Unicode(
         "/var/lib/carme-hub-images", help="The folder of the site's images. The default is the one of this machine."
     ).tag(config=True)
-    text = Unicode("", help="One line that people see beside the image's name. Empty by default.").tag(config=True)
+    text = Unicode("", help="One line that users see beside the image's name. Empty by default.").tag(config=True)
     aliases: Any = {"store": "AddApp.store", "description": "AddApp.text"}
 
     def make(self) -> Path:
@@ -63,19 +63,20 @@ class BuildApp(_ImageTask):
     """Build the default image."""
 
     name = "carme-hub image build"
-    description = "Build an image (Python 3, JupyterLab, TensorBoard; or more) from PyPI, or find it built already."
+    description = "Build an image (Python 3, JupyterLab, TensorBoard; or more) from PyPI, or print one built before."
 
     full = Bool(
-        False, help="With a whole system, for Charliecloud, Apptainer and Enroot. The default takes the node's /usr."
+        False,
+        help="Include a whole system, for Charliecloud, Apptainer and Enroot. By default the node's /usr is used.",
     ).tag(config=True)
     store = Unicode("", help="Where images are kept. Empty: this machine's cache.").tag(config=True)
-    training = Bool(False, help="With torch, and Horovod built from its source release. Off by default.").tag(
+    training = Bool(False, help="Include torch, and Horovod built from its source release. Off by default.").tag(
         config=True
     )
     aliases: Any = {"store": "BuildApp.store"}
     flags: Any = {
-        "full": ({"BuildApp": {"full": True}}, "with a whole system, for any runtime"),
-        "training": ({"BuildApp": {"training": True}}, "with torch and Horovod"),
+        "full": ({"BuildApp": {"full": True}}, "include a whole system, for any runtime"),
+        "training": ({"BuildApp": {"training": True}}, "include torch and Horovod"),
     }
 
     def make(self) -> Path:
@@ -84,7 +85,7 @@ class BuildApp(_ImageTask):
             self.exit("carme-hub image build: --full or --training, not both")
         build = build_full_image if self.full else build_training_image if self.training else build_default_image
         image = build(Path(self.store) if self.store else image_cache(), self.progress)
-        keep(image)
+        mark_kept(image)
         return image
 
 

@@ -1,4 +1,4 @@
-"""``carme-hub init``: the state folder with the hub's secrets and certificates, so that hub and proxy can start."""
+"""``carme-hub init``: create the state folder with the hub's secrets and certificates, before the first start."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .hub_config import hub_of, load_config
 
 
 class InitApp(Application):
-    """Make what the hub and its proxy need before their first start."""
+    """Create what the hub and its proxy need before their first start."""
 
     name = "carme-hub init"
-    description = """Make the state folder (0700), the cookie secret, the proxy's token (0600) and the internal
-    certificates that a configuration names. What is there stays. Run it as the hub's user."""
+    description = """Create the state folder (0700), the cookie secret, the proxy's token (0600) and the internal
+    certificates that a configuration names. Existing files stay. Run it as the hub's user."""
 
     config_path = Unicode(
         "jupyterhub_config.py", help="The hub's configuration file. The default is the one in the working folder."
@@ -30,7 +30,7 @@ class InitApp(Application):
     aliases = {"config": "InitApp.config_path", "f": "InitApp.config_path"}
 
     def start(self) -> None:
-        """Make what is missing, and say so."""
+        """Create what is missing, and print it."""
         try:
             self._make(hub_of(load_config(Path(self.config_path))))
         except CarmeError as error:
@@ -52,7 +52,7 @@ class InitApp(Application):
 
 
 async def make_certificates(hub: Any) -> None:
-    """Make or load the internal certificates; JupyterHub's code for it wants to be on an event loop."""
+    """Create or load the internal certificates; JupyterHub's code for it needs a running event loop."""
     hub.init_internal_ssl()
 
 

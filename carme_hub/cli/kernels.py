@@ -1,4 +1,4 @@
-"""``carme-hub kernels install``: Jupyter's kernels of Carme Hub, for the Python that runs this."""
+"""``carme-hub kernels install``: install Carme Hub's Jupyter kernels for the Python that runs this command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from .train import DelegatedCommand
 class KernelsApp(DelegatedCommand):
     """Install Jupyter's kernels."""
 
-    name, word = "carme-hub kernels", "kernels"
-    description = """Install Jupyter's kernels of Carme Hub for the Python that runs this: `carme-hub kernels install`,
-    with `--user` for yourself or `--prefix FOLDER`."""
+    name, command_name = "carme-hub kernels", "kernels"
+    description = """Install Carme Hub's Jupyter kernels for the Python that runs this command: `carme-hub kernels
+    install`, with `--user` for yourself or `--prefix FOLDER`."""

@@ -1,8 +1,7 @@
 """``carme-hub proxy``: JupyterHub's proxy as a process of its own, with the settings of the hub's configuration file.
 
-Started by the hub, the proxy would end with it, and with it everybody's connection. What JupyterHub puts on the
-proxy's command line depends on a dozen settings and, with internal TLS, on certificates; so it is JupyterHub's own code
-that writes it here.
+A proxy that the hub starts ends with the hub, and so do all connections. The proxy's command line depends on a dozen
+settings of JupyterHub and, with internal TLS, on certificates; so JupyterHub's own code computes it here.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class ProxyApp(Application):
 
     name = "carme-hub proxy"
     description = """Run configurable-http-proxy as the hub's configuration says, with its token in the environment and
-    its certificates. Start it before the hub, as a service of its own; run `carme-hub init` once before that."""
+    its certificates. Start it before the hub, as a separate service; run `carme-hub init` once before that."""
 
     config_path = Unicode(
         "jupyterhub_config.py", help="The hub's configuration file. The default is the one in the working folder."
@@ -59,7 +58,7 @@ def proxy_command(file: Path) -> tuple[list[str], dict[str, str]]:
     try:
         hub.init_proxy()
     except ValueError as error:
-        raise ConfigError(f"{error}; `carme-hub init` makes one") from error
+        raise ConfigError(f"{error}; `carme-hub init` creates one") from error
     proxy: Any = hub.proxy
     if proxy.should_start:
         raise ConfigError("ConfigurableHTTPProxy.should_start is True, so the hub starts the proxy itself")

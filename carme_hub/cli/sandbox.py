@@ -1,4 +1,4 @@
-"""`carme-hub sandbox …`: bring the one-machine cluster up and down, look at it, and run the demo on it."""
+"""`carme-hub sandbox …`: start and stop the one-machine cluster, show its state, and run the demo on it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CRASHED = 3
 
 
 class _SandboxCommand(Application):
-    """What all subcommands share: the state folder, and errors said in one line."""
+    """Base of the subcommands: the state folder, and errors in one line."""
 
     state = Unicode(
         "",
-        help="""The state folder, below which everything of the sandbox lies.
+        help="""The state folder, which holds everything of the sandbox.
         Default: /var/lib/carme-hub-sandbox for root, $XDG_STATE_HOME/carme-hub/sandbox for others.""",
     ).tag(config=True)
 
@@ -32,12 +32,12 @@ class _SandboxCommand(Application):
         """Return the state folder that was named, or None."""
         return Path(self.state) if self.state else None
 
-    def say(self, line: str) -> None:
+    def progress(self, line: str) -> None:
         """Print one line of progress at once."""
         print(f"[sandbox] {line}", flush=True)
 
     def start(self) -> None:
-        """Do the work; what cannot be done is said on stderr, exit status 1."""
+        """Do the work; print an error on stderr and exit with 1."""
         super().start()
         try:
             code = self.work()
@@ -54,7 +54,7 @@ class _SandboxCommand(Application):
 
 
 class UpApp(_SandboxCommand):
-    """Bring the sandbox up; run it again to repair what has crashed."""
+    """Start the sandbox; run it again to repair what has crashed."""
 
     name = "carme-hub-sandbox-up"
     description = __doc__
@@ -68,23 +68,23 @@ class UpApp(_SandboxCommand):
 
     def work(self) -> int:
         prefix = Path(self.slurm) if self.slurm else None
-        Sandbox(self.folder(), self.nodes or None, prefix).up(self.say)
+        Sandbox(self.folder(), self.nodes or None, prefix).up(self.progress)
         return 0
 
 
 class DemoApp(UpApp):
-    """Bring up the sandbox, an image, the proxy and the hub, and say what to try; run it again to repair."""
+    """Start the sandbox, an image, the proxy and the hub, and print what to try; run it again to repair."""
 
     name = "carme-hub-sandbox-demo"
     description = __doc__
     examples = "carme-hub sandbox demo"
 
     def work(self) -> int:
-        # Only the demo needs what builds images and speaks HTTP.
-        from carme_hub.sandbox.demo import run_demo, what_to_try
+        # Only the demo needs these imports, which build images and use HTTP.
+        from carme_hub.sandbox.demo import run_demo, usage_text
 
         prefix = Path(self.slurm) if self.slurm else None
-        print(what_to_try(run_demo(Sandbox(self.folder(), self.nodes or None, prefix), self.say)))
+        print(usage_text(run_demo(Sandbox(self.folder(), self.nodes or None, prefix), self.progress)))
         return 0
 
 
@@ -95,7 +95,7 @@ class DownApp(_SandboxCommand):
     description = __doc__
 
     def work(self) -> int:
-        Sandbox(self.folder()).down(self.say)
+        Sandbox(self.folder()).down(self.progress)
         return 0
 
 
@@ -115,7 +115,7 @@ class StatusApp(_SandboxCommand):
 
 
 class ResetApp(_SandboxCommand):
-    """Take the sandbox down and remove all of it: state folder, users, sudoers file."""
+    """Stop the sandbox and remove all of it: state folder, users, sudoers file."""
 
     name = "carme-hub-sandbox-reset"
     description = __doc__
@@ -130,7 +130,7 @@ class ResetApp(_SandboxCommand):
             if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
                 print("Nothing was removed.")
                 return 1
-        sandbox.reset(self.say)
+        sandbox.reset(self.progress)
         return 0
 
 
@@ -146,7 +146,7 @@ class BuildSlurmApp(_SandboxCommand):
 
         if len(self.extra_args) != 1:
             raise SandboxError("Name the release: carme-hub sandbox build-slurm 24.11")
-        prefix = build(self.extra_args[0], self.say)
+        prefix = build(self.extra_args[0], self.progress)
         print(prefix)
         return 0
 
@@ -157,12 +157,12 @@ class SandboxApp(Application):
     name = "carme-hub-sandbox"
     description = __doc__
     subcommands = {
-        "up": (UpApp, "Bring it up; repeat to repair"),
+        "up": (UpApp, "Start it; repeat to repair"),
         "down": (DownApp, "End everything that it started"),
-        "status": (StatusApp, "What runs, what has crashed"),
-        "reset": (ResetApp, "Take it down and remove all of it"),
+        "status": (StatusApp, "Show what runs and what has crashed"),
+        "reset": (ResetApp, "Stop it and remove all of it"),
         "build-slurm": (BuildSlurmApp, "Build another Slurm release"),
-        "demo": (DemoApp, "The whole of Carme Hub on the sandbox"),
+        "demo": (DemoApp, "Run the whole of Carme Hub on the sandbox"),
     }
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """``carme-hub session start | stop | list``: sessions from a terminal or a script, through the hub's REST API.
 
-It holds no rule: what may be started is judged by the hub, as for the form, and said in the hub's words.
+It holds no rule: the hub decides what may start, as for the form, and its message is printed unchanged.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from traitlets import Bool, Float, Unicode
 
 from carme_hub.errors import CarmeError, Refused
 
-from .base import Parent, UsageError, table
+from .base import CommandGroup, UsageError, table
 from .hub_client import HubClient, HubUnreachable, server_path
 from .hub_command import HubTask
 
-#: Seconds for which the hub may be silent while a start is waited for, as when it is restarted; and between two looks.
-SILENCE, LOOK = 120.0, 1.0
-_LIST = "`carme-hub session list` says how it stands"
+#: Seconds for which the hub may not answer while a start is awaited (it may be restarting), and between two requests.
+SILENCE_TIMEOUT, POLL_INTERVAL = 120.0, 1.0
+_SEE_LIST = "`carme-hub session list` shows its state"
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
 #: Options of the command line that are user options of the same name.
 _OPTIONS = ("profile", "gpu_type", *_NUMBERS, "image", "account", "reservation", "working_folder", "missing_folder")
 
 
 class SessionTask(HubTask):
-    """What the commands have in common: which hub, whose token, whose session."""
+    """What the commands share: which hub, whose token, whose session."""
 
     user = Unicode("", help="Whose sessions. The default is the token's owner.").tag(config=True)
     aliases: Any = {**HubTask.aliases, "user": "SessionTask.user"}
@@ -37,42 +37,42 @@ class SessionTask(HubTask):
     async def work(self) -> int:
         """Open the hub and do the task."""
         if self.extra_args and not isinstance(self, StartApp):
-            raise UsageError(f"{self.extra_args[0]!r} means nothing here; --help says more")
+            raise UsageError(f"{self.extra_args[0]!r} is not an argument of this command; see --help")
         async with HubClient(self.address(), self.token(), self.ca) as hub:
             return await self.task(hub, self.user or await hub.user())
 
     async def task(self, hub: HubClient, user: str) -> int:
-        """Do it for this user and return the exit status."""
+        """Do the task for this user and return the exit status."""
         raise NotImplementedError
 
 
 class _OneSession(SessionTask):
-    """What is done to one session."""
+    """A command about one session."""
 
     server = Unicode("", help="Name of a named server. The default is the default server.").tag(config=True)
-    wait = Bool(False, help="Return when it is done, not when the hub has taken it on.").tag(config=True)
+    wait = Bool(False, help="Return when it is done, not when the hub has accepted it.").tag(config=True)
     aliases: Any = {**SessionTask.aliases, "name": "_OneSession.server"}
     flags: Any = {
         **SessionTask.flags,
-        "wait": ({"_OneSession": {"wait": True}}, "Return when it is done, not when the hub has taken it on."),
+        "wait": ({"_OneSession": {"wait": True}}, "Return when it is done, not when the hub has accepted it."),
     }
 
-    async def found(self, hub: HubClient, user: str) -> dict[str, Any] | None:
+    async def find_server(self, hub: HubClient, user: str) -> dict[str, Any] | None:
         """Return the server as the hub describes it, None where there is none that runs, starts or stops."""
         return next((each for each in await hub.servers(user) if each["name"] == self.server), None)
 
-    def told(self, user: str, state: str, url: str = "") -> int:
-        """Say what became of it."""
+    def print_result(self, user: str, state: str, url: str = "") -> int:
+        """Print the session's state and address."""
         if self.as_json:
-            self.give({"user": user, "name": self.server, "state": state, "url": url})
+            self.print_json({"user": user, "name": self.server, "state": state, "url": url})
         else:
-            print(f"{_shown(user, self.server)} {_SAYS.get(state, state)}" + (f" {url}" if url else ""))
+            print(f"{_server_label(user, self.server)} {_STATE_TEXTS.get(state, state)}" + (f" {url}" if url else ""))
         return 0
 
 
-_SAYS = {
+_STATE_TEXTS = {
     "ready": "is ready:",
-    "starting": f"is starting; {_LIST}:",
+    "starting": f"is starting; {_SEE_LIST}:",
     "stopping": "is stopping",
     "stopped": "has stopped",
 }
@@ -83,8 +83,8 @@ class StartApp(_OneSession):
 
     name = "carme-hub session start"
     description = """Start a session. The hub decides, by the same rules as for its form; a refusal is printed in its
-    words. Options of a profile's own are written NAME=VALUE at the end. Exit status: 0 started (with --wait: ready), 1
-    refused or failed, 2 the hub could not be asked, or it is still starting when --wait-minutes are over."""
+    words. Write a profile's own options as NAME=VALUE at the end. Exit status: 0 started (with --wait: ready), 1
+    refused or failed, 2 the hub did not answer, or the session still starts when --wait-minutes are over."""
     examples = "carme-hub session start --profile a100 --gpus 2 --time-minutes 60 --name train --wait"
 
     profile = Unicode("", help="Slug of the profile. The default is the form's.").tag(config=True)
@@ -109,31 +109,31 @@ class StartApp(_OneSession):
     flags: Any = _OneSession.flags
 
     async def task(self, hub: HubClient, user: str) -> int:
-        """Ask for it, and wait for it where that is wanted."""
-        self._said: set[str] = set()
+        """Start it, and wait for it with ``--wait``."""
+        self._printed: set[str] = set()
         try:
-            return await self._started(hub, user)
+            return await self._start(hub, user)
         except Refused as error:
             if not (self.working_folder and "working folder" in error.message and "does not exist" in error.message):
                 raise
-            raise Refused(f"{error.message} --missing-folder make has it made.", reason=error.reason) from error
+            raise Refused(f"{error.message} --missing-folder make creates it.", reason=error.reason) from error
 
-    async def _started(self, hub: HubClient, user: str) -> int:
-        await self._ask(hub, user)
-        # What the hub has done is looked at: JupyterHub 6.1 also answers 201, "it runs", where a start is still to be
-        # decided on and the one before had failed.
-        found = await self.found(hub, user)
+    async def _start(self, hub: HubClient, user: str) -> int:
+        await self._request_start(hub, user)
+        # The answer alone is not enough: JupyterHub 6.1 also answers 201, "it runs", where the start is not decided yet
+        # and the one before had failed.
+        found = await self.find_server(hub, user)
         if found is None or (self.wait and not found["ready"]):
-            found = await self._follow(hub, user)
-        return self.told(user, _state(found), _url(found, hub))
+            found = await self._wait_until_ready(hub, user)
+        return self.print_result(user, _state(found), _url(found, hub))
 
-    def chosen(self) -> dict[str, str | int]:
-        """Return the user options; the hub says what is wrong with them."""
+    def user_options(self) -> dict[str, str | int]:
+        """Return the user options; the hub checks them."""
         found: dict[str, str | int] = {}
         for word in self.extra_args:
             name, equals, value = word.partition("=")
             if not equals or not name or name in _OPTIONS:
-                raise UsageError(f"{word!r}: write options of the profile's own as NAME=VALUE, others as --name value")
+                raise UsageError(f"{word!r}: write the profile's own options as NAME=VALUE, others as --name value")
             found[name] = value
         for name in _OPTIONS:
             value = getattr(self, name)
@@ -141,90 +141,91 @@ class StartApp(_OneSession):
                 found[name] = int(value) if name in _NUMBERS and value.isascii() and value.isdigit() else value
         return found
 
-    async def _ask(self, hub: HubClient, user: str) -> None:
-        """Ask for the start until the hub answers, which takes it up to ten seconds; meanwhile say how it goes."""
-        body = {"user_options": self.chosen()}
-        asked = asyncio.ensure_future(hub.ask("POST", server_path(user, self.server), body))
+    async def _request_start(self, hub: HubClient, user: str) -> None:
+        """Send the request; the hub takes up to ten seconds to answer. Print the start's progress meanwhile."""
+        body = {"user_options": self.user_options()}
+        request = asyncio.ensure_future(hub.request("POST", server_path(user, self.server), body))
         try:
-            while self.wait and not (await asyncio.wait({asked}, timeout=0.3))[0]:
+            while self.wait and not (await asyncio.wait({request}, timeout=0.3))[0]:
                 with contextlib.suppress(Refused):  # it is not starting yet
                     async for event in hub.events(server_path(user, self.server, "/progress")):
-                        self._say(event)
-            await self.waiting("asking the hub", asked)
+                        self._print_event(event)
+            await self.with_progress("asking the hub", request)
         finally:
-            asked.cancel()
+            request.cancel()
 
-    async def _follow(self, hub: HubClient, user: str) -> dict[str, Any]:
-        """Say how the start goes, and return the server, ready where that is waited for; ``Refused`` says why not.
+    async def _wait_until_ready(self, hub: HubClient, user: str) -> dict[str, Any]:
+        """Print the start's progress, and return the server, with ``--wait`` when it is ready.
 
-        That the hub says no more is no end of the start: a hub or a proxy that is restarted ends what it was sending.
+        The end of the hub's stream is not the end of the start: a restart of the hub or the proxy ends the stream, too.
 
         Raises:
-            HubUnreachable: the hub has been silent for long. CarmeError: it still starts, and the time to wait is over.
+            Refused: the start failed. HubUnreachable: the hub has not answered for long.
+            CarmeError: it still starts, and the time to wait is over.
         """
-        heard = time.monotonic()
+        last_answer = time.monotonic()
         try:
             async with asyncio.timeout(60 * self.wait_minutes or None):
                 while True:
                     try:
-                        found = await self._heard(hub, user)
-                        heard = time.monotonic()
+                        found = await self._print_progress(hub, user)
+                        last_answer = time.monotonic()
                     except HubUnreachable as error:
-                        if time.monotonic() > heard + SILENCE:
-                            raise HubUnreachable(f"{error}. It may be starting all the same: {_LIST}") from error
+                        if time.monotonic() > last_answer + SILENCE_TIMEOUT:
+                            raise HubUnreachable(f"{error}. It may be starting nevertheless: {_SEE_LIST}") from error
                     else:
                         if found["ready"] or not self.wait:
                             return found
-                    await asyncio.sleep(LOOK)
+                    await asyncio.sleep(POLL_INTERVAL)
         except TimeoutError:
-            raise CarmeError(f"{_shown(user, self.server)} is still starting; {_LIST}.") from None
+            raise CarmeError(f"{_server_label(user, self.server)} is still starting; {_SEE_LIST}.") from None
 
-    async def _heard(self, hub: HubClient, user: str) -> dict[str, Any]:
-        """Say how the start goes as long as the hub says it; return the server, ready or not, that is there then."""
+    async def _print_progress(self, hub: HubClient, user: str) -> dict[str, Any]:
+        """Print the start's progress until the hub ends the stream; return the server as it is then, ready or not."""
         failed = ""
-        refusal = Refused("The hub no longer says how the start goes; look with `carme-hub session list`.")
+        refusal = Refused("The hub no longer reports the progress of the start; see `carme-hub session list`.")
         try:
             async for event in hub.events(server_path(user, self.server, "/progress")):
                 if event.get("failed"):
                     failed = str(event.get("message", "")).removeprefix("Spawn failed: ") or "The start failed."
-                self._say(event)
-        except Refused as error:  # it does not start any more, or a new hub does not say yet that it does
+                self._print_event(event)
+        except Refused as error:  # the start has ended, or a hub that was restarted does not know of it yet
             refusal = error
         if failed:
             raise Refused(failed, reason="start-failed")
-        found = await self.found(hub, user)
+        found = await self.find_server(hub, user)
         if found is None or not (found["ready"] or _starting(found)):
             raise refusal
         return found
 
-    def _say(self, event: Mapping[str, Any]) -> None:
-        """Say each thing once; the hub tells all of a start to whoever asks again."""
+    def _print_event(self, event: Mapping[str, Any]) -> None:
+        """Print each message once; the hub sends all events of a start again with each request."""
         message = str(event.get("message", ""))
-        if message and message not in self._said and not event.get("ready") and not event.get("failed"):
+        if message and message not in self._printed and not event.get("ready") and not event.get("failed"):
             self.note(message)
-            self._said.add(message)
+            self._printed.add(message)
 
 
 class StopApp(_OneSession):
     """Stop a session."""
 
     name = "carme-hub session stop"
-    description = "Stop a session; what it did not use of its GPU time comes back. Exit status as for start."
+    description = "Stop a session; the GPU time that it did not use comes back. Exit status as for start."
     examples = "carme-hub session stop --name train --wait"
 
     async def task(self, hub: HubClient, user: str) -> int:
         """Stop it."""
-        if await self.found(hub, user) is None:
-            raise Refused(f"{_shown(user, self.server)} does not run.", reason="not-running")
-        status, _ = await self.waiting("stopping", hub.ask("DELETE", server_path(user, self.server)))
+        if await self.find_server(hub, user) is None:
+            raise Refused(f"{_server_label(user, self.server)} does not run.", reason="not-running")
+        status, _ = await self.with_progress("stopping", hub.request("DELETE", server_path(user, self.server)))
         state = "stopped" if status == 204 else "stopping"
         if self.wait and state == "stopping":
-            await self.waiting("stopping", self._gone(hub, user))
+            await self.with_progress("stopping", self._wait_until_stopped(hub, user))
             state = "stopped"
-        return self.told(user, state)
+        return self.print_result(user, state)
 
-    async def _gone(self, hub: HubClient, user: str) -> None:
-        while await self.found(hub, user) is not None:  # noqa: ASYNC110  the hub is far
+    async def _wait_until_stopped(self, hub: HubClient, user: str) -> None:
+        while await self.find_server(hub, user) is not None:  # noqa: ASYNC110  the hub is far
             await asyncio.sleep(1.0)
 
 
@@ -248,7 +249,7 @@ class ListApp(SessionTask):
             for each in await hub.servers(user)
         ]
         if self.as_json:
-            self.give({"user": user, "sessions": found})
+            self.print_json({"user": user, "sessions": found})
         elif not found:
             print(f"{user} has no session.")
         else:
@@ -257,12 +258,12 @@ class ListApp(SessionTask):
         return 0
 
 
-class SessionApp(Parent):
+class SessionApp(CommandGroup):
     """Sessions from a terminal or a script."""
 
     name = "carme-hub session"
-    description = """Start, stop and list your sessions, from a login node, your own machine or a script. It asks the
-    hub's REST API with a token of yours; nothing else of the hub need be there."""
+    description = """Start, stop and list your sessions, from a login node, your own machine or a script. It uses the
+    hub's REST API with one of your tokens, and needs nothing else of the hub."""
     subcommands: Any = {
         "start": (StartApp, "Start a session"),
         "stop": (StopApp, "Stop a session"),
@@ -270,12 +271,12 @@ class SessionApp(Parent):
     }
 
 
-def _shown(user: str, name: str) -> str:
+def _server_label(user: str, name: str) -> str:
     return f"{user}/{name}" if name else f"{user}'s default server"
 
 
 def _starting(server: Mapping[str, Any]) -> bool:
-    """Return whether it may get ready; a hub that was restarted first looks ("check") what became of a session."""
+    """Return whether it may become ready; after a restart the hub first checks ("check") each session."""
     return server.get("pending") in ("spawn", "check")
 
 
@@ -287,7 +288,7 @@ def _state(server: Mapping[str, Any]) -> str:
 
 
 def _url(server: Mapping[str, Any], hub: HubClient) -> str:
-    """Return where a server is opened; the hub says it in full only where it knows its public address."""
+    """Return a server's address; the hub gives it in full only where it knows its public address."""
     full = str(server.get("full_url") or "")
     parts = urlsplit(hub.api)
     return full or f"{parts.scheme}://{parts.netloc}{server.get('url', '')}"

@@ -1,6 +1,6 @@
-"""``carme-hub train``, ``runs``, ``scaling``, ``templates``, ``kernels``: what sessions have, on the hub's machine too.
+"""``carme-hub train``, ``runs``, ``scaling``, ``templates``, ``kernels``: commands of sessions, also on this machine.
 
-All of them are ``carme_hub.training.command``'s, which inside of a session is the whole of ``carme-hub``.
+They call ``carme_hub.training.command``, which inside a session is the whole of ``carme-hub``.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from carme_hub.training import command
 
 
 class DelegatedCommand(Application):
-    """Hands all words on as they are written."""
+    """A command that passes its arguments on unchanged."""
 
-    word = ""
+    command_name = ""
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Keep the words; none of them is a trait's."""
-        self.words = list(argv or ())
+        """Keep the arguments; none of them is a trait."""
+        self.arguments = list(argv or ())
 
     def start(self) -> None:
-        """Do what the words say."""
-        self.exit(command.main([self.word, *self.words]))
+        """Run the command."""
+        self.exit(command.main([self.command_name, *self.arguments]))
 
 
 class TrainApp(DelegatedCommand):
     """Run a script as many ranks."""
 
-    name, word = "carme-hub train", "train"
-    description = """Run a script as many ranks, in a session or in a Slurm job of one's own: `carme-hub train -n 4
+    name, command_name = "carme-hub train", "train"
+    description = """Run a script as many ranks, in a session or in your own Slurm job: `carme-hub train -n 4
     script.py`. Its options are [those of %%distributed](distributed.md#options); `carme-hub train --help` prints
     them."""
 
@@ -36,24 +36,24 @@ class TrainApp(DelegatedCommand):
 class RunsApp(DelegatedCommand):
     """List runs, read their logs, end them."""
 
-    name, word = "carme-hub runs", "runs"
+    name, command_name = "carme-hub runs", "runs"
     description = """List runs, read their logs, end them: `carme-hub runs`, `runs log RUN`, `runs watch RUN`,
-    `runs stop RUN`, `runs resize RUN +2`. [What each of them takes](distributed.md#commands-in-a-session)."""
+    `runs stop RUN`, `runs resize RUN +2`. [Their options](distributed.md#commands-in-a-session)."""
 
 
 class ScalingApp(DelegatedCommand):
     """Measure how a training scales."""
 
-    name, word = "carme-hub scaling", "scaling"
+    name, command_name = "carme-hub scaling", "scaling"
     description = """Measure how a script scales, and show it again: `carme-hub scaling run script.py`,
     `carme-hub scaling report`. Of `run`: `--ranks`, `--batch`, `--mode`, `--function`, `--repeats`, `--steps`,
     `--blocks`, `--warmup`, `--epoch`, `--name`, `--backend`, `--gpus-per-task`, `--per-node`, `--time` and `-o`; of
-    `report`: `--format` and `-o`. [What they mean](../howto/scaling-curve.md#options)."""
+    `report`: `--format` and `-o`. [Their meaning](../howto/scaling-curve.md#options)."""
 
 
 class TemplatesApp(DelegatedCommand):
     """List the templates."""
 
-    name, word = "carme-hub templates", "templates"
-    description = """List the [templates](../howto/kernels-and-templates.md) to begin a training with, those of other
-    packages among them, and where their scripts are: `carme-hub templates`."""
+    name, command_name = "carme-hub templates", "templates"
+    description = """List the [templates](../howto/kernels-and-templates.md) of distributed trainings, with the paths of
+    their scripts: `carme-hub templates`. The list includes templates of other packages."""

@@ -1,1 +1,1 @@
-"""From a typed request to the argv of a container runtime."""
+"""Container runtimes: each renders a typed request to a command line. Also images, their store and their checks."""

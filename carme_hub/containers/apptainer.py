@@ -1,11 +1,10 @@
-"""Apptainer: directories, squashfs and SIF, rootless; private pid and ipc namespaces, minimal /dev, private /tmp.
+"""Apptainer: directories, squashfs and SIF, rootless; with private pid and ipc namespaces, minimal /dev, private /tmp.
 
-The process gets a clean environment from the batch script, so ``--cleanenv`` is not used: it would drop
-CUDA_VISIBLE_DEVICES. Values travel as APPTAINERENV_*, which win over the image's own, and ``--no-eval`` keeps them
-from being run as shell code. ``root="layer"`` is ``--writable-tmpfs``: new files beside the image's, whose own folders
-stay read-only to everybody but their owner. Nothing below /dev/shm can be bound, so containers share no memory (NCCL
-then takes the network where GPUs cannot reach each other). /tmp is limited by ``sessiondir max size`` of
-apptainer.conf.
+The batch script gives the process a clean environment, so ``--cleanenv`` is not used: it would drop
+CUDA_VISIBLE_DEVICES. Values are passed as APPTAINERENV_*, which override the image's own, and ``--no-eval`` prevents
+that they are run as shell code. ``root="layer"`` is ``--writable-tmpfs``: it allows new files, while the image's own
+folders stay read-only except for their owner. Nothing below /dev/shm can be bound, so containers share no memory (NCCL
+uses the network if GPUs have no direct connection). ``sessiondir max size`` of apptainer.conf limits /tmp.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Apptainer:
         """Return the plan."""
         check.check(request)
         if request.image.format not in self.formats or request.image.base == "host":
-            raise ContainerError("Apptainer runs directories, squashfs and SIF files that hold a whole system")
+            raise ContainerError("Apptainer runs directories, squashfs and SIF files that contain a whole system")
         argv = [self.program, "--silent", "exec", "--contain", "--pid", "--ipc", "--no-home", "--no-eval"]
         if request.gpus:
             argv.append("--nv")

@@ -1,9 +1,9 @@
-"""bubblewrap: rootless, in 5 to 9 ms, on a directory image; the default.
+"""bubblewrap, the default: rootless, starts in 5 to 9 ms, on a directory image.
 
-The root is a small tmpfs with the image's top-level folders bound into it read-only ("underlay"), so a bind may lead
-to any mount point. User, pid and ipc namespaces are private and all capabilities dropped; the network and the host
+The root is a small tmpfs with the image's top-level folders bound into it read-only ("underlay"), so that any mount
+point is possible. User, pid and ipc namespaces are private and all capabilities are dropped; the network and the host
 name are the node's, as distributed training needs. ``root="layer"`` leaves that tmpfs writable, with a folder
-``/layer`` for packages: new files anywhere but in the image's own folders, in memory, gone with the session.
+``/layer`` for packages: new files are possible outside of the image's folders, in memory, until the session ends.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from carme_hub.errors import ContainerError
 from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
-#: Top-level folders an image may have. Their names are listed here because rendering looks at no file system.
-TOP = (
+#: Top-level folders of an image. They are listed here because rendering does not read the file system.
+TOP_FOLDERS = (
     *("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "srv", "var"),
     *("app", "apps", "conda", "gnu", "nix", "workspace"),
 )
-HOST_TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr")
-#: From the node's /etc, for an image that has none: names, loader, certificates, fonts; no service's settings.
+HOST_TOP_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr")
+#: From the node's /etc, for an image without one: names, loader, certificates, fonts; no settings of services.
 HOST_ETC = (
     *("alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "fonts"),
     *("gai.conf", "group", "host.conf", "hosts", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"),
@@ -28,7 +28,7 @@ HOST_ETC = (
 )
 #: From the node's /etc, over an image's own.
 NODE_ETC = ("group", "hosts", "passwd", "resolv.conf")
-#: Sockets through which the C library asks for users that stand in no file.
+#: Sockets through which the C library looks up users that are in no file.
 NAME_SERVICES = ("/var/lib/sss/pipes", "/run/nslcd")
 
 
@@ -75,9 +75,9 @@ class Bubblewrap:
 
 
 def _own_root(request: ContainerRequest) -> list[str]:
-    """Return the binds of an image that holds a whole system. Links such as /bin are followed by bwrap."""
+    """Return the binds of an image with a whole system. bwrap follows links such as /bin."""
     argv = []
-    for name in TOP:
+    for name in TOP_FOLDERS:
         argv += ["--ro-bind-try", f"{request.image.path}/{name}", f"/{name}"]
     for name in NODE_ETC:
         argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
@@ -85,9 +85,9 @@ def _own_root(request: ContainerRequest) -> list[str]:
 
 
 def _host_root(request: ContainerRequest) -> list[str]:
-    """Return the binds of an image that brings /opt and takes the rest from the node."""
+    """Return the binds of an image that has only /opt and uses the node's system."""
     argv = []
-    for name in HOST_TOP:
+    for name in HOST_TOP_FOLDERS:
         argv += ["--ro-bind-try", f"/{name}", f"/{name}"]
     for name in HOST_ETC:
         argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
@@ -95,7 +95,7 @@ def _host_root(request: ContainerRequest) -> list[str]:
 
 
 def _writable(request: ContainerRequest) -> list[str]:
-    """Return what may be written besides the user's folders, all in memory."""
+    """Return the writable folders besides the user's, all in memory."""
     size = ["--size", str(request.tmp_mib << 20)] if request.tmp_mib else []
     argv = ["--perms", "1777", *size, "--tmpfs", "/tmp"]  # noqa: S108  a path inside
     argv += ["--perms", "1777", *size, "--tmpfs", "/var/tmp", "--tmpfs", "/run"]  # noqa: S108
@@ -103,7 +103,7 @@ def _writable(request: ContainerRequest) -> list[str]:
 
 
 def _gpus(request: ContainerRequest, environ: dict[str, str]) -> list[str]:
-    """Return the binds of GPU devices and, for an image of its own, of the driver's libraries."""
+    """Return the binds of GPU devices and, for an image with a whole system, of the driver's libraries."""
     argv = []
     for device in layout.GPU_DEVICES:
         argv += ["--dev-bind-try", device, device]

@@ -1,8 +1,8 @@
-"""Charliecloud: ``ch-run`` executes in place, with a user and a mount namespace and nothing else private.
+"""Charliecloud: ``ch-run`` executes in place, with only a user and a mount namespace.
 
-What it cannot do, and says: binds are always read-write (0.31: a read-only bind is silently writable), their mount
-points must be in the image, all of the node's /dev and processes are visible, and ``root="layer"`` means the private
-/tmp only. CUDA_VISIBLE_DEVICES and the job's cgroup decide which GPU is used; driver libraries must be in the image
+Limitations: binds are always read-write (0.31: a read-only bind is silently writable, so one is refused), their mount
+points must be in the image, all of the node's /dev and processes are visible, and ``root="layer"`` gives only the
+private /tmp. CUDA_VISIBLE_DEVICES and the job's cgroup decide which GPU is used; driver libraries must be in the image
 (``ch-fromhost --nvidia``).
 """
 
@@ -24,7 +24,7 @@ class Charliecloud:
         """Return the plan."""
         check.check(request)
         if request.image.format not in self.formats or request.image.base == "host":
-            raise ContainerError("Charliecloud runs directories and squashfs files that hold a whole system")
+            raise ContainerError("Charliecloud runs directories and squashfs files that contain a whole system")
         if not request.user:
             raise ContainerError("Charliecloud needs the user's name")
         for bind in request.binds:

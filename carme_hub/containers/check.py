@@ -1,7 +1,7 @@
-"""What a container request may never contain, whichever runtime renders it; each refusal says what is wrong.
+"""Checks of container requests for all runtimes; each refusal says what is wrong.
 
-The hub checks names and texts here; whether a path is there and where its links lead is checked again on the node
-by the batch script, as the user, just before the binds are made.
+The hub checks names and texts here; on the node the batch script checks as the user, just before the binds are made,
+whether a path exists and where its links lead.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from carme_hub.errors import ContainerError
 
 from .runtime import Bind, ContainerRequest, Image
 
-#: Never bound from, nor anything below, whatever a site allows: they hold secrets or sockets that are keys.
+#: Never bound, nor anything below, whatever a site allows: they contain secrets, or sockets that give access.
 FORBIDDEN_SOURCES = ("/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/run", "/var/spool/slurmd")
-#: Never bound over, nor anything below: what they hold decides what runs inside.
+#: Never bound over, nor anything below: their contents decide what runs inside.
 FORBIDDEN_DESTINATIONS = (
     "/bin",
     "/dev",
@@ -30,21 +30,21 @@ FORBIDDEN_DESTINATIONS = (
     "/sys",
     "/usr",
 )
-#: Variables that steer the loader, an interpreter or a container runtime rather than the user's program.
+#: Variables that control the loader, an interpreter or a container runtime rather than the user's program.
 FORBIDDEN_NAMES = frozenset({"BASH_ENV", "ENV", "IFS", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "PERL5LIB"})
 FORBIDDEN_PREFIXES = ("APPTAINER", "BWRAP", "CH_", "CONTAINERS_", "ENROOT", "LD_", "PODMAN", "SINGULARITY")
-#: The hub's and Slurm's own: the hub sets them, people may not.
+#: Variables of the hub and of Slurm, which users may not set.
 OWN_PREFIXES = ("CARME_", "JUPYTERHUB_", "SLURM_", "SLURMD_")
 SECRET_NAMES = frozenset({"JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN", "SLURM_JWT", "CARME_DATA"})
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:/#-]*")
-#: Every runtime's way of writing a bind gives one of these a meaning.
+#: Characters with a meaning in the bind syntax of some runtime.
 _BIND_SYNTAX = re.compile(r"[:,\s\\\"'$`\x00-\x1f\x7f]")
 
 
 def check_path(path: str, what: str) -> None:
-    """Refuse a path that is not absolute and plain, or that a runtime's bind syntax could read otherwise."""
+    """Refuse a path that is not absolute and normalized, or that a runtime's bind syntax could misread."""
     if not path.startswith("/") or path.startswith("//"):
         raise ContainerError(f"{what} must be an absolute path, not {path!r}")
     if _BIND_SYNTAX.search(path):
@@ -54,12 +54,12 @@ def check_path(path: str, what: str) -> None:
 
 
 def under(path: str, trees: Iterable[str]) -> bool:
-    """Return whether a plain path is one of the trees or below one."""
+    """Return whether a normalized path is one of the trees or below one."""
     return any(path == tree or path.startswith(tree.rstrip("/") + "/") for tree in trees)
 
 
 def check_bind(bind: Bind) -> None:
-    """Refuse a bind that no site can want."""
+    """Refuse a bind that is never allowed."""
     check_path(bind.source, "the source of a bind")
     check_path(bind.destination, "the destination of a bind")
     if bind.source == "/" or under(bind.source, FORBIDDEN_SOURCES):
@@ -71,7 +71,7 @@ def check_bind(bind: Bind) -> None:
 
 
 def check_allowed(binds: Sequence[Bind], roots: Sequence[str]) -> None:
-    """Refuse a bind whose source is outside the folders that the site allows; an empty list allows none."""
+    """Refuse a bind whose source is outside of the folders that the site allows; an empty list allows none."""
     for bind in binds:
         check_bind(bind)
         if not under(bind.source, roots):
@@ -80,7 +80,7 @@ def check_allowed(binds: Sequence[Bind], roots: Sequence[str]) -> None:
 
 
 def check_image(image: Image) -> None:
-    """Refuse an image path or reference that a runtime could take for something else."""
+    """Refuse an image path or reference that a runtime could misread."""
     if image.format != "ref":
         check_path(image.path, "the path of an image")
     elif not _REFERENCE.fullmatch(image.path) or ".." in image.path:
@@ -88,25 +88,25 @@ def check_image(image: Image) -> None:
 
 
 def check_environ(environ: Mapping[str, str]) -> None:
-    """Refuse variables that steer loader or runtime, secrets, and what cannot be a variable at all."""
+    """Refuse variables that control loader or runtime, secrets, and invalid names or values."""
     for name, value in environ.items():
         check_name(name)
         if name in SECRET_NAMES:
-            raise ContainerError(f"{name} is a secret and does not travel in a container's environment")
+            raise ContainerError(f"{name} is a secret and must not be in a container's environment")
         if "\0" in value:
             raise ContainerError(f"the value of {name} contains a NUL")
 
 
 def check_name(name: str) -> None:
-    """Refuse one variable's name."""
+    """Refuse an invalid or forbidden name of a variable."""
     if not _NAME.fullmatch(name):
         raise ContainerError(f"{name!r} is not the name of an environment variable")
     if name in FORBIDDEN_NAMES or name.startswith(FORBIDDEN_PREFIXES):
-        raise ContainerError(f"{name} may not be set: it steers the loader, an interpreter or the container runtime")
+        raise ContainerError(f"{name} may not be set: it controls the loader, an interpreter or the container runtime")
 
 
 def check_user_environ(environ: Mapping[str, str]) -> None:
-    """Refuse, of variables that a person gave, also those that are the hub's or Slurm's to set."""
+    """Refuse variables that users may not set, including those of the hub and Slurm."""
     check_environ(environ)
     for name in environ:
         if name.startswith(OWN_PREFIXES) or name in ("HOME", "USER", "LOGNAME", "PATH", "CUDA_VISIBLE_DEVICES"):
@@ -130,7 +130,7 @@ def check(request: ContainerRequest) -> None:
     for name in request.pass_env:
         check_name(name)
         if name in SECRET_NAMES:
-            raise ContainerError(f"{name} is a secret and is not handed in")
+            raise ContainerError(f"{name} is a secret and is not passed in")
     if not request.argv or request.argv[0].startswith("-") or any("\0" in word for word in request.argv):
         raise ContainerError("the command must be a program and its arguments")
     if request.tmp_mib < 0:

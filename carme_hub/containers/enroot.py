@@ -1,8 +1,8 @@
-"""Enroot: a squashfs file started as it is, or an unpacked directory; executes in place.
+"""Enroot: a squashfs file or an unpacked directory; executes in place.
 
-Its folders are kept in the session folder, since batch steps have no XDG_RUNTIME_DIR. GPUs come by its NVIDIA hook,
-for which "all" means: all that the job's cgroup lets through. ``root="layer"`` is ``--rw`` on a squashfs file, whose
-overlay is thrown away at the end; a directory image stays read-only.
+Its folders are in the session folder, since batch steps have no XDG_RUNTIME_DIR. Its NVIDIA hook provides the GPUs, and
+"all" means all that the job's cgroup allows. ``root="layer"`` is ``--rw`` on a squashfs file, whose overlay is deleted
+at the end; a directory image stays read-only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Enroot:
         """Return the plan."""
         check.check(request)
         if request.image.format not in self.formats or request.image.base == "host":
-            raise ContainerError("Enroot runs squashfs files and directories that hold a whole system")
+            raise ContainerError("Enroot runs squashfs files and directories that contain a whole system")
         environ = layout.environ(request) | nvidia(request)
         names = [*environ, *layout.pass_env(request)]
         store, _, image = request.image.path.rpartition("/")
@@ -54,7 +54,7 @@ class Enroot:
 
 
 def nvidia(request: ContainerRequest) -> dict[str, str]:
-    """Return what the NVIDIA hook reads. Host numbers would be "unknown device" inside a confined job."""
+    """Return the variables for the NVIDIA hook. Host numbers are an "unknown device" in a job with confined devices."""
     if not request.gpus:
         return {"NVIDIA_VISIBLE_DEVICES": "void"}
     return {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}

@@ -1,10 +1,10 @@
-"""An image tree is made harmless before anybody runs it: to those inside, and to those who reach the store by its path.
+"""Harden an image tree before it is used, for users of the image and for users who access the store by its path.
 
-A setuid file in a folder that users can read is root on the node, whatever the container runtime does about it
-(measured); a device node opens under several runtimes. So: no setuid, no setgid, no file capabilities, no devices,
-no pipes, no sockets, everything root's and writable by root only, and no name that leads out of the image.
-An absolute link is harmless inside, but followed from outside by a runtime that binds the image folder by folder: one
-whose target is in the image is made relative, one at the top of the tree that leads nowhere in it is refused.
+A setuid file in a folder that users can read gives root on the node, whatever the container runtime does (measured); a
+device node can be opened under several runtimes. So there is no setuid, no setgid, no file capability, no device, no
+pipe, no socket, everything belongs to root and only root may write it, and no name leads out of the image. An absolute
+link is harmless inside, but a runtime that binds the image folder by folder follows it from outside: one whose target
+is in the image is made relative, one at the top of the tree without a target in it is refused.
 """
 
 from __future__ import annotations
@@ -17,63 +17,65 @@ from pathlib import Path, PurePosixPath
 
 from carme_hub.errors import ContainerError
 
-#: What a runtime mounts over; made where an image has none, since a read-only root cannot be given any later.
+#: Mount points of runtimes, created in images without them, since a read-only root cannot get them later.
 MOUNT_FOLDERS = ("dev", "home", "layer", "mnt", "proc", "project", "run", "scratch", "sys", "tmp", "var/tmp", "data")
 MOUNT_FILES = ("etc/group", "etc/hosts", "etc/passwd", "etc/resolv.conf")
-LONGEST_EXAMPLES = 20
+MAX_EXAMPLES = 20
 
 
 @dataclass(slots=True)
-class Report:
-    """What was found and mended: a count of each finding, and the first paths of it."""
+class HardeningReport:
+    """What was found and changed: the count of each finding, and its first paths."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, finding: str, path: str) -> None:
-        """Note one finding."""
+        """Record one finding."""
         self.counts[finding] += 1
-        if self.counts[finding] <= LONGEST_EXAMPLES:
+        if self.counts[finding] <= MAX_EXAMPLES:
             self.examples.setdefault(finding, []).append(path)
 
     def __str__(self) -> str:
         if not self.counts:
-            return "nothing to mend"
+            return "nothing to change"
         return ", ".join(f"{count} {finding}" for finding, count in sorted(self.counts.items()))
 
 
-def harden(tree: Path, *, owner: int = 0) -> Report:
-    """Make an image tree harmless, in place, and return what was mended.
+def harden(tree: Path, *, owner: int = 0) -> HardeningReport:
+    """Harden an image tree in place, and return what was changed.
 
     Args:
-        tree: the image's root folder, which must be ours alone while this runs: build beside the store, then rename.
-        owner: who owns everything afterwards; root, but for tests.
+        tree: the image's root folder, which nobody else may access meanwhile: build it outside, then rename it.
+        owner: the uid that owns everything afterwards; root, except in tests.
 
     Raises:
         ContainerError: a name leads out of the image.
     """
     if tree.is_symlink() or not tree.is_dir():
         raise ContainerError(f"{tree} is not a folder")
-    report = Report()
+    report = HardeningReport()
     escapes: list[str] = []
-    # From the bottom: a folder is made read-only after what is in it.
+    # Bottom up: a folder becomes read-only after its contents.
     for folder, folders, files, fd in os.fwalk(tree, topdown=False, follow_symlinks=False):
         inside = PurePosixPath("/", Path(folder).relative_to(tree).as_posix())
         for name in (*files, *folders):
-            _mend(fd, name, inside / name, tree, owner, report, escapes)
+            _harden_entry(fd, name, inside / name, tree, owner, report, escapes)
     for entry in tree.iterdir():
-        # The runtime follows these from outside, through however many links.
+        # The runtime follows these from outside, through any number of links.
         if not entry.resolve().is_relative_to(tree.resolve()):
             escapes.append(f"/{entry.name} -> {entry.resolve()}")
     if escapes:
-        raise ContainerError(f"these names lead out of the image: {', '.join(escapes[:LONGEST_EXAMPLES])}")
+        raise ContainerError(f"these names lead out of the image: {', '.join(escapes[:MAX_EXAMPLES])}")
     os.lchown(tree, owner, owner)
     tree.chmod(0o755)
     return report
 
 
-def _mend(fd: int, name: str, path: PurePosixPath, tree: Path, owner: int, report: Report, escapes: list[str]) -> None:
-    """Mend one name of an opened folder."""
+def _harden_entry(
+    fd: int, name: str, path: PurePosixPath, tree: Path, owner: int, report: HardeningReport, escapes: list[str]
+) -> None:
+    """Harden one entry of an opened folder."""
     state = os.lstat(name, dir_fd=fd)
     kind = stat.S_IFMT(state.st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
@@ -81,7 +83,7 @@ def _mend(fd: int, name: str, path: PurePosixPath, tree: Path, owner: int, repor
         report.add("device, pipe or socket removed", str(path))
         return
     if kind == stat.S_IFLNK:
-        _mend_link(fd, name, path, tree, report, escapes)
+        _harden_link(fd, name, path, tree, report, escapes)
     if (state.st_uid, state.st_gid) != (owner, owner):
         os.chown(name, owner, owner, dir_fd=fd, follow_symlinks=False)
         report.add("owner changed", str(path))
@@ -97,7 +99,7 @@ def _mend(fd: int, name: str, path: PurePosixPath, tree: Path, owner: int, repor
         _strip_attributes(fd, name, path, report)
 
 
-def _strip_attributes(fd: int, name: str, path: PurePosixPath, report: Report) -> None:
+def _strip_attributes(fd: int, name: str, path: PurePosixPath, report: HardeningReport) -> None:
     """Remove file capabilities and every other extended attribute."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=fd)
     try:
@@ -108,8 +110,10 @@ def _strip_attributes(fd: int, name: str, path: PurePosixPath, report: Report) -
         os.close(file)
 
 
-def _mend_link(fd: int, name: str, path: PurePosixPath, tree: Path, report: Report, escapes: list[str]) -> None:
-    """Make an absolute link relative; note one that climbs out, or that the top of the tree should not have."""
+def _harden_link(
+    fd: int, name: str, path: PurePosixPath, tree: Path, report: HardeningReport, escapes: list[str]
+) -> None:
+    """Make an absolute link relative; record one that leads out, or has no target at the top of the tree."""
     target = os.readlink(name, dir_fd=fd)
     if target.startswith("/"):
         if path.parent == PurePosixPath("/") and not os.path.lexists(tree / target.lstrip("/")):
@@ -125,16 +129,16 @@ def _mend_link(fd: int, name: str, path: PurePosixPath, tree: Path, report: Repo
 
 
 def add_mount_points(tree: Path) -> None:
-    """Make what runtimes mount over, where the image has none; a link in its place is refused."""
+    """Create missing mount points of runtimes; refuse links in their place."""
     for name in MOUNT_FOLDERS:
         folder = tree / name
         if folder.resolve() != tree.resolve() / name:
-            raise ContainerError(f"/{name} of the image is a link; a bind there would land elsewhere")
+            raise ContainerError(f"/{name} of the image is a link; a bind there would go elsewhere")
         folder.mkdir(parents=True, exist_ok=True)
     for name in MOUNT_FILES:
         file = tree / name
         if file.parent.resolve() != tree.resolve() / "etc":
-            raise ContainerError("/etc of the image is a link; a bind there would land elsewhere")
+            raise ContainerError("/etc of the image is a link; a bind there would go elsewhere")
         if file.is_symlink():
             file.unlink()  # /etc/resolv.conf often leads to a file of the system it was made on
         file.parent.mkdir(exist_ok=True)

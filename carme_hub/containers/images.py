@@ -1,4 +1,4 @@
-"""An image folder says what it is in its own ``image.json``, written when it was built or added."""
+"""Read and write ``image.json``, the description in an image folder, written when the image is built or added."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ BASES = ("own", "host")
 
 
 def write_image(folder: Path, *, name: str, description: str, base: str, more: Mapping[str, object]) -> None:
-    """Write the description of a directory image, with whatever else its maker wants to remember."""
+    """Write the description of a directory image, with further values of its builder."""
     text = json.dumps({"name": name, "description": description, "format": "dir", "base": base, **more}, indent=2)
     (folder / "image.json").write_text(text + "\n", encoding="utf-8")
 
 
 def read_image(folder: Path) -> Image:
-    """Return the image that a folder holds; ``ContainerError`` when it is none of ours."""
+    """Return the image of a folder; raise ``ContainerError`` if it has no valid description."""
     try:
         data = json.loads((folder / "image.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ContainerError(f"{folder} holds no image: its image.json cannot be read ({error})") from error
+        raise ContainerError(f"{folder} contains no image: its image.json cannot be read ({error})") from error
     if not isinstance(data, dict) or data.get("format") not in FORMATS or data.get("base", "own") not in BASES:
         raise ContainerError(f"{folder}/image.json is not a description of an image")
     image = Image(

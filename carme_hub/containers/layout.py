@@ -1,14 +1,14 @@
-"""What every container of a session looks like from the inside, whichever runtime makes it."""
+"""The inside of every session's container, common to all runtimes: variables, folders, GPU devices."""
 
 from __future__ import annotations
 
 from .runtime import ContainerRequest
 
-#: Where programs are looked for inside: the default image's, conda's, then the system's.
+#: PATH inside: the default image's programs, conda's, then the system's.
 PATH = "/opt/venv/bin:/opt/conda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The writable layer of a session; pip of the default image installs into it.
 LAYER = "/layer"
-#: What Slurm sets for a job's GPUs, and what their drivers read. Set by Slurm, so never invented here.
+#: Variables that Slurm sets for a job's GPUs, and that their drivers read. Only Slurm sets them.
 GPU_NAMES = (
     "CUDA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
@@ -19,7 +19,7 @@ GPU_NAMES = (
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
 )
-#: Device nodes of GPUs and fast networks, where there are any. Which of them open is the job's cgroup's say.
+#: Device nodes of GPUs and fast networks, if they exist. The job's cgroup decides which of them can be opened.
 GPU_DEVICES = (
     *(f"/dev/nvidia{number}" for number in range(16)),
     "/dev/nvidiactl",
@@ -31,7 +31,7 @@ GPU_DEVICES = (
     "/dev/kfd",
     "/dev/infiniband",
 )
-#: The driver's own libraries, which must be those of the node's kernel module.
+#: The driver's libraries, which must match the node's kernel module.
 DRIVER_LIBRARIES = (
     "libcuda.so.1",
     "libcudadebugger.so.1",
@@ -47,26 +47,26 @@ LIBRARY_FOLDERS = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-
 
 
 def environ(request: ContainerRequest) -> dict[str, str]:
-    """Return the variables with values that the inside sees."""
+    """Return the variables with values inside."""
     own = {"HOME": request.home, "PATH": PATH, "LANG": "C.UTF-8", "SHELL": "/bin/bash"}
     if request.user:
         own |= {"USER": request.user, "LOGNAME": request.user}
     if not request.gpus:
-        own["CUDA_VISIBLE_DEVICES"] = ""  # on a node without device confinement, none is not all
+        own["CUDA_VISIBLE_DEVICES"] = ""  # otherwise all GPUs are visible on a node that does not confine devices
     return own | dict(request.environ)
 
 
 def pass_env(request: ContainerRequest) -> tuple[str, ...]:
-    """Return the names of the job's variables that are handed in where they are set."""
+    """Return the names of the job's variables that are passed in if they are set."""
     return tuple(dict.fromkeys((*request.pass_env, *(GPU_NAMES if request.gpus else ()))))
 
 
 def workdir(request: ContainerRequest) -> str:
-    """Return where the command starts."""
+    """Return the folder in which the command starts."""
     return request.workdir or request.home
 
 
 def folders(request: ContainerRequest) -> tuple[str, ...]:
-    """Return the user's own folders, read-write at the same path: home, and the session folder if it is elsewhere."""
+    """Return the user's own folders, read-write at the same path: home, and the session folder if it is outside."""
     inside_home = request.session_folder.startswith(request.home.rstrip("/") + "/")
     return (request.home,) if inside_home else (request.home, request.session_folder)

@@ -1,13 +1,13 @@
-"""Podman, rootless: an image folder of the site, or an image of the user's own store; never a pull.
+"""Podman, rootless: an image folder of the site, or an image of the user's own store; it never pulls.
 
-A folder is run as an overlay, so that nothing is copied for a user; what Podman notes down about it lies in a folder on
-the node that is the session's own (a home may be on NFS, where Podman's storage breaks, and Podman remembers for ever
-the first place it was given) and is removed afterwards. The image's files belong to nobody inside, so nothing can be
-made in its folders: a mount point that it lacks lies in a tmpfs on the first folder of the path.
+A folder runs as an overlay, so that nothing is copied for a user; Podman's state is in a folder of the session on the
+node (a home may be on NFS, where Podman's storage fails, and Podman stores its first path permanently), and is removed
+afterwards. The image's files belong to nobody inside, so nothing can be created in its folders: a missing mount point
+is created in a tmpfs on the first folder of its path.
 
-The payload is a child of Podman's monitor, and with Slurm's TERM the monitor dies and the client ends: so the batch
-script finds the payload itself (``supervise="podman"``), and output goes to the log without passing the monitor. The
-user's further groups are kept with crun only; Podman cannot do it with runc.
+The payload is a child of Podman's monitor, and after Slurm's TERM the monitor and the client end: so the batch script
+finds the payload itself (``supervise="podman"``), and output goes to the log without the monitor. Only crun keeps the
+user's supplementary groups; Podman does not support that with runc.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from carme_hub.errors import ContainerError
 from . import check, layout
 from .runtime import ContainerRequest, Format, Plan
 
-#: What a tmpfs would hide is the image's own: a mount point below these must be in the image.
-FULL_FOLDERS = frozenset({"boot", "opt", "root", "srv", "var"})
-#: These are a tmpfs of their own already.
+#: A tmpfs would hide the image's files here, so mount points below these must be in the image.
+IMAGE_FOLDERS = frozenset({"boot", "opt", "root", "srv", "var"})
+#: Folders that are a tmpfs already.
 TMPFS = frozenset({"layer", "run", "tmp"})
 
 
@@ -29,8 +29,8 @@ class Podman:
     """Renders ``podman run``.
 
     Args:
-        engine: "crun" (cgroup v2, or v1 alone) or "runc" (which also takes a hybrid of both).
-        device: CDI name of the devices that a session with GPUs gets; "" gives none.
+        engine: "crun" (cgroup v2, or only v1) or "runc" (which also supports the hybrid mode).
+        device: CDI name of the devices for a session with GPUs; "" = none.
     """
 
     name = "podman"
@@ -45,20 +45,21 @@ class Podman:
         check.check(request)
         if request.image.format not in self.formats or request.image.base == "host":
             raise ContainerError(
-                "Podman runs folders that hold a whole system, and images of the user's own store, given as a "
+                "Podman runs folders that contain a whole system, and images of the user's own store, given as a "
                 "reference such as localhost/lab:1"
             )
         podman = ["podman", "--log-level=error", "--cgroup-manager=cgroupfs", "--runtime", self.engine]
         return self._folder(request, podman) if request.image.format == "dir" else self._reference(request, podman)
 
     def _folder(self, request: ContainerRequest, podman: list[str]) -> Plan:
-        """Return the plan for an image folder, which others own and all sessions share."""
+        """Return the plan for an image folder, which belongs to the site and is shared by all sessions."""
         image = request.image.path
-        # Podman takes no runroot of more than 50 characters.
-        own = f"/tmp/carme-{PurePosixPath(request.session_folder).name.replace('-', '')}"  # noqa: S108
-        podman += ["--storage-driver=overlay", "--events-backend=none", "--network-config-dir", f"{own}/net"]
-        podman += ["--root", f"{own}/root", "--runroot", f"{own}/run", "--tmpdir", f"{own}/tmp"]  # noqa: S108
-        tmpfs, needed = mount_points(request)
+        # Podman accepts at most 50 characters for runroot.
+        node_folder = f"/tmp/carme-{PurePosixPath(request.session_folder).name.replace('-', '')}"  # noqa: S108
+        podman += ["--storage-driver=overlay", "--events-backend=none", "--network-config-dir", f"{node_folder}/net"]
+        for option, name in (("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")):
+            podman += [option, f"{node_folder}/{name}"]
+        tmpfs, required = mount_points(request)
         # runc gives a tmpfs the mode of the image's folder: U makes it the user's.
         size = f",size={request.tmp_mib}m" if request.tmp_mib else ""
         argv = ["--read-only", f"--tmpfs=/tmp:rw,U,mode=1777{size}", "--tmpfs=/var/tmp:rw,U,mode=1777"]
@@ -68,16 +69,16 @@ class Podman:
         argv.append(f"--volume={image}/etc:/etc:O")  # here Podman mounts hosts, passwd and the like
         return Plan(
             argv=(*podman, *self._run(request), *argv, "--rootfs", f"{image}:O", *request.argv),
-            environ=layout.environ(request) | {"XDG_RUNTIME_DIR": own},
+            environ=layout.environ(request) | {"XDG_RUNTIME_DIR": node_folder},
             pass_env=layout.pass_env(request),
             supervise="podman",
-            node_folder=own,
-            preflight=(image, *(image + point for point in needed)),
+            node_folder=node_folder,
+            preflight=(image, *(image + point for point in required)),
             cleanup=(
                 (*podman, "rm", "--all", "--force", "--time=0"),
-                # What a failed removal leaves belongs to ids that only the user's own namespace has.
-                (*podman, "unshare", "rm", "-rf", "--one-file-system", f"{own}/root/overlay-containers"),
-                ("rm", "-rf", "--one-file-system", own),
+                # Leftovers of a failed removal belong to ids that exist only in the user's namespace.
+                (*podman, "unshare", "rm", "-rf", "--one-file-system", f"{node_folder}/root/overlay-containers"),
+                ("rm", "-rf", "--one-file-system", node_folder),
             ),
         )
 
@@ -98,8 +99,8 @@ class Podman:
         )
 
     def _run(self, request: ContainerRequest) -> list[str]:
-        """Return ``run`` and what is said of every container."""
-        # runc knows no container without a cgroup of its own; the monitor stays in the job's either way.
+        """Return ``run`` and the options of every container."""
+        # runc needs a cgroup for each container; the monitor stays in the job's in both cases.
         crun = ["--cgroups=disabled", "--group-add=keep-groups"]
         argv = ["run", "--rm", "--init", *(crun if self.engine == "crun" else ["--cgroups=no-conmon"])]
         argv += [
@@ -117,7 +118,7 @@ class Podman:
             argv.append(f"--volume={folder}:{folder}:rw")
         for bind in request.binds:
             if bind.optional:
-                raise ContainerError(f"Podman cannot bind {bind.source} only where it is there")
+                raise ContainerError(f"Podman cannot bind {bind.source} only if it exists")
             argv.append(f"--volume={bind.source}:{bind.destination}:{bind.mode}")
         for name in dict.fromkeys((*layout.environ(request), *layout.pass_env(request))):
             argv.append(f"--env={name}")
@@ -130,13 +131,13 @@ class Podman:
 def mount_points(request: ContainerRequest) -> tuple[list[str], list[str]]:
     """Return the folders that need a tmpfs for mount points in them, and the mount points that the image must have."""
     points = [*layout.folders(request), *(bind.destination for bind in request.binds)]
-    tmpfs, needed = [], []
+    tmpfs, required = [], []
     for point in points:
         first, *rest = PurePosixPath(point).parts[1:]
         if not rest or first in TMPFS or f"/{first}" in points:
-            continue  # Podman makes it itself
-        if first in FULL_FOLDERS:
-            needed.append(point)
+            continue  # Podman creates it
+        if first in IMAGE_FOLDERS:
+            required.append(point)
         elif f"/{first}" not in tmpfs:
             tmpfs.append(f"/{first}")
-    return tmpfs, needed
+    return tmpfs, required

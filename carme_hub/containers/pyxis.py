@@ -1,7 +1,7 @@
-"""Pyxis: Slurm's own plugin for Enroot; the container is a job step, written as options of ``srun``.
+"""Pyxis, a Slurm plugin for Enroot: the container is a job step, configured by options of ``srun``.
 
-An image's variables win over the job's, so every one of ours is named in ``--container-env``. The step overlaps, so
-that a user's own ``srun`` in the session does not wait for it. Needs ``ConstrainDevices=yes`` for GPUs to be private.
+An image's variables override the job's, so ``--container-env`` names all of ours. The step overlaps, so that a user's
+own ``srun`` in the session does not wait for it. GPUs are private only with ``ConstrainDevices=yes``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from . import check, layout
 from .enroot import nvidia
 from .runtime import ContainerRequest, Format, Plan
 
-#: What srun needs of the job it is in.
+#: Variables of the job that srun needs.
 JOB_NAMES = (
     *("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NUM_NODES"),
     *("SLURM_NNODES", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_PER_TASK"),
@@ -30,10 +30,10 @@ class Pyxis:
         """Return the plan."""
         check.check(request)
         if request.image.format not in self.formats or request.image.base == "host":
-            raise ContainerError("Pyxis runs squashfs files and references to a registry that hold a whole system")
+            raise ContainerError("Pyxis runs squashfs files and references to a registry that contain a whole system")
         for bind in request.binds:
             if bind.optional:
-                raise ContainerError(f"Pyxis cannot bind {bind.source} only where it is there")
+                raise ContainerError(f"Pyxis cannot bind {bind.source} only if it exists")
         environ = layout.environ(request) | nvidia(request)
         mounts = [f"{folder}:{folder}" for folder in layout.folders(request)]
         mounts += [f"{bind.source}:{bind.destination}" + (":ro" * (bind.mode == "ro")) for bind in request.binds]

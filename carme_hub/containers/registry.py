@@ -1,7 +1,7 @@
-"""The container runtimes that there are, by name: ours, and those that other packages add as ``carme_hub.runtimes``.
+"""The available container runtimes by name: those of Carme Hub, and those of entry points ``carme_hub.runtimes``.
 
-How one is added is in docs/howto/add-a-container-runtime.md. What an added one is asked for has been checked as it is
-for ours, so that it only has to write its command line.
+docs/howto/add-a-container-runtime.md describes how to add one. Requests to an added runtime are checked as those to the
+built-in ones, so that it only has to render its command line.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ POINT = ExtensionPoint(
 
 
 class AddedRuntime:
-    """A runtime of another package, which is asked only for what it says it can run.
+    """A runtime of another package, which gets only requests for its formats.
 
     Args:
-        name: of its entry point, by which messages call it.
+        name: of its entry point; messages use it.
     """
 
     def __init__(self, name: str, inner: Runtime) -> None:
@@ -61,15 +61,15 @@ class AddedRuntime:
             raise ContainerError(f"{self.name} runs images of the format {there} that hold a whole system")
         plan = self._inner.render(request)
         if not isinstance(plan, Plan):
-            raise ContainerError(f"{self.name} rendered a {type(plan).__name__} and no Plan; tell its author")
+            raise ContainerError(f"{self.name} rendered a {type(plan).__name__} instead of a Plan; tell its author")
         return plan
 
 
 def runtime(name: str, *, podman_engine: str = "", podman_device: str | None = None, parent: Any = None) -> Runtime:
-    """Return the runtime of that name, Podman as the site wants it; ``ConfigError`` names those that there are.
+    """Return the runtime of that name, Podman with the site's settings; ``ConfigError`` lists the available ones.
 
     Args:
-        parent: what a runtime of another package takes its own settings from.
+        parent: the configurable object from which a runtime of another package gets its own settings.
     """
     if name == Podman.name and (podman_engine or podman_device is not None):
         made = Podman()

@@ -1,4 +1,7 @@
-"""A typed request for a container, and the plan that a runtime renders from it. Rendering is pure."""
+"""The request for a container, and the plan that a runtime renders from it. Rendering is pure.
+
+The spawners build a ``ContainerRequest``; the batch script runs the ``Plan``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Base = Literal["own", "host"]
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """One bind mount: absolute host path, absolute path in the container, read-only unless said."""
+    """One bind mount: absolute host path, absolute path in the container, read-only by default."""
 
     source: str
     destination: str
@@ -26,9 +29,9 @@ class Image:
     """One container image of the site.
 
     Attributes:
-        name: what people pick. path: absolute path on the compute node, or a registry reference (format "ref").
+        name: shown in the form. path: absolute path on the compute node, or a registry reference (format "ref").
         format: how it is stored: a directory, squashfs, SIF, or a reference.
-        base: "own": a whole system; "host": /opt only, and the node's /usr (read-only) under it; bubblewrap only.
+        base: "own": a whole system; "host": only /opt, with the node's /usr (read-only); bubblewrap only.
     """
 
     name: str
@@ -40,17 +43,17 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What is to run in which container. No secret is in here: secrets travel in files of the session folder.
+    """What runs in which container. It contains no secrets: those are passed in files of the session folder.
 
     Attributes:
         argv: the command inside. workdir: absolute path inside.
-        environ: variables with their values, for the inside. Never a secret.
-        pass_env: names of variables of the job (Slurm's own) to hand in where they are set.
-        gpus: whether devices and driver libraries are handed in; which ones is Slurm's say.
+        environ: variables with values, without secrets.
+        pass_env: names of variables of the job (Slurm's own) to pass in if they are set.
+        gpus: whether devices and driver libraries are passed in; Slurm decides which ones.
         session_folder: the session's folder, bound read-write at the same path.
-        root: "ro" read-only root; "layer" a writable layer for this session, gone with it.
-        tmp_mib: size of the private /tmp, 0 = the runtime's own default.
-        shm: folder of the node that is /dev/shm inside, so that containers on it share memory; "" = one of its own.
+        root: "ro" read-only root; "layer" a writable layer that is deleted with the session.
+        tmp_mib: size of the private /tmp, 0 = the runtime's default.
+        shm: folder of the node that becomes /dev/shm inside, so that containers share memory; "" = a private one.
             Apptainer cannot bind it; Charliecloud and Enroot have all of the node's anyway.
     """
 
@@ -73,17 +76,17 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the batch script runs; becomes the ``plan`` of the data document as it is.
+    """What the batch script runs; it is the ``plan`` of the data document.
 
     Attributes:
         argv: the runtime's command line, without secrets.
-        environ: environment of the runtime process itself (it is started with nothing else but ``pass_env``).
+        environ: environment of the runtime process itself (with ``pass_env``, it gets no other variables).
         supervise: "bwrap": read ``--info-fd`` and signal the payload; "exec": signals reach the payload by
             themselves; "child": the runtime forwards, its process group is killed after the grace time; "podman":
             signal the first process of the container's pid namespace, which may outlive the runtime's client.
         preflight: paths that must exist on the node.
-        cleanup: argv lists run after the end, however it came.
-        node_folder: folder that is made for the session (0700) and must not be there yet: its name can be foreseen.
+        cleanup: argv lists to run after any end.
+        node_folder: folder to create for the session (0700), which must not exist, because its name is predictable.
     """
 
     argv: tuple[str, ...]
@@ -97,11 +100,11 @@ class Plan:
 
 
 class Runtime(Protocol):
-    """One container runtime: what it takes, and how its command line is written."""
+    """One container runtime: the supported formats, and how to render its command line."""
 
     name: str
     formats: frozenset[Format]
 
     def render(self, request: ContainerRequest) -> Plan:
-        """Return the plan; ``ContainerError`` says what this runtime cannot do and what can."""
+        """Return the plan; ``ContainerError`` says what this runtime cannot do and which one can."""
         ...

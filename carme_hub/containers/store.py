@@ -1,8 +1,8 @@
-"""A site's image store: a folder that only its owner (root) writes, with one hardened folder per image.
+"""A site's image store: a folder that only its owner (root) can write, with one hardened folder per image.
 
-What comes from elsewhere is unpacked and compiled by an account without rights, in a folder that nobody else can
-enter; only when the tree is harmless is it renamed to its name. Archives are never mounted: a file system made by
-somebody else is not for the kernel to parse.
+An unprivileged account unpacks and compiles foreign files in a folder that nobody else can enter; only a hardened tree
+is renamed to its final name. Archives are never mounted, so that the kernel never parses a foreign file system.
+``carme-hub image add`` calls this.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import IO
 
 from carme_hub.errors import ContainerError
 
-from .harden import Report, add_mount_points, harden
+from .harden import HardeningReport, add_mount_points, harden
 from .images import write_image
 
 SQUASHFS = (".sqfs", ".sqsh", ".squashfs")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
-#: The account that unpacks and compiles when we are root.
+#: The account that unpacks and compiles if we run as root.
 UNPACKER = "nobody"
-#: A read-only root can never write its .pyc files, and without them a server starts two seconds later.
+#: Compiles .pyc files, which cannot be written to a read-only root; without them a server starts two seconds later.
 COMPILE = (
     "import compileall, sys\n"
     "for folder in ['/opt', '/usr/local/lib', *filter(None, sys.path)]:\n"
@@ -44,39 +44,39 @@ def add_image(
         source: a folder, a tar archive (as ``podman export`` writes it) or a squashfs file with a whole system.
 
     Raises:
-        ContainerError: the source cannot be used, leads out of itself, or the name is taken.
+        ContainerError: the source cannot be used, has links that lead out of it, or the name is taken.
     """
     if not _NAME.fullmatch(name):
-        raise ContainerError(f"{name!r} cannot be an image's name: small letters, digits and . _ - are")
+        raise ContainerError(f"{name!r} is not a valid image name: use lower-case letters, digits and . _ -")
     _check_store(store)
     image = store / name
     if image.exists():
-        raise ContainerError(f"{image} is there already; choose another name, or remove it when no session uses it")
-    room = store / f".adding-{name}"
-    shutil.rmtree(room, ignore_errors=True)
-    room.mkdir(mode=0o700)
+        raise ContainerError(f"{image} exists already; choose another name, or remove it when no session uses it")
+    work_folder = store / f".adding-{name}"
+    shutil.rmtree(work_folder, ignore_errors=True)
+    work_folder.mkdir(mode=0o700)
     try:
-        tree = room / "tree"
+        tree = work_folder / "tree"
         tree.mkdir()
-        _give(room, tree)
+        _chown_to_unpacker(work_folder, tree)
         progress(f"Unpacking {source}")
         _unpack(source, tree)
         if not (tree / "usr").is_dir() and not (tree / "bin").exists():
-            raise ContainerError(f"{source} holds no system: there is neither /usr nor /bin in it")
+            raise ContainerError(f"{source} contains no system: it has neither /usr nor /bin")
         add_mount_points(tree)
         progress("Compiling Python files")
         compile_python(tree)
-        report: Report = harden(tree, owner=os.geteuid())
+        report: HardeningReport = harden(tree, owner=os.geteuid())
         progress(f"Hardened: {report}")
         write_image(tree, name=name, description=description, base="own", more={"hardened": dict(report.counts)})
         tree.rename(image)
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(work_folder, ignore_errors=True)
     return image
 
 
 def _check_store(store: Path) -> None:
-    """Refuse a store that somebody else could change, or that nobody else could read."""
+    """Refuse a store that others can write, or that does not belong to this user."""
     try:
         state = store.stat()
     except OSError as error:
@@ -89,8 +89,8 @@ def _unpacker() -> str | None:
     return UNPACKER if os.geteuid() == 0 else None
 
 
-def _give(*folders: Path) -> None:
-    """Let the account without rights work in these folders."""
+def _chown_to_unpacker(*folders: Path) -> None:
+    """Give these folders to the unprivileged account, if we run as root."""
     user = _unpacker()
     if user is not None:
         entry = pwd.getpwnam(user)
@@ -109,12 +109,12 @@ def _unpack(source: Path, tree: Path) -> None:
     if not source.is_file():
         raise ContainerError(f"{source} is neither a folder nor a file")
     if source.name.endswith(SQUASHFS):
-        copy = tree.with_name("archive")  # the account without rights need not reach the source
+        copy = tree.with_name("archive")  # the unprivileged account may not have access to the source
         shutil.copyfile(source, copy)
-        _give(copy)
+        _chown_to_unpacker(copy)
         argv = ["unsquashfs", "-quiet", "-no-progress", "-no-xattrs", "-force", "-dest", str(tree), str(copy)]
-        # 2: something that only root can make, a device node for one, was left out; so it shall be.
-        _run(argv, user=user, fine=(0, 2))
+        # 2: unsquashfs skipped something that only root can create, such as a device node, as intended.
+        _run(argv, user=user, allowed_codes=(0, 2))
     elif source.name.endswith(ARCHIVES):
         compression = {".gz": "--gzip", ".tgz": "--gzip", ".xz": "--xz", ".bz2": "--bzip2", ".zst": "--zstd"}
         argv = ["tar", "--extract", "--file=-", f"--directory={tree}", "--no-same-owner", "--exclude=dev/*"]
@@ -126,16 +126,16 @@ def _unpack(source: Path, tree: Path) -> None:
 
 
 def compile_python(tree: Path) -> None:
-    """Byte-compile inside the image, with the image's own Python, as nobody, without a network."""
+    """Byte-compile inside the image with its own Python, as an unprivileged account, without a network."""
     argv = ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--bind", str(tree), "/"]
     argv += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--setenv", "PATH"]  # noqa: S108
     argv += ["/opt/venv/bin:/opt/conda/bin:/usr/local/bin:/usr/bin:/bin", "--", "python3", "-c", COMPILE]
-    # Whatever it says: some packages carry files that are not meant to be compiled, and some images have no Python.
-    _run(argv, user=_unpacker(), fine=range(256))
+    # Ignore failures: some packages contain files that are not meant to be compiled, and some images have no Python.
+    _run(argv, user=_unpacker(), allowed_codes=range(256))
 
 
 def _run(
-    argv: list[str], *, user: str | None = None, fine: Container[int] = (0,), stdin: IO[bytes] | None = None
+    argv: list[str], *, user: str | None = None, allowed_codes: Container[int] = (0,), stdin: IO[bytes] | None = None
 ) -> None:
     """Run one step, as another account if one is named."""
     group = pwd.getpwnam(user).pw_gid if user else None
@@ -155,6 +155,6 @@ def _run(
         )
     except OSError as error:
         raise ContainerError(f"{argv[0]} cannot be run: {error.strerror}") from error
-    if done.returncode not in fine:
-        words = " ".join((done.stderr or done.stdout).split())[-400:]
-        raise ContainerError(f"{argv[0]} ended with {done.returncode}: {words}")
+    if done.returncode not in allowed_codes:
+        output = " ".join((done.stderr or done.stdout).split())[-400:]
+        raise ContainerError(f"{argv[0]} ended with {done.returncode}: {output}")

@@ -1,7 +1,8 @@
-"""What a user measured of a training's scaling, as the form shows it. Pure.
+"""A scaling curve that a user has measured, and the advice that the start form shows for it. Pure.
 
-It comes in numbers from the user's session and the sentences are made here, so a form never says what somebody sent.
-The sentence is that of ``carme_hub.training.scaling.report``, which cannot be imported here; a test compares them.
+The user's session sends numbers only and the sentences are made here, so the form never shows text that a session has
+sent. The sentence is the same as in ``carme_hub.training.scaling.report``, which must not be imported here; a test
+compares them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: What limits a training with the most ranks, in words.
+#: What limits a training with the largest number of ranks, as text.
 LIMITS = {
     "loading": "data loading",
     "communication": "communication",
@@ -24,7 +25,7 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One number of ranks: samples a second with half of their 95 % interval, speed-up, and two efficiencies."""
+    """One point: number of ranks, samples a second with half of their 95 % interval, speed-up, two efficiencies."""
 
     ranks: int
     rate: float
@@ -35,15 +36,16 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One curve.
+class ScalingCurve:
+    """One measured curve.
 
     Attributes:
-        image, script: what was measured. mode: "strong" or "weak". device: "gpu" or "cpu". gpus_per_task: of a rank.
-        batch: the size that is shown, of ``batches`` that were measured.
-        ranks: the most that are worth it; most: that were measured; further: what each beyond adds, parts of a rank.
-        fastest: beyond it more ranks are slower; 0 = not told, by a curve of an image from before there was this.
-        agree: how many of ``repeats`` say so. limit: a key of ``LIMITS``. measured: UTC epoch seconds.
+        image, script: what was measured. mode: "strong" or "weak". device: "gpu" or "cpu". gpus_per_task: per rank.
+        batch: the batch size of this curve; ``batches`` sizes were measured.
+        ranks: the recommended number; most: the largest number measured; further: what each rank beyond the
+            recommended number adds, as a fraction of a rank.
+        fastest: with more ranks than this the training is slower; 0 = unknown (images of older releases).
+        agree: how many of the ``repeats`` agree. limit: a key of ``LIMITS``. measured: UTC epoch seconds.
     """
 
     image: str
@@ -66,7 +68,7 @@ class Measured:
     points: tuple[Point, ...] = ()
 
     def advice(self) -> str:
-        """Return what to ask for, as one sentence."""
+        """Return the recommended number of ranks as one sentence."""
         unit = "rank on CPUs"
         if self.device == "gpu":
             unit = "GPU" if self.gpus_per_task < 2 else f"rank of {self.gpus_per_task} GPUs"
@@ -78,19 +80,19 @@ class Measured:
         up_to = f", up to {self.fastest}; more are slower" if percent > 0 and 0 < self.fastest < self.most else ""
         return f"Ask for {self.ranks}, not {self.most}{at}: beyond {self.ranks} each further {unit} {more}{up_to}."
 
-    def doubt(self) -> str:
-        """Return why it may not be so, "" where there is no reason."""
+    def caveat(self) -> str:
+        """Return why the advice may be wrong, "" if there is no reason to doubt it."""
         if self.repeats < 2:
             return "It was measured once."
         return "" if self.agree == self.repeats else f"{self.agree} of {self.repeats} repeats agree."
 
     def to_value(self) -> dict[str, Any]:
-        """Return what is stored beside image and script."""
+        """Return the JSON value that is stored beside image and script."""
         value = asdict(self)
         return {name: value[name] for name in value if name not in ("image", "script")}
 
     @classmethod
-    def from_value(cls, image: str, script: str, value: Mapping[str, Any]) -> Measured:
-        """Return what was stored."""
+    def from_value(cls, image: str, script: str, value: Mapping[str, Any]) -> ScalingCurve:
+        """Return the curve of a stored JSON value."""
         points = tuple(Point(**point) for point in value["points"])
         return cls(image=image, script=script, **{**value, "points": points})

@@ -1,4 +1,4 @@
-"""Amounts of GPU time and moments in plain words. Pure; English names of days, whatever the machine's locale is."""
+"""Format amounts of GPU time, durations and times for people. Pure; English day names, independent of the locale."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gpu_hours(amount: int) -> str:
 
 
 def duration(seconds: int) -> str:
-    """Return seconds as "1 h 30 min"; from two days on as "2 d 4 h"."""
+    """Return seconds as "1 h 30 min"; two days and more as "2 d 4 h"."""
     parts, left = [], seconds
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if unit == "d" and seconds < 2 * size:
@@ -41,7 +41,7 @@ def day(at: datetime) -> str:
 
 
 def moment(at: float, now: float, zone: str) -> str:
-    """Return "today at 15:30", or "on Monday 30 November at 00:00", with the year where it is not this one."""
+    """Return "today at 15:30", or "on Monday 30 November at 00:00", with the year if it is not the current one."""
     when, today = (datetime.fromtimestamp(t, ZoneInfo(zone)) for t in (at, now))
     if when.date() == today.date():
         return f"today at {when:%H:%M}"

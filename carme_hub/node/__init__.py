@@ -1,6 +1,7 @@
-"""Programs that run on compute nodes: constant files of the standard library alone, which import nothing of ours.
+"""Programs that run on compute nodes.
 
-The hub reads their texts and sends them with each job, so that nothing of ours has to be installed on a node.
+Each is one constant file that needs the standard library alone and imports nothing of this package. The hub reads the
+files (``spawners/job_script.py``) and sends their text with each job, so a node needs no installation.
 """
 
 from pathlib import Path

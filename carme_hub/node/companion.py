@@ -1,10 +1,10 @@
 #!/usr/bin/python3 -IS
 # ruff: noqa: UP006, UP035
-"""The payload of a companion: it keeps the nodes until it is told to let them go, or until its session has ended.
+"""The payload of a companion: it holds the nodes until it is released or its session ends.
 
-Run by the batch script on the first node, as ``carme-keep FOLDER`` with the session's folder; /usr/bin/python3 (3.6 or
-later) alone. It ends at a signal, when a file ``release`` lies in its own folder, and when the session's batch script
-has left its end mark: so nodes go back also while the hub is down.
+The batch script runs it on the first node as ``carme-keep FOLDER``, with the session's folder; it needs only
+/usr/bin/python3 (3.6 or later). It ends at a signal, when a file ``release`` is in its own folder, and when the
+session's batch script has written its end mark. So the nodes become free even while the hub is down.
 """
 
 import signal
@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 from typing import Any, List
 
-#: Seconds between two looks. A home folder that does not answer is no reason to end.
-EVERY = 2.0
+#: Seconds between two checks. A home folder that does not answer is no reason to end.
+POLL_INTERVAL = 2.0
 
 
 def end(_number: int, _frame: Any) -> None:
-    """End at once: what runs beside us is ended by Slurm."""
+    """End at once; Slurm ends the other processes of the job."""
     sys.exit(0)
 
 
 def main(arguments: List[str]) -> int:
-    """Keep the nodes."""
+    """Hold the nodes."""
     if len(arguments) != 1 or not Path(arguments[0]).is_absolute():
         sys.stderr.write("carme-keep takes the session's folder\n")
         return 2
@@ -31,13 +31,13 @@ def main(arguments: List[str]) -> int:
         signal.signal(number, end)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm's warning before the time limit is for the ranks
     marks = Path(arguments[0]) / "end.json", Path("release")
-    while not any(map(there, marks)):
-        time.sleep(EVERY)
+    while not any(map(exists, marks)):
+        time.sleep(POLL_INTERVAL)
     return 0
 
 
-def there(mark: Path) -> bool:
-    """Return whether a file is there; a folder that does not answer, or no longer lets us in, does not say so."""
+def exists(mark: Path) -> bool:
+    """Return whether a file exists; an error of the folder counts as no."""
     try:
         mark.stat()
     except OSError:

@@ -1,20 +1,20 @@
 #!/usr/bin/python3 -IS
 # ruff: noqa: UP006, UP035, PTH102, PTH116, PTH123, PTH208, S606, T201
-"""carme-rank: one task of a Slurm step, which becomes one rank of a run in the session's container on this node.
+"""carme-rank: one task of a Slurm step. It becomes one rank of a run in the session's container on this node.
 
-``carme-rank FOLDER TOKEN -- COMMAND…``: the plan stands as ``rank`` in the data document of the session (or companion)
-whose folder it is; the command takes the place of its one word ``@CARME_ARGV@``, and TOKEN with the task's number that
-of ``@CARME_RANK@``, in paths of what the container keeps beside. The batch script and its supervisor lie as
-``carme-launch`` and ``carme-supervise`` in the folder. Standard library only, Python 3.6 or later.
+``carme-rank FOLDER TOKEN -- COMMAND…``: FOLDER is the folder of the session or companion, whose data document has the
+plan as ``rank``. The command replaces the plan's word ``@CARME_ARGV@``; TOKEN and the task's number replace
+``@CARME_RANK@`` in paths. The batch script and its supervisor are in the folder as ``carme-launch`` and
+``carme-supervise``. Standard library only, Python 3.6 or later.
 
-Slurm hands each signal to all processes of a step (proctrack/cgroup and linuxproc), and so to the rank itself: it is
-not handed on once more. TERM asks for the end: the rank has the grace time, then the container is killed.
+Slurm sends each signal to all processes of a step (proctrack/cgroup and linuxproc), so to the rank itself too, and this
+program does not forward it. TERM asks for the end: the rank has the grace time, then the container is killed.
 
-The ranks of a step on one node share a folder as their /dev/shm, which the last of them removes; what ranks that were
-killed have left of such folders, the next rank on the node removes.
+The ranks of a step on one node share a folder as their /dev/shm. The last of them removes it. Where killed ranks have
+left such folders, the next rank on the node removes them.
 
-Inside the container the same file, as ``python3 carme-rank --become COMMAND…``, gives the command the signal state that
-it expects before it becomes it: the runtime had to ignore signals in order to outlive them.
+Inside the container the same file runs as ``python3 carme-rank --become COMMAND…``: it resets the signal handlers and
+replaces itself by the command, because the runtime had to ignore signals in order to outlive them.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ import time
 from typing import Any, Dict, List, MutableMapping, NoReturn
 
 BAD_DATA = 70
-#: Seconds between TERM and the end; what then has to be cleaned up has 2 s before Slurm kills it.
-GRACE, LOOK_EVERY = 1.5, 1.0
+#: Seconds between TERM and the end; then 2 s are left to clean up before Slurm kills the rank.
+GRACE, MARK_INTERVAL = 1.5, 1.0
 ARGV, RANK, STEP = "@CARME_ARGV@", "@CARME_RANK@", "@CARME_STEP@"
-#: Beside the plan's own names: what an MPI plugin of Slurm tells a task (srun(1), --mpi), and what a run does.
+#: Variables that pass besides the plan's own: those of Slurm's MPI plugins (srun(1), --mpi), and those of a run.
 PREFIXES = ("PMI_", "PMI2_", "PMIX_", "SLURM_PMI", "CARME_SLOT")
-#: For MPI in a container: PMIx keeps what ranks share in slurmd's own folder, which is not there, unless it is told to
-#: send it; and processes in different user namespaces may not copy from each other's memory (process_vm_readv(2)).
+#: For MPI in a container: PMIx keeps shared data in slurmd's folder, which the container lacks; "hash" makes PMIx send
+#: the data. Processes in different user namespaces may not copy each other's memory (process_vm_readv(2)).
 MPI = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
 GPU_NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def load(folder: str, name: str) -> Any:
-    """Return a program of the session folder as a module; it is the very text that runs the session."""
+    """Load a program of the session folder as a module; it is the same text that runs the session."""
     sys.dont_write_bytecode = True
     loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), folder + "/" + name)
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
@@ -52,8 +52,8 @@ def load(folder: str, name: str) -> Any:
     return module
 
 
-def narrow(environ: MutableMapping[str, str]) -> None:
-    """Leave the GPUs that the step is to use: Slurm gives every step all of the job's, since steps overlap."""
+def select_gpus(environ: MutableMapping[str, str]) -> None:
+    """Keep only the GPUs that the step uses: Slurm gives every step all GPUs of the job, since steps overlap."""
     chosen = [int(number) for number in environ.pop("CARME_GPUS", "").split(",") if number]
     for name in GPU_NAMES:
         if chosen and name in environ:
@@ -61,40 +61,40 @@ def narrow(environ: MutableMapping[str, str]) -> None:
             environ[name] = ",".join(ids[number] for number in chosen if number < len(ids))
 
 
-def put(value: Any, argv: List[str], name: str) -> Any:
-    """Return a part of the plan with this rank's words in it."""
+def substitute(value: Any, argv: List[str], name: str) -> Any:
+    """Return a part of the plan with the placeholders replaced for this rank."""
     if isinstance(value, str):
         return value.replace(RANK, name).replace(STEP, name.partition("-")[0])
     if isinstance(value, dict):
-        return {key: put(each, argv, name) for key, each in value.items()}
+        return {key: substitute(each, argv, name) for key, each in value.items()}
     if isinstance(value, list):
         found = []  # type: List[Any]
         for each in value:
-            found += argv if each == ARGV else [put(each, argv, name)]
+            found += argv if each == ARGV else [substitute(each, argv, name)]
         return found
     return value
 
 
-def plan_of(document: Dict[str, Any], argv: List[str], name: str) -> Dict[str, Any]:
+def rank_plan(document: Dict[str, Any], argv: List[str], name: str) -> Dict[str, Any]:
     """Return the plan of this rank."""
-    plan = dict(put(document["rank"]["plan"], argv, name))
+    plan = dict(substitute(document["rank"]["plan"], argv, name))
     plan["grace"] = GRACE
     plan["environ"] = {**(MPI if "PMIX_RANK" in os.environ else {}), **plan.get("environ", {})}
-    if GPU_NAMES[0] not in os.environ:  # a step without GPUs; where devices are not confined, none is not all
+    if GPU_NAMES[0] not in os.environ:  # a step without GPUs, also where Slurm does not confine devices
         plan["environ"][GPU_NAMES[0]] = ""
     plan["pass_env"] = [*plan.get("pass_env", ()), *(each for each in os.environ if each.startswith(PREFIXES))]
     return plan
 
 
 def become(argv: List[str]) -> NoReturn:
-    """Inside the container: have signals do what they do by default, and become the command."""
+    """Inside the container: reset the signal handlers and replace this process by the command."""
     for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):  # those that are fixed
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL and SIGSTOP cannot be changed
             if signal.getsignal(number) == signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     if "PMIX_RANK" in os.environ:
-        number_apart(int(os.environ.get("SLURM_LOCALID", "0")))
+        fork_unique_pid(int(os.environ.get("SLURM_LOCALID", "0")))
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -102,11 +102,11 @@ def become(argv: List[str]) -> NoReturn:
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def number_apart(local: int) -> None:
-    """Go on in a process whose number no other rank of this node has: the ``local``-th one after this.
+def fork_unique_pid(local: int) -> None:
+    """Continue in the ``local``-th child process, so that the ranks of this node have different pids.
 
-    Each container counts its processes anew, so all ranks would have the same. Open MPI takes shared memory that was
-    made by a process of its own number for its own, and crashes (opal/mca/shmem/mmap, segment_attach).
+    Each container has its own pid namespace, so all ranks would have the same pid. Open MPI takes shared memory of a
+        process with its own pid for its own, and crashes (opal/mca/shmem/mmap, segment_attach).
     """
     for left in reversed(range(local)):
         child = os.fork()
@@ -114,7 +114,7 @@ def number_apart(local: int) -> None:
             return
         if not child:
             os._exit(0)
-        if not left:  # signals go to all processes of a step, and it is the rank that ends by them
+        if not left:  # signals reach all processes of a step; the rank acts on them
             for number in set(range(1, signal.NSIG)) - {signal.SIGCHLD}:
                 with contextlib.suppress(OSError, ValueError):
                     signal.signal(number, signal.SIG_IGN)
@@ -131,50 +131,51 @@ def main() -> int:
     argv = ["python3", "-IS", folder + "/carme-rank", "--become", *sys.argv[sys.argv.index("--") + 1 :]]
     name = "{}-{}".format(token, os.environ["SLURM_PROCID"])
     os.umask(0o077)
-    narrow(os.environ)
+    select_gpus(os.environ)
     try:
         launch, supervise = load(folder, "carme-launch"), load(folder, "carme-supervise")
         with open(folder + "/data.json", encoding="utf-8") as file:
             document = json.load(file)
         data = {key: document[key] for key in ("binds", "bind_roots") if key in document}
-        data["plan"] = plan_of(document, argv, name)
+        data["plan"] = rank_plan(document, argv, name)
     except (OSError, ValueError, LookupError, TypeError, SyntaxError) as error:
         # The text of a parse error may quote the document, and so a secret.
         print(f"[carme-rank] the session's plan for ranks cannot be used ({type(error).__name__})", file=sys.stderr)
         return BAD_DATA
     launch.say = supervise.say = say
-    shm = put(document["rank"].get("shm", ""), [], name)
+    shm = substitute(document["rank"].get("shm", ""), [], name)
     return run(launch, supervise, data, shm, folder, name)
 
 
 def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str, name: str) -> int:
-    """Run the plan under the batch script's supervisor, with a folder that is gone afterwards."""
+    """Run the plan under the batch script's supervisor, with a temporary folder of its own."""
     signal.pthread_sigmask(signal.SIG_BLOCK, supervise.BLOCKED)
     supervise.LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     own, mark = folder + "/rank-" + name, folder + "/step-" + name.partition("-")[0]
 
     class Supervisor(supervise.Supervisor):
-        """Knows that Slurm signals all processes of a step, and looks whether the step shall live."""
+        """Supervisor of a rank: Slurm signals every process of a step, and a removed mark ends the rank."""
 
-        ends_at: float
+        grace_ends: float
 
         def __init__(self, plan: Dict[str, Any]) -> None:
-            every = max(LOOK_EVERY, int(os.environ.get("SLURM_NTASKS", "1")) / 50)  # spare the home's server
-            super().__init__(plan, self.look_at_mark, every)
+            # More ranks check less often, for the sake of the file server.
+            interval = max(MARK_INTERVAL, int(os.environ.get("SLURM_NTASKS", "1")) / 50)
+            super().__init__(plan, self.check_mark, interval)
 
-        def look_at_mark(self) -> None:
-            """Ask for the end where the mark has gone: Slurm's controller may be away, and cannot do it."""
-            if not self.ends_at and gone(mark):
+        def check_mark(self) -> None:
+            """End the rank where the mark is gone: without its controller Slurm cannot end it."""
+            if not self.grace_ends and is_removed(mark):
                 super().forward(signal.SIGTERM)
 
         def forward(self, number: int) -> None:
-            """Start the grace time at TERM; the rank itself was told already."""
-            if number == signal.SIGTERM and not self.ends_at:
-                self.ends_at = time.monotonic() + GRACE
+            """Start the grace time at TERM; Slurm has sent the signal to the rank already."""
+            if number == signal.SIGTERM and not self.grace_ends:
+                self.grace_ends = time.monotonic() + GRACE
 
     shared = -1
     try:
-        shared = join(shm) if shm else -1
+        shared = open_shared_folder(shm) if shm else -1
         os.mkdir(own, 0o700)
         launch.check_node(data)
         return int(supervise.run(Supervisor(data["plan"])))
@@ -193,36 +194,36 @@ def run(launch: Any, supervise: Any, data: Dict[str, Any], shm: str, folder: str
             remove_if_last(shm, shared)
 
 
-def gone(mark: str) -> bool:
-    """Return whether a file has been removed; it is opened, since NFS may know for a minute only what was."""
+def is_removed(mark: str) -> bool:
+    """Return whether a file has been removed. It is opened, since NFS may cache a stat for a minute."""
     try:
         os.close(os.open(mark, os.O_RDONLY))
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # nobody knows
+        return False  # unknown
     return False
 
 
-def join(shm: str) -> int:
-    """Make the folder that the ranks of this node share, or open it, and return it; remove those of ended ranks."""
+def open_shared_folder(shm: str) -> int:
+    """Open the folder that the ranks of this node share, creating it; remove the folders of ended ranks."""
     top, last = os.path.split(shm)
     for name in os.listdir(top):
         if re.fullmatch("carme-[0-9a-f]{12}", name) and name != last:
             with contextlib.suppress(OSError):
-                remove_if_last(top + "/" + name, open_ours(top + "/" + name))
+                remove_if_last(top + "/" + name, open_own_folder(top + "/" + name))
     while True:
         with contextlib.suppress(FileExistsError):
             os.mkdir(shm, 0o700)
-        with contextlib.suppress(FileNotFoundError):  # a rank that has ended just now removed it
-            opened = open_ours(shm)
+        with contextlib.suppress(FileNotFoundError):  # another rank removed it as it ended
+            opened = open_own_folder(shm)
             fcntl.flock(opened, fcntl.LOCK_SH)
             if os.path.samestat(os.stat(shm), os.fstat(opened)):
                 return opened
 
 
-def open_ours(folder: str) -> int:
-    """Open a folder that is ours."""
+def open_own_folder(folder: str) -> int:
+    """Open a folder; raise PermissionError where the user does not own it."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     if os.fstat(opened).st_uid != os.geteuid():
         os.close(opened)
@@ -231,7 +232,7 @@ def open_ours(folder: str) -> int:
 
 
 def remove_if_last(folder: str, opened: int) -> None:
-    """Remove a shared folder unless another rank has it."""
+    """Remove a shared folder unless another rank uses it."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
@@ -239,7 +240,7 @@ def remove_if_last(folder: str, opened: int) -> None:
 
 
 def say(message: str) -> None:
-    """Write one line into what the rank writes."""
+    """Write one line to the rank's error output."""
     sys.stderr.write(f"[carme] {message}\n")
     sys.stderr.flush()
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # ruff: noqa: UP006, UP035, PTH103, PTH108, PTH113, PTH118, PTH119, PTH120, PTH123, S606
-"""carme-singleuser: inside the container it takes a free port, reports it to the hub once, and becomes the server.
+"""carme-singleuser: inside the container it reserves a free port, reports it to the hub, and becomes the server.
 
-It reads its part of the data document from ``singleuser.json`` in the session folder (first argument, or
-``CARME_SESSION_FOLDER``) and deletes the file. Standard library only, Python 3.6 or later, so any image will do.
+It reads ``singleuser.json`` in the session folder (first argument, or ``CARME_SESSION_FOLDER``) and deletes the file.
+Standard library only, Python 3.6 or later, so it runs in any image.
 
-A server that is a script of the very interpreter that runs this program goes on in it, and what both import is read
-once; any other program replaces it (execve(2)). A node may start hundreds of these at once, so nothing is imported that
-costs more than what is asked of it: http.client alone is half as long as all the rest.
+Where the server is a script of the same interpreter, it runs in this process, and shared modules are imported once; any
+other program replaces this one (execve(2)). A node may start hundreds of servers at once, so this program imports
+nothing expensive: http.client alone would take half as long as everything else.
 Exit codes: 70 bad data, 73 no free port, 74 the hub did not answer, 75 the hub refused, 77 working folder missing,
 78 working folder not usable, 79 no space left, 81 the server's program cannot be run, 82 it is for another processor.
 """
@@ -24,20 +24,20 @@ from importlib import import_module
 from types import ModuleType
 from urllib.parse import urlsplit
 
-TYPE_CHECKING = False  # as typing's own, whose import costs each start 4 ms
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING: importing typing takes 4 ms of each start
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
 BAD_DATA, NO_PORT, NO_ANSWER, REFUSED = 70, 73, 74, 75
 NO_FOLDER, BAD_FOLDER, NO_SPACE, NO_PROGRAM, OTHER_PROCESSOR = 77, 78, 79, 81, 82
-PATIENCE = 600.0  # seconds for which the hub may be away
+HUB_TIMEOUT = 600.0  # seconds for which the hub may be away
 ATTEMPT, PAUSE, LONGEST_PAUSE = 15.0, 0.2, 10.0
 PORTS_TRIED, LONGEST_ANSWER = 200, 8192
-#: Variables that a program reads as it begins, so that one which has begun would not see them.
+#: Variables that a program reads only at its start, so a running interpreter would not see a change.
 READ_AT_START = ("GLIBC_", "LANG", "LC_", "LD_", "MALLOC_", "PYTHON", "TZ")
-#: What jupyterhub.singleuser imports and has no use for, the hub's own database and pages, and the classes that it asks
-#: them for by name. They were a third of the processor time of a start (docs/explanation/speed.md).
-OF_THE_HUB = {
+#: Modules of the hub that jupyterhub.singleuser imports and never uses (database and pages), with the classes that it
+#: imports from them by name. They were a third of the processor time of a start (docs/explanation/speed.md).
+HUB_MODULES = {
     "sqlalchemy": (),
     "sqlalchemy.exc": ("SQLAlchemyError",),
     "jupyterhub.orm": (),
@@ -48,7 +48,7 @@ OF_THE_HUB = {
 
 
 class Failed(Exception):
-    """The server cannot be started; the code says why."""
+    """The server cannot be started; the exit code says why."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ def say(message: str) -> None:
 
 
 def read_and_delete(path: str) -> "Dict[str, Any]":
-    """Return the document and remove its file: it is read once."""
+    """Return the document and remove its file, so that it is read once."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
             data = dict(json.load(file))
@@ -73,11 +73,11 @@ def read_and_delete(path: str) -> "Dict[str, Any]":
             return data
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Failed(BAD_DATA, f"singleuser.json cannot be used ({type(error).__name__})") from error
-    raise Failed(BAD_DATA, "singleuser.json has not the expected shape")
+    raise Failed(BAD_DATA, "singleuser.json does not have the expected structure")
 
 
-def enter(folder: str, make: bool) -> None:
-    """Go to the working folder, which may be made where it is missing."""
+def change_folder(folder: str, make: bool) -> None:
+    """Change to the working folder; create it where that is allowed."""
     try:
         if make:
             os.makedirs(folder, exist_ok=True)
@@ -89,29 +89,29 @@ def enter(folder: str, make: bool) -> None:
         raise Failed(code, f"the working folder {folder} cannot be used: {error.strerror}") from error
 
 
-def hold_port(address: str, lowest: int, highest: int) -> socket.socket:
-    """Bind a free port of the range and keep it; the server of this session can still bind it too.
+def reserve_port(address: str, lowest: int, highest: int) -> socket.socket:
+    """Bind a free port of the range and keep it bound; the server of this session can still bind it too.
 
-    Bound first without SO_REUSEADDR, which fails when anybody holds the port, and given SO_REUSEADDR after: Linux
-    lets a second socket with that option bind as long as nobody listens. So two sessions never share a port, the
-    kernel gives it to nobody, and no time passes between asking and having.
+    The first bind is without SO_REUSEADDR, so it fails where anybody holds the port; the option is set afterwards:
+    Linux lets a second socket with that option bind as long as nobody listens. So two sessions never share a port, the
+    kernel gives the port to nobody else, and no time passes between finding a port and holding it.
     """
     family, _, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    for port in by_chance(lowest, highest):
-        held = socket.socket(family, socket.SOCK_STREAM)
+    for port in shuffled_ports(lowest, highest):
+        reserved = socket.socket(family, socket.SOCK_STREAM)
         try:
-            held.bind((where[0], port))
+            reserved.bind((where[0], port))
         except OSError:
-            held.close()
+            reserved.close()
             continue
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.set_inheritable(True)
-        return held
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.set_inheritable(True)
+        return reserved
     raise Failed(NO_PORT, f"no free port between {lowest} and {highest} on this node")
 
 
-def by_chance(lowest: int, highest: int) -> "List[int]":
-    """Return ports of the range in an order that nobody can foresee."""
+def shuffled_ports(lowest: int, highest: int) -> "List[int]":
+    """Return ports of the range in an unpredictable order."""
     ports = list(range(lowest, highest + 1))
     for place in range(min(PORTS_TRIED, len(ports))):
         other = place + int.from_bytes(os.urandom(4), "big") % (len(ports) - place)
@@ -119,9 +119,9 @@ def by_chance(lowest: int, highest: int) -> "List[int]":
     return ports[:PORTS_TRIED]
 
 
-def tls(environ: "Dict[str, str]") -> "Any":
-    """Return a context that knows the hub by its authority only, and shows our own certificate."""
-    import ssl  # not before: a site without internal TLS does not need it
+def tls_context(environ: "Dict[str, str]") -> "Any":
+    """Return a TLS context that trusts only the hub's authority and shows the session's certificate."""
+    import ssl  # imported here: a site without internal TLS does not need it
 
     authority = environ.get("JUPYTERHUB_SSL_CLIENT_CA")
     context = ssl.create_default_context(cafile=authority or None)
@@ -131,9 +131,9 @@ def tls(environ: "Dict[str, str]") -> "Any":
 
 
 def post_once(url: str, nonce: str, port: int, context: "Any") -> "Tuple[int, str]":
-    """Send the port and return the hub's status and words. No proxy is used and no redirect followed.
+    """Send the port and return the status and text of the hub's answer; use no proxy and follow no redirect.
 
-    By HTTP/1.0, whose answer ends with the connection (RFC 1945).
+    The request is HTTP/1.0, whose answer ends with the connection (RFC 1945).
     """
     parts = urlsplit(url)
     body = json.dumps({"port": port})
@@ -141,17 +141,17 @@ def post_once(url: str, nonce: str, port: int, context: "Any") -> "Tuple[int, st
     head += [f"Authorization: carme-nonce {nonce}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     where = (parts.hostname or "", parts.port or (443 if context else 80))
     answer, end = b"", time.monotonic() + ATTEMPT
-    line = socket.create_connection(where, ATTEMPT)
+    connection = socket.create_connection(where, ATTEMPT)
     try:
-        line = context.wrap_socket(line, server_hostname=where[0]) if context else line
-        line.sendall("\r\n".join([*head, "", body]).encode())
+        connection = context.wrap_socket(connection, server_hostname=where[0]) if context else connection
+        connection.sendall("\r\n".join([*head, "", body]).encode())
         piece = b"-"
         while piece and len(answer) < LONGEST_ANSWER:
-            line.settimeout(max(0.1, end - time.monotonic()))
-            piece = line.recv(4096)
+            connection.settimeout(max(0.1, end - time.monotonic()))
+            piece = connection.recv(4096)
             answer += piece
     finally:
-        line.close()
+        connection.close()
     first, _, rest = answer.partition(b"\r\n")
     version, _, status = first.partition(b" ")
     if not version.startswith(b"HTTP/") or not status[:3].isdigit() or len(status[:3]) < 3:
@@ -159,8 +159,8 @@ def post_once(url: str, nonce: str, port: int, context: "Any") -> "Tuple[int, st
     return int(status[:3]), rest.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
 
 
-def words(body: str) -> str:
-    """Return the sentence in the hub's answer, which is JSON or plain text."""
+def error_text(body: str) -> str:
+    """Return the message in the hub's answer, which is JSON or plain text."""
     try:
         data = json.loads(body)
         return str(data.get("message") or data.get("error") or "")[:500]
@@ -169,14 +169,14 @@ def words(body: str) -> str:
 
 
 def report(data: "Dict[str, Any]", port: int) -> None:
-    """Tell the hub the port, once; wait for a hub that is away, believe one that says no."""
+    """Report the port to the hub; retry while the hub does not answer, and stop where it refuses."""
     context = None
     if data["callback"].startswith("https:"):
         try:
-            context = tls(data["environ"])
+            context = tls_context(data["environ"])
         except (OSError, KeyError) as error:
             raise Failed(BAD_DATA, f"the session's certificates cannot be used: {error}") from error
-    end, pause, said = time.monotonic() + PATIENCE, PAUSE, ""
+    end, pause, reported = time.monotonic() + HUB_TIMEOUT, PAUSE, ""
     while True:
         try:
             status, body = post_once(data["callback"], data["nonce"], port, context)
@@ -184,20 +184,20 @@ def report(data: "Dict[str, Any]", port: int) -> None:
             if 200 <= status < 300:
                 return
             if status < 500 and status not in (408, 429):
-                raise Failed(REFUSED, f"the hub refused this session ({status}): {words(body)}")
+                raise Failed(REFUSED, f"the hub refused this session ({status}): {error_text(body)}")
         except OSError as error:
             problem = str(error) or type(error).__name__
         if time.monotonic() + pause > end:
-            raise Failed(NO_ANSWER, f"the hub did not answer for {PATIENCE / 60:.0f} minutes: {problem}")
-        if problem != said:
+            raise Failed(NO_ANSWER, f"the hub did not answer for {HUB_TIMEOUT / 60:.0f} minutes: {problem}")
+        if problem != reported:
             say(f"waiting for the hub: {problem}")
-            said = problem
+            reported = problem
         time.sleep(pause * (0.5 + ord(os.urandom(1)) / 256))
         pause = min(LONGEST_PAUSE, pause * 2)
 
 
 def server_url(data: "Dict[str, Any]", port: int) -> str:
-    """Return what jupyterhub-singleuser reads its address, port and base path from."""
+    """Return the URL from which jupyterhub-singleuser takes its address, port and base path."""
     environ = data["environ"]
     base = environ.get("JUPYTERHUB_SERVICE_PREFIX") or urlsplit(environ.get("JUPYTERHUB_SERVICE_URL", "")).path or "/"
     host = "[{}]".format(data["bind"]) if ":" in data["bind"] else data["bind"]
@@ -206,17 +206,17 @@ def server_url(data: "Dict[str, Any]", port: int) -> str:
 
 
 def main(argv: "List[str]") -> int:
-    """Become the session's server; returns when that could not be, or has ended."""
-    # The supervisor of a bubblewrap container ignores these, and what is ignored stays so in everything started.
+    """Become the session's server; return only where that failed or the server has ended."""
+    # The supervisor of a bubblewrap container ignores these signals, and child processes inherit that.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     folder = argv[1] if len(argv) > 1 else os.environ.get("CARME_SESSION_FOLDER", "")
     try:
         data = read_and_delete(os.path.join(folder, "singleuser.json"))
         if data.get("folder"):
-            enter(data["folder"], bool(data.get("make_folder")))
-        with hold_port(data["bind"], data["ports"][0], data["ports"][1]) as held:
-            port = held.getsockname()[1]
+            change_folder(data["folder"], bool(data.get("make_folder")))
+        with reserve_port(data["bind"], data["ports"][0], data["ports"][1]) as reserved:
+            port = reserved.getsockname()[1]
             report(data, port)
             become_server(data, port)
         return 0
@@ -226,48 +226,48 @@ def main(argv: "List[str]") -> int:
 
 
 def own_script(name: str, environ: "Dict[str, str]") -> str:
-    """Return the path of the server's program where this very interpreter would run it, else ""."""
+    """Return the path of the server's script where this interpreter would run it, or ""."""
     for variable in set(environ) | set(os.environ):
         if variable.startswith(READ_AT_START) and environ.get(variable) != os.environ.get(variable):
             return ""
-    path = found(name, environ.get("PATH", os.defpath))
+    path = which(name, environ.get("PATH", os.defpath))
     if not path or not sys.executable:
         return ""
     with open(path, "rb") as file:
         head = file.readline(512)
-    words = head[2:].decode(errors="replace").split() if head[:2] == b"#!" else []
-    if words[:1] == ["/usr/bin/env"] and len(words) == 2:
-        words = [found(words[1], environ.get("PATH", os.defpath))]
-    # The same folder too: by it, and not by where a link leads, Python knows its packages.
-    same = len(words) == 1 and os.path.dirname(words[0]) == os.path.dirname(sys.executable)
-    return path if same and os.path.realpath(words[0]) == os.path.realpath(sys.executable) else ""
+    interpreter = head[2:].decode(errors="replace").split() if head[:2] == b"#!" else []
+    if interpreter[:1] == ["/usr/bin/env"] and len(interpreter) == 2:
+        interpreter = [which(interpreter[1], environ.get("PATH", os.defpath))]
+    # The folder must be the same too: Python finds its packages by it, not by the target of a link.
+    same = len(interpreter) == 1 and os.path.dirname(interpreter[0]) == os.path.dirname(sys.executable)
+    return path if same and os.path.realpath(interpreter[0]) == os.path.realpath(sys.executable) else ""
 
 
-def found(name: str, folders: str) -> str:
-    """Return where a program is, as execvp(3) finds it, else ""."""
+def which(name: str, folders: str) -> str:
+    """Return the path of a program as execvp(3) finds it, or ""."""
     paths = [name] if "/" in name else [os.path.join(folder, name) for folder in folders.split(":")]
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
 
 class LazyModule(ModuleType):
-    """Stands in for a module until somebody asks for what is in it, which imports the real one."""
+    """Stands in for a module; the first access to its contents imports the real one."""
 
     def __getattr__(self, name: str) -> "Any":
         if sys.modules.get(self.__name__) is not self:
             return getattr(import_module(self.__name__), name)
-        if name in OF_THE_HUB[self.__name__]:
-            return type(name, (Exception,), {"__module__": self.__name__})  # nothing is ever one of these
-        raise AttributeError(f"{self.__name__}.{name} is asked for too early")
+        if name in HUB_MODULES[self.__name__]:
+            return type(name, (Exception,), {"__module__": self.__name__})  # it is never raised
+        raise AttributeError(f"{self.__name__}.{name} is not available before the import has finished")
 
 
 def import_server() -> None:
-    """Import jupyterhub.singleuser without the hub's own parts; whoever imports these afterwards gets the real ones.
+    """Import jupyterhub.singleuser without the hub's modules; a later import of these gets the real ones.
 
-    Where that does not work with another release of JupyterHub, it is imported as ever, and takes as long. What is
-    imported stays: no garbage is looked for in it, meanwhile or later.
+    Where another release of JupyterHub does not allow that, the import is repeated in full and takes its usual time.
+    The imported objects stay, so garbage collection is off during the import and skips them afterwards.
     """
     gc.disable()
-    places = {name: LazyModule(name) for name in OF_THE_HUB if name not in sys.modules}
+    places = {name: LazyModule(name) for name in HUB_MODULES if name not in sys.modules}
     before = set(sys.modules)
     sys.modules.update(places)
     try:
@@ -285,7 +285,7 @@ def import_server() -> None:
 
 
 def become_server(data: "Dict[str, Any]", port: int) -> None:
-    """Become the server: go on as its script, or replace this program by it; returns only from a script that ends."""
+    """Run the server's script in this process, or replace this program by it; return only when a script has ended."""
     environ = dict(os.environ)
     environ.update(data["environ"])
     environ["JUPYTERHUB_SERVICE_URL"] = server_url(data, port)
@@ -294,7 +294,7 @@ def become_server(data: "Dict[str, Any]", port: int) -> None:
         path = own_script(data["argv"][0], environ)
         if not path:
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec would hand that on
+                signal.signal(number, signal.SIG_DFL)  # Python ignores them, and the new program would inherit that
             os.execvpe(data["argv"][0], data["argv"], environ)
     except OSError as error:
         code = OTHER_PROCESSOR if error.errno == errno.ENOEXEC else NO_PROGRAM

@@ -1,9 +1,9 @@
 # ruff: noqa: UP006, UP035, UP045, PTH104, PTH108, PTH110, PTH123, PTH208, S606, T201
-"""The supervisor: it runs one plan, forwards signals, keeps the grace time, and leaves no process.
+"""The supervisor: it runs one plan, forwards signals, enforces the grace time, and leaves no process behind.
 
-A part of the batch script that travels in the data document and is loaded from the session folder, where it is called
-``carme-supervise``: by the batch script for the session's server, by carme-rank for a rank. Its process must be the
-parent of orphans (prctl(2), PR_SET_CHILD_SUBREAPER) and must block BLOCKED. Standard library only, Python 3.6 or later.
+It is a part of the batch script: its text is in the data document, and the batch script loads it from the session
+folder as ``carme-supervise`` for the server, carme-rank for a rank. The calling process must adopt orphans (prctl(2),
+PR_SET_CHILD_SUBREAPER) and block BLOCKED. Standard library only, Python 3.6 or later.
 """
 
 import ctypes
@@ -13,33 +13,33 @@ import os
 import select
 import time
 
-TYPE_CHECKING = False  # as typing's own, whose import costs each start 4 ms
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING: importing typing takes 4 ms of each start
 if TYPE_CHECKING:
     import signal
     import socket
     from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
-else:  # signal, socket, json and contextlib import enum and re, which costs each start 12 ms, as in the batch script
+else:  # signal, socket, json and contextlib import enum and re, 12 ms of each start, as in the batch script
     import _signal as signal
     import _socket as socket
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 BLOCKED = {*FORWARDED, signal.SIGCHLD, signal.SIGIO}
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-LOOK_EVERY, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
+POLL_INTERVAL, INFO_SECONDS, SWEEP_SECONDS, CLEANUP_SECONDS, STEPS_SECONDS = 5.0, 10.0, 5.0, 20.0, 6.0
 PR_SET_PDEATHSIG, LIBC = 1, ctypes.CDLL(None)
 
 
 class suppress:
-    """Goes on after a block that raises one of these errors."""
+    """Suppress these errors in a block, as ``contextlib.suppress``."""
 
     def __init__(self, *errors: type) -> None:
         self.errors = errors
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the block."""
 
     def __exit__(self, kind: "Optional[type]", *_: object) -> bool:
-        """Return whether the error is one of them."""
+        """Return whether the error is one of the suppressed ones."""
         return kind is not None and issubclass(kind, self.errors)
 
 
@@ -65,14 +65,14 @@ def process_table() -> "Dict[int, Tuple[int, int]]":
 
 
 def descendants(of: int) -> "List[int]":
-    """Return all processes below one."""
+    """Return all descendants of a process."""
     table, found = process_table(), [of]
     for parent in found:
         found.extend(pid for pid, (above, _) in table.items() if above == parent)
     return found[1:]
 
 
-def is_first_of_namespace(pid: int) -> bool:
+def is_namespace_init(pid: int) -> bool:
     """Return whether a process is the first of a pid namespace."""
     with suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in file)
@@ -94,7 +94,7 @@ def reap() -> "Dict[int, int]":
 
 
 def sweep() -> None:
-    """Kill everything below us, whatever it ignores, until nothing is left."""
+    """Kill all descendants with SIGKILL until none is left."""
     end = time.monotonic() + SWEEP_SECONDS
     while time.monotonic() < end:
         reap()
@@ -108,35 +108,35 @@ def sweep() -> None:
 
 
 def spawn(argv: "Sequence[str]", environ: "Dict[str, str]", prepare: "Callable[[], None]", keep: int = 2) -> int:
-    """Start a program in a process session of its own and return its pid, as subprocess.Popen does.
+    """Start a program in its own process session and return its pid, as subprocess.Popen does.
 
-    To import that costs each start 4 ms. The program has our descriptors 0, 1, 2 and ``keep``.
+    Importing subprocess would take 4 ms of each start. The program inherits the descriptors 0, 1, 2 and ``keep``.
 
     Raises:
         OSError: it cannot be executed.
     """
-    hear, tell = os.pipe()  # closed by execve(2), as all that Python opens
+    reader, writer = os.pipe()  # execve(2) closes it, as everything that Python opens
     pid = os.fork()
     if not pid:
         error = 0
         try:
             os.setsid()
             for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-                signal.signal(ignored, signal.SIG_DFL)  # Python ignores them, and exec would hand that on
+                signal.signal(ignored, signal.SIG_DFL)  # Python ignores them, and the program would inherit that
             prepare()
             os.set_inheritable(keep, True)
-            for name in os.listdir("/proc/self/fd"):  # what Slurm left open too
-                if int(name) > 2 and int(name) not in (keep, tell):
+            for name in os.listdir("/proc/self/fd"):  # also descriptors that Slurm left open
+                if int(name) > 2 and int(name) not in (keep, writer):
                     with suppress(OSError):
                         os.close(int(name))
             os.execvpe(argv[0], list(argv), environ)
         except OSError as failed:
             error = failed.errno or errno.ENOEXEC
         finally:
-            os.write(tell, str(error or errno.EIO).encode())
+            os.write(writer, str(error or errno.EIO).encode())
             os._exit(127)
-    os.close(tell)
-    with os.fdopen(hear) as answer:
+    os.close(writer)
+    with os.fdopen(reader) as answer:
         failed_with = answer.read()
     if failed_with:
         os.waitpid(pid, 0)
@@ -145,16 +145,16 @@ def spawn(argv: "Sequence[str]", environ: "Dict[str, str]", prepare: "Callable[[
 
 
 class SocketActivated:
-    """A program beside the payload, which is started when somebody first connects to its socket: most never are.
+    """A program beside the payload, started at the first connection to its socket; most sessions never need it.
 
-    The program gets the listening socket as a descriptor whose number is its last argument; here it is closed then.
+    The program gets the listening socket as the descriptor in its last argument; this process closes its copy.
     """
 
     def __init__(self, argv: "Sequence[str]", name: str) -> None:
-        """Listen on a socket of that name (0600) in the current folder; where the name is, somebody answers.
+        """Listen on a socket of that name (0600) in the current folder; it accepts connections once its name exists.
 
-        The kernel says by SIGIO that somebody connects (fcntl(2), O_ASYNC). The way over /proc is short, however long
-        the folder's path is.
+        The kernel reports a connection by SIGIO (fcntl(2), O_ASYNC). The path over /proc is short, whatever the
+        length of the folder's path.
         """
         self.argv, self.pid = list(argv), 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -171,7 +171,7 @@ class SocketActivated:
         os.rename(name + ".new", name)
 
     def start(self, prepare: "Callable[[], None]") -> None:
-        """Start the program, once."""
+        """Start the program once."""
         if self.pid:
             return
         fcntl.fcntl(self.socket, fcntl.F_SETFL, os.O_NONBLOCK)
@@ -183,22 +183,22 @@ class SocketActivated:
 
 
 class Supervisor:
-    """Runs one plan: forwards signals to the payload, keeps the grace time, then ends the container."""
+    """Runs one plan: forwards signals to the payload, enforces the grace time, then kills the container."""
 
     def __init__(
         self,
         plan: "Dict[str, Any]",
-        look: "Callable[[], None]",
-        every: float = LOOK_EVERY,
-        beside: "Optional[SocketActivated]" = None,
+        poll: "Callable[[], None]",
+        poll_interval: float = POLL_INTERVAL,
+        socket_program: "Optional[SocketActivated]" = None,
     ) -> None:
-        self.plan, self.way, self.look = plan, plan.get("supervise", "child"), look
-        self.every, self.beside = every, beside
+        self.plan, self.mode, self.poll = plan, plan.get("supervise", "child"), poll
+        self.poll_interval, self.socket_program = poll_interval, socket_program
         passed = {name: os.environ[name] for name in plan.get("pass_env", ()) if name in os.environ}
         self.environ = {**plan.get("environ", {}), **passed}
-        self.pid = self.inner = self.owed = 0
+        self.pid = self.inner = self.pending_signal = 0
         self.ended = {}  # type: Dict[int, int]
-        self.ends_at = 0.0
+        self.grace_ends = 0.0
 
     def run(self) -> int:
         """Start the runtime and return the payload's exit status."""
@@ -206,30 +206,30 @@ class Supervisor:
             return 128 + signal.SIGTERM
         self.start()
         while True:
-            # Podman's monitor dies of Slurm's TERM, its client then ends too early: the payload, ours now, goes on.
-            goes_on = self.way == "podman" and (self.payload() or os.path.exists(f"/proc/{self.inner}"))  # or a zombie
+            # Podman's monitor dies of Slurm's TERM and its client ends early; the payload, our child now, goes on.
+            goes_on = self.mode == "podman" and (self.payload() or os.path.exists(f"/proc/{self.inner}"))  # or a zombie
             self.ended.update(reap())
             if self.pid in self.ended and not goes_on:
-                status = self.ended.get(self.inner if self.way == "podman" else self.pid, self.ended[self.pid])
+                status = self.ended.get(self.inner if self.mode == "podman" else self.pid, self.ended[self.pid])
                 return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            self.look()
-            wait = self.every if not self.ends_at else max(0.01, self.ends_at - time.monotonic())
-            wait = min(wait, 0.1) if self.owed or (self.way == "podman" and not self.inner) else wait
+            self.poll()
+            wait = self.poll_interval if not self.grace_ends else max(0.01, self.grace_ends - time.monotonic())
+            wait = min(wait, 0.1) if self.pending_signal or (self.mode == "podman" and not self.inner) else wait
             got = signal.sigtimedwait(BLOCKED, wait)
-            if got and got.si_signo == signal.SIGIO and self.beside:
-                self.beside.start(self.prepare)
-            number = got.si_signo if got and got.si_signo in FORWARDED else self.owed
+            if got and got.si_signo == signal.SIGIO and self.socket_program:
+                self.socket_program.start(self.prepare)
+            number = got.si_signo if got and got.si_signo in FORWARDED else self.pending_signal
             if number:
                 self.forward(number)
-            if self.ends_at and time.monotonic() >= self.ends_at:
+            if self.grace_ends and time.monotonic() >= self.grace_ends:
                 say("the grace time is over")
                 self.kill()
-                self.ends_at += 1.0
+                self.grace_ends += 1.0
 
     def start(self) -> None:
-        """Start the runtime with the plan's environment and nothing of the job's beyond."""
+        """Start the runtime with the plan's environment and no other variables of the job."""
         argv = list(self.plan["argv"])
-        pipe = os.pipe() if self.way == "bwrap" else ()  # type: Tuple[int, ...]
+        pipe = os.pipe() if self.mode == "bwrap" else ()  # type: Tuple[int, ...]
         argv[1:1] = ["--info-fd", str(pipe[1])] if pipe else []
         try:
             self.pid = spawn(argv, self.environ, self.prepare, *pipe[1:])
@@ -242,32 +242,34 @@ class Supervisor:
 
     def prepare(self) -> None:
         """In the child: give the runtime a clean signal state."""
-        # bwrap must outlive a TERM that Slurm sends to every process of the job, or the payload is killed at once.
-        # Its inner process is safe as the first of its pid namespace.
+        # Slurm sends TERM to every process of the job. bwrap must survive it, or the payload is killed at once. Its
+        # inner process is safe as the first of its pid namespace.
         for number in FORWARDED:
-            signal.signal(number, signal.SIG_IGN if self.way == "bwrap" else signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if self.mode == "bwrap" else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # nothing goes on unsupervised
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the runtime ends with this process
 
     def payload(self) -> int:
-        """Return the pid that signals go to, 0 when there is none yet."""
-        if self.way == "podman":
-            found = [pid for pid in descendants(os.getpid()) if is_first_of_namespace(pid)]
+        """Return the pid of the payload, to which signals go; 0 where there is none yet."""
+        if self.mode == "podman":
+            found = [pid for pid in descendants(os.getpid()) if is_namespace_init(pid)]
             self.inner = found[0] if found else self.inner
             return found[0] if found else 0
-        if self.way != "bwrap":
+        if self.mode != "bwrap":
             return self.pid
-        # Orphans of the payload are children of the same inner process: the payload is the eldest.
-        inside = [(begun, pid) for pid, (above, begun) in process_table().items() if self.inner and above == self.inner]
+        # Orphans of the payload are also children of the inner process: the payload is the oldest.
+        inside = [
+            (started, pid) for pid, (above, started) in process_table().items() if self.inner and above == self.inner
+        ]
         return min(inside)[1] if inside else 0
 
     def forward(self, number: int) -> None:
-        """Hand a signal to the payload; one that asks for the end starts the grace time."""
+        """Send a signal to the payload; TERM, INT and HUP start the grace time."""
         target = self.payload()
-        if number in ENDING and not self.ends_at:
-            self.ends_at = time.monotonic() + self.plan.get("grace", 10)
+        if number in ENDING and not self.grace_ends:
+            self.grace_ends = time.monotonic() + self.plan.get("grace", 10)
             say(f"asked to end by signal {int(number)}")
-        self.owed = 0 if target else number  # not yet begun, or about to be collected
+        self.pending_signal = 0 if target else number  # not started yet, or already ended
         if target:
             kill(target, number)
 
@@ -275,12 +277,12 @@ class Supervisor:
         """Kill the container."""
         if self.inner:
             kill(self.inner, signal.SIGKILL)
-            self.ended.setdefault(self.inner, int(signal.SIGKILL))  # Podman's monitor would keep it to itself
+            self.ended.setdefault(self.inner, int(signal.SIGKILL))  # Podman's monitor would not report it
         kill(-self.pid, signal.SIGKILL)
 
 
 def read_child_pid(info: int) -> int:
-    """Return the inner process's pid from bwrap's ``--info-fd``, whose JSON comes in pieces; 0 when none came."""
+    """Read the inner process's pid from bwrap's ``--info-fd``, whose JSON comes in pieces; 0 where none came."""
     text, piece, end = b"", b"{", time.monotonic() + INFO_SECONDS
     while piece and b"}" not in text:
         ready, _, _ = select.select([info], [], [], max(0.0, end - time.monotonic()))
@@ -290,26 +292,26 @@ def read_child_pid(info: int) -> int:
     return int(pid) if piece and pid.isdigit() else 0
 
 
-def run(supervisor: Supervisor, ended: "Callable[[int], int]" = int) -> int:
-    """Run a plan, and what is beside its payload; return the payload's status and leave no process.
+def run(supervisor: Supervisor, on_exit: "Callable[[int], int]" = int) -> int:
+    """Run a plan and the program beside it; return the payload's status and leave no process.
 
-    ``ended`` is called with the status as soon as the payload has ended, before anything is cleaned up; what it returns
-    is the status.
+    ``on_exit`` gets the status as soon as the payload has ended, before clean-up; its return value is the final status.
     """
     try:
-        return ended(supervisor.run())
+        return on_exit(supervisor.run())
     finally:
-        end, beside = time.monotonic() + STEPS_SECONDS, supervisor.beside.pid if supervisor.beside else 0
-        while beside in descendants(os.getpid()) and time.monotonic() < end:  # it ends the ranks, in other jobs too
-            kill(beside, signal.SIGTERM)
+        end = time.monotonic() + STEPS_SECONDS
+        steps = supervisor.socket_program.pid if supervisor.socket_program else 0
+        while steps in descendants(os.getpid()) and time.monotonic() < end:  # it also ends ranks in other jobs
+            kill(steps, signal.SIGTERM)
             time.sleep(0.05)
         cleanup = supervisor.plan.get("cleanup", ())
         if cleanup:
-            import subprocess  # not before: see spawn()
+            import subprocess  # imported here, see spawn()
         for argv in cleanup:
             try:
                 subprocess.call(argv, env=supervisor.environ, timeout=CLEANUP_SECONDS, preexec_fn=supervisor.prepare)
             except (OSError, subprocess.TimeoutExpired) as error:
                 say(f"cleaning up with {argv[0]}: {error}")
-            sweep()  # what one step leaves running may undo the next
+            sweep()  # a process that one step leaves could disturb the next
         sweep()

@@ -1,1 +1,1 @@
-"""Use cases of a session: open, submit, adopt, cancel, close."""
+"""Use cases of sessions: registry, submission, and the reconciler that compares them with Slurm."""

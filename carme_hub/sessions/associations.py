@@ -1,8 +1,8 @@
-"""Who may charge which account, from one bulk query for everybody; what was last known stays while Slurm is silent.
+"""Cache of Slurm's associations: who may charge which account, from one bulk query for all users.
 
-The authenticator makes groups from it, the spawner refuses accounts that are not in it. Both use the hub's one book
-(``book_of``), so Slurm is asked once a minute, not once a login. A name missing from a good answer is gone;
-no answer changes nothing.
+The authenticator makes groups from it, the spawner refuses accounts that are not in it. Both use one cache per cluster
+(``associations_of_cluster``), so Slurm is asked once a minute and not at each login. A name missing from a valid answer
+is gone; while Slurm does not answer, the last answer stays.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from weakref import WeakKeyDictionary
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import Association, SlurmClient
 
-#: The part of its age after which an answer is asked for anew while it still counts: sacctmgr takes a quarter of a
-#: second for a few hundred users, and otherwise some request of the hub's would wait for it once a minute.
-SOON = 0.75
+#: Fraction of its maximum age after which an answer is refreshed in the background: sacctmgr takes a quarter of a
+#: second for a few hundred users, and otherwise a request of the hub would wait for it once a minute.
+REFRESH_FROM = 0.75
 
 
-class AssociationBook:
-    """The associations of all users, as Slurm last gave them.
+class AssociationCache:
+    """The associations of all users, as in Slurm's last answer.
 
     Args:
         max_age: seconds for which an answer is fresh enough.
-        retry: after a failure Slurm is not asked again for so many seconds, so that logins do not wait in a row.
-        time_limit: seconds that one question may take.
+        retry: seconds after a failure before Slurm is asked again, so that logins do not wait one after the other.
+        time_limit: seconds that one query may take.
     """
 
     def __init__(
@@ -51,52 +51,52 @@ class AssociationBook:
         self._coordinators: dict[str, tuple[str, ...]] = {}
         self._answered: float | None = None
         self._failed: float | None = None
-        self._asking: asyncio.Task[bool] | None = None
+        self._query: asyncio.Task[bool] | None = None
 
     @property
     def known(self) -> bool:
-        """Whether Slurm has answered at least once; before that nothing can be said about anybody."""
+        """Whether Slurm has answered at least once; before that no associations are known."""
         return self._answered is not None
 
     @property
     def age(self) -> float:
-        """Seconds since the last good answer; infinite before the first."""
+        """Seconds since the last valid answer; infinite before the first."""
         return float("inf") if self._answered is None else self._clock() - self._answered
 
     async def refresh(self, max_age: float | None = None) -> bool:
-        """Ask Slurm when the last answer is older than ``max_age``; many callers share one question.
+        """Query Slurm if the last answer is older than ``max_age``; concurrent callers share one query.
 
-        One that will soon be too old is asked for anew without anybody waiting for it.
+        An answer that will soon be too old is refreshed in the background.
 
         Returns:
-            Whether what is known now is fresh enough. False is no reason to take anything away from anybody.
+            Whether the last answer is fresh enough. If not, nobody may lose access for that reason.
         """
         limit = self.max_age if max_age is None else max_age
         fresh = self.age <= limit
-        if fresh and self.age <= SOON * limit:
+        if fresh and self.age <= REFRESH_FROM * limit:
             return True
         if self._failed is not None and self._clock() - self._failed < self.retry:
             return fresh
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(), name="associations")
+        if self._query is None or self._query.done():
+            self._query = asyncio.create_task(self._fetch(), name="associations")
         if fresh:
             return True
         # A caller that gives up must not take the answer away from the others.
-        return await asyncio.shield(self._asking)
+        return await asyncio.shield(self._query)
 
-    async def _ask(self) -> bool:
+    async def _fetch(self) -> bool:
         asked = self._clock()
         try:
             async with asyncio.timeout(self.time_limit):
                 rows = await self.client.associations()
         except (SlurmError, TimeoutError, OSError) as error:
             self._failed = self._clock()
-            self._log.warning("Slurm did not say who may charge which account, the last answer stays: %s", error)
+            self._log.warning("Slurm's associations could not be read, the last answer stays: %s", error)
             return False
         if not rows and self._by_user:
             # A database that lost every association at once is broken, not empty.
             self._failed = self._clock()
-            self._log.error("Slurm says that nobody has any account; the last answer stays")
+            self._log.error("Slurm's answer has no associations at all; the last answer stays")
             return False
         by_user: dict[str, list[Association]] = {}
         by_account: dict[str, set[str]] = {}
@@ -114,7 +114,7 @@ class AssociationBook:
         return True
 
     def associations_of(self, user: str) -> tuple[Association, ...]:
-        """Return the user's associations as last known."""
+        """Return the user's associations in the last answer."""
         return self._by_user.get(user, ())
 
     def accounts_of(self, user: str) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class AssociationBook:
         """Return the users who coordinate an account, by name."""
         return self._coordinators.get(account, ())
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         """Return the users who may charge an account, by name."""
         return self._by_account.get(account, ())
 
@@ -139,12 +139,12 @@ class AssociationBook:
         return tuple(self._by_account)
 
 
-_books: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AssociationBook]] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, AssociationCache]] = WeakKeyDictionary()
 
 
-def book_of(client: SlurmClient, log: logging.Logger | None = None) -> AssociationBook:
-    """Return this hub's one book of the client's cluster; authenticator and spawner may hold clients of their own."""
-    books = _books.setdefault(asyncio.get_running_loop(), {})
-    if client.cluster not in books:
-        books[client.cluster] = AssociationBook(client, log=log)
-    return books[client.cluster]
+def associations_of_cluster(client: SlurmClient, log: logging.Logger | None = None) -> AssociationCache:
+    """Return the cache of the client's cluster, shared by all clients of this event loop."""
+    caches = _caches.setdefault(asyncio.get_running_loop(), {})
+    if client.cluster not in caches:
+        caches[client.cluster] = AssociationCache(client, log=log)
+    return caches[client.cluster]

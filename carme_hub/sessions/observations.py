@@ -1,7 +1,7 @@
-"""What each look at the queue showed of each open session, folded into what is remembered of it, a few at each step.
+"""Observations of sessions: each snapshot of the queue is added to the history of each open session, in small steps.
 
-A look is noted with the sessions that it is about: those that were open, and not just being submitted, when its answer
-came. What is folded in later is the same as if it had been folded in at once.
+A snapshot is noted with the sessions that it is about: those that were open, and not just being submitted, when it
+arrived. Adding it later gives the same history as adding it at once. The reconciler calls this in each pass.
 """
 
 from __future__ import annotations
@@ -11,64 +11,69 @@ from dataclasses import dataclass, field
 
 from carme_hub.domain.cluster.end_mark import EndMark
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, Observation, Patience, Verdict
+from carme_hub.domain.sessions.liveness import Accounting, History, Liveness, LivenessTimeouts, Observation, Verdict
 from carme_hub.domain.sessions.session import Session
 
-#: Sessions in one step.
-STEP = 100
+#: Sessions per step of the event loop.
+BATCH_SIZE = 100
 
 
 @dataclass(slots=True)
 class SessionObservation:
-    """What the keeper remembers of one session; lost with the process, and learned again."""
+    """What the reconciler has observed of one session; a new process observes it again."""
 
-    since: int = 0  # looks before that say nothing of it
-    folded: History = field(default_factory=History)
-    again: Snapshot | None = None  # the newest look, where it shows the very job that the history ends with, alive
+    since: int = 0  # number of the last snapshot that is ignored
+    stored: History = field(default_factory=History)
+    repeated: Snapshot | None = None  # the newest snapshot, if it shows the history's last job unchanged and alive
     accounting: Accounting | None = None
     mark: EndMark | None = None
-    no_end: bool = False  # accounting has answered, and knows no end of the job
-    asked_records: float = float("-inf")
+    no_end: bool = False  # accounting has answered, and has no end of the job
+    records_requested: float = float("-inf")
     cancelled: float = float("-inf")
-    submitted_here: bool = False  # by this process: it has watched since before there was a job
-    saved: bool = False  # the controller showed the job late enough to have it in its saved state
+    submitted_here: bool = False  # by this process, which has observed the session since before its job
+    saved: bool = False  # the controller showed the job late enough that its saved state has it
     verdict: Verdict = field(default_factory=lambda: Verdict(Liveness.UNKNOWN, "Slurm has not been asked yet."))
-    judged: tuple[Session, Accounting | None] | None = None  # what the verdict was made of, besides the history
-    rests: Session | None = None  # the session as it was when nothing was owed to it while its job lives
+    judged: tuple[Session, Accounting | None] | None = None  # input of the verdict, besides the history
+    settled_session: Session | None = None  # the session when it last needed no action while its job was alive
 
     @property
     def history(self) -> History:
-        """What all looks come to. Many sessions rest, so looks that show the same are folded in when somebody asks."""
-        if self.again is not None and self.folded.job is not None:
-            again, self.again = self.again, None
-            self.folded = self.folded.add(Observation(again.asked, again.answered, (self.folded.job,)))
-        return self.folded
+        """The history of all snapshots. Most sessions do not change, so equal snapshots are added on demand."""
+        if self.repeated is not None and self.stored.job is not None:
+            repeated, self.repeated = self.repeated, None
+            self.stored = self.stored.add(Observation(repeated.asked, repeated.answered, (self.stored.job,)))
+        return self.stored
 
     def add(self, session: Session, snapshot: Snapshot) -> None:
-        """Fold in one look."""
-        jobs, folded = snapshot.named(session.job_name, session.user) or jobs_of(session, snapshot), self.folded
-        alive = len(jobs) == 1 and jobs[0] is folded.job and jobs[0].phase is not Phase.TERMINAL
-        if alive and not folded.ends and not folded.error and (self.again is None or self.again.asked < snapshot.asked):
-            self.again = snapshot
+        """Add one snapshot."""
+        jobs, stored = snapshot.named(session.job_name, session.user) or jobs_of(session, snapshot), self.stored
+        alive = len(jobs) == 1 and jobs[0] is stored.job and jobs[0].phase is not Phase.TERMINAL
+        if (
+            alive
+            and not stored.ends
+            and not stored.error
+            and (self.repeated is None or self.repeated.asked < snapshot.asked)
+        ):
+            self.repeated = snapshot
         else:
-            self.folded = self.history.add(Observation(snapshot.asked, snapshot.answered, jobs))
+            self.stored = self.history.add(Observation(snapshot.asked, snapshot.answered, jobs))
 
-    def at_rest(self, session: Session, now: float, patience: Patience) -> bool:
-        """Return whether nothing is owed to a session, as when it was last looked at."""
-        again = self.again
+    def is_settled(self, session: Session, now: float, timeouts: LivenessTimeouts) -> bool:
+        """Return whether a session still needs no action, as in the last pass."""
+        repeated = self.repeated
         return (
-            self.rests is session
-            and again is not None
-            and now - again.answered <= patience.stale_after
+            self.settled_session is session
+            and repeated is not None
+            and now - repeated.answered <= timeouts.stale_after
             and self.judged is not None
             and self.judged[1] is self.accounting
         )
 
-    def still_alive(self, session: Session, now: float, patience: Patience) -> bool:
-        """Return whether the newest look shows just what the last verdict was made of: the job lives."""
+    def still_alive(self, session: Session, now: float, timeouts: LivenessTimeouts) -> bool:
+        """Return whether the newest snapshot shows the same as at the last verdict: the job is alive."""
         last, verdict = self.history.last, self.verdict
         return (
-            verdict.standing is Liveness.ALIVE
+            verdict.liveness is Liveness.ALIVE
             and not verdict.others
             and last is not None
             and len(last.jobs) == 1
@@ -76,12 +81,12 @@ class SessionObservation:
             and self.judged is not None
             and self.judged[0] is session
             and self.judged[1] is self.accounting
-            and now - last.answered <= patience.stale_after
+            and now - last.answered <= timeouts.stale_after
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Noted:
     number: int
     snapshot: Snapshot | None
     error: str
@@ -90,45 +95,47 @@ class _Look:
 
 
 class Observations:
-    """The looks that were not folded in yet."""
+    """The snapshots that are not added yet."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._waiting: list[_Look] = []
+        self._waiting: list[_Noted] = []
 
     def note(self, snapshot: Snapshot | None, error: str, at: float, about: list[str]) -> None:
-        """Note a look, or why it failed, and the sessions that it is about."""
+        """Note a snapshot, or the error of a failed one, and the sessions that it is about."""
         self.count += 1
-        self._waiting.append(_Look(self.count, snapshot, error, at, about))
+        self._waiting.append(_Noted(self.count, snapshot, error, at, about))
 
-    def folding(
-        self, current: Callable[[str], Session | None], watches: MutableMapping[str, SessionObservation]
+    def apply(
+        self, current: Callable[[str], Session | None], by_session: MutableMapping[str, SessionObservation]
     ) -> Iterator[None]:
-        """Fold in what was noted, oldest first."""
+        """Add the noted snapshots, oldest first."""
         while self._waiting:
-            look = self._waiting.pop(0)
-            for number, id in enumerate(look.about, 1):
+            noted = self._waiting.pop(0)
+            for number, id in enumerate(noted.about, 1):
                 session = current(id)
                 if session is not None:
-                    watch = watches.get(id) or watch_of(watches, id)
-                    if watch.since < look.number and look.snapshot is not None:
-                        watch.add(session, look.snapshot)
-                    elif watch.since < look.number:
-                        watch.folded = watch.history.add(Observation.failed(look.at, look.at, look.error))
-                if not number % STEP:
+                    observation = by_session.get(id) or observation_of(by_session, id)
+                    if observation.since < noted.number and noted.snapshot is not None:
+                        observation.add(session, noted.snapshot)
+                    elif observation.since < noted.number:
+                        observation.stored = observation.history.add(
+                            Observation.failed(noted.at, noted.at, noted.error)
+                        )
+                if not number % BATCH_SIZE:
                     yield
 
 
-def watch_of(watches: MutableMapping[str, SessionObservation], id: str) -> SessionObservation:
-    """Return what is remembered of a session."""
-    watch = watches.get(id)
-    if watch is None:
-        watch = watches[id] = SessionObservation()
-    return watch
+def observation_of(by_session: MutableMapping[str, SessionObservation], id: str) -> SessionObservation:
+    """Return the observation of a session, a new one if there is none."""
+    observation = by_session.get(id)
+    if observation is None:
+        observation = by_session[id] = SessionObservation()
+    return observation
 
 
 def jobs_of(session: Session, snapshot: Snapshot) -> tuple[Job, ...]:
-    """Return a session's jobs: those of its name, or the one that it was, should its user have renamed that."""
+    """Return a session's jobs: those with its name, or its known job if the user has renamed it."""
     named = snapshot.named(session.job_name, session.user)
     if named or not session.job_id or not session.submitted:
         return named

@@ -1,6 +1,6 @@
-"""Profile fields that other packages add as ``carme_hub.profile_fields``, for the profiles that name them.
+"""Profile fields of other packages, from the entry points ``carme_hub.profile_fields``.
 
-A profile has a field where its ``fields`` names it. How one is added is in docs/howto/add-a-profile-field.md.
+A profile has the fields that its ``fields`` names. docs/howto/add-a-profile-field.md describes how to add one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 POINT = ExtensionPoint(
     "carme_hub.profile_fields",
     "SlurmContainerSpawner.profile_list",
-    "a carme_hub.domain.sessions.profile.ProfileField whose name has small letters, digits and _, and whose default is "
-    "one of its choices, where it has any",
+    "a carme_hub.domain.sessions.profile.ProfileField whose name has only lower-case letters, digits and _, and whose "
+    "default is one of its choices, if it has choices",
     lambda thing: (
         isinstance(thing, ProfileField)
         and _NAME.fullmatch(thing.name) is not None
@@ -29,14 +29,14 @@ POINT = ExtensionPoint(
 
 
 def profile_field(parent: Any) -> Callable[[str], ProfileField]:
-    """Return what finds a field by its name, for ``parse_profiles``."""
+    """Return a function that returns the field of a name, for ``parse_profiles``."""
 
     def named(name: str) -> ProfileField:
         found: ProfileField = POINT.load(name, parent)
         if found.name != name:
             raise ConfigError(
-                f"the entry point {name!r} of {POINT.source(name)} has a field of the name {found.name!r}; both must "
-                "be the same. Tell the package's author."
+                f"the entry point {name!r} of {POINT.source(name)} has a field with the name {found.name!r}; both "
+                "names must be the same. Tell the package's author."
             )
         return found
 

@@ -1,8 +1,8 @@
-"""Every open session is judged after every look at the queue; what is owed (a cancel, an end, an adoption) is done.
+"""The reconciler of sessions: after every snapshot of the queue it judges every open session and takes the steps due.
 
-The keeper is the only part that ends a session because of what Slurm says, and it does so on proof alone
-(``domain.sessions.liveness``). A wanted cancel is sent again until the job is seen terminal, through restarts and
-outages.
+It is the only part that ends a session because of Slurm's state, and only on proof (``domain.sessions.liveness``). A
+requested cancel is sent again until the job is seen terminal, across restarts and outages. The spawners of one hub
+share one reconciler.
 """
 
 from __future__ import annotations
@@ -16,114 +16,116 @@ from contextlib import contextmanager
 from carme_hub.domain.cluster.end_mark import EndMark, end_mark
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, Phase, Snapshot
 from carme_hub.domain.cluster.reasons import end_sentence, mark_sentence
-from carme_hub.domain.sessions.liveness import Accounting, Liveness, Patience, Verdict, judge
+from carme_hub.domain.sessions.liveness import Accounting, Liveness, LivenessTimeouts, Verdict, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.client import SlurmClient
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
-from .observations import STEP, Observations, SessionObservation, watch_of
+from .observations import BATCH_SIZE, Observations, SessionObservation, observation_of
 from .registry import SessionRegistry
 
-#: Seconds between two cancels of one job, and between two questions to accounting about one session.
-AGAIN = 5.0
-#: Commands of Slurm that the keeper runs at the same time.
-AT_ONCE = 4
-#: Seconds that a job has to end by itself once its server has ended.
-LINGER = 30.0
-LINGERED = "The server ended. Its job went on without it, and was cancelled."
-REQUEUED = "Slurm ran the job anew (it was requeued); what ran in it has ended."
-WITH_ITS_SESSION = "Given back: the session that it belonged to has ended."
+#: Seconds between two cancels of one job, and between two queries to accounting about one session.
+RETRY_INTERVAL = 5.0
+#: Slurm commands that the reconciler runs at the same time.
+MAX_COMMANDS = 4
+#: Seconds after the end of its server in which a job must end by itself.
+JOB_END_TIMEOUT = 30.0
+JOB_OUTLIVED_SERVER = "The server ended. Its job was still running, and was cancelled."
+REQUEUED = "Slurm requeued the job and started it again; everything that ran in it has ended."
+WITH_ITS_SESSION = "Given back: its session has ended."
 
 
 class SessionReconciler:
-    """Judges sessions and does what is owed.
+    """Judges sessions and takes the steps due.
 
     Args:
-        forget: called when a session is to end and again when it has ended, to revoke its server's token. Returns
+        revoke: is called when a session is to end and again when it has ended, to revoke its server's token. Returns
             whether that is done; a session is not closed before.
     """
 
     def __init__(
         self,
-        book: SessionRegistry,
+        registry: SessionRegistry,
         client: SlurmClient,
         watcher: SlurmWatcher,
         *,
-        forget: Callable[[Session], Awaitable[bool]],
+        revoke: Callable[[Session], Awaitable[bool]],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        patience: Patience | None = None,
+        timeouts: LivenessTimeouts | None = None,
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._client = client
         self._watcher = watcher
-        self._forget = forget
+        self._revoke = revoke
         self._log = log or logging.getLogger(__name__)
         self._clock = clock
-        self._patience = patience or Patience()
-        self._watches: dict[str, SessionObservation] = {}
-        self._looks = Observations()
-        self._held: set[str] = set()
+        self._timeouts = timeouts or LivenessTimeouts()
+        self._by_session: dict[str, SessionObservation] = {}
+        self._observations = Observations()
+        self._submitting: set[str] = set()
         self._foreign: set[tuple[str, str]] = set()
-        self._doing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._commands: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._command_slots = asyncio.Semaphore(MAX_COMMANDS)
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    # -- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to judge; does nothing when it already does."""
+        """Start the loop; do nothing if it runs already."""
         if self._task is None or self._task.done():
-            self._watcher.subscribe(self._looked)
-            for session in self._book.open_sessions():
+            self._watcher.subscribe(self._on_snapshot)
+            for session in self._registry.open_sessions():
                 self._watcher.want_fast(session.id)
             self._task = asyncio.get_running_loop().create_task(self._run(), name="carme-session-keeper")
 
     async def stop(self) -> None:
-        """End the task and wait for it. Sessions are not touched."""
-        tasks = [*self._doing.values(), *([self._task] if self._task is not None else [])]
+        """Stop the loop and wait for its end. Sessions are not changed."""
+        tasks = [*self._commands.values(), *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._task = None
 
-    def look_now(self, id: str) -> None:
-        """Look at this session more often until it is settled."""
+    def trigger(self, id: str) -> None:
+        """Make a pass, and poll for this session more often until it needs no action."""
         self._watcher.want_fast(id)
         self._due.set()
 
     @contextmanager
-    def held(self, id: str) -> Iterator[None]:
-        """Leave a session alone while it is being submitted: absent means nothing then."""
-        self._held.add(id)
+    def submitting(self, id: str) -> Iterator[None]:
+        """Exclude a session from judgement during its submission: a missing job proves nothing then."""
+        self._submitting.add(id)
         try:
             yield
         finally:
-            self._held.discard(id)
-            self._watches[id] = SessionObservation(since=self._looks.count, submitted_here=True)
-            if self._book.current(id) is not None:
+            self._submitting.discard(id)
+            self._by_session[id] = SessionObservation(since=self._observations.count, submitted_here=True)
+            if self._registry.current(id) is not None:
                 self._watcher.want_fast(id)
-            self._due.set()  # closed meanwhile, it may still be looked at more often: the pass takes that back
+            self._due.set()  # if it was closed meanwhile, the pass ends the frequent polling for it
 
     def verdict(self, id: str) -> Verdict:
-        """Return what is believed of a session now."""
-        watch = self._watches.get(id)
-        return watch.verdict if watch else Verdict(Liveness.UNKNOWN, "Slurm has not been asked yet.")
+        """Return the last verdict on a session."""
+        observation = self._by_session.get(id)
+        return observation.verdict if observation else Verdict(Liveness.UNKNOWN, "Slurm has not been asked yet.")
 
     def seen_terminal(self, id: str) -> bool:
-        """Return whether Slurm's newest answer shows the session's job as ended, accounting heard or not."""
-        watch = self._watches.get(id)
-        job = watch.verdict.job if watch else None
-        return watch is not None and watch.history.ends > 0 and job is not None and job.phase is Phase.TERMINAL
+        """Return whether Slurm's newest answer shows the session's job as ended, with or without accounting."""
+        observation = self._by_session.get(id)
+        job = observation.verdict.job if observation else None
+        return (
+            observation is not None and observation.history.ends > 0 and job is not None and job.phase is Phase.TERMINAL
+        )
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def _looked(self, snapshot: Snapshot | None, error: str) -> None:
-        opened = (session.id for session in self._book.open_sessions())
-        self._looks.note(snapshot, error, self._clock(), [id for id in opened if id not in self._held])
+    def _on_snapshot(self, snapshot: Snapshot | None, error: str) -> None:
+        opened = (session.id for session in self._registry.open_sessions())
+        self._observations.note(snapshot, error, self._clock(), [id for id in opened if id not in self._submitting])
         self._due.set()
 
     async def _run(self) -> None:
@@ -133,199 +135,205 @@ class SessionReconciler:
             try:
                 await self._pass()
             except Exception:  # noqa: BLE001
-                # Whatever it was must not end the loop: what is owed is still owed at the next look.
+                # No error may end the loop: the steps are still due in the next pass.
                 self._log.exception("Judging sessions failed; it is tried again")
                 await asyncio.sleep(1.0)
 
     async def _pass(self) -> None:
-        await all_steps(self._looks.folding(self._book.current, self._watches))
-        for number, id in enumerate([session.id for session in self._book.open_sessions()], 1):
-            if not number % STEP:
-                await asyncio.sleep(0)  # thousands of sessions take their time
-            session = self._book.current(id)
-            if session is not None and id not in self._held:
-                watch = watch_of(self._watches, id)
-                if watch.at_rest(session, self._clock(), self._patience):
+        await all_steps(self._observations.apply(self._registry.current, self._by_session))
+        for number, id in enumerate([session.id for session in self._registry.open_sessions()], 1):
+            if not number % BATCH_SIZE:
+                await asyncio.sleep(0)  # thousands of sessions must not block the event loop
+            session = self._registry.current(id)
+            if session is not None and id not in self._submitting:
+                observation = observation_of(self._by_session, id)
+                if observation.is_settled(session, self._clock(), self._timeouts):
                     self._watcher.done_fast(id)
                     continue
                 try:
-                    await self._settle(session, watch)
+                    await self._reconcile(session, observation)
                 except Exception:  # noqa: BLE001
-                    # One session that cannot be written must not keep the others from being judged.
+                    # A session that cannot be written must not prevent the judgement of the others.
                     self._log.exception("Session %s of %s cannot be judged now", session.id, session.user)
-        opened = {s.id for s in self._book.open_sessions()}
-        for gone in set(self._watches) - opened:
-            del self._watches[gone]
+        opened = {s.id for s in self._registry.open_sessions()}
+        for gone in set(self._by_session) - opened:
+            del self._by_session[gone]
         for settled in self._watcher.wanted - opened:
             self._watcher.done_fast(settled)
-        await self._sweep()
+        await self._cancel_orphans()
 
-    def _do(self, what: str, id: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something with Slurm beside the loop, once at a time for each session: Slurm may take its time."""
+    def _run_command(self, what: str, id: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a Slurm command in a task of its own, one of each kind per session: Slurm may be slow."""
         key = (what, id)
-        if key in self._doing:
+        if key in self._commands:
             return
 
         async def run() -> None:
             try:
-                async with self._at_once:
+                async with self._command_slots:
                     await work()
             except SlurmError as error:
                 self._log.warning("%s of %s failed, it is tried again: %s", what, id, error)
             finally:
-                self._doing.pop(key, None)
+                self._commands.pop(key, None)
                 self._due.set()
 
-        self._doing[key] = asyncio.get_running_loop().create_task(run(), name=f"carme-{what}-{id}")
+        self._commands[key] = asyncio.get_running_loop().create_task(run(), name=f"carme-{what}-{id}")
 
-    def _judge(self, session: Session, watch: SessionObservation) -> Verdict:
-        proved = self._cannot_be_forgotten(session, watch)
-        if watch.still_alive(session, self._clock(), self._patience):
-            return watch.verdict
-        watch.judged = session, watch.accounting
-        watch.verdict = judge(
-            watch.history,
+    def _judge(self, session: Session, observation: SessionObservation) -> Verdict:
+        proved = self._survives_controller_crash(session, observation)
+        if observation.still_alive(session, self._clock(), self._timeouts):
+            return observation.verdict
+        observation.judged = session, observation.accounting
+        observation.verdict = judge(
+            observation.history,
             now=self._clock(),
             job_id=session.job_id,
             submitted=session.submitted,
             proved=proved,
-            unseen=self._ran_unseen(session, watch),
-            accounting=watch.accounting,
-            end_mark=watch.mark is not None,
-            patience=self._patience,
+            unseen=self._ran_unseen(session, observation),
+            accounting=observation.accounting,
+            end_mark=observation.mark is not None,
+            timeouts=self._timeouts,
         )
-        return watch.verdict
+        return observation.verdict
 
-    def _ran_unseen(self, session: Session, watch: SessionObservation) -> bool:
-        """Return whether the job may have been in the controller's saved state before this process first looked.
+    def _ran_unseen(self, session: Session, observation: SessionObservation) -> bool:
+        """Return whether the job may have been in the controller's saved state before this process's first snapshot.
 
-        A controller that dies with its answer to our own sbatch is no such case, though no look ever showed the job.
+        That excludes a controller that crashes while it answers our own sbatch, although no snapshot shows that job.
         """
-        never = watch.history.first_seen is None
-        return session.state is SessionState.RUNNING and never and not watch.submitted_here
+        never = observation.history.first_seen is None
+        return session.state is SessionState.RUNNING and never and not observation.submitted_here
 
-    def _cannot_be_forgotten(self, session: Session, watch: SessionObservation) -> bool:
-        """Return whether the job outlives a crash of the controller.
+    def _survives_controller_crash(self, session: Session, observation: SessionObservation) -> bool:
+        """Return whether the job survives a crash of the controller.
 
-        That its server has proved itself is not enough where we watched: a server is up a second after the submit, and
-        the controller saves its state up to five seconds later (seen: such jobs are forgotten).
+        A running server does not prove that if this process submitted the job: a server is up a second after the
+        submission, and the controller saves its state up to five seconds later (seen: it loses such jobs in a crash).
         """
         if session.state is not SessionState.RUNNING:
             return False
-        last = watch.history.last
-        if last is not None and not watch.history.ends:
+        last = observation.history.last
+        if last is not None and not observation.history.ends:
             seen = time.time() - (self._clock() - last.asked)
-            watch.saved = watch.saved or seen - session.started > self._patience.save_delay
-        return watch.saved or session.saved > 0
+            observation.saved = observation.saved or seen - session.started > self._timeouts.save_delay
+        return observation.saved or session.saved > 0
 
-    async def _settle(self, session: Session, watch: SessionObservation) -> None:
-        """Do what one session is owed."""
-        watch.rests = None
-        verdict = self._judge(session, watch)
-        if verdict.wants_records:
-            self._ask_records(session, watch)
-        if verdict.standing is Liveness.GONE:
-            await self._close(session, verdict, watch)
+    async def _reconcile(self, session: Session, observation: SessionObservation) -> None:
+        """Take the steps that one session needs."""
+        observation.settled_session = None
+        verdict = self._judge(session, observation)
+        if verdict.needs_accounting:
+            self._request_records(session, observation)
+        if verdict.liveness is Liveness.GONE:
+            await self._close(session, verdict, observation)
             return
-        if watch.saved and not session.saved:
-            session = await self._book.saved(session.id)
+        if observation.saved and not session.saved:
+            session = await self._registry.mark_saved(session.id)
         job = verdict.job
         if job is not None and job.phase is not Phase.TERMINAL and not _known(session, job):
-            session = await self._book.submitted(session.id, job.id, job.submitted)
+            session = await self._registry.mark_submitted(session.id, job.id, job.submitted)
             self._log.info("Session %s of %s has job %s", session.id, session.user, job.id)
         for other in verdict.others:
             self._log.error("Session %s of %s has a second job %s", session.id, session.user, other.id)
             self._cancel_job(other)
         if session.parent:
-            session = await self._of_companion(session, job)
-        again = verdict.requeued or (session.state is SessionState.RUNNING and job is not None and _waits(job))
+            session = await self._reconcile_companion(session, job)
+        again = verdict.requeued or (session.state is SessionState.RUNNING and job is not None and _is_pending(job))
         if again and not session.cancel_wanted:
             await self.cancel(session.id, REQUEUED)
-            session = self._book.current(session.id) or session
-        elif session.server_ended and not session.cancel_wanted and time.time() - session.server_ended > LINGER:
-            await self.cancel(session.id, LINGERED)
+            session = self._registry.current(session.id) or session
+        elif (
+            session.server_ended and not session.cancel_wanted and time.time() - session.server_ended > JOB_END_TIMEOUT
+        ):
+            await self.cancel(session.id, JOB_OUTLIVED_SERVER)
         if session.cancel_wanted:
-            self._cancel_again(watch)
-        if session.leaving or watch.history.ends or verdict.standing is not Liveness.ALIVE:
+            self._cancel_again(observation)
+        if session.is_ending or observation.history.ends or verdict.liveness is not Liveness.ALIVE:
             self._watcher.want_fast(session.id)
         elif session.state is SessionState.RUNNING:
             self._watcher.done_fast(session.id)
-            watch.rests = session if session.saved and not session.parent and not again and not verdict.others else None
-        elif job is not None and _waits(job):
+            observation.settled_session = (
+                session if session.saved and not session.parent and not again and not verdict.others else None
+            )
+        elif job is not None and _is_pending(job):
             self._watcher.want_queue(session.id)
         else:
             self._watcher.want_fast(session.id)
 
-    async def _of_companion(self, session: Session, job: Job | None) -> Session:
-        """Do what a companion is owed beside: it ends with its session, and runs as soon as Slurm says so."""
-        parent = self._book.current(session.parent)
+    async def _reconcile_companion(self, session: Session, job: Job | None) -> Session:
+        """Take the further steps of a companion: it ends with its session, and runs once Slurm shows it running."""
+        parent = self._registry.current(session.parent)
         if session.cancel_wanted:
             return session
-        if parent is None or parent.leaving:
+        if parent is None or parent.is_ending:
             await self.cancel(session.id, WITH_ITS_SESSION)
-            return self._book.current(session.id) or session
+            return self._registry.current(session.id) or session
         if job is not None and job.phase is Phase.ACTIVE and job.nodes:
-            return await self._book.began(session.id, job.nodes[0])
+            return await self._registry.mark_running(session.id, job.nodes[0])
         return session
 
-    def _ask_records(self, session: Session, watch: SessionObservation) -> None:
+    def _request_records(self, session: Session, observation: SessionObservation) -> None:
         now = self._clock()
-        if now - watch.asked_records < AGAIN:
+        if now - observation.records_requested < RETRY_INTERVAL:
             return
-        watch.asked_records = now
+        observation.records_requested = now
         # A user may rename a job; accounting knows it by the new name.
-        name = watch.history.job.name if watch.history.job else session.job_name
+        name = observation.history.job.name if observation.history.job else session.job_name
 
         async def ask() -> None:
             failure: SlurmError | None = None
             try:
-                watch.accounting = Accounting(now, await self._client.records(name, session.user, session.created))
-                if any(record.phase is Phase.TERMINAL for record in watch.accounting.records):
+                observation.accounting = Accounting(
+                    now, await self._client.records(name, session.user, session.created)
+                )
+                if any(record.phase is Phase.TERMINAL for record in observation.accounting.records):
                     return
             except SlurmError as error:
                 failure = error
-            watch.no_end = failure is None
-            # A site may have no accounting, or none now, or it lost the end; the job's own last word counts as much.
-            watch.mark = end_mark(await self._client.log_tail(session.user, session.id), session.job_id)
-            if watch.mark is None and failure is not None:
+            observation.no_end = failure is None
+            # Accounting may be missing, down, or without the end; the job's own end mark proves the end as well.
+            observation.mark = end_mark(await self._client.log_tail(session.user, session.id), session.job_id)
+            if observation.mark is None and failure is not None:
                 raise failure
 
-        self._do("Asking accounting for session", session.id, ask)
+        self._run_command("Asking accounting for session", session.id, ask)
 
-    async def _close(self, session: Session, verdict: Verdict, watch: SessionObservation) -> None:
-        reason = session.cancel_reason or ending(session, verdict, watch.mark, no_end=watch.no_end)
-        if not await self._forget(session):
-            return  # a token that is still good belongs to a session that is still open
+    async def _close(self, session: Session, verdict: Verdict, observation: SessionObservation) -> None:
+        reason = session.cancel_reason or end_reason(session, verdict, observation.mark, no_end=observation.no_end)
+        if not await self._revoke(session):
+            return  # a session stays open while its token is valid
         ended = verdict.record.end if verdict.record else 0.0
-        await self._book.close(session.id, reason, ended)
-        self._watches.pop(session.id, None)
+        await self._registry.close(session.id, reason, ended)
+        self._by_session.pop(session.id, None)
         self._watcher.done_fast(session.id)
         self._log.info("Session %s of %s (job %s) ended: %s", session.id, session.user, session.job_id, reason)
 
     # -- cancelling -------------------------------------------------------------------------------------------------
 
     async def cancel(self, id: str, reason: str) -> None:
-        """Store that a session is to end, revoke its token, and cancel until its job is seen terminal."""
-        session = await self._book.want_cancel(id, reason)
+        """Store the request to end a session, revoke its token, and cancel until its job is seen terminal."""
+        session = await self._registry.request_cancel(id, reason)
         if session is None:
             return
-        await self._forget(session)
-        self.look_now(id)
+        await self._revoke(session)
+        self.trigger(id)
 
-    def _cancel_again(self, watch: SessionObservation) -> None:
-        """Cancel what Slurm's newest answer shows of a session; an older answer may show somebody else's id."""
-        now, last = self._clock(), watch.history.last
+    def _cancel_again(self, observation: SessionObservation) -> None:
+        """Cancel the jobs of a session in Slurm's newest answer; ids in older answers may belong to others by now."""
+        now, last = self._clock(), observation.history.last
         live = [job for job in last.jobs if job.phase is not Phase.TERMINAL] if last is not None else []
-        if live and now - watch.cancelled >= AGAIN:
-            watch.cancelled = now
+        if live and now - observation.cancelled >= RETRY_INTERVAL:
+            observation.cancelled = now
             for job in live:
                 self._cancel_job(job)
 
     def _cancel_job(self, job: Job) -> None:
-        self._do("Cancelling job", str(job.id), lambda: self._client.cancel(job))
+        self._run_command("Cancelling job", str(job.id), lambda: self._client.cancel(job))
 
-    async def _sweep(self) -> None:
-        """Cancel jobs of ours whose session has ended. A job of another hub has no row here, and is left alone."""
+    async def _cancel_orphans(self) -> None:
+        """Cancel the hub's jobs whose session has ended. A job of another hub has no row here, and is not touched."""
         snapshot = self._watcher.latest
         if snapshot is None:
             return
@@ -334,38 +342,38 @@ class SessionReconciler:
             if job.phase in (Phase.TERMINAL, Phase.ENDING):
                 continue
             id = job.name.removeprefix(JOB_NAME_PREFIX)
-            if self._book.current(id) is not None or (job.name, job.user) in self._foreign:
+            if self._registry.current(id) is not None or (job.name, job.user) in self._foreign:
                 continue
-            session = await self._book.get(id)
-            if session is None or session.cluster != self._book.cluster or session.user != job.user:
+            session = await self._registry.get(id)
+            if session is None or session.cluster != self._registry.cluster or session.user != job.user:
                 self._foreign.add((job.name, job.user))
             elif session.state is SessionState.ENDED and session.ended < snapshot_time(snapshot):
-                self._log.error("Job %s of %s runs though its session %s has ended", job.id, job.user, id)
+                self._log.error("Job %s of %s runs although its session %s has ended", job.id, job.user, id)
                 self._cancel_job(job)
 
 
 def snapshot_time(snapshot: Snapshot) -> float:
-    """Return the wall-clock time at which a snapshot was asked for; its own times are monotonic."""
+    """Return the wall-clock time of a snapshot's query; its own times are monotonic."""
     return time.time() - (time.monotonic() - snapshot.asked)
 
 
-def ending(session: Session, verdict: Verdict, mark: EndMark | None = None, *, no_end: bool = False) -> str:
-    """Return one sentence for the user: how the session ended. ``no_end``: accounting knows no end of the job."""
+def end_reason(session: Session, verdict: Verdict, mark: EndMark | None = None, *, no_end: bool = False) -> str:
+    """Return one sentence for the user: how the session ended. ``no_end``: accounting has no end of the job."""
     record, job, folder = verdict.record, verdict.job, session.request.working_folder
     if record is not None and record.phase is Phase.TERMINAL:
         return end_sentence(record.state, _exit_code(session, record.exit_code), folder=folder)
     if job is not None and job.phase is Phase.TERMINAL:
         return end_sentence(job.state, _exit_code(session, job.exit_code), folder=folder)
-    # A job that Slurm does not know is ended by its node, or refused by the hub: the server did nothing wrong.
+    # Without an end in accounting, the node or the hub ended the job, and not the server.
     if mark is not None and not (mark.ended_by_others and no_end):
         return mark_sentence(mark, folder)
     if session.state is SessionState.INTENDED:
-        return "The session was never started: the hub was interrupted before Slurm accepted its job. Start it again."
+        return "The session was not started: the hub was interrupted before Slurm accepted its job. Start it again."
     return "Slurm lost the session's job when its controller crashed. Start the session again."
 
 
 def _exit_code(session: Session, said: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return exit status and signal: sacct takes 128 off a status above it, so a signal reads as a status there."""
+    """Return exit status and signal: sacct subtracts 128 from larger statuses, so it shows a signal as a status."""
     told = EndMark(session.server_exit, session.job_id)
     return (told.status, told.signal) if session.server_ended and told.signal else said
 
@@ -374,5 +382,5 @@ def _known(session: Session, job: Job) -> bool:
     return session.job_id == job.id and session.submitted > 0
 
 
-def _waits(job: Job) -> bool:
+def _is_pending(job: Job) -> bool:
     return job.phase is Phase.WAITING

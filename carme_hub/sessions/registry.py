@@ -1,8 +1,8 @@
-"""The only writer of session rows: what is in memory was committed first.
+"""The registry of sessions, the only writer of their rows: a change is committed before it is visible in memory.
 
-A hub process owns the open sessions of its cluster. Rows are read once at start; every change is written by a thread
-and only then shown to the rest of the process, so that a crash at any point leaves the row at least as old as what
-anybody acted upon.
+A hub process owns the open sessions of its cluster. It reads the rows once at its start; every change is written by a
+thread and only then published to the rest of the process, so that after a crash the rows contain every change on which
+anything was done. Spawners, handlers and the reconciler call it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from carme_hub.store.threads import in_store_thread
 
 Clock = Callable[[], float]
 
-#: Seconds for which pages say how the last session of a server ended.
-REMEMBERED = 7 * 24 * 3600.0
-#: Seconds after its GPU time was held in which a session must be written. Later the ledger may have given that back
-#: (``accounting.context.UNWRITTEN``), and the session would run on nothing.
-WRITTEN_WITHIN = 90.0
-TOO_LATE = "The hub's database took too long to write this session down, so it was not started. Start it again."
-#: How many companions of one session are listed: the newest.
-LISTED = 200
+#: Seconds for which pages show how the last session of a server ended.
+LAST_END_KEPT = 7 * 24 * 3600.0
+#: Seconds after its hold in which a session must be written. Later the ledger may have released the hold
+#: (``accounting.context.UNWRITTEN_TIMEOUT``), and the session would run without one.
+MAX_HOLD_AGE = 90.0
+TOO_LATE = "The hub's database took too long to store this session, so it was not started. Start it again."
+#: Newest companions of one session that are listed.
+MAX_COMPANIONS = 200
 
 
 class CallbackRefused(Refused):
@@ -42,7 +42,7 @@ class CallbackRefused(Refused):
 
 
 def hash_nonce(nonce: str) -> str:
-    """Return what is stored of a nonce; the nonce itself is only in the session's data document."""
+    """Return the hash of a nonce, which is stored; the nonce itself is only in the session's data document."""
     return hashlib.sha256(nonce.encode()).hexdigest()
 
 
@@ -50,7 +50,7 @@ class SessionRegistry:
     """Open sessions of one cluster, in memory and on disk.
 
     Args:
-        store: the table. cluster: Slurm's cluster name. clock: UTC epoch seconds.
+        store: the table. cluster: Slurm's cluster name. clock: returns UTC epoch seconds.
     """
 
     def __init__(self, store: SessionStore, cluster: str, clock: Clock = time.time) -> None:
@@ -58,7 +58,7 @@ class SessionRegistry:
         self._clock = clock
         self.cluster = cluster
         self._open: dict[str, Session] = {}
-        # Every poll of every server asks for its own sessions, so they are found without looking at all of them.
+        # Every poll of every server asks for its own sessions, so there is an index by server.
         self._of_server: dict[tuple[str, str], dict[str, None]] = {}
         self._of_parent: dict[str, dict[str, None]] = {}
         self._ends: dict[tuple[str, str], Session] = {}
@@ -70,13 +70,13 @@ class SessionRegistry:
         """Read the open rows; called once, before anything else."""
         for session in await in_store_thread(self._store.open_sessions, self.cluster):
             self._note(session)
-        for session in await in_store_thread(self._store.last_ends, self.cluster, self._clock() - REMEMBERED):
+        for session in await in_store_thread(self._store.last_ends, self.cluster, self._clock() - LAST_END_KEPT):
             self._ends[session.user, session.server_name] = session
 
     def last_end(self, user: str, server_name: str) -> Session | None:
-        """Return how the last session of a server ended, for pages; None when that is long ago or it never had one."""
+        """Return the last ended session of a server, for pages; None if that is long ago or there was none."""
         session = self._ends.get((user, server_name))
-        return session if session is not None and session.ended > self._clock() - REMEMBERED else None
+        return session if session is not None and session.ended > self._clock() - LAST_END_KEPT else None
 
     def open_sessions(self) -> tuple[Session, ...]:
         """Return every session that has not ended, oldest first."""
@@ -85,7 +85,7 @@ class SessionRegistry:
     def open_of(self, user: str, server_name: str) -> tuple[Session, ...]:
         """Return the open sessions of one server: usually none or one, more while old ones are being cancelled.
 
-        Companions are none of them.
+        Companions are not included.
         """
         return tuple(self._open[id] for id in self._of_server.get((user, server_name), ()))
 
@@ -94,12 +94,12 @@ class SessionRegistry:
         return tuple(self._open[id] for id in self._of_parent.get(parent, ()))
 
     async def all_companions_of(self, parent: str) -> tuple[Session, ...]:
-        """Return the newest companions of a session, also those that have ended, oldest first."""
-        found = await in_store_thread(self._store.companions_of, parent, LISTED)
+        """Return the newest companions of a session, open or ended, oldest first."""
+        found = await in_store_thread(self._store.companions_of, parent, MAX_COMPANIONS)
         return tuple(self._open.get(session.id, session) for session in found)
 
     def current(self, id: str) -> Session | None:
-        """Return an open session, None when it has ended or never was."""
+        """Return an open session, None if it has ended or does not exist."""
         return self._open.get(id)
 
     async def get(self, id: str) -> Session | None:
@@ -125,14 +125,14 @@ class SessionRegistry:
         parent: str = "",
         held: float | None = None,
     ) -> tuple[Session, str]:
-        """Write the intent to start a session; return it and its one-time nonce. Committed on return.
+        """Write the intent to start a session; return it and its one-time nonce. It is committed on return.
 
         Args:
-            parent: the session whose companion it is to be, "" for none. A companion calls nobody, so no nonce fits it.
-            held: when what it may use began to be held (UTC epoch seconds), None where nothing is.
+            parent: the session whose companion it is, "" for none. A companion makes no callback, so no nonce fits it.
+            held: time of its hold (UTC epoch seconds), None if there is none.
 
         Raises:
-            Refused: it was written too late after that; it is closed.
+            Refused: it was written too late after its hold; it is closed.
         """
         nonce = secrets.token_urlsafe(32)
         session = Session(
@@ -150,107 +150,113 @@ class SessionRegistry:
         )
         await asyncio.shield(self._write_new(session))
         crash_point("intended")
-        if held is not None and self._clock() - held > WRITTEN_WITHIN:
+        if held is not None and self._clock() - held > MAX_HOLD_AGE:
             await self.close(id, TOO_LATE)
             raise Refused(TOO_LATE, reason="too-slow")
         return session, nonce
 
-    async def submitted(self, id: str, job_id: int, submitted: float) -> Session:
-        """Note under which job id and submit time Slurm has the session's job."""
+    async def mark_submitted(self, id: str, job_id: int, submitted: float) -> Session:
+        """Record the job id and submit time of the session's job."""
 
         def change(session: Session) -> Session:
             state = SessionState.SUBMITTED if session.state is SessionState.INTENDED else session.state
-            return session.but(state=state, job_id=job_id, submitted=submitted or session.submitted)
+            return session.replace(state=state, job_id=job_id, submitted=submitted or session.submitted)
 
         return await self._change(id, change)
 
     async def prove(self, id: str, nonce: str, port: int, node: str) -> Session:
-        """Take the port of a starting server, one and no other; ``node`` is where Slurm has the job.
+        """Record the port of a starting server, once; ``node`` is the node of its job in Slurm.
 
         Raises:
-            CallbackRefused: not the nonce, not pending, or not the first time.
+            CallbackRefused: wrong nonce, session not pending, or another port was recorded before.
         """
 
         def change(session: Session) -> Session:
             _check_nonce(session, nonce)
             if session.port == port:
-                return session  # the answer to the first call was lost, with the hub that gave it
+                return session  # a repeated call: the hub that received the first one ended before it answered
             if session.port:
                 raise CallbackRefused("a port was reported already")
-            if session.leaving:
+            if session.is_ending:
                 raise CallbackRefused("the session is being ended")
             if not 1024 <= port <= 65535:
                 raise CallbackRefused("a port is a number from 1024 to 65535")
-            return session.but(state=SessionState.RUNNING, port=port, node=node, started=self._clock())
+            return session.replace(state=SessionState.RUNNING, port=port, node=node, started=self._clock())
 
         if id not in self._open:
             raise CallbackRefused("no such session is waiting for its server")
         return await self._change(id, change)
 
     async def server_ended(self, id: str, nonce: str, status: int) -> Session:
-        """Note that a session's server has ended, by the word of its job's supervisor.
+        """Record that a session's server has ended, as its job's supervisor reports.
 
         Args:
             status: the server's exit status, 0 to 255; 128 + n for signal n.
 
         Raises:
-            CallbackRefused: not the nonce, or no such session is open.
+            CallbackRefused: wrong nonce, or no such session is open.
         """
 
         def change(session: Session) -> Session:
             _check_nonce(session, nonce)
             if session.server_ended:
                 return session  # the answer to the first call was lost
-            return session.but(server_ended=self._clock(), server_exit=status)
+            return session.replace(server_ended=self._clock(), server_exit=status)
 
         if id not in self._open:
             raise CallbackRefused("no such session is open")
         return await self._change(id, change)
 
-    async def began(self, id: str, node: str) -> Session:
-        """Note that a companion's job runs: no server of its own says so. ``node`` is the first of its nodes."""
+    async def mark_running(self, id: str, node: str) -> Session:
+        """Record that a companion's job runs: it has no server that reports it. ``node`` is the first of its nodes."""
 
         def change(session: Session) -> Session:
             if not session.parent or session.state is SessionState.RUNNING:
                 return session
-            return session.but(state=SessionState.RUNNING, node=node, started=self._clock())
+            return session.replace(state=SessionState.RUNNING, node=node, started=self._clock())
 
         return await self._change(id, change)
 
-    async def saved(self, id: str) -> Session:
-        """Note that the controller has the session's job in its saved state."""
-        return await self._change(id, lambda session: session if session.saved else session.but(saved=self._clock()))
+    async def mark_saved(self, id: str) -> Session:
+        """Record that the controller has the session's job in its saved state."""
+        return await self._change(
+            id, lambda session: session if session.saved else session.replace(saved=self._clock())
+        )
 
-    async def extended(self, id: str, minutes: int) -> Session:
-        """Note a longer time limit (minutes in all)."""
-        return await self._change(id, lambda session: session.but(request=replace(session.request, time_limit=minutes)))
+    async def set_time_limit(self, id: str, minutes: int) -> Session:
+        """Record a new time limit in minutes."""
+        return await self._change(
+            id, lambda session: session.replace(request=replace(session.request, time_limit=minutes))
+        )
 
-    async def want_cancel(self, id: str, reason: str) -> Session | None:
-        """Store that the session is to end; the keeper cancels until the job is seen terminal."""
+    async def request_cancel(self, id: str, reason: str) -> Session | None:
+        """Store the request to end the session; the reconciler cancels until the job is seen terminal."""
         if id not in self._open:
             return None
 
         def change(session: Session) -> Session:
             if session.cancel_wanted:
                 return session
-            return session.but(cancel_wanted=self._clock(), cancel_reason=reason)
+            return session.replace(cancel_wanted=self._clock(), cancel_reason=reason)
 
         session = await self._change(id, change)
         crash_point("cancel-wanted")
         return session
 
     async def close(self, id: str, reason: str, at: float = 0.0) -> Session | None:
-        """End a session for good: its job was seen terminal, or was proved never to have been."""
+        """Set a session to ended: its job was seen terminal, or was proved never to have existed."""
         if id not in self._open:
             return None
 
         def change(session: Session) -> Session:
-            return session.but(state=SessionState.ENDED, ended=at or self._clock(), end_reason=reason, nonce_hash="")
+            return session.replace(
+                state=SessionState.ENDED, ended=at or self._clock(), end_reason=reason, nonce_hash=""
+            )
 
         return await self._change(id, change)
 
-    async def changed(self, id: str, limit: float) -> Session | None:
-        """Wait until the session changes, at most ``limit`` seconds; return it as it is then, None when ended."""
+    async def wait_for_change(self, id: str, limit: float) -> Session | None:
+        """Wait until the session changes, at most ``limit`` seconds; return it then, None if it has ended."""
         event = self._waiters.setdefault(id, asyncio.Event())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), limit)
@@ -264,26 +270,26 @@ class SessionRegistry:
                 raise StoreError(f"Session {id} has ended")
             after = change(before)
             if after != before:
-                # Shielded: a cancelled request must not leave memory behind the disk.
+                # Shielded: after a cancelled request, memory must not be older than the database.
                 await asyncio.shield(self._write(after))
             return after
 
     async def _write_new(self, session: Session) -> None:
         await in_store_thread(self._store.add, session)
-        self._show(session)
+        self._publish(session)
 
     async def _write(self, session: Session) -> None:
         try:
             await in_store_thread(self._store.save, session)
         except StoreError:
-            # The answer to an earlier write may have been lost: what the table says has ended is open no more.
+            # The answer to an earlier write may have been lost: a session that has ended in the table is not open.
             on_disk = await in_store_thread(self._store.get, session.id)
             if on_disk is not None and on_disk.state is SessionState.ENDED:
-                self._show(on_disk)
+                self._publish(on_disk)
             raise
-        self._show(session)
+        self._publish(session)
 
-    def _show(self, session: Session) -> None:
+    def _publish(self, session: Session) -> None:
         if session.state is SessionState.ENDED:
             self._open.pop(session.id, None)
             for index, key in self._indexes(session):
@@ -297,7 +303,7 @@ class SessionRegistry:
         else:
             self._note(session)
             if not session.parent:
-                self._ends.pop((session.user, session.server_name), None)  # how the one before ended is past interest
+                self._ends.pop((session.user, session.server_name), None)  # a new session replaces the last end
         event = self._waiters.pop(session.id, None)
         if event is not None:
             event.set()
@@ -310,7 +316,7 @@ class SessionRegistry:
             index.setdefault(key, {})[session.id] = None
 
     def _indexes(self, session: Session) -> Iterator[tuple[dict[Any, dict[str, None]], Hashable]]:
-        """Yield where a session is found, besides by its id; neither its server nor its parent ever changes."""
+        """Yield the indexes and keys of a session, besides its id; its server and its parent never change."""
         if session.parent:
             yield self._of_parent, session.parent
         else:

@@ -1,11 +1,11 @@
-"""Prices as the site has told Slurm: ``TRESBillingWeights`` of partitions and ``UsageFactor`` of QOS.
+"""Read prices from Slurm: ``TRESBillingWeights`` of partitions and ``UsageFactor`` of QOS.
 
-Slurm adds up all weights that fit (seen: ``gres/gpu=1.5,gres/gpu:a100=2.25`` bills 3.75 for each a100 and 1.5 for each
-other GPU), and so do we; only the weights of GPUs count here. Slurm itself rounds a job's billing down to a whole
-number (7.5 to 7), we do not. With ``PriorityFlags=MAX_TRES`` Slurm takes the largest of them in place of the sum.
-A GPU type that no weight of a partition fits costs 1 there, as does everything where there are no weights. Shards
-count by a weight of their own, ``gres/shard``, rounded up to a thousandth; weights of shards by GPU type
-(``gres/shard:a100``) are ignored, since the ledger knows no types of shards.
+Slurm adds up all matching weights (seen: ``gres/gpu=1.5,gres/gpu:a100=2.25`` bills 3.75 for each a100 and 1.5 for each
+other GPU), and so do we; only the weights of GPUs count here. Slurm rounds a job's billing down to a whole number (7.5
+to 7), we do not. With ``PriorityFlags=MAX_TRES`` Slurm uses the largest weight instead of the sum. A GPU type without a
+matching weight in a partition costs 1 there, as does everything without weights. Shards have a weight of their own,
+``gres/shard``, rounded up to a thousandth; weights of shards by GPU type (``gres/shard:a100``) are ignored, since the
+ledger has no types of shards. ``carme_hub.accounting.price_list`` calls this.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class BillingReader:
         """Return the prices of these GPU types in every partition and QOS.
 
         Raises:
-            SlurmUnreachable: Slurm gave no answer, or one that cannot be understood.
-            ConfigError: a weight of GPUs or a factor has more than three decimals, or they multiply to more.
+            SlurmUnreachable: Slurm gave no answer, or one that cannot be parsed.
+            ConfigError: a weight of GPUs, a factor, or a product of them has more than three decimals.
         """
         partitions = await self._ask("scontrol", "show", "partition", "--oneliner")
         config = await self._ask("scontrol", "show", "config")
         qos = await self._ask("sacctmgr", "--readonly", "--parsable2", "show", "qos", "format=Name,UsageFactor")
         if qos.err.strip():  # with slurmdbd down it exits with 0
-            raise SlurmUnreachable(f"sacctmgr: {qos.words}")
+            raise SlurmUnreachable(f"sacctmgr: {qos.message}")
         flags = re.search(r"^PriorityFlags\s*=(.*)$", config.out, re.MULTILINE)
         if flags is None:
             raise SlurmUnreachable("scontrol: the configuration cannot be understood")
@@ -51,16 +51,16 @@ class BillingReader:
 
     async def _ask(self, name: str, *args: str) -> Answer:
         answer = await self._commands.query(name, *args)
-        if answer.code != 0 or answer.complains:
-            raise SlurmUnreachable(f"{name}: {answer.words}")
+        if answer.code != 0 or answer.reports_error:
+            raise SlurmUnreachable(f"{name}: {answer.message}")
         return answer
 
 
 def weights_of(text: str, gpu_types: set[str], *, largest: bool = False) -> dict[str, dict[str, int]]:
-    """Return partition to GPU type to thousandths, from ``scontrol show partition --oneliner``.
+    """Return thousandths by partition and GPU type, from ``scontrol show partition --oneliner``.
 
     Args:
-        gpu_types: the types that there are. largest: take the largest fitting weight, not the sum of them.
+        gpu_types: the cluster's GPU types. largest: use the largest matching weight instead of the sum.
     """
     found: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
@@ -81,7 +81,7 @@ def weights_of(text: str, gpu_types: set[str], *, largest: bool = False) -> dict
 
 
 def factors_of(text: str) -> dict[str, int]:
-    """Return QOS to thousandths where it is not 1, from ``sacctmgr -P show qos format=Name,UsageFactor``."""
+    """Return thousandths of QOS with a factor other than 1, from ``sacctmgr -P show qos format=Name,UsageFactor``."""
     lines = text.split("\n")
     if lines.pop() or not lines or lines[0].lower() != "name|usagefactor":
         raise SlurmUnreachable("sacctmgr: the QOS cannot be understood")

@@ -1,4 +1,4 @@
-"""What the rest of Carme Hub may ask of Slurm: one interface, whatever speaks behind it."""
+"""The interface to Slurm for the rest of Carme Hub, implemented by ``cli.client`` and ``pyslurm.client``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from carme_hub.domain.cluster.resources import Node
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """One association of a user: an account, perhaps for one partition only, and the QOS allowed in it."""
+    """One association of a user: an account, possibly for one partition only, and the allowed QOS."""
 
     user: str
     account: str
@@ -25,8 +25,8 @@ class Association:
 class SlurmClient(Protocol):
     """The interface to one cluster.
 
-    Every method raises ``SlurmUnreachable`` when there is no answer or none that can be understood, which proves
-    nothing, and ``SlurmRejected`` when Slurm answered no. None of them blocks the event loop.
+    Every method raises ``SlurmUnreachable`` if there is no answer or one that cannot be parsed, which proves nothing,
+    and ``SlurmRejected`` if Slurm refused. No method blocks the event loop.
     """
 
     cluster: str
@@ -47,26 +47,26 @@ class SlurmClient(Protocol):
         ...
 
     async def find(self, name: str, user: str) -> tuple[Job, ...]:
-        """Return the jobs of that name and user that the controller knows, terminal ones included."""
+        """Return the jobs of that name and user that the controller knows, including terminal ones."""
         ...
 
     async def cancel(self, job: Job) -> None:
-        """Ask for the end of a job. Success proves nothing: confirm by observation."""
+        """Cancel a job. Success proves nothing: observe the job to confirm its end."""
         ...
 
     async def set_time_limit(self, name: str, user: str, minutes: int) -> Job:
-        """Give the live job of that name and user this time limit, and return it as Slurm then shows it.
+        """Set the time limit of the live job of that name and user, and return the job as Slurm shows it afterwards.
 
         ``SlurmUnreachable`` means that the limit may or may not have been changed.
         """
         ...
 
     async def secure(self, jobs: Sequence[Job]) -> None:
-        """Forbid requeueing jobs that have started, and make the controller save that they have. Says nothing back."""
+        """Disable requeueing of jobs that have started, so that the controller saves their state."""
         ...
 
     async def records(self, name: str, user: str, since: float) -> tuple[JobRecord, ...]:
-        """Return what accounting knows of the jobs of that name and user, every incarnation (``sacct -D``)."""
+        """Return every incarnation of the jobs of that name and user in accounting (``sacct -D``)."""
         ...
 
     async def associations(self) -> tuple[Association, ...]:
@@ -74,9 +74,9 @@ class SlurmClient(Protocol):
         ...
 
     async def log_tail(self, user: str, session: str) -> str:
-        """Return the last lines of a session's ``job.log``, or "" where the hub has no way to read it."""
+        """Return the last lines of a session's ``job.log``, or "" if the hub cannot read it."""
         ...
 
     async def ping(self) -> bool:
-        """Return whether the controller answers, quickly."""
+        """Return whether the controller answers, within a short time limit."""
         ...

@@ -1,11 +1,11 @@
-"""One command: an argv, a scrubbed environment, a time limit for its whole process group, a bounded answer.
+"""Run one command: an argv, a clean environment, a time limit for its whole process group, a bounded answer.
 
-Whatever keeps a command from giving an answer that can be read (not there, too slow, too long) is ``SlurmUnreachable``.
-Its exit status is for the caller to judge. Nothing here blocks the event loop (see ``process``).
+If a command gives no readable answer (missing, too slow, too long), ``SlurmUnreachable`` is raised. The caller checks
+the exit status. Nothing here blocks the event loop (see ``process``). All Slurm clients call this.
 
-Bytes that are not UTF-8 become ``BAD``, each for itself, and spoil nothing beside them: job names are any user's
-choice, and ``sbatch -J $'x\\xff'`` must not make the whole queue unreadable. Not surrogates: such a name could be
-written into no database and no log.
+Each byte that is not UTF-8 becomes ``REPLACEMENT`` without affecting its neighbours: users choose job names, and
+``sbatch -J $'x\\xff'`` must not make the whole queue unreadable. Surrogates are not used, because such a name could not
+be written into a database or a log.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 from .process import Process, StartedProcess, can_start, start
 
-#: Stands for a byte that is not UTF-8. Whoever looks for a name that holds it finds nothing.
-BAD = "\N{REPLACEMENT CHARACTER}"
+#: Replaces a byte that is not UTF-8. A search for a name that contains it finds nothing.
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
-#: Bytes of a raw answer that are shown as text.
-_BEGINNING = 1000
+#: Bytes of a raw answer that are also decoded as text.
+_TEXT_BYTES = 1000
 _PIPE = 1 << 20
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class AnswerTooLong(SlurmUnreachable):
-    """There is an answer, longer than we read. Who asks for less may get one."""
+    """The answer is longer than the limit. A query for less data may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said. ``code`` is negative when a signal ended it.
+    """The result of a command. ``code`` is negative if a signal ended it.
 
     Attributes:
-        raw: its standard output as it came, where that was asked for; ``out`` is then only how it begins.
+        raw: its standard output as bytes, if requested; ``out`` is then only the beginning.
     """
 
     code: int
@@ -52,24 +52,24 @@ class Answer:
     raw: bytes = field(default=b"", repr=False)
 
     @property
-    def words(self) -> str:
-        """The command's own words for people: stderr, or stdout where there is none, in one line."""
+    def message(self) -> str:
+        """The command's own message in one line: stderr, or stdout if stderr is empty."""
         text = self.err.strip() or self.out.strip()
-        return " ".join(text.split())[:500] or f"exit status {self.code} without a word"
+        return " ".join(text.split())[:500] or f"exit status {self.code} without a message"
 
     @property
-    def complains(self) -> bool:
-        """Whether it reported an error whatever its exit status says (Slurm's commands sometimes do both)."""
+    def reports_error(self) -> bool:
+        """Whether it printed an error; Slurm's commands may do so and exit with 0."""
         lowered = self.err.lower()
         return "error:" in lowered or "fatal:" in lowered
 
 
 class Commands:
-    """Runs Slurm's commands, and ours, with the same limits.
+    """Runs Slurm's commands and our own with the same limits.
 
     Args:
-        prefix: folder whose ``bin`` holds Slurm's commands, "" = PATH.
-        conf: SLURM_CONF for them, "" = what this process has, if anything.
+        prefix: folder whose ``bin`` contains Slurm's commands, "" = PATH.
+        conf: SLURM_CONF for them, "" = the value of this process, if any.
         timeout: seconds. max_bytes: the longest answer that is read.
     """
 
@@ -80,13 +80,13 @@ class Commands:
         self.max_bytes = max_bytes
 
     def path(self, name: str) -> str:
-        """Return the absolute path of one of Slurm's commands; sudo's own PATH may hold another release."""
+        """Return the absolute path of one of Slurm's commands; sudo's own PATH may contain another release."""
         if self.prefix:
             return f"{self.prefix}/bin/{name}"
         return shutil.which(name) or name
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of every command: nothing of the hub's own."""
+        """Return the environment of every command: no variables of the hub."""
         search = f"{self.prefix}/bin:{_PATH}" if self.prefix else os.environ.get("PATH", _PATH)
         found = {"PATH": search, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         if self.conf:
@@ -111,42 +111,42 @@ class Commands:
         """Run any command.
 
         Args:
-            argv: never a secret in it.
-            stdin: what it reads.
-            user: become this user in the child (only as root); "" = stay who we are.
-            raw: the answer may be long, and is wanted as it comes.
+            argv: without secrets.
+            stdin: the bytes for its standard input.
+            user: run the child as this user (only as root); "" = the same user.
+            raw: return the standard output as bytes; it may be long.
 
         Raises:
-            SlurmUnreachable: there is no answer that can be read.
+            SlurmUnreachable: there is no readable answer.
         """
         name = os.path.basename(argv[0])  # noqa: PTH119 - no path is meant
         limit = self.timeout if timeout is None else timeout
         process = await self.start(argv, environ=environ, user=user, stdin=bool(stdin))
         if raw:
-            _widen(process)
-        orderly = False
+            _enlarge_pipe(process)
+        completed = False
         try:
             async with asyncio.timeout(limit):
                 (out, err), _ = await asyncio.gather(self._read(process, name), _write(process, stdin))
                 code = await process.wait()
-            orderly = True
+            completed = True
         except TimeoutError as error:
             raise SlurmUnreachable(f"{name}: no answer in {limit:g} s") from error
         finally:
-            if not orderly:
+            if not completed:
                 await end(process)
         words = err.decode("utf-8", "replace")
         if raw:
-            return Answer(code, out[:_BEGINNING].decode("utf-8", "replace"), words, out)
+            return Answer(code, out[:_TEXT_BYTES].decode("utf-8", "replace"), words, out)
         return Answer(code, out.decode("utf-8", "replace"), words)
 
     async def start(
         self, argv: Sequence[str], *, environ: Mapping[str, str] | None = None, user: str = "", stdin: bool = True
     ) -> Process:
-        """Start a program with pipes to it, as the leader of a process group; see ``run``. ``end`` it.
+        """Start a program with pipes, as the leader of a process group; see ``run``. The caller must ``end`` it.
 
         Args:
-            stdin: with a pipe to it too; otherwise it reads nothing.
+            stdin: with a pipe for standard input; otherwise it reads from /dev/null.
 
         Raises:
             SlurmUnreachable: it cannot be started.
@@ -188,24 +188,24 @@ class Commands:
         return b"".join(parts)
 
 
-def _widen(process: Process) -> None:
-    """Let a command that says much go on while we do something else; the usual pipe holds 64 KiB."""
+def _enlarge_pipe(process: Process) -> None:
+    """Enlarge the output pipe, so that a command with much output need not wait for us; a pipe usually holds 64 KiB."""
     pipes = _pipes(process)
     pipe = pipes.get_pipe_transport(1).get_extra_info("pipe") if pipes is not None else None
     if pipe is not None:
-        with contextlib.suppress(OSError, ValueError):  # too much for this user, or the command has ended already
+        with contextlib.suppress(OSError, ValueError):  # over the user's limit, or the command has already ended
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 def _pipes(process: Process) -> Any:
-    """Return what has our ends of a process's pipes."""
+    """Return the object that owns our ends of a process's pipes."""
     return process if isinstance(process, StartedProcess) else getattr(process, "_transport", None)
 
 
 async def _write(process: Process, data: bytes) -> None:
     if process.stdin is None:
         return
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may not read its input
         process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
@@ -214,22 +214,22 @@ async def _write(process: Process, data: bytes) -> None:
 
 
 def _identity(user: str) -> tuple[pwd.struct_passwd, list[int]]:
-    """Look a user up; may ask the network."""
+    """Look up a user; this may query the network."""
     try:
         who = pwd.getpwnam(user)
     except KeyError as error:
-        raise SlurmRejected(f"This machine knows no user {user!r}.") from error
+        raise SlurmRejected(f"There is no user {user!r} on this machine.") from error
     return who, os.getgrouplist(user, who.pw_gid)
 
 
 async def end(process: Process) -> None:
     """Kill a command's process group and close our ends of its pipes.
 
-    A command under sudo may be out of our reach; it is not waited for then, and the loop reaps it when it ends.
+    We may not be allowed to kill a command under sudo; then do not wait for it, the event loop reaps it when it ends.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # Close first: a pipe that is full, or that a grandchild holds open, would keep wait() from coming back.
+    # Close first: a pipe that is full, or that a grandchild holds open, would keep wait() from returning.
     pipes = _pipes(process)
     if pipes is not None:
         with contextlib.suppress(PermissionError):

@@ -1,7 +1,7 @@
-"""Long work on the event loop, done in steps: everybody else gets their turn after each.
+"""Run long work on the event loop in steps, so that other tasks can run after each step.
 
-A thread would not do: it takes the interpreter's lock from the loop for five milliseconds at each turn, and a page that
-gives the lock away twenty times waits for it twenty times.
+A thread is not enough: each time it gets the interpreter's lock it keeps it for five milliseconds, and a page that
+releases the lock twenty times waits twenty times. The Slurm client, the watcher and the hub's handlers call this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 async def in_steps(work: Generator[None, None, _T]) -> _T:
-    """Drive a generator to its end and return what it returns; whatever it raises is raised here."""
+    """Run a generator to its end and return its result; its exceptions are raised here."""
     while True:
         try:
             next(work)
@@ -24,6 +24,6 @@ async def in_steps(work: Generator[None, None, _T]) -> _T:
 
 
 async def all_steps(work: Iterator[None]) -> None:
-    """Take all steps of work that returns nothing."""
+    """Run all steps of work without a result."""
     for _ in work:
         await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""Slurm's own limits: what is set now, and the changes to it that an Operator may make.
+"""Read Slurm's limits through sacctmgr, and make the changes that an Operator may make.
 
-Limits are read as they are set on each association itself (``WOPLimits``), not as they are inherited; which QOS may be
-used is read both ways. Setting the same value again succeeds and changes nothing, so a run that was broken off is
-simply run again.
+Limits are read as set on each association itself (``WOPLimits``), not as inherited; the allowed QOS are read both ways.
+Setting the same value again succeeds and changes nothing, so an interrupted run can be repeated. The quotas service and
+``carme-hub quotas`` call this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from carme_hub.domain.cluster.tres import minutes_of
 from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
-from carme_hub.domain.quotas.slurm_limits import Change, Needs, State, commands
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, Change, State, commands
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 
 from .command import Answer, Commands
@@ -28,7 +28,7 @@ class LimitsWriter:
 
     Args:
         cluster: ClusterName.
-        timeout: seconds for one command; the controller is told of each change at once.
+        timeout: seconds for one command; slurmdbd sends each change to the controller at once.
     """
 
     def __init__(self, commands: Commands, cluster: str, *, timeout: float = 60.0) -> None:
@@ -40,7 +40,7 @@ class LimitsWriter:
         """Return all limits that are set on QOS, accounts and users of this cluster.
 
         Raises:
-            SlurmUnreachable: accounting gave no answer, or one that cannot be understood.
+            SlurmUnreachable: accounting gave no answer, or one that cannot be parsed.
         """
         qos = await self._show("qos", (), ("Name", *_OF_QOS))
         tres = await self._show("tres", (), ("Type", "Name"))
@@ -59,33 +59,33 @@ class LimitsWriter:
         return State(self._cluster, limits, frozenset("/".join(w for w in row if w) for row in tres), may_use)
 
     async def apply(self, changes: Iterable[Change]) -> tuple[Change, ...]:
-        """Make those changes that an Operator may make, and return those that are seen to be made.
+        """Make the changes that an Operator may make, and return those that are confirmed.
 
-        sacctmgr exits with 0 and changes nothing where a user's default QOS is not among those that the account is to
-        have (seen on 22.05; 24.11 changes it), so its word is not taken.
+        sacctmgr exits with 0 and changes nothing if a user's default QOS is not in the account's new list (seen on
+        22.05; 24.11 changes it), so the limits are read again.
 
         Raises:
-            SlurmRejected: Slurm refused one; those before it are made. SlurmUnreachable: no answer; do it again.
+            SlurmRejected: Slurm refused one; the changes before it are made. SlurmUnreachable: no answer; try again.
         """
-        ours = tuple(change for change in changes if change.needs is Needs.OPERATOR)
+        ours = tuple(change for change in changes if change.admin_level is AdminLevel.OPERATOR)
         for name, *args in commands(ours, self._cluster):
             answer = await self._commands.query(name, *args, timeout=self._timeout)
-            if answer.code == 0 and not answer.complains:
+            if answer.code == 0 and not answer.reports_error:
                 continue
             if any(words in answer.err + answer.out for words in _REFUSALS):
-                raise SlurmRejected(f"{shlex.join(args)}: {answer.words}", code=answer.code)
-            raise SlurmUnreachable(f"sacctmgr: {answer.words}")
+                raise SlurmRejected(f"{shlex.join(args)}: {answer.message}", code=answer.code)
+            raise SlurmUnreachable(f"sacctmgr: {answer.message}")
         if not ours:
             return ()
         now = await self.state()
         return tuple(change for change in ours if now.value((change.entity, change.name), change.key) == change.want)
 
     async def _show(self, what: str, where: Sequence[str], fields: Sequence[str]) -> list[list[str]]:
-        """Return the rows of ``sacctmgr show``. Names in it are administrators' choice, and hold no separator."""
+        """Return the rows of ``sacctmgr show``. Administrators choose the names in it, without the separator."""
         words = ("--readonly", "--parsable2", "show", what, *where, f"format={','.join(fields)}")
         answer = await self._commands.query("sacctmgr", *words, timeout=self._timeout)
         if answer.code != 0 or answer.err.strip():  # with slurmdbd down it exits with 0
-            raise SlurmUnreachable(f"sacctmgr: {answer.words}")
+            raise SlurmUnreachable(f"sacctmgr: {answer.message}")
         return _rows(answer, fields)
 
 
@@ -95,8 +95,8 @@ def _target(account: str, user: str, partition: str) -> Target:
 
 
 def script(changes: Iterable[Change], cluster: str) -> str:
-    """Return the commands that only an administrator of Slurm may run, as lines for a shell; "" for none."""
-    theirs = (change for change in changes if change.needs is Needs.ADMINISTRATOR)
+    """Return the commands for an Administrator of Slurm as lines for a shell; "" for none."""
+    theirs = (change for change in changes if change.admin_level is AdminLevel.ADMINISTRATOR)
     return "".join(f"{shlex.join(argv)}\n" for argv in commands(theirs, cluster))
 
 
@@ -111,7 +111,7 @@ def _rows(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
 
 
 def _limits(fields: Sequence[str], values: Sequence[str]) -> dict[str, str]:
-    """Return what is set: times in minutes, lists sorted, each TRES and each flag by itself."""
+    """Return the limits that are set: times in minutes, lists sorted, each TRES and each flag separately."""
     found: dict[str, str] = {}
     for name, text in zip(fields, values, strict=True):
         if not text:

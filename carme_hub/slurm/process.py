@@ -1,13 +1,13 @@
-"""A command's process, started without holding up the event loop or the interpreter.
+"""Start a command's process without blocking the event loop or the interpreter.
 
-``subprocess`` and asyncio start it by vfork(2) and keep the interpreter's lock until the new program has begun: one
-millisecond on an idle machine, and as long as the process waits for a processor on a busy one (0.05 to 0.3 s were seen
-in a hub); nothing else of the hub goes on meanwhile. asyncio then starts a thread for each process, and waits for that
-as well. Here posix_spawn(3) is called in a thread, through ctypes, which lets the lock go; and the end of the process
-is heard of through pidfd_open(2).
+``subprocess`` and asyncio start it by vfork(2) and hold the interpreter's lock until the new program has begun: one
+millisecond on an idle machine, and as long as the process waits for a CPU on a busy one (0.05 to 0.3 s were seen in a
+hub); the rest of the hub stands still meanwhile. asyncio also starts a thread for each process, and waits for it. Here
+posix_spawn(3) is called in a thread through ctypes, which releases the lock, and pidfd_open(2) reports the end of the
+process.
 
-Where a C library or a kernel lacks what that takes, and to become another user, which posix_spawn cannot, asyncio
-starts it.
+asyncio starts the process if the C library or the kernel lacks these functions, or if the child has to run as another
+user, which posix_spawn cannot do (see ``command.Commands.start``).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 _THREADS = ThreadPoolExecutor(4, thread_name_prefix="carme-start")
-#: Of <spawn.h>: these signals get their usual meaning again, nothing is blocked, and the process leads a session.
+#: Flags of <spawn.h>: reset these signals to their defaults, block none, and make the process a session leader.
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
-#: What Python ignores; a program expects to end by them.
+#: Signals that Python ignores, but that should end other programs.
 _SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
-#: Bytes that hold any C library's posix_spawn_file_actions_t, posix_spawnattr_t or sigset_t.
-_ROOM = 1024
+#: Bytes that are enough for any C library's posix_spawn_file_actions_t, posix_spawnattr_t or sigset_t.
+_STRUCT_SIZE = 1024
 
 
 class Process(Protocol):
-    """What is needed of ``asyncio.subprocess.Process``."""
+    """The used part of ``asyncio.subprocess.Process``."""
 
     stdin: asyncio.StreamWriter | None
     stdout: asyncio.StreamReader | None
@@ -42,16 +42,16 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process, which leads a session and so a group."""
+        """The process id; the process leads a session and a process group."""
         ...
 
     async def wait(self) -> int:
-        """Return its exit status, negative when a signal ended it."""
+        """Return its exit status, negative if a signal ended it."""
         ...
 
 
 class StartedProcess:
-    """A process that ``start`` has started."""
+    """A process started by ``start``."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -65,7 +65,7 @@ class StartedProcess:
         loop.add_reader(self._descriptor, self._reap, loop)
 
     async def wait(self) -> int:
-        """Return its exit status, negative when a signal ended it."""
+        """Return its exit status, negative if a signal ended it."""
         return await asyncio.shield(self._ended)
 
     def close(self) -> None:
@@ -78,12 +78,12 @@ class StartedProcess:
         return self._transports.get(descriptor)
 
     async def attach(self, stdin: int, stdout: int, stderr: int) -> None:
-        """Take our ends of its pipes; -1 for a stdin that it has none of."""
+        """Attach our ends of its pipes; -1 for no stdin."""
         self.stdout, self.stderr = await self._reader(1, stdout), await self._reader(2, stderr)
         if stdin < 0:
             return
         loop, pipe = asyncio.get_running_loop(), os.fdopen(stdin, "wb", 0)
-        transport, protocol = await loop.connect_write_pipe(_Written, pipe)
+        transport, protocol = await loop.connect_write_pipe(_WriteProtocol, pipe)
         self._transports[0] = transport
         self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
 
@@ -100,7 +100,7 @@ class StartedProcess:
         os.close(self._descriptor)
         try:
             _, status = os.waitpid(self.pid, 0)
-        except ChildProcessError:  # somebody else has heard of it
+        except ChildProcessError:  # another part of the program has reaped it
             code = 255
         else:
             code = os.waitstatus_to_exitcode(status)
@@ -108,8 +108,8 @@ class StartedProcess:
             self._ended.set_result(code)
 
 
-class _Written(asyncio.StreamReaderProtocol):
-    """Of a pipe that is only written to; what says when it is closed is part of the reader's protocol."""
+class _WriteProtocol(asyncio.StreamReaderProtocol):
+    """The protocol of a pipe for writing; ``StreamReaderProtocol`` reports when it is closed."""
 
     def __init__(self) -> None:
         super().__init__(asyncio.StreamReader())
@@ -117,7 +117,7 @@ class _Written(asyncio.StreamReaderProtocol):
 
 @functools.cache
 def can_start() -> bool:
-    """Return whether C library and kernel have what ``start`` takes."""
+    """Return whether C library and kernel have the functions that ``start`` needs."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         libc = ctypes.CDLL(None)
@@ -127,13 +127,13 @@ def can_start() -> bool:
 
 
 async def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, *, stdin: bool) -> StartedProcess:
-    """Start a program as the leader of a session of its own, with pipes to it.
+    """Start a program as the leader of a session of its own, with pipes.
 
     Args:
-        stdin: with a pipe to it too; otherwise it reads nothing.
+        stdin: with a pipe for standard input; otherwise it reads from /dev/null.
 
     Raises:
-        OSError: it cannot be started. ValueError: argv or environ hold what no program can be given.
+        OSError: it cannot be started. ValueError: argv or environ contain a null byte.
     """
     path = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=environ.get("PATH"))
     if path is None:
@@ -147,7 +147,7 @@ async def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, *, st
         pid = await asyncio.shield(asyncio.wrap_future(job))
     except BaseException:
         _close(ours)
-        _THREADS.submit(_unwanted, theirs, job)
+        _THREADS.submit(_kill_abandoned, theirs, job)
         raise
     _close(theirs)
     try:
@@ -170,9 +170,13 @@ def _pipes(stdin: bool) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Return the ends of stdin, stdout and stderr: the program's and ours."""
     made: list[int] = []
     try:
-        made += _above(os.pipe()) if stdin else (*_above((os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),)), -1)
-        made += _above(os.pipe())
-        made += _above(os.pipe())
+        made += (
+            _above_stderr(os.pipe())
+            if stdin
+            else (*_above_stderr((os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),)), -1)
+        )
+        made += _above_stderr(os.pipe())
+        made += _above_stderr(os.pipe())
     except OSError:
         _close(made)
         raise
@@ -182,8 +186,8 @@ def _pipes(stdin: bool) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     return (made[0], made[3], made[5]), (made[1], made[2], made[4])
 
 
-def _above(descriptors: Iterable[int]) -> list[int]:
-    """Return descriptors that are not the place of another: a process may itself have been started without stdin."""
+def _above_stderr(descriptors: Iterable[int]) -> list[int]:
+    """Return descriptors above 2: if this process runs without stdin, a new pipe could get its number."""
     moved = []
     for each in descriptors:
         moved.append(each if each > 2 else fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 3))
@@ -198,8 +202,8 @@ def _close(descriptors: Sequence[int]) -> None:
             os.close(each)
 
 
-def _unwanted(theirs: Sequence[int], job: Future[int]) -> None:
-    """End what was started for somebody who has given up."""
+def _kill_abandoned(theirs: Sequence[int], job: Future[int]) -> None:
+    """End a process whose caller has been cancelled."""
     try:
         _kill(job.result())
     except OSError:
@@ -209,7 +213,7 @@ def _unwanted(theirs: Sequence[int], job: Future[int]) -> None:
 
 
 def _kill(pid: int) -> None:
-    """End a process and wait for that, which may take a while: not on the loop."""
+    """Kill a process and wait for its end, which may take a while: call it in a thread."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -217,9 +221,9 @@ def _kill(pid: int) -> None:
 
 
 def _spawn(path: bytes, argv: list[bytes], environ: list[bytes], cwd: bytes, pipes: tuple[int, int, int]) -> int:
-    """Call posix_spawn(3) and return the process's id; the interpreter goes on meanwhile."""
+    """Call posix_spawn(3) and return the process id; ctypes releases the interpreter's lock meanwhile."""
     libc = ctypes.CDLL(None)
-    actions, attributes, signals = (ctypes.create_string_buffer(_ROOM) for _ in range(3))
+    actions, attributes, signals = (ctypes.create_string_buffer(_STRUCT_SIZE) for _ in range(3))
     pid = ctypes.c_int()
     _check(libc.posix_spawn_file_actions_init(actions))
     _check(libc.posix_spawnattr_init(attributes))

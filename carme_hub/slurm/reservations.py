@@ -1,7 +1,7 @@
-"""Slurm's reservations: what is there now, and the steps that an Operator may take (scontrol(1), RESERVATIONS).
+"""Read and change Slurm's reservations through scontrol, as an Operator (scontrol(1), RESERVATIONS).
 
-What scontrol says of a step is for people. Whether it was taken is seen at the next look, so a step that was broken off
-is simply planned again.
+scontrol's messages are only for people. The next reading shows whether a step succeeded, so an interrupted step is
+planned again. The calendar's reconciler, the doctor and the reservations service call this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
-from carme_hub.domain.cluster.tres import held_of_tres, hosts_of, time_of
+from carme_hub.domain.cluster.tres import hosts_of, time_of, typed_gpus_of_tres
 from carme_hub.errors import SlurmUnreachable
 
 from .command import Commands
@@ -23,58 +23,58 @@ _CPUS = re.compile(r"(?:^|,)cpu=(\d+)")
 _EMPTY = frozenset({"", "(null)"})
 _VERSION = re.compile(r"slurm\S* (\d+)\.(\d+)")
 _LICENSE = re.compile(r"LicenseName=(\S+) Total=(\d+)\b")
-#: The first release that was seen to reserve single GPUs; 22.05 was seen to refuse them.
+#: The first release that reserves single GPUs; 22.05 refuses them (both seen).
 FIRST_WITH_GPUS = (24, 11)
 
 
-async def keeps_gpus(commands: Commands) -> bool:
+async def reserves_gpus(commands: Commands) -> bool:
     """Return whether Slurm reserves single GPUs, and not only whole nodes.
 
-    By the release of scontrol: it is scontrol that reads ``TRES=gres/gpu``, and no controller need answer. A client of
-    another release than the controller is for the site's trait to set right.
+    The release of scontrol decides: scontrol parses ``TRES=gres/gpu``, and the controller need not answer. If the
+    client has another release than the controller, the site's trait overrides this.
 
     Raises:
-        SlurmUnreachable: no answer, or none that can be understood.
+        SlurmUnreachable: no answer, or one that cannot be parsed.
     """
     answer = await commands.query("scontrol", "--version")
     found = _VERSION.search(answer.out)
     if answer.code != 0 or found is None:
-        raise SlurmUnreachable(f"scontrol --version: {answer.words}")
+        raise SlurmUnreachable(f"scontrol --version: {answer.message}")
     return (int(found[1]), int(found[2])) >= FIRST_WITH_GPUS
 
 
 async def licenses_in_slurm(commands: Commands) -> dict[str, int]:
-    """Return how many of each licence Slurm has, by name; those of a license server, with their ``@SERVER``.
+    """Return Slurm's number of each licence by name; names from a license server include ``@SERVER``.
 
     Raises:
-        SlurmUnreachable: no answer, or none that can be understood.
+        SlurmUnreachable: no answer, or one that cannot be parsed.
     """
     answer = await commands.query("scontrol", "show", "licenses", "--oneliner")
-    if answer.code != 0 or answer.complains:
-        raise SlurmUnreachable(f"scontrol show licenses: {answer.words}")
+    if answer.code != 0 or answer.reports_error:
+        raise SlurmUnreachable(f"scontrol show licenses: {answer.message}")
     return read_licenses(answer.out)
 
 
 def read_licenses(text: str) -> dict[str, int]:
-    """Read the answer of ``scontrol show licenses --oneliner``; Slurm without any says so in words."""
+    """Parse the output of ``scontrol show licenses --oneliner``, which is a sentence if there are none."""
     return {name: int(total) for name, total in _LICENSE.findall(text)}
 
 
 async def default_partition(commands: Commands) -> str:
-    """Return the partition of jobs that name none, "" where Slurm has no such.
+    """Return Slurm's default partition, "" if it has none.
 
     Raises:
-        SlurmUnreachable: no answer, or none that can be understood.
+        SlurmUnreachable: no answer, or one that cannot be parsed.
     """
     answer = await commands.query("scontrol", "show", "partition", "--oneliner")
-    if answer.code != 0 or answer.complains:
-        raise SlurmUnreachable(f"scontrol show partition: {answer.words}")
+    if answer.code != 0 or answer.reports_error:
+        raise SlurmUnreachable(f"scontrol show partition: {answer.message}")
     lines = (dict(_WORD.findall(line)) for line in answer.out.splitlines())
     return next((words.get("PartitionName", "") for words in lines if words.get("Default") == "YES"), "")
 
 
 class ReservationsCli:
-    """Reads and writes reservations through scontrol, whose user is an Operator of Slurm or root."""
+    """Reads and writes reservations through scontrol; the user must be an Operator of Slurm or root."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
@@ -83,28 +83,28 @@ class ReservationsCli:
         """Return all reservations.
 
         Raises:
-            SlurmUnreachable: no answer, or one that cannot be understood in whole.
+            SlurmUnreachable: no answer, or one that cannot be parsed completely.
         """
         answer = await self._commands.query("scontrol", "show", "reservation", "--oneliner")
-        if answer.code != 0 or answer.complains:
-            raise SlurmUnreachable(f"scontrol: {answer.words}")
+        if answer.code != 0 or answer.reports_error:
+            raise SlurmUnreachable(f"scontrol: {answer.message}")
         return read(answer.out)
 
     async def take(self, step: Step) -> str:
-        """Take one step; return Slurm's words where it refused, "" otherwise.
+        """Take one step; return Slurm's message if it refused, "" otherwise.
 
         Raises:
             SlurmUnreachable: no answer; the step may have been taken.
         """
         answer = await self._commands.query("scontrol", *argv(step))
-        return "" if answer.code == 0 and not answer.complains else answer.words
+        return "" if answer.code == 0 and not answer.reports_error else answer.message
 
     async def close(self) -> None:
-        """Give back what is held open for it, which is nothing here."""
+        """Do nothing: no connection is kept open."""
 
 
 def argv(step: Step) -> list[str]:
-    """Return what scontrol is told. Times are UTC, as the command's own zone is."""
+    """Return the arguments for scontrol. Times are UTC, as the command's TZ is UTC."""
     match step:
         case Delete(name):
             return ["delete", f"ReservationName={name}"]
@@ -143,16 +143,16 @@ def _list(names: frozenset[str]) -> str:
 
 
 def read(text: str) -> tuple[SlurmReservation, ...]:
-    """Read the answer of ``scontrol show reservation --oneliner`` with times as epoch seconds.
+    """Parse the output of ``scontrol show reservation --oneliner`` with times as epoch seconds.
 
     Raises:
-        SlurmUnreachable: it cannot be understood, in whole or in part.
+        SlurmUnreachable: any part of it cannot be parsed.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     if [line.strip() for line in lines] == [_NONE]:
         return ()
     if not lines:
-        raise SlurmUnreachable("scontrol: an empty answer where reservations were asked for")
+        raise SlurmUnreachable("scontrol: the answer about reservations is empty")
     try:
         return tuple(_reservation(line) for line in lines)
     except (KeyError, ValueError) as error:
@@ -169,7 +169,7 @@ def _reservation(line: str) -> SlurmReservation:
         name=words["ReservationName"],
         period=Period(int(time_of(words["StartTime"])), int(time_of(words["EndTime"]))),
         nodes=frozenset(hosts_of(words["Nodes"])),
-        gpus={gpus.type: gpus.count for gpus in held_of_tres(tres)},
+        gpus={gpus.type: gpus.count for gpus in typed_gpus_of_tres(tres)},
         cpus=int(cpus[1]) if cpus else 0,
         users=_names(words["Users"]),
         accounts=_names(words["Accounts"]),

@@ -1,7 +1,7 @@
-"""Once for each start of a job of ours, the controller is made to save that the job runs, so that no crash undoes it.
+"""Make the controller save its state once for each start of a session's job, so that a crash does not lose the start.
 
-One command for all starts that are new in a look, so that a storm of starts is not a storm of commands. What fails is
-tried again at later looks.
+One command serves all starts that are new in a snapshot, so that many starts do not cause many commands. Failed ones
+are tried again after later snapshots. ``watcher.SlurmWatcher`` calls this after each snapshot.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ _Start = tuple[int, float]
 
 
 class StartSaver:
-    """Secures each start of a session's job once (``SlurmClient.secure``)."""
+    """Calls ``SlurmClient.secure`` once for each start of a session's job."""
 
     def __init__(self, client: SlurmClient, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
         self._client = client
         self._log = log
         self._tries: dict[_Start, int] = {}
-        self._due: dict[_Start, Job] = {}
-        self._now: set[_Start] = set()
+        self._pending: dict[_Start, Job] = {}
+        self._in_progress: set[_Start] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Take note of the starts in a snapshot; what is new is secured in the background."""
+    def note_starts(self, snapshot: Snapshot) -> None:
+        """Note the starts in a snapshot, and secure new ones in the background."""
         running = {(j.id, j.start): j for j in snapshot.ours if j.state == "RUNNING" and _OURS.fullmatch(j.name)}
         self._tries = {start: tries for start, tries in self._tries.items() if start in running}
-        self._due = {
+        self._pending = {
             start: job
             for start, job in running.items()
-            if self._tries.get(start, 0) < _TRIES and start not in self._now
+            if self._tries.get(start, 0) < _TRIES and start not in self._in_progress
         }
-        if self._due and (self._task is None or self._task.done()):
+        if self._pending and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._work(), name="carme-slurm-saver")
 
     async def stop(self) -> None:
-        """End the work in the background."""
+        """Cancel the background task."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def _work(self) -> None:
-        while self._due:
-            due, self._due = self._due, {}
-            self._now = set(due)
+        while self._pending:
+            due, self._pending = self._pending, {}
+            self._in_progress = set(due)
             for start in due:
                 self._tries[start] = self._tries.get(start, 0) + 1
             try:
                 await self._client.secure(tuple(due.values()))
             except SlurmError as error:
                 self._log.warning("The starts of jobs %s may not be saved yet: %s", [i for i, _ in due], error)
-                return  # the next look begins again
+                return  # the next snapshot starts it again
             finally:
-                self._now = set()
+                self._in_progress = set()
             self._tries.update(dict.fromkeys(due, _TRIES))

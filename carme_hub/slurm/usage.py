@@ -1,17 +1,19 @@
-"""GPU time that was given to somebody, from ``sacct -D``: every incarnation of every job, whole or not at all.
+"""Read GPU usage from ``sacct -D``: every incarnation of every job, completely or not at all.
 
-What real Slurm prints, and what is made of it (seen on 22.05 and 24.11, golden answers of both are with the tests):
+What Slurm prints and how it is treated (seen on 22.05 and 24.11; the tests have recorded answers of both):
 
-* A requeued job has one record for each incarnation, with a submit time of its own. ``REQUEUED``, ``PREEMPTED`` and
-  ``NODE_FAIL`` with an end are over, whatever became of the job.
-* ``COMPLETED`` without an end is what slurmdbd knows while it catches up: not ended yet.
-* A job that gave nodes back (``scontrol update NumNodes=``) has a record ``RESIZING`` with the old size, and a second
-  one whose submit time is the moment of the change, but whose start is still the first one on 22.05. As it is, the time
-  before the change would be counted twice, so a start before the submit time is moved up to it.
-* A suspended job keeps its GPUs: ``Elapsed`` leaves that time out, so only start and end are used. It may end that much
-  later than its time limit says.
-* A job that was cancelled while it waited has no nodes: no use, whatever start and GPUs are left over from an
-  incarnation before (seen on 22.05, start = end).
+* A requeued job has one record for each incarnation, with a submit time of its own. Incarnations ``REQUEUED``,
+  ``PREEMPTED`` and ``NODE_FAIL`` with an end have ended, whatever happens to the job.
+* ``COMPLETED`` without an end has not ended yet: slurmdbd still catches up.
+* A job that released nodes (``scontrol update NumNodes=``) has a record ``RESIZING`` with the old size, and a second
+  one whose submit time is the moment of the change, but on 22.05 with the first start. That would count the time before
+  the change twice, so a start before the submit time is replaced by the submit time.
+* A suspended job keeps its GPUs: ``Elapsed`` excludes that time, so only start and end are used. The job may end later
+  than its time limit by that time.
+* A job that was cancelled while it waited has no nodes: no usage, even if start and GPUs of an earlier incarnation are
+  left over (seen on 22.05, start = end).
+
+``carme_hub.accounting.settlement`` charges what is read here.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from carme_hub.domain.cluster.jobs import Phase
-from carme_hub.domain.cluster.tres import exit_of, held_of_tres, phase_of, time_of
+from carme_hub.domain.cluster.tres import exit_of, phase_of, time_of, typed_gpus_of_tres
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli import parse
 
 from .command import AnswerTooLong, Commands
 
-#: sacct's fields; it prints them in its header as they are.
+#: sacct's fields; it prints them in its header unchanged.
 FIELDS = (
     "JobIDRaw",
     "JobID",
@@ -51,23 +53,23 @@ FIELDS = (
 )
 _DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)(?:\.\d+)?", re.ASCII)
 _DAY = 86400
-#: 2000-01-01: no cluster is older, and 0 would mean "today" to sacct.
-_EVER = 946684800
-#: Slices get twice as long where nothing was, so that "since ever" is no 20,000 questions, and never longer than this;
-_LONGEST = 64 * _DAY
-#: and half as long where an answer is too long, and never shorter than this.
-_SHORTEST = 600
-#: Clocks of hub and controller differ; "until now" must not cut off what began a moment ago.
-_AHEAD = 86400
+#: 2000-01-01: no cluster is older, and sacct treats 0 as "today".
+_EARLIEST = 946684800
+#: Slices double after an empty one, up to this length, so that a query from the beginning does not need 20,000 queries;
+_MAX_SLICE = 64 * _DAY
+#: and halve if an answer is too long, down to this length.
+_MIN_SLICE = 600
+#: Clocks of hub and controller differ; "until now" must include jobs that began a moment ago.
+_CLOCK_MARGIN = 86400
 
 
 class UsageReader:
-    """Reads use from accounting, which must show this user all jobs (AdminLevel Operator where PrivateData is set).
+    """Reads usage from accounting, which must show this user all jobs (AdminLevel Operator if PrivateData is set).
 
     Args:
         commands: how commands are run.
-        timeout: seconds for one question; the database may be busy, and nobody waits for the answer.
-        slice_seconds: how much time one question is about. A busier time is asked for in ever smaller parts.
+        timeout: seconds for one query; the database may be busy, and no user waits for the answer.
+        slice_seconds: the time span of one query. Times with many jobs are queried in smaller parts.
     """
 
     def __init__(self, commands: Commands, *, timeout: float = 60.0, slice_seconds: int = _DAY) -> None:
@@ -78,27 +80,27 @@ class UsageReader:
     async def usage(
         self, start: float, end: float | None = None, *, accounts: Sequence[str] = (), running: bool = True
     ) -> tuple[Usage, ...]:
-        """Return every incarnation that held GPUs at some moment from start to end, by submit time and job id.
+        """Return every incarnation that had GPUs at some moment from start to end, by submit time and job id.
 
         Args:
-            start, end: epoch seconds, both included; 0 = since ever, None = now. Records are not cut at these.
+            start, end: epoch seconds, both included; 0 = from the beginning, None = now. Records are not cut at these.
             accounts: only these, () = all.
-            running: also those that have not ended.
+            running: include incarnations that have not ended.
 
         Raises:
-            SlurmUnreachable: accounting gave no answer, or one of its answers cannot be understood.
+            SlurmUnreachable: accounting gave no answer, or one that cannot be parsed.
         """
         found: dict[tuple[int, float], Usage] = {}
         near = time.time() if end is None else end
-        last = near + _AHEAD if end is None else end
-        at, length = max(start, float(_EVER)), self._slice
+        last = near + _CLOCK_MARGIN if end is None else end
+        at, length = max(start, float(_EARLIEST)), self._slice
         while True:
             until = at + length if at + length < near else last
             part = await self._slice_of(at, until, tuple(accounts))
-            found.update(((one.job_id, one.submitted), one) for one in part)  # what was asked later knows more
+            found.update(((one.job_id, one.submitted), one) for one in part)  # a later query has newer data
             if until >= last:
                 break
-            at, length = until, self._slice if part else min(2 * length, _LONGEST)
+            at, length = until, self._slice if part else min(2 * length, _MAX_SLICE)
         wanted = (u for u in found.values() if u.start <= last and (u.end >= start if u.end else running))
         return tuple(sorted(wanted, key=lambda u: (u.submitted, u.job_id)))
 
@@ -106,7 +108,7 @@ class UsageReader:
         try:
             return await self._ask(start, end, accounts)
         except AnswerTooLong:
-            if end - start <= _SHORTEST:
+            if end - start <= _MIN_SLICE:
                 raise
         middle = (start + end) // 2
         return (*await self._slice_of(start, middle, accounts), *await self._slice_of(middle, end, accounts))
@@ -122,20 +124,20 @@ class UsageReader:
             f"--delimiter={cut}",
             *((f"--accounts={','.join(accounts)}",) if accounts else ()),
             f"--starttime={_moment(start)}",
-            f"--endtime={_moment(end + 1)}",  # sacct leaves its end out
+            f"--endtime={_moment(end + 1)}",  # sacct excludes the end
             f"--format={','.join(FIELDS)}",
             timeout=self._timeout,
         )
-        if answer.code != 0 or answer.complains:
-            raise SlurmUnreachable(f"sacct: {answer.words}")
+        if answer.code != 0 or answer.reports_error:
+            raise SlurmUnreachable(f"sacct: {answer.message}")
         return await asyncio.to_thread(read, answer.out, cut)
 
 
 def read(text: str, cut: str) -> tuple[Usage, ...]:
-    """Read the answer of ``sacct -D -X -p --delimiter=cut`` with FIELDS: what held GPUs, in sacct's order.
+    """Parse the output of ``sacct -D -X -p --delimiter=cut`` with FIELDS: incarnations with GPUs, in sacct's order.
 
     Raises:
-        SlurmUnreachable: it cannot be understood, in whole or in part.
+        SlurmUnreachable: any part of it cannot be parsed.
     """
     try:
         rows = tuple(parse.rows(text, cut, FIELDS, "sacct"))
@@ -147,7 +149,7 @@ def read(text: str, cut: str) -> tuple[Usage, ...]:
 def _usage(row: Mapping[str, str]) -> Usage | None:
     job_id, submitted = int(row["JobIDRaw"]), time_of(row["Submit"])
     start, end = time_of(row["Start"]), time_of(row["End"])
-    gpus = held_of_tres(row["AllocTRES"])
+    gpus = typed_gpus_of_tres(row["AllocTRES"])
     if not gpus or not start or row["NodeList"] in ("", "None assigned"):
         return None
     if not submitted:
@@ -175,7 +177,7 @@ def _usage(row: Mapping[str, str]) -> Usage | None:
 
 
 def _phase(state: str, end: float) -> Phase:
-    """Return the phase of an incarnation: with an end it is over, without one it is not, whatever its word says."""
+    """Return the phase of an incarnation: with an end it is terminal, without one it is not, whatever its state is."""
     if end:
         return Phase.TERMINAL
     phase = phase_of(state)
@@ -183,12 +185,12 @@ def _phase(state: str, end: float) -> Phase:
 
 
 def _seconds(minutes: str) -> int:
-    """Return seconds from TimelimitRaw; ``UNLIMITED`` and ``Partition_Limit`` are none."""
+    """Return seconds from TimelimitRaw; 0 for ``UNLIMITED`` and ``Partition_Limit``."""
     return int(minutes) * 60 if minutes.isascii() and minutes.isdigit() else 0
 
 
 def _duration(text: str) -> int:
-    """Return seconds from ``[[days-]hours:]minutes:seconds``; 0 where that makes no sense, so that a person looks."""
+    """Return seconds from ``[[days-]hours:]minutes:seconds``; 0 if invalid, so that the record becomes an anomaly."""
     found = _DURATION.fullmatch(text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,1 +1,1 @@
-"""SQLAlchemy lives here and nowhere else."""
+"""Carme Hub's own database. Only this package uses SQLAlchemy."""

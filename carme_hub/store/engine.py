@@ -1,7 +1,8 @@
-"""One database of our own, never the hub's: opened with a gate on its schema, and private to the hub's user.
+"""Open Carme Hub's own database (never JupyterHub's), with a check of its schema and its file mode.
 
-SQLite runs in WAL mode with ``BEGIN IMMEDIATE``, so that check-and-write is one step for every writer
-(https://www.sqlite.org/lang_transaction.html); PostgreSQL takes its row locks.
+SQLite runs in WAL mode with ``BEGIN IMMEDIATE``, so that check-and-write is atomic for every writer
+(https://www.sqlite.org/lang_transaction.html); PostgreSQL uses row locks. The hub, the services and ``carme-hub`` call
+``CarmeStore.open``.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from traitlets.config import LoggingConfigurable
 from carme_hub.errors import SchemaMismatch, StoreError
 
 from .backup import copy_sqlite
-from .threads import COUNT
+from .threads import THREAD_COUNT
 
-#: A table of its own, so that a hub sharing the PostgreSQL database does not stop at a version it does not know.
+#: A table of its own, so that a JupyterHub in the same PostgreSQL database does not find an unknown version.
 VERSION_TABLE = "carme_alembic_version"
-#: Execution option of a connection that writes nothing.
-ONLY_READS = "carme_only_reads"
-#: PostgreSQL's advisory lock for who changes the schema: "carme" in ASCII.
-_MIGRATING = 0x6361726D65
-#: How long a PostgreSQL that is silent, or is gone from the network, is waited for: seconds, the last milliseconds.
+#: Execution option of a connection that only reads.
+READ_ONLY = "carme_only_reads"
+#: PostgreSQL's advisory lock for changes of the schema: "carme" in ASCII.
+_MIGRATION_LOCK = 0x6361726D65
+#: Timeouts for a PostgreSQL that does not answer or is unreachable: in seconds, the last one in milliseconds.
 _LIMITS = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -41,37 +42,37 @@ _LIMITS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-#: Asked at each connection, since a pooler between us and PostgreSQL may refuse it as an option: no question takes
-#: longer than a report of years does, where the site has set no other limit.
+#: Run at each connection, since a pooler in front of PostgreSQL may refuse it as an option: limits each statement to
+#: the time of a report over years, unless the site has set another limit.
 _STATEMENT_LIMIT = """SELECT set_config('statement_timeout', '60s', false)
     WHERE current_setting('statement_timeout') = '0'"""
-#: Seconds for which one of our threads waits for a connection; there are enough for all of them.
+#: Seconds for which one of our threads waits for a connection; there is one for each thread.
 _POOL_TIMEOUT = 10
 
-#: Values asked for by name in one statement; SQLite takes 32,766, PostgreSQL 65,535.
+#: Values in the IN list of one statement; SQLite accepts 32,766, PostgreSQL 65,535.
 _CHUNK = 5000
 
 
 class CarmeStore(LoggingConfigurable):
-    """Where Carme Hub keeps sessions (and later the ledger and the calendar)."""
+    """Carme Hub's own database: sessions, the ledger and the calendar."""
 
     url = Unicode(
         "sqlite:///carme-hub.sqlite",
-        help="""SQLAlchemy address of Carme Hub's own database; never the hub's own.
+        help="""SQLAlchemy URL of Carme Hub's own database; never JupyterHub's.
 
         The default is a file in the hub's working folder, created with mode 0600. For PostgreSQL (extra ``postgresql``)
-        take the password from the environment or ``~/.pgpass``. One that is silent is given up after 5 seconds
-        (``?connect_timeout=…`` in the address), a question after a minute (its role's ``statement_timeout``). Example::
+        take the password from the environment or ``~/.pgpass``. A connection attempt fails after 5 seconds
+        (``?connect_timeout=…`` in the URL), a statement after a minute (its role's ``statement_timeout``). Example::
 
             c.CarmeStore.url = "postgresql+psycopg://carme@db.example.org/carme"
         """,
     ).tag(config=True)
     upgrade = Bool(
         False,
-        help="""Upgrade an older database when the hub starts, after a backup beside it (SQLite).
+        help="""Upgrade an older database when the hub starts, after a backup in the same folder (SQLite).
 
-        The default refuses to start with one, and says to run ``carme-hub db upgrade``. A new, empty database is
-        always set up. Example::
+        By default the hub does not start with an older database, and asks to run ``carme-hub db upgrade``. A new, empty
+        database is always initialized. Example::
 
             c.CarmeStore.upgrade = True
         """,
@@ -81,12 +82,12 @@ class CarmeStore(LoggingConfigurable):
         """Return an engine on a database of this release's schema.
 
         Raises:
-            SchemaMismatch: the database is of another release; the message says what to run.
-            StoreError: it cannot be opened, or others may read it.
+            SchemaMismatch: the database has the schema of another release; the message says what to run.
+            StoreError: it cannot be opened, or other users may read it.
         """
         engine = make_engine(self.url)
         try:
-            self._gate(engine)
+            self._check_schema(engine)
             self._check_mode(engine)
         except SQLAlchemyError as error:
             engine.dispose()
@@ -96,8 +97,8 @@ class CarmeStore(LoggingConfigurable):
             raise
         return engine
 
-    def _gate(self, engine: Engine) -> None:
-        """Let only a database of this release's schema in."""
+    def _check_schema(self, engine: Engine) -> None:
+        """Refuse or upgrade a database with another schema than this release's."""
         have, want = current_revision(engine), head_revision()
         if have is None:
             migrate(engine)
@@ -113,7 +114,7 @@ class CarmeStore(LoggingConfigurable):
     def _check_mode(self, engine: Engine) -> None:
         path = sqlite_file(engine)
         if path is not None and path.stat().st_mode & 0o077:
-            raise StoreError(f"Others may read {path}: run chmod 600 {path}")
+            raise StoreError(f"Other users may read {path}: run chmod 600 {path}")
 
 
 def make_engine(url: str) -> Engine:
@@ -123,7 +124,7 @@ def make_engine(url: str) -> Engine:
         return _on_server(address)
     memory = address.database in (None, "", ":memory:")
     if not memory:
-        # Created here, so that the file never exists with another mode.
+        # Create the file here, so that it never exists with another mode.
         os.close(os.open(str(address.database), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     # One connection for a database in memory: a second one would be another, empty database.
     pool: dict[str, Any] = {"poolclass": StaticPool} if memory else {"poolclass": QueuePool, "pool_size": 2}
@@ -131,22 +132,22 @@ def make_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # the driver must not begin transactions of its own
+        connection.isolation_level = None  # the driver must not begin transactions itself
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=30000"):
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
-        # Who only reads sees one moment of the database, and waits for no writer.
-        only_reads = connection.get_execution_options().get(ONLY_READS)
+        # A reader sees one moment of the database, and waits for no writer.
+        only_reads = connection.get_execution_options().get(READ_ONLY)
         connection.exec_driver_sql("BEGIN" if only_reads else "BEGIN IMMEDIATE")
 
     return engine
 
 
 def _on_server(address: URL) -> Engine:
-    kept = {"pool_size": COUNT, "pool_timeout": _POOL_TIMEOUT, "pool_pre_ping": True}
-    engine = create_engine(address, connect_args=patience(address), **kept)
+    pool_options = {"pool_size": THREAD_COUNT, "pool_timeout": _POOL_TIMEOUT, "pool_pre_ping": True}
+    engine = create_engine(address, connect_args=connect_timeouts(address), **pool_options)
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
@@ -157,8 +158,8 @@ def _on_server(address: URL) -> Engine:
     return engine
 
 
-def patience(address: URL) -> dict[str, int]:
-    """Return what a PostgreSQL driver is told of how long to wait; what the address says itself stands."""
+def connect_timeouts(address: URL) -> dict[str, int]:
+    """Return the timeouts for a PostgreSQL driver; values in the URL take precedence."""
     if not address.get_driver_name().startswith("psycopg"):
         return {}
     return {name: limit for name, limit in _LIMITS.items() if name not in address.query}
@@ -191,24 +192,24 @@ def current_revision(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the database to a schema, by default this release's, in one transaction."""
+    """Migrate the database to a schema, by default this release's, in one transaction."""
     config = _alembic()
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # years of entries may take their time
-            # The hub and its services may find a new database at the same time; on SQLite BEGIN IMMEDIATE does it.
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATING})")
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # years of entries may take long
+            # The hub and its services may open a new database at the same time; on SQLite BEGIN IMMEDIATE is enough.
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
 
 def backup(engine: Engine) -> Path | None:
-    """Copy a SQLite database beside itself and return the copy; other databases are the administrator's to back up."""
+    """Copy a SQLite database into its folder and return the copy; administrators back up other databases."""
     path = sqlite_file(engine)
     return copy_sqlite(path) if path is not None else None
 
 
 def chunks(values: Iterable[Any]) -> Iterable[Sequence[Any]]:
-    """Yield values in parts that one statement takes, each once."""
+    """Yield distinct values in parts that one statement accepts."""
     every = sorted(set(values))
     return (every[at : at + _CHUNK] for at in range(0, len(every), _CHUNK))

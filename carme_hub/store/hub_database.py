@@ -1,9 +1,10 @@
-"""JupyterHub's own SQLite database in WAL mode: its commits do not wait for the disk, ours that must not be lost do.
+"""Put JupyterHub's own SQLite database into WAL mode, so that its commits do not wait for the disk.
 
-JupyterHub commits about twelve times for a start, on its event loop, and every commit to a rollback journal waits four
-times for the disk (17 ms were seen on a busy machine) while everybody else waits for the loop. In WAL mode with
-``synchronous=NORMAL`` a commit survives a crash of the hub, but not at once a loss of power. What must survive that too
-is followed by ``settle``, in a thread: which session a server has, before its job is submitted, and revoked tokens.
+JupyterHub commits about twelve times for a start on its event loop, and every commit to a rollback journal waits four
+times for the disk (17 ms were seen on a busy machine) while all other requests wait for the loop. In WAL mode with
+``synchronous=NORMAL`` a commit survives a crash of the hub, but not immediately a loss of power. Commits that must
+survive that, too, are followed by ``flush_wal`` in a thread: the session of a server, before its job is submitted, and
+revoked tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from carme_hub.errors import StoreError
 
 
 class WalConnection(sqlite3.Connection):
-    """A connection that puts its database into WAL mode; it stays in it."""
+    """A connection that puts its database into WAL mode permanently."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -26,18 +27,18 @@ class WalConnection(sqlite3.Connection):
             self.execute(f"PRAGMA {pragma}").close()
 
 
-def wal(url: str) -> dict[str, Any]:
-    """Return ``JupyterHub.db_kwargs`` for a database: WAL for a SQLite file, nothing for any other."""
+def wal_options(url: str) -> dict[str, Any]:
+    """Return ``JupyterHub.db_kwargs`` for a database: WAL for a SQLite file, {} for any other."""
     if not url.startswith("sqlite") or url.endswith((":memory:", "://")):
         return {}
     return {"connect_args": {"check_same_thread": False, "factory": WalConnection}}
 
 
-def settle(engine: Engine) -> None:
-    """Wait until what was committed is on the disk; at once where there is no write-ahead log. For a thread.
+def flush_wal(engine: Engine) -> None:
+    """Flush committed data to the disk; do nothing without a write-ahead log. Call it in a thread.
 
     Raises:
-        StoreError: the disk did not take it.
+        StoreError: the disk refused it.
     """
     name = engine.url.database
     if engine.url.get_backend_name() != "sqlite" or name in (None, "", ":memory:"):

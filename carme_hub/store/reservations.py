@@ -1,7 +1,7 @@
-"""Reservations in the database, read and written in one transaction with the ledger.
+"""The reservation table, read and written in one transaction with the ledger.
 
-Synchronous: ``carme_hub.booking`` calls it in a thread. Whoever books has the cluster's calendar alone for that moment
-(``LedgerStore.transaction``), so what is seen to be free is free when it is written.
+Synchronous: ``carme_hub.booking`` calls it in a thread. A booking locks the cluster's calendar
+(``LedgerStore.transaction``), so GPUs that are read as free are still free when the reservation is written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .tables import reservation as table
 
 
 class ConcurrentChange(Refused):
-    """Somebody else has changed the reservation meanwhile."""
+    """Somebody else has changed the reservation in the meantime."""
 
     reason = "changed-meanwhile"
 
 
 class ReservationReads:
-    """What can be read of a cluster's calendar, at the moment that the reads are of."""
+    """Read access to a cluster's calendar within one transaction."""
 
     def __init__(self, reads: LedgerReads, licenses: Mapping[str, str] = MappingProxyType({})) -> None:
         self._reads = reads
@@ -49,16 +49,16 @@ class ReservationReads:
         """Return the reservations in these states that share a second with a period, by start."""
         return self._of(_in(states), *_during(period))
 
-    def taken(self, period: Period, without: Collection[str] = ()) -> list[OccupiedGpus]:
-        """Return what reservations that hold GPUs take within a period, without all else that is known of them.
+    def occupied(self, period: Period, without: Collection[str] = ()) -> list[OccupiedGpus]:
+        """Return what reservations in ``HOLDING`` states occupy within a period, without their other values.
 
         Args:
-            without: ids of reservations that are left out: they are about to be somewhere else.
+            without: ids of reservations to ignore, since they are about to be moved.
         """
-        return self.taken_in([period], without)[0]
+        return self.occupied_in([period], without)[0]
 
-    def taken_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[OccupiedGpus]]:
-        """Return what they take within each period, by one question to the database: a series has hundreds.
+    def occupied_in(self, periods: Sequence[Period], without: Collection[str] = ()) -> list[list[OccupiedGpus]]:
+        """Return what they occupy within each period, with one query: a series has hundreds of periods.
 
         Args:
             periods: in order of their starts.
@@ -74,31 +74,31 @@ class ReservationReads:
             there = [row for row in there if row[1] > period.start]
             while coming and coming[0][0] < period.end:
                 there.append(coming.popleft())
-            found.append([taken for row in there if _overlap(row, period) for taken in _taken(*row[:4])])
+            found.append([occupied for row in there if _overlap(row, period) for occupied in _occupied(*row[:4])])
         return found
 
     def in_states(self, states: Collection[State]) -> list[Reservation]:
-        """Return all reservations that are in these states, by start."""
+        """Return all reservations in these states, by start."""
         return self._of(_in(states))
 
     def changed_since(self, since: float) -> list[Reservation]:
-        """Return what was made or changed since a time, and what ends after it."""
+        """Return reservations that were created or changed since a time, or end after it."""
         return self._of((table.c.end > since) | (table.c.changed >= since))
 
     def stems(self, since: float) -> list[str]:
-        """Return what the names in Slurm of all that ends after a time, or was changed since, have in common."""
+        """Return the beginnings of the names in Slurm of reservations that end after a time, or were changed since."""
         query = select(table.c.id).where(table.c.cluster == self.cluster)
         ids = self._reads.run(query.where((table.c.end > since) | (table.c.changed >= since))).scalars()
         return [stem_of_id(id) for id in ids]
 
     def of_owner(self, owner: str, since: float) -> list[Reservation]:
-        """Return what a user has booked that ends after a time, by start."""
+        """Return a user's bookings that end after a time, by start."""
         return self._of(table.c.owner == owner, table.c.end > since)
 
-    def concerning(
+    def for_user(
         self, user: str, accounts: Collection[str], groups: Collection[str], since: float
     ) -> list[Reservation]:
-        """Return what ends after a time and concerns a user, by start; see ``Reservation.concerns``."""
+        """Return reservations that end after a time and concern a user, by start; see ``Reservation.concerns``."""
         listed = cast(table.c.users, Text).contains(json.dumps(user), autoescape=True)
         theirs = or_(
             table.c.owner == user,
@@ -110,12 +110,12 @@ class ReservationReads:
         return [each for each in found if each.concerns(user, accounts, groups)]
 
     def waiting(self) -> list[Reservation]:
-        """Return what is on the waitlist, who came first before the others."""
+        """Return the drafts on the waitlist, oldest first."""
         drafts = self._of(_in({State.DRAFT}), table.c.waits)
         return sorted(drafts, key=lambda each: (each.created, each.id))
 
     def of_series(self, series: str) -> list[Reservation]:
-        """Return all reservations of a booking that comes again, by start."""
+        """Return all reservations of a recurring booking, by start."""
         return self._of(table.c.series == series)
 
     def _of(self, *where: ColumnElement[bool]) -> list[Reservation]:
@@ -125,26 +125,26 @@ class ReservationReads:
 
 
 class ReservationWrites(ReservationReads):
-    """What can be written while the calendar is ours alone. ``ledger`` is of the same transaction."""
+    """Write access to the locked calendar. ``ledger`` belongs to the same transaction."""
 
     def __init__(self, ledger: LedgerWrites, licenses: Mapping[str, str]) -> None:
         super().__init__(ledger, licenses)
         self.ledger = ledger
-        #: What was written so far.
+        #: The reservations written so far.
         self.written: list[Reservation] = []
 
     def add(self, new: Iterable[Reservation]) -> None:
-        """Write new reservations."""
+        """Insert new reservations."""
         found = [*new]
         if found:
             self.ledger.run(insert(table), [_to_row(each) for each in found])
         self.written += found
 
     def save(self, changed: Reservation) -> None:
-        """Write one again, whose version is one more than that which is there.
+        """Update a reservation whose version is one more than the stored one.
 
         Raises:
-            Changed: it is not; nothing is written.
+            ConcurrentChange: the stored version is another one; nothing is written.
         """
         values = _to_row(changed)
         where = (table.c.id == values.pop("id"), table.c.version == changed.version - 1)
@@ -157,10 +157,9 @@ class ReservationStore:
     """The reservation table. Every method may raise ``StoreError``; then nothing was written.
 
     Args:
-        after: is told, in the writer's thread, what each transaction has written, once that is committed; it raises
-            nothing.
-        licenses: the licence of Slurm by which the site keeps each GPU type now, {} = by nodes. It is not stored: when
-            a site changes it, all that is booked is kept in the new way.
+        after: called in the writer's thread after each commit with the written reservations; it must not raise.
+        licenses: the Slurm licence that counts each GPU type now, {} = by nodes. It is not stored: after a change of
+            this setting all bookings use the new way.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class ReservationStore:
 
     @contextmanager
     def transaction(self, cluster: str) -> Iterator[ReservationWrites]:
-        """Have the cluster's calendar and ledger alone; committed at the end, undone by an exception."""
+        """Lock the cluster's calendar and ledger; commit at the end, roll back after an exception."""
         with self._ledger.transaction(cluster) as writes:
             ours = ReservationWrites(writes, self.licenses)
             yield ours
@@ -185,15 +184,15 @@ class ReservationStore:
 
     @contextmanager
     def reading(self, cluster: str) -> Iterator[ReservationReads]:
-        """Read one moment of it, without waiting for who writes."""
+        """Read one moment of the calendar, without waiting for writers."""
         with self._ledger.reading(cluster) as reads:
             yield ReservationReads(reads, self.licenses)
 
 
 def by_license(reservation: Reservation, licenses: Mapping[str, str]) -> Reservation:
-    """Return a reservation with the licence that keeps it, where one does; maintenance is of nodes."""
+    """Return a reservation with the licence that counts its GPUs, if any; maintenance is by nodes."""
     name = licenses.get(reservation.need.type, "") if reservation.kind is Kind.BOOKING else ""
-    return reservation.but(license=name) if name else reservation
+    return reservation.replace(license=name) if name else reservation
 
 
 def _during(period: Period) -> tuple[ColumnElement[bool], ...]:
@@ -229,18 +228,18 @@ def _place_row(place: Place) -> dict[str, Any]:
 
 @lru_cache(maxsize=16_384)
 def _places(text: str) -> tuple[Place, ...]:
-    """Return the places of a row's JSON; they hardly ever change, and are read again with each look at the calendar."""
+    """Return the places of a row's JSON; cached, since they hardly change and each view of the calendar reads them."""
     return tuple(_shared(_place(**place)) for place in json.loads(text))
 
 
 @lru_cache(maxsize=16_384)
 def _shared(place: Place) -> Place:
-    """Return the same place for all bookings: there are few, and Python's garbage collector looks at each."""
+    """Return the same object for equal places: there are few, and Python's garbage collector visits each object."""
     return place
 
 
 def _place(*, also: Iterable[tuple[str, int]] = (), **rest: Any) -> Place:
-    """Return a place from its JSON, which knows no tuples; of one type only it says nothing of others."""
+    """Return a place from its JSON, which has lists in place of tuples, and no ``also`` without other types."""
     return Place(**rest, also=tuple((type, count) for type, count in also))
 
 
@@ -249,10 +248,10 @@ def _overlap(row: Any, period: Period) -> bool:
     return bool(start < period.end and end > period.start)
 
 
-def _taken(start: int, end: int, places: str, kind: str) -> list[OccupiedGpus]:
+def _occupied(start: int, end: int, places: str, kind: str) -> list[OccupiedGpus]:
     period = Period(start, end)
-    found = [place.taken(period) for place in _places(places)]
-    # Maintenance is nobody's booking: it leaves the share that may be booked as it is.
+    found = [place.occupied(period) for place in _places(places)]
+    # Maintenance is not a booking: it does not count in the share that may be booked.
     return found if kind == Kind.BOOKING.value else [replace(each, booked=False) for each in found]
 
 
@@ -284,7 +283,7 @@ _PLAIN = (
     *("id", "cluster", "owner", "account", "title", "created", "group", "everybody", "profile", "zone", "series"),
     *("occurrence", "version", "changed", "reason", "actor", "used", "ended", "waits", "problem"),
 )
-#: JSON as its text: what was read before is not read again.
+#: JSON columns as text, so that parsed values can be cached.
 _PLACES, _USERS = cast(table.c.places, Text), cast(table.c.users, Text)
 _COLUMNS = (
     *(table.c[name] for name in ("type", "gpus", "seats", "start", "end")),

@@ -1,4 +1,4 @@
-"""What users measured of their trainings: the newest curve of each image and script. Synchronous."""
+"""Scaling curves of users: the newest one of each image and script. Synchronous, called in a thread by the hub."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme_hub.errors import StoreError
 
-from .engine import ONLY_READS
+from .engine import READ_ONLY
 from .tables import scaling as table
 
-#: Curves kept of one user; the oldest one makes way.
-MOST = 30
+#: Curves stored for one user; the oldest one is deleted.
+MAX_CURVES = 30
 
 
 class CurveStore:
-    """The table of curves of one cluster. Every method raises ``StoreError`` when the database does not take it."""
+    """The table of curves of one cluster. Every method raises ``StoreError`` if the database fails."""
 
     def __init__(self, engine: Engine, cluster: str) -> None:
         self._engine, self._cluster = engine, cluster
 
     def put(self, user: str, image: str, script: str, at: float, value: dict[str, Any]) -> None:
-        """Keep a curve in the place of an older one of the same image and script."""
+        """Store a curve and replace an older one of the same image and script."""
         row = {"cluster": self._cluster, "user": user, "image": image, "script": script, "at": at, "value": value}
         mine = (table.c.cluster == self._cluster, table.c.user == user)
         same = (*mine, table.c.image == image, table.c.script == script)
@@ -32,7 +32,7 @@ class CurveStore:
             with self._engine.begin() as connection:
                 connection.execute(delete(table).where(*same))
                 connection.execute(insert(table).values(**row))
-                for old_image, old_script in connection.execute(newest).all()[MOST:]:
+                for old_image, old_script in connection.execute(newest).all()[MAX_CURVES:]:
                     connection.execute(
                         delete(table).where(*mine, table.c.image == old_image, table.c.script == old_script)
                     )
@@ -44,7 +44,7 @@ class CurveStore:
         columns = (table.c.image, table.c.script, table.c.value)
         where = (table.c.cluster == self._cluster, table.c.user == user)
         try:
-            with self._engine.connect().execution_options(**{ONLY_READS: True}) as connection:
+            with self._engine.connect().execution_options(**{READ_ONLY: True}) as connection:
                 found = connection.execute(select(*columns).where(*where).order_by(table.c.at.desc()))
                 return [(image, script, dict(value)) for image, script, value in found]
         except SQLAlchemyError as error:

@@ -1,4 +1,4 @@
-"""Session rows. Synchronous: ``carme_hub.sessions`` calls it in a thread, so that the hub's loop never waits."""
+"""Session rows. Synchronous: ``carme_hub.sessions`` calls it in a thread, so that the event loop never waits."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
 
-from .engine import ONLY_READS, chunks
+from .engine import READ_ONLY, chunks
 from .tables import session as table
 
 
 class SessionStore:
     """The session table.
 
-    Every method raises ``StoreError`` when the database does not take it; nothing is half-written.
+    Every method raises ``StoreError`` if the database fails; nothing is partially written.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add(self, session: Session) -> None:
-        """Write a new row; committed on return."""
+        """Insert a new row; it is committed on return."""
         self._run(insert(table).values(**_to_row(session)))
 
     def save(self, session: Session) -> None:
-        """Write the whole row again; an ended row is never reopened."""
+        """Update the whole row; an ended row is never reopened."""
         values = _to_row(session)
         where = table.c.id == values.pop("id")
         statement = update(table).where(where, table.c.state != SessionState.ENDED.value).values(**values)
@@ -44,7 +44,7 @@ class SessionStore:
         return next(iter(self._read(select(table).where(table.c.id == id))), None)
 
     def get_all(self, ids: Collection[str]) -> list[Session]:
-        """Return those of these sessions that there are."""
+        """Return the existing sessions among these ids."""
         return [found for some in chunks(ids) for found in self._read(select(table).where(table.c.id.in_(some)))]
 
     def open_sessions(self, cluster: str) -> list[Session]:
@@ -53,13 +53,13 @@ class SessionStore:
         return self._read(select(table).where(*where).order_by(table.c.created))
 
     def last_ends(self, cluster: str, since: float) -> list[Session]:
-        """Return the sessions of a cluster that ended after a time, oldest end first; no companions."""
+        """Return the sessions of a cluster that ended after a time, oldest end first, without companions."""
         ended = (table.c.state == SessionState.ENDED.value, table.c.ended >= since)
         where = (table.c.cluster == cluster, table.c.parent == "", *ended)
         return self._read(select(table).where(*where).order_by(table.c.ended))
 
     def last_of(self, user: str, server_name: str) -> Session | None:
-        """Return the newest session of a server; no companion, which has none."""
+        """Return the newest session of a server; companions have no server."""
         where = (table.c.user == user, table.c.server_name == server_name, table.c.parent == "")
         found = self._read(select(table).where(*where).order_by(table.c.created.desc()).limit(1))
         return found[0] if found else None
@@ -78,7 +78,7 @@ class SessionStore:
 
     def _read(self, statement: Any) -> list[Session]:
         try:
-            with self._engine.connect().execution_options(**{ONLY_READS: True}) as connection:
+            with self._engine.connect().execution_options(**{READ_ONLY: True}) as connection:
                 return [_from_row(row) for row in connection.execute(statement)]
         except SQLAlchemyError as error:
             raise StoreError(f"The session table cannot be read: {error}") from error

@@ -58,7 +58,7 @@ session = Table(
     Index("ix_session_parent", "parent"),
 )
 
-#: A whole number of 64 bits that SQLite takes for its row id too.
+#: An integer of 64 bits that SQLite also uses as its row id.
 _ID = BigInteger().with_variant(Integer, "sqlite")
 
 ledger = Table(
@@ -73,7 +73,7 @@ ledger = Table(
     Column("amount", BigInteger, nullable=False),
     Column("at", Float, nullable=False),
     Column("session", String(36), nullable=False, default=""),
-    # NULL where the entry is about no job: NULLs are never equal, so only jobs are held to be unique.
+    # NULL for an entry without a job: NULLs are never equal, so the constraint applies only to jobs.
     Column("job_id", BigInteger),
     Column("submitted", BigInteger),
     Column("start", BigInteger, nullable=False, default=0),
@@ -88,11 +88,11 @@ ledger = Table(
     Column("expires", BigInteger, nullable=False, default=0),
     UniqueConstraint("key", name="uq_ledger_key"),
     UniqueConstraint("cluster", "job_id", "submitted", "kind", name="uq_ledger_job"),
-    # Sums over one account or one user read the index alone.
+    # Sums over one account or one user read only the index.
     Index("ix_ledger_account", "cluster", "account", "kind", "end", "start", "amount"),
     Index("ix_ledger_user", "cluster", "user", "kind", "end", "start", "amount"),
     Index("ix_ledger_session", "session"),
-    # Few entries have an expiry, and they are looked for each minute.
+    # Few entries have an expiry, and they are queried each minute.
     Index(
         *("ix_ledger_expires", "cluster", "expires"),
         sqlite_where=text("expires > 0"),
@@ -100,8 +100,8 @@ ledger = Table(
     ),
 )
 
-#: Which holds no release has closed. A trigger on the ledger keeps it, so that code cannot make the two disagree;
-#: without it, each admission would read every hold that ever was.
+#: Holds without a release. A trigger on the ledger maintains it, so that code cannot make the two disagree; without it,
+#: each admission would read every hold that was ever written.
 open_hold = Table(
     "open_hold",
     metadata,
@@ -112,9 +112,9 @@ open_hold = Table(
     Index("ix_open_hold_session", "session"),
 )
 
-#: The sum of all entries of an account, by kind and by whether they are about a time: what a balance is made of. A
-#: trigger on the ledger keeps it, in the transaction that writes the entries; without it, each balance would read all
-#: entries of its account. ``carme-hub db check`` holds it against the entries.
+#: The sum of all entries of an account, by kind and by whether they have a period: the parts of a balance. A trigger on
+#: the ledger maintains it in the transaction that writes the entries; without it, each balance would read all entries
+#: of its account. ``carme-hub db check`` compares it with the entries.
 ledger_sum = Table(
     "ledger_sum",
     metadata,
@@ -123,7 +123,7 @@ ledger_sum = Table(
     Column("kind", String(16), primary_key=True),
     Column("timed", Boolean, primary_key=True),
     Column("amount", BigInteger, nullable=False),
-    # SQLite adds past 64 bits in floating point; so an entry that leads there is refused on both databases.
+    # SQLite adds beyond 64 bits in floating point, so both databases refuse an entry that leads there.
     CheckConstraint("amount BETWEEN -9000000000000000000 AND 9000000000000000000", name="ck_ledger_sum_amount"),
 )
 
@@ -147,7 +147,7 @@ anomaly = Table(
     Index("ix_anomaly_open", "cluster", "settled"),
 )
 
-#: What the reconciler last did, and the policy's history: small facts by name, each version kept.
+#: Small values by name, with all versions: what the reconciler last did, and the policy's history.
 note = Table(
     "note",
     metadata,
@@ -160,8 +160,7 @@ note = Table(
     Index("ix_note_name", "cluster", "name", "id"),
 )
 
-#: Writes that are done once for each key of who asks: claimed before the work, answered after it. The primary key is
-#: what makes two claims at one moment impossible.
+#: Idempotency keys: claimed before the work, answered after it. The primary key prevents two claims at one moment.
 claim = Table(
     "claim",
     metadata,
@@ -174,7 +173,7 @@ claim = Table(
     Index("ix_claim_at", "at"),
 )
 
-#: What people were told, each thing once; ``about`` is the digest of what it is about.
+#: Notices that users have received, each once; ``about`` is the digest of the subject.
 notice = Table(
     "notice",
     metadata,
@@ -189,7 +188,7 @@ notice = Table(
     Index("ix_notice_at", "cluster", "at"),
 )
 
-#: What users measured of their trainings, the last time for each image and script (``domain.scaling_curve``).
+#: Scaling curves of users, the newest one for each image and script (``domain.scaling_curve``).
 scaling = Table(
     "scaling",
     metadata,
@@ -201,7 +200,7 @@ scaling = Table(
     Column("value", JSON, nullable=False),
 )
 
-#: Reservations of GPUs; those of one booking that comes again have the same series.
+#: Reservations of GPUs; those of one recurring booking have the same series.
 reservation = Table(
     "reservation",
     metadata,
@@ -235,7 +234,7 @@ reservation = Table(
     Column("waits", Boolean, nullable=False, default=False),
     Column("problem", Text, nullable=False, default=""),
     CheckConstraint('"end" > "start"', name="ck_reservation_period"),
-    # What overlaps a period ends after its start; most of what there ever was has ended before.
+    # A reservation that overlaps a period ends after its start; most reservations have ended before.
     Index("ix_reservation_end", "cluster", "end", "start"),
     Index("ix_reservation_owner", "cluster", "owner", "end"),
     Index("ix_reservation_series", "cluster", "series"),

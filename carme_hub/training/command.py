@@ -1,4 +1,7 @@
-"""The ``carme-hub`` command inside of a session: what a notebook can do, for scripts and terminals."""
+"""The ``carme-hub`` command in a session: the functions of ``distributed``, for scripts and terminals.
+
+The images install it as ``carme-hub``; a batch script of ``--dry-run`` calls it as a module.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from typing import Any
 from carme_hub.training.launch import start
 from carme_hub.training.launch.batch_script import NO_REQUEUE, batch_script
 from carme_hub.training.notebook.follow import Follower
-from carme_hub.training.notebook.live import EVERY_LINE, LOOK, Tail, Terminal
+from carme_hub.training.notebook.live import ALL_LINES, POLL_INTERVAL, Tail, Terminal
 from carme_hub.training.run import control, description, results, run_folder
 from carme_hub.training.run.failures import CannotRun, Interrupted, RunFailed
-from carme_hub.training.run.run_options import BadAsk, RunOptions, asked_with_program
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_with_program
 from carme_hub.training.session.batch_job import DirectBroker, broker_here
 from carme_hub.training.session.step_broker import NoBroker
 
@@ -26,15 +29,15 @@ from . import distributed
 from .here import OUT_OF_TIME
 from .magic import with_backend
 
-TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its words]
+TRAIN = """carme-hub train -n RANKS [options] [--all] script.py [its arguments]
 
-Run a script as RANKS processes, on the GPUs of this session or, where they are too few, of a companion job. What rank 0
-prints is printed here, what the others print is kept in files; --all prints all, each line with its rank before it.
-Options are those of %%distributed: --nodes N, --gpus-per-task N, --backend torchrun|horovod|mpi, --elastic FEWEST:MOST,
---time 30m, --name NAME, --detach, --dry-run, --requeue. Ctrl-C ends all ranks. Exit status: 0 it finished, 1 it
-failed, 2 it could not begin, 130 it was stopped.
+Run a script as RANKS processes, on the GPUs of this session or, where it has too few, of a companion job. The output
+of rank 0 is printed here, that of the others is kept in files; --all prints all lines, each with its rank before it.
+The options are those of %%distributed: --nodes N, --gpus-per-task N, --backend torchrun|horovod|mpi,
+--elastic FEWEST:MOST, --time 30m, --name NAME, --detach, --dry-run, --requeue. Ctrl-C ends all ranks. Exit status:
+0 the run finished, 1 it failed, 2 it could not start, 130 it was stopped.
 """
-#: What only the command knows; the last two are how a batch script brings a cell.
+#: Options of the command alone; a batch script passes a cell with the last two.
 OWN: dict[str, dict[str, Any]] = {
     "--all": {"action": "store_true"},
     "--cell": {"default": "", "help": argparse.SUPPRESS},
@@ -44,7 +47,7 @@ FAILED, CANNOT, STOPPED = 1, 2, 130
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the words say, and return the exit status."""
+    """Run the command of these arguments, and return the exit status."""
     given = list(sys.argv[1:] if words is None else words)
     try:
         if given[:1] == ["train"]:
@@ -61,12 +64,12 @@ def main(words: Sequence[str] | None = None) -> int:
     except RunFailed as error:
         _say("\n".join(error.lines()))
         return FAILED
-    except (CannotRun, BadAsk, run_folder.NoRun, control.NoConductor, control.NotDone) as error:
+    except (CannotRun, InvalidOptions, run_folder.NoRun, control.NoConductor, control.RequestRefused) as error:
         _say(f"carme-hub: {error}")
         return CANNOT
     except KeyboardInterrupt:
         return STOPPED
-    except BrokenPipeError:  # whoever read has gone, as head(1) does
+    except BrokenPipeError:  # the reader has gone, as head(1) does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -75,45 +78,45 @@ def _train(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         _print(TRAIN)
         return 0 if words else CANNOT
-    asked, program, own = asked_with_program(with_backend(words), OWN)
-    what = _what(asked, own, program)
-    if asked.dry_run:
-        _print(batch_script(asked, program=program))
+    options, program, own = parse_with_program(with_backend(words), OWN)
+    what = _what(options, own, program)
+    if options.dry_run:
+        _print(batch_script(options, program=program))
         return 0
-    if asked.requeue and not isinstance(broker_here(), DirectBroker):
+    if options.requeue and not isinstance(broker_here(), DirectBroker):
         raise CannotRun(NO_REQUEUE)
-    run = start.begin(asked, _say, **what)
-    if asked.detach:
+    run = start.begin(options, _say, **what)
+    if options.detach:
         _print(f"{run.id}\n")
-        _say(f"It goes on without this terminal: carme-hub runs watch|log|stop {run.id}. Its files are in {run.folder}")
+        _say(f"It continues without this terminal: carme-hub runs watch|log|stop {run.id}. Its files: {run.folder}")
         return 0
-    start.end(run, Terminal(every=own.all))
-    if asked.requeue and (run.folder / OUT_OF_TIME).exists():
+    start.follow(run, Terminal(all_ranks=own.all))
+    if options.requeue and (run.folder / OUT_OF_TIME).exists():
         _requeue()
     return 0
 
 
 def _requeue() -> None:
-    """Have Slurm run this job again."""
+    """Requeue this Slurm job."""
     broker = broker_here()
     if isinstance(broker, DirectBroker):
-        _say("It stopped because its time was nearly over: Slurm is asked to run this job again.")
+        _say("The run stopped because its time was nearly over. Slurm will run this job again.")
         try:
             broker.requeue()
         except NoBroker as error:
-            raise CannotRun(f"{error} Submit the script again, and it goes on from its checkpoint.") from None
+            raise CannotRun(f"{error} Submit the script again to continue from its checkpoint.") from None
 
 
-def _what(asked: RunOptions, own: argparse.Namespace, program: list[str]) -> dict[str, Any]:
+def _what(options: RunOptions, own: argparse.Namespace, program: list[str]) -> dict[str, Any]:
     if own.cell:
         push = base64.decodebytes(Path(own.push_file).read_bytes()) if own.push_file else b""
-        return {"cell": Path(own.cell).read_text(), "push": results.pulled(push) if push else None}
+        return {"cell": Path(own.cell).read_text(), "push": results.load_variables(push) if push else None}
     if not program:
         raise CannotRun("Which script? carme-hub train -n 4 script.py")
     if not Path(program[0]).expanduser().is_file():
         raise CannotRun(f"There is no script {program[0]}.")
-    if asked.push or asked.pull:
-        raise CannotRun("--push and --pull are for the variables of a notebook; a script has files and its own words.")
+    if options.push or options.pull:
+        raise CannotRun("--push and --pull work on notebook variables; a script has files and arguments.")
     return {"script": program[0], "args": program[1:]}
 
 
@@ -136,31 +139,31 @@ def _log(said: argparse.Namespace) -> None:
             _print(piece[0])
             at = piece[1]
         return None
-    tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), *EVERY_LINE), 0
+    tail, printed = Tail(str(run.folder / f"rank-{said.rank}.log"), *ALL_LINES), 0
     while True:
         ended = run.state()["state"] in run_folder.ENDED
         tail.look(whole=ended)
-        new, printed = tail.count_of_all - printed, tail.count_of_all
+        new, printed = tail.total - printed, tail.total
         _print("".join(f"{line}\n" for line in list(tail)[-new:] if new))
         if ended:
             return None
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
 
 
 def _watch(said: argparse.Namespace) -> int:
-    state = Follower(run_folder.Run.load(said.run), Terminal(every=said.all)).follow()
+    state = Follower(run_folder.Run.load(said.run), Terminal(all_ranks=said.all)).follow()
     return 0 if state["state"] == "finished" else FAILED
 
 
 def _stop(said: argparse.Namespace) -> int:
     state = run_folder.Run.load(said.run).stop()
-    _print(f"{state['id']}: {description.WORDS[state['state']].lower()}\n")
+    _print(f"{state['id']}: {description.STATE_LABELS[state['state']].lower()}\n")
     return 0 if state["state"] in run_folder.ENDED else FAILED
 
 
 def _resize(said: argparse.Namespace) -> None:
     told = distributed.resize(said.change, run_folder.Run.load(said.run))
-    _print(f"{told.get('message') or 'It was asked for.'}\n")
+    _print(f"{told.get('message') or 'Resize requested.'}\n")
 
 
 def _install(said: argparse.Namespace) -> int:
@@ -188,37 +191,37 @@ def _parser() -> argparse.ArgumentParser:
         prog="carme-hub", description="Train on many GPUs from this session.", allow_abbrev=False
     )
     parts = parser.add_subparsers(required=True, metavar="train|runs|scaling|kernels|templates")
-    parts.add_parser("train", help="run a script as many ranks; `carme-hub train --help` says more", add_help=False)
+    parts.add_parser("train", help="run a script as many ranks; see `carme-hub train --help`", add_help=False)
     parts.add_parser("scaling", help="measure how a training scales", add_help=False)
-    own = parts.add_parser("runs", help="list runs, read their logs, end them", allow_abbrev=False)
-    own.add_argument("--live", action="store_true", help="only those that have not ended")
-    own.add_argument("--json", action="store_true", help="one JSON document a line")
+    own = parts.add_parser("runs", help="list runs, read their logs, stop them", allow_abbrev=False)
+    own.add_argument("--live", action="store_true", help="only runs that have not ended")
+    own.add_argument("--json", action="store_true", help="one JSON document per line")
     own.set_defaults(do=_list)
     below = own.add_subparsers(metavar="log|watch|stop|resize")
     for name, do, words in (
-        ("log", _log, "print what a rank has printed"),
-        ("watch", _watch, "look on until it ends; Ctrl-C ends it too, but for one that was started detached"),
+        ("log", _log, "print the output of a rank"),
+        ("watch", _watch, "follow a run until it ends; Ctrl-C also stops the run, unless it is detached"),
         ("stop", _stop, "end it"),
-        ("resize", _resize, "add ranks to an elastic run, or take some away"),
+        ("resize", _resize, "add ranks to an elastic run, or remove some"),
     ):
         part = below.add_parser(name, help=words, description=f"{words[:1].upper()}{words[1:]}.")
-        part.add_argument("run", help="its name, as `carme-hub runs` lists it")
+        part.add_argument("run", help="name of the run, as `carme-hub runs` lists it")
         part.set_defaults(do=do)
         if name == "log":
-            part.add_argument("--rank", type=int, default=0, help="which rank; without it rank 0")
-            part.add_argument("--follow", action="store_true", help="go on until the run has ended")
+            part.add_argument("--rank", type=int, default=0, help="number of the rank (default: 0)")
+            part.add_argument("--follow", action="store_true", help="continue until the run has ended")
         if name == "watch":
-            part.add_argument("--all", action="store_true", help="all ranks, each line with its rank before it")
+            part.add_argument("--all", action="store_true", help="print all ranks, each line with its rank before it")
         if name == "resize":
-            part.add_argument("change", type=int, help="how many ranks more, such as +2 or -1")
-    words = "list the templates to begin a training with, and their scripts"
+            part.add_argument("change", type=int, help="how many ranks to add or remove, such as +2 or -1")
+    words = "list the templates of distributed trainings, and their scripts"
     parts.add_parser("templates", help=words, description=f"{words[:1].upper()}{words[1:]}.").set_defaults(
         do=_templates
     )
-    kernels = parts.add_parser("kernels", help="install Jupyter's kernels of Carme Hub").add_subparsers(
+    kernels = parts.add_parser("kernels", help="install the Jupyter kernels of Carme Hub").add_subparsers(
         required=True, metavar="install"
     )
-    install = kernels.add_parser("install", help="install them for yourself, or below a prefix")
+    install = kernels.add_parser("install", help="install them for this Python, for yourself, or below a prefix")
     place = install.add_mutually_exclusive_group()
     place.add_argument("--user", action="store_true", help="for yourself (the default is this Python's prefix)")
     place.add_argument("--prefix", default="", help="below this folder, as PREFIX/share/jupyter/kernels")

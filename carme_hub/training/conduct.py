@@ -1,6 +1,7 @@
-"""The program that conducts one run: ``python -m carme_hub.training.conduct FOLDER``.
+"""The conductor's program: ``python -m carme_hub.training.conduct FOLDER`` conducts one run.
 
-It answers its caller by ending with 0, and goes on in a process below, which is no child of the kernel that asked.
+``run_folder.launch`` starts it. The program forks: the parent exits with 0 as soon as the child answers requests, and
+the child conducts the run, so it is no child of the kernel that started it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from carme_hub.training.conductor.conductor import Conductor
-from carme_hub.training.run.control import Control, path_of
+from carme_hub.training.run.control import ControlServer, socket_path
 from carme_hub.training.run.run_folder import Run
 
-#: Seconds for those who look on to hear of the end.
-FAREWELL = 2.0
+#: Seconds for followers to receive the end of the run.
+DRAIN_TIMEOUT = 2.0
 
 
-def conducting(run: Run) -> Conductor:
-    """Return what conducts a run."""
+def make_conductor(run: Run) -> Conductor:
+    """Return the conductor of a run."""
     from carme_hub.training.session.batch_job import broker_here
 
-    if run.asked()["asked"]["elastic"]:
+    if run.request()["asked"]["elastic"]:
         from carme_hub.training.elastic.elastic_run import ElasticRun
 
         return ElasticRun(run, broker_here())
@@ -36,56 +37,56 @@ def conducting(run: Run) -> Conductor:
     return FixedSizeRun(run, broker_here())
 
 
-def conduct(run: Run, answered: Callable[[], None], make: Callable[[Run], Conductor] = conducting) -> None:
+def conduct(run: Run, on_ready: Callable[[], None], make: Callable[[Run], Conductor] = make_conductor) -> None:
     """Conduct a run to its end.
 
     Args:
-        answered: is called when it can be asked how it stands. make: makes what conducts it.
+        on_ready: is called when the conductor answers requests. make: makes the conductor.
 
     Raises:
-        RuntimeError: it is conducted already.
+        RuntimeError: the run has a conductor already.
     """
     lock = os.open(run.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    _take(lock, run)
+    _take_lock(lock, run)
     conductor = make(run)
-    signal.signal(signal.SIGTERM, lambda *_: conductor.end("stop", "Its session ends."))
+    signal.signal(signal.SIGTERM, lambda *_: conductor.end("stop", "The session ended."))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    there = Control(path_of(run.id), conductor.answer, conductor.standing.follow, conductor.followed)
-    answered()
+    server = ControlServer(socket_path(run.id), conductor.answer, conductor.state.follow, conductor.followers_changed)
+    on_ready()
     try:
         conductor.conduct()
-        there.drain(FAREWELL)
+        server.drain(DRAIN_TIMEOUT)
     finally:
-        there.close()
+        server.close()
         os.close(lock)
 
 
-def _take(lock: int, run: Run) -> None:
-    for _ in range(40):  # somebody who asks whether it is conducted has the lock for a moment
+def _take_lock(lock: int, run: Run) -> None:
+    for _ in range(40):  # a process that checks for a conductor holds the lock for a moment
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.05)
-    raise RuntimeError(f"{run.id} is conducted already.")
+    raise RuntimeError(f"{run.id} has a conductor already.")
 
 
 def main(words: list[str]) -> int:
-    """Conduct the run of a folder in a process below; return when that answers, or has failed to."""
+    """Conduct the run of a folder in a child process; return when the child answers or has failed."""
     run = Run(Path(words[0]))
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a log for each rank, and connections of all of them
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a log and a connection for each rank
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     ready, say = os.pipe()
     if os.fork():
         os.close(say)
         return 0 if os.read(ready, 1) else 1
 
-    def answered() -> None:
+    def on_ready() -> None:
         os.write(say, b"+")
         os.close(say)
 
     os.close(ready)
     try:
-        conduct(run, answered)
+        conduct(run, on_ready)
     except BaseException as error:  # noqa: BLE001  the last place where it can be said
         traceback.print_exception(error)
         return 1

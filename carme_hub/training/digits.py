@@ -1,6 +1,6 @@
-"""Pictures of digits, made here: what the templates learn from until there is something better, without a download.
+"""Generated pictures of digits: the training data of the templates, without a download.
 
-Each is an 8 × 8 drawing of a digit, moved about, faint or bold, in noise. The same seed makes the same pictures.
+Each picture is an 8 × 8 drawing of a digit at a random place and strength, with noise. A seed gives the same pictures.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 SIDE = 8
 CLASSES = 10
-#: Five by seven dots each, a row of them after the other.
+#: Five by seven dots for each digit, row by row.
 _DRAWN = (
     *("01110100011001110101110011000101110", "00100011000010000100001000010001110"),
     *("01110100010000100010001000100011111", "11111000100010000010000011000101110"),
@@ -20,7 +20,7 @@ _DRAWN = (
 
 
 def digits(samples: int = 1024, seed: int = 0, noise: float = 0.25) -> tuple[Any, Any]:
-    """Return pictures, a float tensor of samples × 1 × 8 × 8 in torch's default type, and which digit each is."""
+    """Return pictures (a float tensor of samples × 1 × 8 × 8 in torch's default type) and the digit of each."""
     import torch
 
     made = torch.Generator().manual_seed(seed)

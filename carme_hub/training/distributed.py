@@ -1,10 +1,10 @@
-"""``from carme_hub.training import distributed``: functions on many GPUs, and runs that are found again::
+"""``from carme_hub.training import distributed``: run functions on many GPUs, and find runs again::
 
     results = distributed.run(train, {"epochs": 3}, n=4)     # one result for each rank
-    run = distributed.start(train, n=4, name="long")         # goes on without this notebook
-    distributed.runs()                                       # a table of all of them
+    run = distributed.start(train, n=4, name="long")         # continues without this notebook
+    distributed.runs()                                       # a table of all runs
 
-Options are those of ``%%distributed``, with ``_`` for ``-``: ``distributed.run(train, n=4, time="30m")``.
+The options are those of ``%%distributed``, with ``_`` for ``-``: ``distributed.run(train, n=4, time="30m")``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from carme_hub.training.launch.start import begin, end, shown_in
+from carme_hub.training.launch.start import begin, display_for, follow
 from carme_hub.training.notebook import display
 from carme_hub.training.notebook.follow import Follower
 from carme_hub.training.run import control, description, results
 from carme_hub.training.run import run_folder as _runs
 from carme_hub.training.run.failures import CannotRun, Interrupted, RankFailed, RunFailed
 from carme_hub.training.run.run_folder import NoRun, Run
-from carme_hub.training.run.run_options import BadAsk, RunOptions, asked_by
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_options
 
 __all__ = [
     "CannotRun",
@@ -50,20 +50,20 @@ def run(
     limit: int = results.LIMIT,
     **options: Any,
 ) -> list[Any]:
-    """Call a function in ``n`` ranks, wait for all of them, and return what each returned, by its rank.
+    """Call a function in ``n`` ranks, wait for all of them, and return their results in the order of the ranks.
 
     Args:
-        fn: a function of this notebook, or of a module. args: its arguments, or a ``dict`` of named ones.
+        fn: a function of this notebook or of a module. args: its arguments, or a ``dict`` of named ones.
         kwargs: named arguments. n: ranks. limit: the most bytes of the arguments, and of each result.
         options: as ``%%distributed``'s: ``nodes``, ``gpus_per_task``, ``backend``, ``elastic``, ``time``, ``name``.
 
     Raises:
-        RankFailed: a rank raised an error; it has that rank's traceback. RunFailed: the run ended in another way, as
-            by its time limit. Interrupted: by you. CannotRun: it did not begin, or a result is not to be had.
+        RankFailed: a rank raised an error; it has that rank's traceback. RunFailed: the run ended in another way, such
+            as by its time limit. Interrupted: you stopped it. CannotRun: it did not start, or a result is missing.
     """
-    going = begin(_asked(n, options), call=_call(fn, args, kwargs), limit=limit)
-    state = end(going)
-    # An elastic run names more ranks than there were at its end, and those who left returned nothing.
+    going = begin(_run_options(n, options), call=_call(fn, args, kwargs), limit=limit)
+    state = follow(going)
+    # The state of an elastic run lists more ranks than there were at its end; those that left have no result.
     ranks = going.returned() if state["asked"]["elastic"] else range(len(state["ranks"]))
     return [going.result(rank) for rank in ranks]
 
@@ -77,93 +77,93 @@ def start(
     limit: int = results.LIMIT,
     **options: Any,
 ) -> Run:
-    """Call a function in ``n`` ranks, and return at once. The run goes on when this kernel ends; see ``run``."""
-    return begin(_asked(n, {**options, "detach": True}), call=_call(fn, args, kwargs), limit=limit)
+    """Call a function in ``n`` ranks, and return at once; the run continues when this kernel ends. See ``run``."""
+    return begin(_run_options(n, {**options, "detach": True}), call=_call(fn, args, kwargs), limit=limit)
 
 
 def runs(*, live: bool = False) -> Table:
     """Return all runs, the newest first.
 
     Args:
-        live: whether only those that have not ended.
+        live: only runs that have not ended.
     """
-    return Table([each for each in _runs.all_runs() if not live or _live(each)])
+    return Table([each for each in _runs.all_runs() if not live or _is_live(each)])
 
 
 def watch(run: Run | str = "") -> dict[str, Any]:
-    """Look on at a run until it ends, and return its state. Without a name: the newest, of this session if it has any.
+    """Follow a run until it ends, and return its state. Default: the newest run, of this session if it has any.
 
     Raises:
-        Interrupted: this was, and the run goes on, for it was started detached. Another ends with its cell.
+        Interrupted: the cell was stopped; a detached run continues, any other ends with its cell.
     """
-    found = _one(run)
-    return RunStatus(Follower(found, shown_in(found)).follow())
+    found = _find_run(run)
+    return RunStatus(Follower(found, display_for(found)).follow())
 
 
 def log(run: Run | str = "", rank: int = 0) -> str:
-    """Return what a rank has printed. Without a name: of the newest, as ``watch``."""
-    return _one(run).log(rank)
+    """Return the output of a rank. Default: of the newest run, as ``watch``."""
+    return _find_run(run).log(rank)
 
 
 def stop(run: Run | str = "") -> dict[str, Any]:
-    """End a run, and return its state. Without a name: the newest of this session that goes on.
+    """Stop a run, and return its state. Default: the newest live run of this session.
 
     Raises:
-        CannotRun: what it had beside the session could not be given back yet.
+        CannotRun: its companions could not be given back yet.
     """
     try:
-        return RunStatus(_one(run, live=True).stop())
-    except (NoRun, control.NotDone) as error:
+        return RunStatus(_find_run(run, live=True).stop())
+    except (NoRun, control.RequestRefused) as error:
         raise CannotRun(str(error)) from None
 
 
 def resize(change: int, run: Run | str = "") -> dict[str, Any]:
-    """Add ranks to an elastic run, or take some away: ``resize(+2)``, ``resize(-1)``.
+    """Add ranks to an elastic run, or remove some: ``resize(+2)``, ``resize(-1)``.
 
-    GPUs for more are those of a companion, a job of this session; the run goes on while it waits for them.
+    Where the session has no free GPUs, each new rank gets a companion job; the run continues while it waits for them.
 
     Args:
-        change: how many more, or less. run: which; without a name the newest of this session that goes on.
+        change: how many ranks to add, or to remove. run: default: the newest live run of this session.
 
     Raises:
-        CannotRun: it is not elastic, or that would be too many or too few.
+        CannotRun: the run is not elastic, or that would be too many or too few ranks.
     """
-    found = _one(run, live=True)
+    found = _find_run(run, live=True)
     try:
         said = found.state()
         if said["state"] in _runs.ENDED:
-            word = description.WORDS[said["state"]].lower()
-            raise CannotRun(f"{found.id} has ended ({word}), so its ranks stay as they were. Start it anew.")
+            word = description.STATE_LABELS[said["state"]].lower()
+            raise CannotRun(f"{found.id} has ended ({word}), so its ranks cannot change. Start it again.")
         return RunStatus(found.resize(change))
     except control.NoConductor as error:
-        raise CannotRun(f"{error} Where it goes on in another session of yours, change it there.") from None
-    except (NoRun, control.NotDone) as error:
+        raise CannotRun(f"{error} If it runs in another session of yours, resize it there.") from None
+    except (NoRun, control.RequestRefused) as error:
         raise CannotRun(str(error)) from None
 
 
 def benchmark(*args: Any, **kwargs: Any) -> Any:
     """Measure how a training scales; see ``carme_hub.training.scaling.benchmark.benchmark``."""
-    from carme_hub.training.scaling import benchmark as scaling  # most notebooks measure nothing
+    from carme_hub.training.scaling import benchmark as scaling  # imported here: most notebooks measure nothing
 
     return scaling.benchmark(*args, **kwargs)
 
 
-def _asked(n: int, options: Mapping[str, Any]) -> RunOptions:
-    """Return what options say, read as ``%%distributed`` reads them."""
+def _run_options(n: int, options: Mapping[str, Any]) -> RunOptions:
+    """Return the options, parsed as those of ``%%distributed``."""
     backend = os.environ.get("CARME_BACKEND", "")
     words = [*(["--backend", backend] if backend else []), "-n", str(n)]
     for name, value in options.items():
         word = f"--{name.replace('_', '-')}"
         if name in ("push", "pull", "dry_run", "requeue", "n"):
-            raise CannotRun(f"{name}: a function has arguments and returns something; {name} is for %%distributed.")
+            raise CannotRun(f"{name}: {name} is for %%distributed; a function has arguments and a result.")
         if value is True:
             words.append(word)
         elif value not in (None, False, "", 0) or (name == "gpus_per_task" and value == 0):
             said = ":".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
             words.append(f"{word}={said}")
     try:
-        return asked_by(words)
-    except BadAsk as error:
+        return parse_options(words)
+    except InvalidOptions as error:
         raise CannotRun(str(error)) from None
 
 
@@ -171,11 +171,11 @@ def _call(fn: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Sequence
     if isinstance(args, Mapping) and kwargs is None:
         args, kwargs = (), args
     if not callable(fn):
-        raise CannotRun(f"{fn!r:.60} is no function.")
+        raise CannotRun(f"{fn!r:.60} is not a function.")
     return fn, tuple(args), dict(kwargs or {})
 
 
-def _one(run: Run | str, *, live: bool = False) -> Run:
+def _find_run(run: Run | str, *, live: bool = False) -> Run:
     if isinstance(run, Run):
         return run
     if run:
@@ -185,7 +185,7 @@ def _one(run: Run | str, *, live: bool = False) -> Run:
             raise CannotRun(str(error)) from None
     session, elsewhere = os.environ.get("CARME_SESSION", ""), None
     for each in _runs.all_runs():
-        with contextlib.suppress(NoRun):  # it was deleted in between
+        with contextlib.suppress(NoRun):  # its folder was deleted meanwhile
             state = each.state()
             if live and state["state"] not in _runs.LIVE:
                 continue
@@ -193,13 +193,13 @@ def _one(run: Run | str, *, live: bool = False) -> Run:
                 return each
             elsewhere = elsewhere or each
     if elsewhere is None:
-        raise CannotRun("No run goes on." if live else "There is no run yet.")
-    if live:  # nobody means what another session does without naming it
-        raise CannotRun(f"No run of this session goes on. To act on {elsewhere.id}, of another one, name it.")
+        raise CannotRun("No run is live." if live else "There is no run yet.")
+    if live:  # a run of another session must be named
+        raise CannotRun(f"No run of this session is live. To act on {elsewhere.id} of another session, name it.")
     return elsewhere
 
 
-def _live(run: Run) -> bool:
+def _is_live(run: Run) -> bool:
     try:
         return run.state()["state"] in _runs.LIVE
     except NoRun:
@@ -207,44 +207,44 @@ def _live(run: Run) -> bool:
 
 
 class RunStatus(dict[str, Any]):
-    """How a run stands, or what its conductor answered; a notebook shows it in words."""
+    """The state of a run, or the answer of its conductor; a notebook shows it as text."""
 
     def __repr__(self) -> str:
-        """Return the words."""
+        """Return it as text."""
         if "state" not in self:
-            return str(self.get("message") or "It was asked for.")
+            return str(self.get("message") or "Resize requested.")
         view = description.View(self, time.time())
-        how = f"{description.name_of(self)}: {description.state_word(view).lower()}, {description.figures(view)}"
-        return f"{how}. {description.why(view)}".rstrip(" .") + "."
+        how = f"{description.run_name(self)}: {description.state_label(view).lower()}, {description.usage(view)}"
+        return f"{how}. {description.reason(view)}".rstrip(" .") + "."
 
 
 class Table(Sequence[Run]):
-    """Runs, which a notebook shows as a table."""
+    """A list of runs, which a notebook shows as a table."""
 
     def __init__(self, found: list[Run]) -> None:
         self._runs = found
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of runs."""
         return len(self._runs)
 
     def __getitem__(self, at: Any) -> Any:
-        """Return one, or some."""
+        """Return one run, or a table of some."""
         return Table(self._runs[at]) if isinstance(at, slice) else self._runs[at]
 
     def __iter__(self) -> Iterator[Run]:
-        """Go through them."""
+        """Iterate over the runs."""
         return iter(self._runs)
 
     def __repr__(self) -> str:
-        """Return them as a table of text."""
+        """Return the table as text."""
         return description.runs_text(self.states(), time.time())
 
     def _repr_html_(self) -> str:
         return display.runs_html(self.states(), time.time())
 
     def states(self) -> list[dict[str, Any]]:
-        """Return how each stands, but for those that have been deleted."""
+        """Return the state of each run whose folder still exists."""
         found = []
         for each in self._runs:
             with contextlib.suppress(NoRun):

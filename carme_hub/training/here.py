@@ -1,6 +1,6 @@
-"""What code that trains may ask and say.
+"""The interface of training code to its run: its rank, progress, time limit and folders.
 
-It works the same alone: then there is one rank, and nobody listens::
+It also works without a run; then there is one rank, and reports go nowhere::
 
     from carme_hub.training import here
 
@@ -26,18 +26,18 @@ from carme_hub.training.rank.deadline import DEADLINE
 from carme_hub.training.rank.progress import PROGRESS
 
 if TYPE_CHECKING:
-    #: Number of this rank, and of all; an elastic run changes them while it runs.
+    #: The number of this rank, and the number of ranks; both change while an elastic run goes on.
     rank: int
     size: int
-    #: Number of this rank on its node, and of those there; the node's name.
+    #: The number of this rank on its node, and the number of ranks there; the node's name.
     local_rank: int
     local_size: int
     node: str
-    #: Name of the run, "" alone; and a folder for events of TensorBoard.
+    #: Name of the run, "" without one; and its folder for TensorBoard events.
     run: str
     logdir: str
 
-#: File of a run's folder: its code was told that the time is nearly over.
+#: File in a run's folder: the code was told that its time is nearly over.
 OUT_OF_TIME = "out-of-time"
 _NUMBERS = {"rank": ("CARME_RANK", 0), "size": ("CARME_SIZE", 1), "local_rank": ("CARME_LOCAL_RANK", 0)}
 _NUMBERS["local_size"] = ("CARME_LOCAL_SIZE", 1)
@@ -45,7 +45,7 @@ thread_exit.install()  # also for code that trains alone
 
 
 def __getattr__(name: str) -> Any:
-    """Return what may change while the code runs."""
+    """Return an attribute that may change while the code runs."""
     if name in _NUMBERS:
         variable, alone = _NUMBERS[name]
         return int(os.environ.get(variable, alone))
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
 
 def device() -> str:
-    """Return the device of this rank for torch: "cuda:0", the first of those it has, or "cpu"."""
+    """Return this rank's device for torch: "cuda:0", the first of its GPUs, or "cpu"."""
     with contextlib.suppress(ImportError):
         import torch
 
@@ -69,39 +69,39 @@ def device() -> str:
 
 
 def step(step: int, total: int | None = None, samples: int = 0, **scalars: Any) -> None:
-    """Say that a step is done, for the progress bar, the rate, the scalars and TensorBoard.
+    """Report a finished step, for the progress bar, the rate, the scalars and TensorBoard.
 
     Args:
-        step: its number, from 0 or 1 as you like. total: of all steps, where it is known.
-        samples: of this step, in this rank. scalars: numbers that were measured, such as ``loss=0.3``.
+        step: its number, counted from 0 or 1. total: number of all steps, where it is known.
+        samples: of this step in this rank. scalars: measured numbers, such as ``loss=0.3``.
     """
     PROGRESS.step(step, total, samples, scalars)
 
 
 def scratch() -> Path:
-    """Return a folder of this run on this node's own disk or memory, where a site names one (``CARME_SCRATCH``).
+    """Return a folder of this run on the node's own disk or memory, where the site names one (``CARME_SCRATCH``).
 
-    All ranks of a node share it then. Without one it is in the rank's own ``/tmp``, and gone with it.
+    All ranks of a node share it then. Otherwise it is in the rank's own ``/tmp``, and is deleted with it.
     """
     top = os.environ.get("CARME_SCRATCH") or tempfile.gettempdir()
     path = Path(top) / f"carme-{os.getuid()}-{os.environ.get('CARME_RUN') or 'alone'}"
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
-        raise PermissionError(f"{path} is somebody else's. Name another folder in CARME_SCRATCH.")
+        raise PermissionError(f"{path} belongs to somebody else. Name another folder in CARME_SCRATCH.")
     return path
 
 
 def time_left() -> float:
-    """Return the seconds until this run has to have ended; ``math.inf`` where nobody knows."""
+    """Return the seconds until this run must have ended; ``math.inf`` where that is unknown."""
     return DEADLINE.left()
 
 
 def on_time_limit(callback: Callable[[], None], before: float = 120) -> None:
-    """Have something called once, ``before`` seconds before the end; a good place to write a checkpoint.
+    """Call a function once, ``before`` seconds before the end, for example to write a checkpoint.
 
     It is called between two lines of the main thread, also where Slurm sends SIGUSR1 before the end. It should be
-    short, or set a variable that the training looks at. Where the end is moved in between, so is the call.
+    short, or set a variable that the training checks. Where the end changes, the time of the call changes too.
     """
     called = threading.Event()
 
@@ -109,13 +109,13 @@ def on_time_limit(callback: Callable[[], None], before: float = 120) -> None:
         if not called.is_set():
             called.set()
             if folder := os.environ.get("CARME_RUN_FOLDER"):
-                with contextlib.suppress(OSError):  # a full disk; the checkpoint is to be tried all the same
+                with contextlib.suppress(OSError):  # a full disk is no reason to skip the callback
                     (Path(folder) / OUT_OF_TIME).touch()
             callback()
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, call)
-        # Slurm's own signal is not to end what has stopped in time: Python gives up its handlers before it ends.
+        # SIGUSR1 must not kill code that stopped in time: Python removes its signal handlers before it ends.
         atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         DEADLINE.before(before, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     else:

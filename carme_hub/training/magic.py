@@ -1,4 +1,4 @@
-"""``%%distributed``: the cell's code runs as many ranks, and the cell shows them until they have ended."""
+"""``%%distributed``: run the code of a cell as many ranks, and show the run in the cell until it has ended."""
 
 from __future__ import annotations
 
@@ -10,99 +10,99 @@ from typing import Any
 
 from carme_hub.training.launch import batch_script, start
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.run_options import BadAsk, RunOptions, asked_by
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, parse_options
 
 from . import distributed
 
 MAGIC = "distributed"
-_UNSET = re.compile(r"\{([^{}]+)\}")
-HELP = """Run this cell as RANKS processes, on the GPUs of this session or, where they are too few, of a companion job.
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+HELP = """Run this cell as RANKS processes, on the GPUs of this session or, where it has too few, of a companion job.
 
 %%distributed -n RANKS [options]
 
-  --nodes N             on how many nodes; without it as few as will do
-  --gpus-per-task N     GPUs of each rank; without it 1 where the session has GPUs, else 0
-  --backend NAME        torchrun (torch.distributed), horovod or mpi; without it that of the kernel
-  --elastic FEWEST:MOST go on with fewer or more ranks; see distributed.resize
+    --nodes N             number of nodes; default: as few as possible
+    --gpus-per-task N     GPUs of each rank; default: 1 where the session has GPUs, else 0
+    --backend NAME        torchrun (torch.distributed), horovod or mpi; default: that of the kernel
+    --elastic FEWEST:MOST continue with fewer or more ranks; see distributed.resize
   --time 30m            its time limit: 30m, 1h30m, 2d, or minutes
-  --name NAME           what it is called in distributed.runs()
-  --push a,b            variables of this notebook that each rank is given
-  --pull a,b            variables of rank 0 that this notebook is given at the end
-  --detach              end the cell at once; the run goes on, also when this kernel ends
+    --name NAME           name in distributed.runs()
+    --push a,b            variables of this notebook that each rank gets
+    --pull a,b            variables of rank 0 that this notebook gets at the end
+    --detach              end the cell at once; the run continues, also when this kernel ends
   --dry-run             run nothing, and print a Slurm batch script that does the same
-  --requeue             in that script: when the code was told of the end of its time (here.on_time_limit) and has
-                        ended well, Slurm runs the job again; the code goes on from its checkpoint
+    --requeue             in that script: where the code stops because its time is nearly over (here.on_time_limit),
+                        Slurm runs the job again, and the code continues from its checkpoint
 
-Each rank knows its place by carme_hub.training.here, torch.distributed or Horovod. Stop it as you stop a cell.
+Each rank finds its number by carme_hub.training.here, torch.distributed or Horovod. Stop the run as you stop a cell.
 """
 
 
 def register(shell: Any) -> None:
-    """Give an IPython the magic, and the name ``distributed``."""
+    """Register the magic and the name ``distributed`` with an IPython shell."""
 
     def magic(line: str, cell: str) -> None:
         run_cell(shell, line, cell)
 
     magic.__doc__ = HELP
     shell.register_magic_function(magic, magic_kind="cell", magic_name=MAGIC)
-    if MAGIC not in shell.user_ns:  # somebody may have Dask's
+    if MAGIC not in shell.user_ns:  # the user may have Dask's
         shell.push({MAGIC: distributed}, interactive=False)
 
 
 def run_cell(shell: Any, line: str, cell: str) -> None:
-    """Do what ``%%distributed`` says.
+    """Run a cell of ``%%distributed``.
 
     Raises:
-        RankFailed: a rank failed. Interrupted: the cell was. CannotRun: with what to do.
+        RankFailed: a rank failed. Interrupted: the cell was stopped. CannotRun: with what to do.
     """
-    asked = asked_in(line)
-    push = variables(asked, shell.user_ns)
-    if asked.dry_run:
-        print(batch_script.batch_script(asked, cell=cell, push=push))  # noqa: T201  this is what was asked for
+    options = options_in_line(line)
+    push = variables(options, shell.user_ns)
+    if options.dry_run:
+        print(batch_script.batch_script(options, cell=cell, push=push))  # noqa: T201  this is what was asked for
         return
-    if asked.requeue:
+    if options.requeue:
         raise CannotRun(batch_script.NO_REQUEUE)
-    run = start.begin(asked, cell=cell, push=push)
-    if asked.detach:
-        start.tell(
-            f"{run.id} goes on without this notebook. distributed.watch({run.id!r}) shows it, "
-            f"distributed.stop({run.id!r}) ends it, and distributed.runs() lists all. Its files are in {run.folder}"
+    run = start.begin(options, cell=cell, push=push)
+    if options.detach:
+        start.print_line(
+            f"{run.id} continues without this notebook. distributed.watch({run.id!r}) shows it, "
+            f"distributed.stop({run.id!r}) stops it, and distributed.runs() lists all runs. Its files: {run.folder}"
         )
         return
-    start.end(run)
-    if asked.pull:
+    start.follow(run)
+    if options.pull:
         shell.push(run.result(0))
 
 
-def asked_in(line: str, environ: Mapping[str, str] = os.environ) -> RunOptions:
-    """Return what the line asks for; the kernel may have a backend of its own."""
+def options_in_line(line: str, environ: Mapping[str, str] = os.environ) -> RunOptions:
+    """Return the options of a line; the kernel's environment may set the backend."""
     try:
         words = shlex.split(line)
     except ValueError:
-        raise CannotRun(f"A quotation mark is missing its other one: {line.strip()[:80]}") from None
-    if unset := [f"{{{found[1]}}}" for word in words if (found := _UNSET.search(word))]:
-        # IPython leaves the whole line as it stands where one of them cannot be filled in.
+        raise CannotRun(f"A quotation mark is not closed: {line.strip()[:80]}") from None
+    if unset := [f"{{{found[1]}}}" for word in words if (found := _PLACEHOLDER.search(word))]:
+        # IPython leaves the whole line unchanged where one of them cannot be filled in.
         which = "no such variable" if len(unset) == 1 else "not all of these variables"
         raise CannotRun(f"{', '.join(unset)}: this notebook has {which} yet. Run the cell that sets it first.")
     try:
-        return asked_by(with_backend(words, environ))
-    except BadAsk as error:
+        return parse_options(with_backend(words, environ))
+    except InvalidOptions as error:
         raise CannotRun(str(error)) from None
 
 
 def with_backend(words: list[str], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the words with the backend of this kernel; a later one, which is written, counts."""
+    """Return the words with the kernel's backend in front; a later --backend overrides it."""
     backend = environ.get("CARME_BACKEND", "")
     return ["--backend", backend, *words] if backend else words
 
 
-def variables(asked: RunOptions, names: Mapping[str, Any]) -> dict[str, Any]:
+def variables(options: RunOptions, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables to push.
 
     Raises:
-        CannotRun: there is none of that name.
+        CannotRun: the notebook has no variable of that name.
     """
-    missing = [name for name in asked.push if name not in names]
+    missing = [name for name in options.push if name not in names]
     if missing:
         raise CannotRun(f"--push {missing[0]}: this notebook has no variable {missing[0]}.")
-    return {name: names[name] for name in asked.push}
+    return {name: names[name] for name in options.push}

@@ -1,6 +1,6 @@
 """One machine with GPUs and a Docker engine, no Slurm: the same form, profiles and logins (extra ``docker``).
 
-docs/howto/one-gpu-box.md goes through it.
+docs/howto/one-gpu-box.md explains it.
 """
 
 import carme_hub
@@ -10,7 +10,7 @@ c = get_config()  # type: ignore[name-defined]  # noqa: F821  given by traitlets
 carme_hub.configure(c, state_folder="/var/lib/carme-hub", slurm=False)
 
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"
-c.JupyterHub.hub_bind_url = "http://172.30.0.1:8081"  # this machine, as containers of the network below see it
+c.JupyterHub.hub_bind_url = "http://172.30.0.1:8081"  # this machine's address in the containers' network
 
 c.CarmeAuthenticator.allowed_groups = {"gpu-users"}
 
@@ -21,7 +21,7 @@ c.CarmeDockerSpawner.images = [
     {"name": "pytorch", "path": "registry.example.org/lab/pytorch:12", "format": "ref"},
     {"name": "plain", "path": "registry.example.org/lab/plain:3", "format": "ref", "description": "No GPU"},
 ]
-# Without this list, what `nvidia-smi -L` says.
+# Without this list, the hub uses that of `nvidia-smi -L`.
 c.CarmeDockerSpawner.gpus = [
     {"id": "GPU-00000000-0000-0000-0000-000000000001", "type": "a6000"},
     {"id": "GPU-00000000-0000-0000-0000-000000000002", "type": "a6000"},

@@ -31,7 +31,7 @@ c.GenericOAuthenticator.userdata_url = "https://sso.example.org/userinfo"
 c.GenericOAuthenticator.username_claim = "preferred_username"
 c.GenericOAuthenticator.oauth_callback_url = "https://hub.example.org/hub/oauth_callback"
 
-# Slurm: the hub holds no key, see docs/howto/submit-as-the-user.md.
+# Slurm: the hub does not have its key, see docs/howto/submit-as-the-user.md.
 c.CarmeSlurm.cluster = "mycluster"
 c.CarmeSlurm.submit_via = "rest"
 c.CarmeSlurm.rest_url = "unix:///run/slurmrestd/slurmrestd.sock"

@@ -1,7 +1,8 @@
-"""Apptainer for tests, on a Debian that has no package of it: from sid, with its own C library, in a folder of its own.
+"""Apptainer for tests, on a Debian without a package of it: from sid, with its own C library, in a separate folder.
 
-Nothing of the system changes: packages are fetched with private lists from the mirror that this machine uses, checked
-by Debian's keys, unpacked beside each other, and pointed at their own loader. About ten seconds, then kept.
+Nothing of the system changes: apt fetches the packages with private lists from the mirror that this machine uses and
+checks them by Debian's keys; they are unpacked into one folder and set to use their own loader. It takes about ten
+seconds, once.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from carme_hub.sandbox.images.build import image_cache, locked
 
 SUITE = "sid"
 PACKAGES = ("apptainer", "libc6")
-#: Debian's archive keys, where the machine's own source names none.
+#: Debian's archive keys, for an apt source that names none.
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LINE = re.compile(r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+main\b")
 
 
 def ensure_apptainer(cache: Path | None = None, progress: Callable[[str], None] = print) -> Path:
-    """Return the program, which is fetched if it is not there yet; the system's own where there is one.
+    """Return the path of Apptainer: the system's where installed, else a copy, which is fetched if missing.
 
     Raises:
-        SandboxError: it can be had neither way, and why.
+        SandboxError: there is none, and it cannot be fetched.
     """
     own = shutil.which("apptainer")
     if own:
@@ -45,7 +46,7 @@ def ensure_apptainer(cache: Path | None = None, progress: Callable[[str], None] 
         for package in _fetch(folder / "fetched"):
             _run("dpkg-deb", "-x", str(package), str(folder))
         shutil.rmtree(folder / "fetched")
-        _settle(folder)
+        _relocate(folder)
         answer = _run(str(program), "version")
         (folder / "ready").write_text(answer)
     return program
@@ -68,7 +69,7 @@ def mirror(sources: Path = Path("/etc/apt")) -> tuple[str, str]:
 
 
 def _fetch(folder: Path) -> list[Path]:
-    """Return the packages, downloaded and verified by apt with lists of our own."""
+    """Return the packages, which apt downloads and verifies with private lists."""
     uri, keyring = mirror()
     (folder / "lists/partial").mkdir(parents=True)
     (folder / "cache/archives/partial").mkdir(parents=True)
@@ -93,8 +94,8 @@ def _fetch(folder: Path) -> list[Path]:
     return found
 
 
-def _settle(folder: Path) -> None:
-    """Make the unpacked programs find their settings, their loader and their C library where they now lie."""
+def _relocate(folder: Path) -> None:
+    """Make the unpacked programs find their settings, their loader and their C library in the new folder."""
     usr = folder / "usr"
     for name in ("etc", "var"):
         (folder / name).rename(usr / name)
@@ -112,7 +113,7 @@ def _settle(folder: Path) -> None:
 
 
 def _run(*argv: str, cwd: Path | None = None) -> str:
-    """Run one command of the making."""
+    """Run one command of the preparation."""
     environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(argv, env=environ, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)

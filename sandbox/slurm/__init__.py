@@ -1,1 +1,1 @@
-"""The sandbox's Slurm: settings, daemons, virtual hardware, and what is true of the cluster."""
+"""The sandbox's Slurm: settings, daemons, virtual hardware, and the cluster as others use it."""

@@ -1,4 +1,4 @@
-"""Slurm's own books in the sandbox: accounts, associations, QOS with limits, and the hub's user as an Operator."""
+"""Slurm's accounting in the sandbox: accounts, associations, QOS with limits, and the hub's user as an Operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from carme_hub.errors import SandboxError
 from carme_hub.sandbox.slurm.cluster import Cluster
 from carme_hub.sandbox.slurm.settings import CLUSTER
 
-#: QOS to its settings. "small" and "typed" are there so that limits can be seen to bite.
+#: QOS to its settings. "small" and "typed" exist so that tests and users can reach a limit.
 QOS = {
     "short": ("MaxWall=00:30:00", "Priority=100"),
     "small": ("MaxTRESPerUser=gres/gpu=2", "Flags=DenyOnLimit"),
@@ -26,33 +26,35 @@ MEMBERS = {
 ACCOUNTS = ("physics", "teaching")
 COORDINATORS = {"teaching": "tina"}
 
-_NOTHING_NEW = ("Nothing new added", "already exists", "Already existing", "Nothing modified", "Nothing changed")
+_UNCHANGED = ("Nothing new added", "already exists", "Already existing", "Nothing modified", "Nothing changed")
 
 
-def write_books(cluster: Cluster, *, person: str | None = None) -> None:
-    """Make accounts, QOS and associations, or see that they are there.
+def write_associations(cluster: Cluster, *, user_name: str | None = None) -> None:
+    """Create accounts, QOS and associations where they are missing.
 
-    Accounts and associations go in by one ``sacctmgr load``: one by one they take half a second each, and several at
-    the same time were seen to lose some.
+    One ``sacctmgr load`` writes all accounts and associations: one by one they take half a second each, and concurrent
+    writes were seen to lose some.
 
     Args:
-        person: the one ordinary user of a rootless sandbox; None: the demo users.
+        user_name: the one ordinary user of a rootless sandbox; None: the demo users.
     """
     for name, settings in QOS.items():
-        _sacctmgr(cluster, "add", "qos", name, *settings, patience=15.0)
-    if person:  # who is not in the books yet, may not load any
-        here = f"Cluster={CLUSTER}"
+        _sacctmgr(cluster, "add", "qos", name, *settings, timeout=15.0)
+    if user_name:  # a user without an association may not use sacctmgr load
+        cluster_option = f"Cluster={CLUSTER}"
         offered = (f"QOS={','.join(('normal', *QOS))}", "DefaultQOS=normal")
-        _sacctmgr(cluster, "add", "account", ",".join(ACCOUNTS), here, *offered)
-        _sacctmgr(cluster, "add", "user", person, f"Account={','.join(ACCOUNTS)}", here, "AdminLevel=Operator")
+        _sacctmgr(cluster, "add", "account", ",".join(ACCOUNTS), cluster_option, *offered)
+        _sacctmgr(
+            cluster, "add", "user", user_name, f"Account={','.join(ACCOUNTS)}", cluster_option, "AdminLevel=Operator"
+        )
         return
-    book = cluster.layout.etc / "books.cfg"
-    book.write_text(books(cluster.hub_user, MEMBERS))
-    _sacctmgr(cluster, "load", f"file={book}")
+    file = cluster.layout.etc / "books.cfg"
+    file.write_text(associations_file(cluster.hub_user, MEMBERS))
+    _sacctmgr(cluster, "load", f"file={file}")
 
 
-def books(hub_user: str, members: Mapping[str, tuple[str, ...]]) -> str:
-    """Return accounts and associations in the language of ``sacctmgr load``."""
+def associations_file(hub_user: str, members: Mapping[str, tuple[str, ...]]) -> str:
+    """Return accounts and associations in the format of ``sacctmgr load``."""
     qos = f"QOS='{','.join(('normal', *QOS))}':DefaultQOS='normal'"
     lines = [f"Cluster - '{CLUSTER}':Fairshare=1:QOS='normal'", "Parent - 'root'"]
     lines.append("User - 'root':DefaultAccount='root':AdminLevel='Administrator':Fairshare=1")
@@ -68,13 +70,13 @@ def books(hub_user: str, members: Mapping[str, tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sacctmgr(cluster: Cluster, *words: str, patience: float = 0.0) -> None:
-    end = time.monotonic() + patience
+def _sacctmgr(cluster: Cluster, *words: str, timeout: float = 0.0) -> None:
+    end = time.monotonic() + timeout
     while True:
         done = cluster.run("sacctmgr", "-i", "-Q", *words, check=False)
-        said = done.stdout + done.stderr
-        if done.returncode == 0 or any(sign in said for sign in _NOTHING_NEW):
+        output = done.stdout + done.stderr
+        if done.returncode == 0 or any(sign in output for sign in _UNCHANGED):
             return
         if time.monotonic() > end:
-            raise SandboxError(f"sacctmgr {' '.join(words)}: {said.strip()}")
+            raise SandboxError(f"sacctmgr {' '.join(words)}: {output.strip()}")
         time.sleep(0.2)

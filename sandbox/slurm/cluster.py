@@ -1,4 +1,4 @@
-"""What is true of one sandbox, for whoever uses it: paths, users, ports, and hands on its daemons for tests."""
+"""One sandbox's cluster as the demo and tests use it: paths, users, ports, and control of its daemons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from carme_hub.sandbox.slurm.hostname import as_localhost
 from carme_hub.sandbox.slurm.ports import Ports
 from carme_hub.sandbox.slurm.settings import CLUSTER
 
-_WORDS = ("id", "user", "state", "reason", "nodes", "account", "qos", "name")
+_FIELDS = ("id", "user", "state", "reason", "nodes", "account", "qos", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Cluster:
         rootless: everything runs as one ordinary user: no slurmrestd, no token helper, no other users.
         ports: loopback ports. node_ports: port of each node's slurmd by node name.
         passwords: demo user to password, empty for a reader who may not know them.
-        hub_user: who the hub runs as; Slurm takes this user for an Operator.
+        hub_user: the user that the hub runs as, an Operator of Slurm.
     """
 
     layout: Layout
@@ -57,7 +57,7 @@ class Cluster:
 
     @property
     def hub_slurm_conf(self) -> Path:
-        """The copy for the hub's commands, which gives up on a silent controller sooner."""
+        """The copy for the hub's commands, which time out sooner on a controller that does not answer."""
         return self.layout.hub_slurm_conf
 
     @property
@@ -71,17 +71,17 @@ class Cluster:
 
     @property
     def token_argv(self) -> tuple[str, ...]:
-        """What the hub puts before a user's name to get that user's token."""
+        """The command line that prints a user's token; the user's name follows it."""
         return ("/usr/bin/sudo", "-n", str(self.layout.libexec / "carme-token"), "token")
 
     @property
     def tail_argv(self) -> tuple[str, ...]:
-        """What the hub puts before user and session to read the end of a session's log."""
+        """The command line that prints the end of a session's log; user and session follow it."""
         return ("/usr/bin/sudo", "-n", str(self.layout.libexec / "carme-token"), "tail")
 
     @property
     def submit_helper(self) -> Path:
-        """The fixed helper for the way "sudo"; run as the user with ``sudo -n -u USER``."""
+        """The helper of ``submit_via = "sudo"``; it runs as the user by ``sudo -n -u USER``."""
         return self.layout.libexec / "carme-submit"
 
     @property
@@ -94,7 +94,7 @@ class Cluster:
         return str((self.sbin if name in ("slurmctld", "slurmd", "slurmdbd", "slurmrestd") else self.bin) / name)
 
     def environment(self, user: str | None = None, *, hub: bool = False) -> dict[str, str]:
-        """Return a small environment for commands of a user."""
+        """Return a minimal environment for a user's commands."""
         entry = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
         return {
             "PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin",
@@ -115,14 +115,14 @@ class Cluster:
         check: bool = True,
         timeout: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as a user; a bare first word means one of Slurm's own commands.
+        """Run a command as a user; a first word without a slash is one of Slurm's commands.
 
         Raises:
-            SandboxError: it failed, and ``check`` was not turned off.
+            SandboxError: it failed, and ``check`` is true.
         """
         first = argv[0] if "/" in argv[0] else self.command(argv[0])
         environment = self.environment(user)
-        with as_localhost():  # srun listens, too
+        with as_localhost():  # srun listens on a port, too
             done = subprocess.run(
                 [first, *argv[1:]],
                 env=environment,
@@ -140,19 +140,19 @@ class Cluster:
         return done
 
     def squeue(self, *options: str) -> list[dict[str, str]]:
-        """Return the queue, with the words id, name, user, state, reason, nodes, account, qos."""
-        mark = secrets.token_hex(4)  # a job's name may hold whatever else could begin or end a row
-        words = f"{mark}%A|%u|%T|%r|%N|%a|%q|%j"
-        text = self.run("squeue", "-h", "-a", "-t", "all", "-o", words, *options).stdout
-        rows = [row.removesuffix("\n").split("|", len(_WORDS) - 1) for row in text.split(mark)[1:]]
-        return [dict(zip(_WORDS, row, strict=True)) for row in rows]
+        """Return the queue as dicts with id, name, user, state, reason, nodes, account and qos."""
+        separator = secrets.token_hex(4)  # a job's name may contain any fixed separator
+        row_format = f"{separator}%A|%u|%T|%r|%N|%a|%q|%j"
+        text = self.run("squeue", "-h", "-a", "-t", "all", "-o", row_format, *options).stdout
+        rows = [row.removesuffix("\n").split("|", len(_FIELDS) - 1) for row in text.split(separator)[1:]]
+        return [dict(zip(_FIELDS, row, strict=True)) for row in rows]
 
     def job_state(self, job: int | str) -> str:
         """Return a job's state as squeue shows it, or "" for a job that the controller does not know."""
         return next((row["state"] for row in self.squeue() if row["id"] == str(job)), "")
 
     def wait_for(self, what: Callable[[], object], *, within: float = 20.0, every: float = 0.1) -> None:
-        """Wait until something is true."""
+        """Wait until a condition is true."""
         end = time.monotonic() + within
         while not what():
             if time.monotonic() > end:
@@ -170,11 +170,11 @@ class Cluster:
         return int(done.stdout.strip().split(";")[0])
 
     def token(self, user: str) -> str:
-        """Return a fresh token of a user, from the helper that the hub uses."""
+        """Return a new token of a user, from the helper that the hub uses."""
         return self.run(str(self.layout.libexec / "carme-token"), "token", user).stdout.strip()
 
     def cancel_all(self) -> None:
-        """Cancel every job, and wait until none is left. For between two tests."""
+        """Cancel every job, and wait until none is left, between two tests."""
         alive = [row["id"] for row in self.squeue("-t", "PD,R,S,CG,CF")]
         if alive:
             self.run("scancel", *alive, check=False)
@@ -187,16 +187,16 @@ class Cluster:
             self.wait_for(lambda: not self.processes.alive(daemon), within=5, every=0.01)
 
     def freeze(self, daemon: str) -> None:
-        """Stop a daemon without ending it: connections to it hang."""
+        """Stop a daemon with SIGSTOP, without ending it: connections to it hang."""
         self.processes.signal(daemon, signals.SIGSTOP)
 
     def thaw(self, daemon: str) -> None:
-        """Let a frozen daemon go on."""
+        """Let a frozen daemon continue."""
         self.processes.signal(daemon, signals.SIGCONT)
 
 
 def as_document(layout: Layout, *, prefix: Path, release: str, nodes: int, ports: Ports, rootless: bool) -> str:
-    """Return the text of ``sandbox.json``, from which a sandbox is known again."""
+    """Return the text of ``sandbox.json``, from which ``Sandbox.facts`` reads a sandbox again."""
     document = {
         "prefix": str(prefix),
         "release": release,

@@ -1,4 +1,4 @@
-"""How each daemon is started, and how one sees that it answers. Order matters: each leans on the last."""
+"""The command line of each daemon, and the check that it answers. Order matters: each depends on the previous one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Daemon:
 
     Attributes:
         user: None for root (or for the one ordinary user). ready: whether it answers now.
-        sockets: files that a crashed one leaves and that keep a new one from starting.
+        sockets: files that a crashed daemon leaves and that prevent the start of a new one.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Who runs what. All None: everything runs as the one ordinary user."""
+    """The system user of each daemon. All None: everything runs as the one ordinary user."""
 
     slurm: str | None
     munge: str | None
@@ -60,7 +60,7 @@ def daemons(cluster: Cluster, who: Identities) -> dict[str, Daemon]:
                 *(f"--key-file={layout.munge}/munge.key", f"--seed-file={layout.munge}/munged.seed"),
                 *(f"--socket={layout.munge_socket}", f"--pid-file={layout.munge}/munged.pid"),
                 f"--log-file={layout.munge}/munged.log",
-                *(("--force",) if cluster.rootless else ()),  # a private home is passable for the one user there is
+                *(("--force",) if cluster.rootless else ()),  # a private home is accessible to the only user
             ),
             ready=lambda: _unix(layout.munge_socket),
             user=who.munge,
@@ -101,7 +101,7 @@ def daemons(cluster: Cluster, who: Identities) -> dict[str, Daemon]:
                 ready=lambda: _unix(layout.rest_socket),
                 user=who.rest,
                 env={**env, "SLURM_JWT": "daemon"},
-                umask=0,  # the folder of the socket keeps others out
+                umask=0,  # the mode of the socket's folder excludes others
                 sockets=(layout.rest_socket,),
             )
         )
@@ -111,7 +111,7 @@ def daemons(cluster: Cluster, who: Identities) -> dict[str, Daemon]:
                 f"slurmd-{name}",
                 (cluster.command("slurmd"), "-D", "-N", name, "-f", conf),
                 ready=lambda port=port: _tcp(port),  # type: ignore[misc]
-                # Slurm's PMIx tells ranks what is on their node by the machine's name, which virtual nodes share.
+                # Slurm's PMIx finds the ranks of a node by the machine's name, which all virtual nodes share.
                 env={**env, "PMIX_HOSTNAME": name},
             )
         )
@@ -119,7 +119,7 @@ def daemons(cluster: Cluster, who: Identities) -> dict[str, Daemon]:
 
 
 def node_states(cluster: Cluster) -> dict[str, str]:
-    """Return each node's state in Slurm's words; nothing when the controller does not answer."""
+    """Return each node's state in Slurm; {} when the controller does not answer."""
     if not _ping(cluster):
         return {}
     text = _ask(cluster, "sinfo", "-h", "-N", "-o", "%N|%T")
@@ -159,5 +159,5 @@ def _unix(path: Path) -> bool:
 
 
 def log_of(layout: Layout, daemon: str) -> Path:
-    """Return the file that takes a daemon's output."""
+    """Return the file of a daemon's output."""
     return layout.log / f"{daemon}.out"

@@ -1,4 +1,4 @@
-"""Folders and files of a sandbox, each with the owner and mode that its reader demands."""
+"""Write the folders and files of a sandbox, each with the owner and mode that its reader requires."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _DEFAULT_GPU = "a100"
 
 
 class Writer:
-    """Writes what the daemons of one sandbox read."""
+    """The writer of the files that the daemons of one sandbox read."""
 
     def __init__(self, layout: Layout, who: Identities) -> None:
         self.layout = layout
         self.who = who
 
     def folders(self) -> None:
-        """Make the folders: passable for all where users need sockets or settings, private else."""
+        """Create the folders: accessible to all where users need sockets or settings, private otherwise."""
         layout, who = self.layout, self.who
-        wanted: list[tuple[Path, str | None, int]] = [
+        folders: list[tuple[Path, str | None, int]] = [
             (layout.state, None, 0o755),
             (layout.etc, None, 0o755),
             (layout.etc / "hub", None, 0o755),
@@ -45,7 +45,7 @@ class Writer:
             (layout.munge_socket.parent, who.munge, 0o755),
             (layout.database.with_name("db-tmp"), who.database, 0o700),
         ]
-        for path, owner, mode in wanted:
+        for path, owner, mode in folders:
             path.mkdir(exist_ok=True)
             _own(path, owner)
             path.chmod(mode)
@@ -61,18 +61,18 @@ class Writer:
             log.chmod(0o640)
 
     def passwords(self, passwords: dict[str, str]) -> None:
-        """Keep the demo users' passwords for whoever may read them: root."""
+        """Store the demo users' passwords, readable by root only."""
         self.private(self.layout.passwords, json.dumps(passwords, indent=1) + "\n", None)
 
     def secret(self) -> str:
-        """Return the password of the accounting database; made once."""
+        """Return the password of the accounting database; it is generated once."""
         path = self.layout.etc / "database-secret"
         if not path.exists():
             self.private(path, secrets.token_hex(24), None)
         return path.read_text()
 
     def settings(self, settings: Settings, hub_message_timeout: int) -> None:
-        """Write all settings files and keys, and make the database's folder where there is none."""
+        """Write all settings files and keys."""
         layout, who = self.layout, self.who
         self.public(layout.slurm_conf, settings.slurm_conf())
         self.public(layout.hub_slurm_conf, settings.slurm_conf(message_timeout=hub_message_timeout))
@@ -86,7 +86,7 @@ class Writer:
                 self.private(path, secrets.token_bytes(128), owner)
 
     def database(self) -> None:
-        """Make MariaDB's data folder where there is none; half a one from an interrupted try is made anew."""
+        """Create MariaDB's data folder where it is missing; replace an incomplete one of an interrupted attempt."""
         folder, done = self.layout.database, self.layout.state / "database-made"
         if done.exists() and folder.is_dir():
             return
@@ -95,7 +95,7 @@ class Writer:
         folder.mkdir()
         _own(folder, self.who.database)
         folder.chmod(0o700)
-        # A server that starts takes away what looks like another's tables in a temporary folder that they share.
+        # A server that starts deletes another server's tables in a temporary folder that both share.
         argv = ["mariadb-install-db", "--no-defaults", f"--datadir={folder}", f"--tmpdir={folder}-tmp"]
         argv += ["--skip-test-db", "--skip-name-resolve"]
         if self.who.database is not None:
@@ -106,7 +106,7 @@ class Writer:
         done.touch()
 
     def public(self, path: Path, text: str) -> None:
-        """Write a file that everybody may read; leave it alone when nothing changes."""
+        """Write a file that everybody may read; do nothing when its text is unchanged."""
         if path.exists() and path.read_text() == text:
             return
         new = path.with_name(f".{path.name}.new")
@@ -115,7 +115,7 @@ class Writer:
         new.rename(path)
 
     def private(self, path: Path, content: str | bytes, owner: str | None) -> None:
-        """Write a file for one reader; it is never open to others, not even while it is written."""
+        """Write a file for one reader; it is never readable by others, not even while it is written."""
         new = path.with_name(f".{path.name}.new")
         new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

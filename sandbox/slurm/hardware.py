@@ -1,4 +1,4 @@
-"""The make-believe hardware: which virtual nodes there are, and their virtual GPUs as device nodes or as links."""
+"""The virtual hardware: the virtual nodes, and their virtual GPUs as device nodes or as links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from carme_hub.errors import SandboxError
 
 MOST_NODES = 64
 
-#: Character device number 240 is in the range that Linux keeps for local use: no driver answers there.
+#: Character device number 240 is in the range that Linux reserves for local use: no driver answers there.
 _MAJOR = 240
 _MINORS_PER_NODE = 16
 
@@ -22,7 +22,7 @@ class VirtualNode:
 
     Attributes:
         number: 1 for the first. gpus: GPU type and count, in the order of the device files.
-        shards: how many parts the GPUs are offered in, 0 for none.
+        shards: the number of shards that the GPUs offer, 0 for none.
     """
 
     number: int
@@ -49,7 +49,7 @@ class VirtualNode:
 
 
 def virtual_nodes(count: int) -> tuple[VirtualNode, ...]:
-    """Return the nodes of a sandbox: the first four differ, all further ones are like the first."""
+    """Return the nodes of a sandbox: the first four differ, all others are like the first."""
     if not 1 <= count <= MOST_NODES:
         raise SandboxError(f"A sandbox has 1 to {MOST_NODES} nodes, not {count}")
     a100 = (("a100", 4),)
@@ -63,11 +63,11 @@ def virtual_nodes(count: int) -> tuple[VirtualNode, ...]:
 
 
 def make_devices(folder: Path, node: VirtualNode) -> str:
-    """Make the device files of a node, and say what they are: "device" or "link".
+    """Create the device files of a node, and return their type: "device" or "link".
 
-    A device node with a number that no driver has is what Slurm takes for a GPU; where mknod is not allowed
-    (ordinary user, container) a link to /dev/null does as well. No two may share a number, and none may be
-    /dev/null's own: a site that confines devices would deny /dev/null to every job.
+    Slurm accepts a device node with a number that no driver has as a GPU; where mknod is not allowed (ordinary user,
+    container) a link to /dev/null works as well. No two may share a number, and none may have the number of
+    /dev/null: a site that confines devices would deny /dev/null to every job.
     """
     own = folder / node.name
     own.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
-"""Slurm's daemons and srun listen on one address (``NoInAddrAny``, slurm.conf(5)): where the machine's own name leads.
+"""Run processes under the host name ``localhost``, so that Slurm's daemons and srun listen on 127.0.0.1.
 
-That is the machine's business: 127.0.1.1 as Debian's installer writes it into /etc/hosts, an address of the
-network, or nowhere. A sandbox is to be on 127.0.0.1, whatever the name. So what it starts is given a name of its own,
-``localhost``, by a UTS namespace (uts_namespaces(7)); the machine keeps its name.
+With ``NoInAddrAny`` (slurm.conf(5)) they listen on the one address to which the machine's own name resolves. That
+differs between machines: 127.0.1.1, as Debian's installer writes it into /etc/hosts, an address of the network, or
+none. So the sandbox's processes get the name ``localhost`` in a UTS namespace (uts_namespaces(7)); the machine keeps
+its name.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ CLONE_NEWUTS = 0x04000000
 
 @contextlib.contextmanager
 def as_localhost() -> Iterator[None]:
-    """Let what this thread starts meanwhile have the host name ``localhost``; other threads see no difference.
+    """Give processes that this thread starts the host name ``localhost``; other threads are not affected.
 
-    Only root may: for others, and in a container without CAP_SYS_ADMIN, the name stays as it is; see ``check``.
+    This needs root: for others, and in a container without CAP_SYS_ADMIN, the name stays unchanged; see ``check``.
 
     Raises:
-        SandboxError: this thread could not get its own name back.
+        SandboxError: this thread could not restore its own host name.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/uts") as before:  # noqa: PTH123  an open file is what setns takes
@@ -41,19 +42,19 @@ def as_localhost() -> Iterator[None]:
 
 
 def check() -> None:
-    """Look where the name leads that the sandbox's processes are given.
+    """Check that the host name of the sandbox's processes resolves to 127.0.0.1.
 
     Raises:
-        SandboxError: elsewhere than to 127.0.0.1; with what to do.
+        SandboxError: it does not; the message says what to do.
     """
     with as_localhost():
         name = socket.gethostname()
         try:
             found = socket.gethostbyname(name)
         except OSError:
-            found = "nowhere"
+            found = "no address"
     if found != ADDRESS:
         raise SandboxError(
-            f"Slurm's daemons listen where the name of their machine leads, and {name} leads to {found}. Write a line "
-            f"into /etc/hosts, before others with this name: {ADDRESS} {name}"
+            f"Slurm's daemons listen on the address of their host name, and {name} resolves to {found}. Add a line to "
+            f"/etc/hosts, before others with this name: {ADDRESS} {name}"
         )

@@ -1,7 +1,7 @@
-"""The end of all jobs: Slurm is asked first, so that its books are right; then what is left of ours is killed.
+"""End all jobs: first through Slurm, so that its accounting is right; then kill the sandbox's remaining processes.
 
-A slurmstepd is known as ours by the log file it holds open, which is below our state folder; the processes of a job
-by their parents up to it, or by the settings file that Slurm put into their environment.
+A slurmstepd belongs to the sandbox if it holds a log file open that is below the state folder; the processes of a job
+belong to it by their parents up to the slurmstepd, or by the path of slurm.conf in their environment.
 """
 
 from __future__ import annotations
@@ -14,54 +14,56 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from carme_hub.sandbox.processes import lives, stat_of
+from carme_hub.sandbox.processes import is_alive, stat_of
 from carme_hub.sandbox.slurm.cluster import Cluster
 
 
 def end_jobs(cluster: Cluster, *, alive: bool, within: float = 12.0) -> int:
-    """End every job and every process of one.
+    """End every job, and every process of a job.
 
     Args:
-        alive: whether slurmctld runs and can be asked.
+        alive: whether slurmctld runs and answers.
 
     Returns:
-        how many processes had to be killed because Slurm did not end them.
+        how many processes were killed because Slurm did not end them.
     """
     if alive:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # frozen, or munged is gone: then without Slurm
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # slurmctld is frozen or munged has ended: go on without Slurm
             _cancel_all(cluster, within)
     return end_processes(cluster.state)
 
 
 def end_processes(state: Path) -> int:
-    """End what is left of jobs, without Slurm, and return how many processes that were."""
-    left = _ours(state)
+    """End the remaining processes of jobs, without Slurm, and return their number."""
+    remaining = _job_processes(state)
     for number, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0)):
-        for pid, ticks in left.items():
-            if lives(pid, ticks):
+        for pid, ticks in remaining.items():
+            if is_alive(pid, ticks):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         end = time.monotonic() + seconds
-        while time.monotonic() < end and any(lives(pid, ticks) for pid, ticks in left.items()):
+        while time.monotonic() < end and any(is_alive(pid, ticks) for pid, ticks in remaining.items()):
             time.sleep(0.05)
-        left.update(_ours(state))
-    return len(left)
+        remaining.update(_job_processes(state))
+    return len(remaining)
 
 
 def _cancel_all(cluster: Cluster, within: float) -> None:
     end = time.monotonic() + within
-    asked = False
+    cancelled = False
     while time.monotonic() < end:
         jobs = cluster.run("squeue", "-h", "-a", "-o", "%A", check=False, timeout=5).stdout.split()
         if not jobs:
             return
-        if not asked:
+        if not cancelled:
             cluster.run("scancel", *jobs, check=False, timeout=5)
-            asked = True
+            cancelled = True
         time.sleep(0.1)
 
 
-def _ours(state: Path) -> dict[int, int]:
+def _job_processes(state: Path) -> dict[int, int]:
     """Return pid and start time of all processes of jobs of this sandbox."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
@@ -80,11 +82,11 @@ def _ours(state: Path) -> dict[int, int]:
             in_job = name == "slurmstepd" or any(line.startswith(b"SLURM_JOB_ID=") for line in environment)
             if in_job and any(line.startswith(mark) for line in environment for mark in marks):
                 found.add(pid)
-    grown = True
-    while grown:
+    changed = True
+    while changed:
         more = {pid for pid, parent in parents.items() if parent in found and pid not in found}
         found |= more
-        grown = bool(more)
+        changed = bool(more)
     found.discard(os.getpid())
     return {pid: ticks[pid] for pid in found}
 

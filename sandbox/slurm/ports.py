@@ -1,7 +1,7 @@
 """The loopback ports of a sandbox: one block of a hundred, chosen by the path of its state folder.
 
-A free port that was only looked for may be taken before it is used, and two sandboxes that come up together look at the
-same moment. The path decides where the search begins, so two folders begin at different blocks, and one folder
+A port that is free during the search may be taken before it is used, and two sandboxes that start together search at
+the same time. The path decides where the search begins, so two folders begin at different blocks, and one folder
 gets the same ports every time. Blocks lie below the ports that the kernel gives to outgoing connections.
 """
 
@@ -15,9 +15,9 @@ from carme_hub.errors import SandboxError
 from carme_hub.sandbox.slurm.hardware import VirtualNode
 
 _FIRST, _BLOCKS, _SIZE = 12000, 180, 100
-#: From a block that is taken to the next one to look at: not that of a neighbour, who may be about to take it.
+#: The step from a block that is taken to the next one to try: not an adjacent block, which another search may try.
 _STRIDE = 11
-USUAL = {"public": 8000, "hub": 8081, "proxy_api": 8001, "quotas": 10102, "reservations": 10103}
+DEFAULT_PORTS = {"public": 8000, "hub": 8081, "proxy_api": 8001, "quotas": 10102, "reservations": 10103}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Ports:
 
     @property
     def hub(self) -> dict[str, int]:
-        """The hub's ports in this block, where the usual ones are taken."""
-        return {name: self.controller + 4 + place for place, name in enumerate(USUAL)}
+        """The hub's ports in this block, for when the default ones are taken."""
+        return {name: self.controller + 4 + place for place, name in enumerate(DEFAULT_PORTS)}
 
     def node(self, node: VirtualNode) -> int:
         """Return the port of a node's slurmd."""
@@ -64,9 +64,9 @@ def free_block(state: Path, nodes: int) -> Ports:
 
 
 def hub_ports(block: Ports, *, usual: bool) -> dict[str, int]:
-    """Return the ports of hub and proxy: the usual ones if they are wanted and free, otherwise those of the block."""
-    if usual and all(is_free(port) for port in USUAL.values()):
-        return dict(USUAL)
+    """Return the ports of hub and proxy: with ``usual`` the default ones if free, otherwise those of the block."""
+    if usual and all(is_free(port) for port in DEFAULT_PORTS.values()):
+        return dict(DEFAULT_PORTS)
     return block.hub
 
 

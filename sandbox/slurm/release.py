@@ -1,7 +1,7 @@
-"""Another Slurm release, built from Debian's own source archive and kept in a cache folder.
+"""Build another Slurm release from Debian's source archive, and keep it in a cache folder.
 
-The archive is fetched by apt's own downloader from the mirrors that the machine's apt already uses, checked against
-the sum written here, and built as an ordinary user would: configure, make, make install, under a prefix of its own.
+apt's own downloader fetches the archive from the mirrors that the machine's apt already uses, and checks it against
+the sum written here; then configure, make and make install build it under its own prefix.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from carme_hub.errors import SandboxError
 
 Progress = Callable[[str], None]
 
-#: Several slurmd on one machine, as Debian builds it: without it all nodes but the first have no address.
+#: Several slurmd on one machine, as Debian builds it: without this option only the first node has an address.
 _OPTIONS = ("--enable-multiple-slurmd", "--disable-debug", "-q")
 _APT_HELPER = "/usr/lib/apt/apt-helper"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release that can be built: its version in full, and the sum of Debian's archive of it."""
+    """One release that can be built: its full version, and the checksum of Debian's source archive."""
 
     version: str
     sha256: str
 
     @property
     def path(self) -> str:
-        """Where the archive lies on every Debian mirror."""
+        """The path of the archive on every Debian mirror."""
         return f"pool/main/s/slurm-wlm/slurm-wlm_{self.version}.orig.tar.gz"
 
 
@@ -40,7 +40,7 @@ RELEASES = {"24.11": Release("24.11.5", "e1a5547edd212c38b5e3230a284133f777b3274
 
 
 def cache_folder() -> Path:
-    """Return the folder that keeps what was built."""
+    """Return the folder in which builds are kept."""
     if os.geteuid() == 0:
         return Path("/var/cache/carme-hub")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "carme-hub"
@@ -52,7 +52,7 @@ def prefix_of(release: str) -> Path:
 
 
 def is_built(release: str) -> bool:
-    """Return whether a release was built to its end, with the options of today."""
+    """Return whether a release was built completely, with the current options."""
     done = prefix_of(release) / ".complete"
     return done.exists() and done.read_text() == _recipe(release)
 
@@ -65,12 +65,12 @@ def build(release: str, progress: Progress) -> Path:
     """Build a release where it is not built yet, and return its prefix, for ``up --slurm``."""
     known, prefix = _known(release), prefix_of(release)
     if is_built(release):
-        progress(f"Slurm {known.version} is there already")
+        progress(f"Slurm {known.version} is built already")
         return prefix
     cache_folder().mkdir(parents=True, exist_ok=True)
     _install_packages(progress)
     work = prefix.with_name(f"{prefix.name}-build")
-    for folder in (work, prefix):  # of an interrupted try
+    for folder in (work, prefix):  # of an interrupted attempt
         if folder.exists():
             shutil.rmtree(folder)
     work.mkdir()
@@ -108,7 +108,7 @@ def _known(release: str) -> Release:
 
 
 def _mirrors() -> list[str]:
-    """Return the Debian mirrors that this machine's apt is set up for."""
+    """Return the Debian mirrors in the configuration of this machine's apt."""
     answer = _ask(["apt-get", "indextargets", "--format", "$(REPO_URI)|$(ORIGIN)|$(COMPONENT)|$(CREATED_BY)"])
     found = []
     for line in answer.splitlines():
@@ -122,7 +122,7 @@ def _mirrors() -> list[str]:
 
 def _fetch(release: Release, folder: Path, progress: Progress) -> Path:
     target = folder / "slurm.tar.gz"
-    said = ""
+    message = ""
     for mirror in _mirrors():
         url = f"{mirror.rstrip('/')}/{release.path}"
         progress(f"fetching {release.path.rpartition('/')[2]}")
@@ -130,8 +130,8 @@ def _fetch(release: Release, folder: Path, progress: Progress) -> Path:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode == 0 and target.exists():
             return target
-        said = done.stderr.strip() or done.stdout.strip()
-    raise SandboxError(f"The source archive of Slurm {release.version} could not be fetched: {said}")
+        message = done.stderr.strip() or done.stdout.strip()
+    raise SandboxError(f"The source archive of Slurm {release.version} could not be fetched: {message}")
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
@@ -143,8 +143,8 @@ def _install_packages(progress: Progress) -> None:
     wanted = [line for line in _package_list().splitlines() if line and not line.startswith("#")]
     argv = ["dpkg-query", "-W", "-f=${Package} ${db:Status-Abbrev}\n", *wanted]
     known = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    there = {line.split()[0] for line in known.splitlines() if line.endswith("ii ") or line.endswith("ii")}
-    missing = [name for name in wanted if name not in there]
+    installed = {line.split()[0] for line in known.splitlines() if line.endswith("ii ") or line.endswith("ii")}
+    missing = [name for name in wanted if name not in installed]
     if not missing:
         return
     if os.geteuid() != 0:

@@ -1,8 +1,8 @@
-"""The settings files of the sandbox's daemons, as text. Pure; the settings are ones that were measured to come up.
+"""The settings files of the sandbox's daemons, as text. Pure; every setting was tested on the sandbox.
 
-Two settings differ from Slurm's defaults for the sake of sessions: SlurmdTimeout (900 s, or an outage of munge ends
-every job) and MinJobAge (300 s, so that the end of a job can still be seen). The hub's own copy of slurm.conf has a
-shorter MessageTimeout, because a command waits that long for a controller that is gone.
+Two settings differ from Slurm's defaults because of sessions: SlurmdTimeout (900 s, or an outage of munge ends
+every job) and MinJobAge (300 s, so that the end of a job stays visible). The hub's own copy of slurm.conf has a
+shorter MessageTimeout, because a command waits that long for a controller that does not answer.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ GRANT ALL ON slurm_acct.* TO 'slurm'@'127.0.0.1';
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the files are made of.
+    """The values in the files.
 
     Attributes:
         slurm: the user of slurmctld and slurmdbd. slurmd: the user of slurmd, root where jobs run as many users.
@@ -180,7 +180,7 @@ class Settings:
         )
 
     def gres_conf(self) -> str:
-        """Return gres.conf: which device files stand for which virtual GPUs."""
+        """Return gres.conf: the device files of the virtual GPUs."""
         lines = ["# Virtual GPUs: device files that no driver answers for.", "AutoDetect=off"]
         for node in self.nodes:
             for kind, first, last in node.devices():
@@ -191,7 +191,7 @@ class Settings:
         return "\n".join(lines) + "\n"
 
     def slurmdbd_conf(self) -> str:
-        """Return slurmdbd.conf. It holds a password: mode 0600."""
+        """Return slurmdbd.conf. It contains a password: mode 0600."""
         return _DBD.format(
             munge=self.layout.munge_socket,
             jwt=self.layout.jwt_key,
@@ -207,5 +207,5 @@ class Settings:
         return _DATABASE.format(folder=self.layout.database, database=self.ports.database)
 
     def database_init(self) -> str:
-        """Return what MariaDB executes at every start. It holds a password: mode 0600."""
+        """Return the SQL that MariaDB executes at every start. It contains a password: mode 0600."""
         return _DATABASE_INIT.format(secret=self.secret)

@@ -1,1 +1,1 @@
-"""The quotas service: balances, statements, grants, requests, policies, reports; and the loop that settles."""
+"""The quotas service: balances, statements, grants, requests, policies, reports, and the settlement loop."""

@@ -1,4 +1,7 @@
-"""The quotas service: opens the ledger, settles it against Slurm's accounting, and answers pages and REST."""
+"""The application of the quotas service: opens the ledger, runs the settlement loop, and serves pages and REST.
+
+The hub starts it as ``python -m carme_hub.services.quotas``.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ from carme_hub.services.quotas.application import policies
 from carme_hub.services.quotas.application.audit import Audit
 from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
-from carme_hub.services.quotas.application.policy_trials import Trials
+from carme_hub.services.quotas.application.policy_trials import PolicyTrials
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.services.slurm_by_hub import SlurmByHub
-from carme_hub.sessions.associations import AssociationBook
+from carme_hub.sessions.associations import AssociationCache
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
@@ -48,16 +51,16 @@ class QuotasService(CarmeService):
     policy: PolicyInForce
     prices: PriceList
     ledger: Ledger
-    book: AssociationBook
-    settling: SettlementLoop
-    roster: HubUsers
+    associations: AssociationCache
+    settlement: SettlementLoop
+    hub_users: HubUsers
     notices: Notices
     sessions: SessionStore
     disk: DiskReader
     virtual = False
     _engine: Any = None
     _loop: asyncio.Task[None] | None = None
-    _trials: Trials | None = None
+    _trials: PolicyTrials | None = None
 
     def handlers(self) -> list[Any]:
         """Return pages and REST."""
@@ -67,7 +70,7 @@ class QuotasService(CarmeService):
         return [*API, *PAGES]
 
     async def get_ready(self) -> None:
-        """Open the database and begin to settle."""
+        """Open the database and start the settlement loop."""
         self.settings = CarmeQuotas(parent=self)
         self.slurm = CarmeSlurm(parent=self)
         self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
@@ -76,50 +79,50 @@ class QuotasService(CarmeService):
         if self._engine is None:
             self._engine = await in_store_thread(CarmeStore(parent=self).open)
         client = self.slurm.client()
-        self.book = AssociationBook(client, log=self.log)
+        self.associations = AssociationCache(client, log=self.log)
         self.sessions = SessionStore(self._engine)
         self.ledger = Ledger(
-            LedgerStore(self._engine, self.told()),
+            LedgerStore(self._engine, self.audit()),
             self.slurm.cluster,
             policy=self.policy,
             factor=prices.factor,
             clock=time.time,
-            running=lambda: self.settling.running,
-            members=lambda who, name: self.roster.members(who, name),
+            running=lambda: self.settlement.running,
+            members=lambda who, name: self.hub_users.members(who, name),
         )
         self.disk = DiskReader(self.settings, self.log)
         commands = self.slurm.commands()
-        self.roster = HubUsers(self.log)
-        self.notices = Notices(self.settings, self.ledger, self.book, self.roster, self.log)
+        self.hub_users = HubUsers(self.log)
+        self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)
         slurm = SlurmByHub(client, jobs_age=LOOK_AGE, nodes_age=lambda: LOOK_AGE, log=self.log)
-        self.settling = SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
-        self.settling.after = self._tell
-        self._loop = asyncio.create_task(self.settling.run(), name="carme-settling")
+        self.settlement = SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, prices, self.log)
+        self.settlement.on_result = self._notify
+        self._loop = asyncio.create_task(self.settlement.run(), name="carme-settling")
 
-    async def _tell(self, done: SettlementResult) -> None:
-        """Tell people what a run of settling means for them."""
-        await self.roster.refresh()
-        await self.book.refresh()
+    async def _notify(self, done: SettlementResult) -> None:
+        """Send the notices that follow from a run of the settlement."""
+        await self.hub_users.refresh()
+        await self.associations.refresh()
         changed = {entry.user for entries in (done.charged, done.released, done.expired) for entry in entries}
-        await policies.notice_edits(self)
-        await self.notices.round(changed)
+        await policies.record_manual_edits(self)
+        await self.notices.check_changes(changed)
 
-    async def tell_of_requests(self) -> None:
-        """Tell people at once of a request or an answer that was written; if it fails, the loop does it later."""
+    async def notify_requests(self) -> None:
+        """Send notices of new requests and answers at once; after an error the settlement loop does it later."""
         try:
-            await self.notices.look(())
+            await self.notices.notify_about(())
         except CarmeError as error:
-            self.log.warning("Nobody was told of a request yet, it is tried again: %s", error)
+            self.log.warning("Notices of a request were not sent yet; the service tries again: %s", error)
 
     @property
-    def trials(self) -> Trials:
-        """Return the policies that are being tried."""
+    def trials(self) -> PolicyTrials:
+        """The trials of policies."""
         if self._trials is None:
-            self._trials = Trials(self.log)
+            self._trials = PolicyTrials(self.log)
         return self._trials
 
     async def finish(self) -> None:
-        """End the loop; what it began is finished in the database or not at all."""
+        """End the loop; each of its transactions is either committed or rolled back."""
         await self.trials.stop()
         if self._loop is not None:
             self._loop.cancel()
@@ -127,22 +130,22 @@ class QuotasService(CarmeService):
         if self._engine is not None:
             self._engine.dispose()
 
-    def told(self) -> Audit:
-        """Return what tells who changed what, for whom, and why; the ledger's transactions call it."""
+    def audit(self) -> Audit:
+        """Return the audit that the ledger's transactions call after a commit."""
         return Audit(self.config, self.settings, self.log, "service")
 
-    # -- who is who ---------------------------------------------------------------------------------------------------
+    # -- accounts of a visitor ----------------------------------------------------------------------------------------
 
     async def accounts(self, visitor: Visitor) -> tuple[str, ...]:
-        """Return the accounts that a visitor may charge, the default one first; a service may charge none."""
-        return await accounts_of(self.book, visitor)
+        """Return the accounts that a visitor may charge, the default account first; a service has none."""
+        return await accounts_of(self.associations, visitor)
 
-    async def owned(self, visitor: Visitor) -> tuple[str, ...]:
-        """Return the accounts that a visitor coordinates in Slurm: whose GPU time is theirs to see and to give."""
+    async def owned_accounts(self, visitor: Visitor) -> tuple[str, ...]:
+        """Return the accounts that a visitor coordinates in Slurm: they may see and move the GPU time of these."""
         if not visitor.is_user:
             return ()
-        await self.book.refresh()
-        return self.book.coordinates(visitor.name)
+        await self.associations.refresh()
+        return self.associations.coordinates(visitor.name)
 
 
 def main() -> None:

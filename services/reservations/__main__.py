@@ -1,4 +1,4 @@
-"""``python -m carme_hub.services.reservations --config jupyterhub_config.py``: what the hub starts."""
+"""Entry point: the hub runs ``python -m carme_hub.services.reservations --config jupyterhub_config.py``."""
 
 import gc
 
@@ -6,6 +6,6 @@ from carme_hub.services import parent_process  # noqa: F401  the first of all: i
 from carme_hub.services.reservations.app import main
 
 if __name__ == "__main__":
-    # What was imported stays: without this, each full collection looks through all of it, in the middle of an answer.
+    # Imported objects stay: without this, each full collection traverses all of them while a request waits.
     gc.freeze()
     main()

@@ -1,4 +1,4 @@
-"""The reservations service: keeps the calendar, makes Slurm keep it, and answers pages and REST."""
+"""The reservations service: it keeps the calendar, reconciles it with Slurm, and serves pages and REST."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.policy_rules import policy_rules
 from carme_hub.accounting.price_list import PriceList
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
-from carme_hub.booking.bookings import Bookings, FreeOfCharge
+from carme_hub.booking.bookings import Bookings, NoLedger
 from carme_hub.booking.calendar import Calendar
-from carme_hub.booking.reconcile.reconciler import REMEMBERED, Pass
+from carme_hub.booking.reconcile.reconciler import LOOKBACK, Pass
 from carme_hub.booking.rules import Rules, rules_for, share_of
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.calendar.reservations import PROMISED, Reservation
 from carme_hub.domain.ledger.entries import Balance
-from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.quotas.rules import Person, SubjectKind
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.errors import CarmeError, ConfigError, SlurmUnreachable
 from carme_hub.services.accounts import accounts_of
 from carme_hub.services.base import CarmeService
 from carme_hub.services.handlers import Visitor
-from carme_hub.services.hub_users import SILENT, HubUsers
+from carme_hub.services.hub_users import HUB_SILENT, HubUsers
 from carme_hub.services.reservations.application.audit import Audit
 from carme_hub.services.reservations.application.feed import Feeds
 from carme_hub.services.reservations.application.health import ReconcilerHealth
-from carme_hub.services.reservations.application.ledger import SlotMoney
+from carme_hub.services.reservations.application.ledger import ReservationLedger
 from carme_hub.services.reservations.application.license_counts import LicenseCounts
 from carme_hub.services.reservations.application.notices import Notices
 from carme_hub.services.reservations.application.reconcile import ReconcilerLoop
-from carme_hub.services.reservations.application.slurm_view import FRESH, Offer, SlurmView
+from carme_hub.services.reservations.application.slurm_view import MAX_AGE, Offer, SlurmView
 from carme_hub.services.slurm_by_hub import SlurmByHub
-from carme_hub.sessions.associations import AssociationBook
+from carme_hub.sessions.associations import AssociationCache
 from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.reservations import default_partition, keeps_gpus, licenses_in_slurm
+from carme_hub.slurm.reservations import default_partition, licenses_in_slurm, reserves_gpus
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.usage import UsageReader
 from carme_hub.store.engine import CarmeStore
@@ -51,16 +51,16 @@ from carme_hub.store.threads import in_store_thread
 
 T = TypeVar("T")
 
-#: Seconds for which it is good enough who is in which group: whom a booking is for has to get in.
-_WHO = 60.0
-#: Seconds that the nodes' answer may be old while nothing is booked: no promise can be broken then.
-_NOTHING_BOOKED = 60.0
+#: Maximum age in seconds of group members: those for whom a booking was made must have access to it.
+_MEMBERS_MAX_AGE = 60.0
+#: Maximum age in seconds of the nodes' state while nothing is booked: there can be no violation then.
+_IDLE_NODES_AGE = 60.0
 _ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStores:
-    """Where keys of writes, notices and secrets are kept."""
+    """The store of idempotency keys, notices and feed secrets."""
 
     store: LedgerStore
     cluster: str
@@ -80,38 +80,38 @@ class ReservationsService(CarmeService):
     prices: PriceList
     ledger: Ledger
     calendar: Calendar
-    desk: Bookings
-    keeper: ReconcilerLoop
-    kept: ServiceStores
+    bookings: Bookings
+    reconciler: ReconcilerLoop
+    stores: ServiceStores
     feeds: Feeds
-    sight: SlurmView
+    slurm_view: SlurmView
     licenses: LicenseCounts
-    standing: ReconcilerHealth
-    book: AssociationBook
-    roster: HubUsers
+    health: ReconcilerHealth
+    associations: AssociationCache
+    hub_users: HubUsers
     notices: Notices
-    money: SlotMoney | None = None
+    reservation_ledger: ReservationLedger | None = None
     virtual = False
     clock: Callable[[], float] = staticmethod(time.time)
     #: Seconds for which it is good enough in the next pass who is in which group.
-    _who = _WHO
+    _members_max_age = _MEMBERS_MAX_AGE
     _engine: Any = None
     _booked = True
-    _keeper: ReconcilerLoop | None = None
+    _reconciler: ReconcilerLoop | None = None
 
     def handlers(self) -> list[Any]:
-        """Return pages and REST."""
-        from carme_hub.services.reservations.application.hub_access import DOOR
+        """Return the handlers of pages and REST."""
+        from carme_hub.services.reservations.application.hub_access import HUB_ACCESS
         from carme_hub.services.reservations.pages.routes import PAGES
         from carme_hub.services.reservations.rest.operations import API
 
-        return [*API, *DOOR, *PAGES]
+        return [*API, *HUB_ACCESS, *PAGES]
 
     async def get_ready(self) -> None:
-        """Open the database and begin to keep what is promised."""
+        """Open the database and start the reconciler."""
         settled = CarmeSlurm(parent=self)
         commands, client = settled.commands(), settled.client()
-        slurm = SlurmByHub(client, jobs_age=FRESH, nodes_age=self._nodes_may_be, log=self.log)
+        slurm = SlurmByHub(client, jobs_age=MAX_AGE, nodes_age=self._nodes_max_age, log=self.log)
         settings = CarmeReservations(parent=self)
         by_node = settings.keep == "nodes" or (settings.keep == "auto" and not await self._keeps_gpus(commands))
         if self._engine is None:
@@ -127,17 +127,17 @@ class ReservationsService(CarmeService):
             by_node=by_node,
             licenses_in_slurm=lambda: licenses_in_slurm(commands),
             default_partition=lambda: default_partition(commands),
-            nodes_age=lambda: time.monotonic() - slurm.nodes_asked,
+            nodes_age=lambda: time.monotonic() - slurm.nodes_asked_at,
         )
-        self._keeper = self.keeper
-        self.keeper.start()
+        self._reconciler = self.reconciler
+        self.reconciler.start()
 
     async def _keeps_gpus(self, commands: Commands) -> bool:
-        """Return whether Slurm reserves single GPUs; why it does not say so is for the log."""
+        """Return whether Slurm reserves single GPUs; log the reason if it does not answer."""
         try:
-            return await keeps_gpus(commands)
+            return await reserves_gpus(commands)
         except SlurmUnreachable as error:
-            self.log.warning("Slurm does not say which release it is (CarmeReservations.keep): %s", error)
+            self.log.warning("Slurm's release could not be read (CarmeReservations.keep): %s", error)
             raise CarmeError("It is not known yet what Slurm can reserve.") from error
 
     def compose(
@@ -155,36 +155,38 @@ class ReservationsService(CarmeService):
         default_partition: Callable[[], Awaitable[str]] | None = None,
         nodes_age: Callable[[], float] = float,
     ) -> None:
-        """Put the parts together; nothing runs yet. ``slurm`` knows nodes and jobs, by default ``client`` does."""
+        """Create the parts; nothing runs yet. ``slurm`` returns nodes and jobs; the default is ``client``."""
         self.settings, quotas = settings, CarmeQuotas(parent=self)
         self.virtual = bool(self.config.SlurmContainerSpawner.get("virtual", False))
         self.policy, self.prices = PolicyInForce(quotas), PriceList(quotas)
-        self.standing = ReconcilerHealth(patience=max(180.0, 3 * settings.interval))
-        self.roster, self.book = HubUsers(self.log), AssociationBook(client, log=self.log)
+        self.health = ReconcilerHealth(max_silence=max(180.0, 3 * settings.interval))
+        self.hub_users, self.associations = HubUsers(self.log), AssociationCache(client, log=self.log)
         ledger = LedgerStore(engine)
-        self.kept = ServiceStores(ledger, cluster, self.clock)
-        self.feeds = Feeds(self.kept)
+        self.stores = ServiceStores(ledger, cluster, self.clock)
+        self.feeds = Feeds(self.stores)
         self.ledger = Ledger(
             ledger,
             cluster,
             policy=self.policy,
             factor=self.prices.factor,
             clock=self.clock,
-            members=lambda who, name: self.roster.members(who, name),
+            members=lambda who, name: self.hub_users.members(who, name),
             rules=policy_rules(quotas),
         )
-        self.money = SlotMoney(self.ledger.books, settings.charge == "booked") if quotas.enabled else None
+        self.reservation_ledger = (
+            ReservationLedger(self.ledger.context, settings.charge == "booked") if quotas.enabled else None
+        )
         self._usage = usage
         counted = settings.counted_by()
         self.licenses = LicenseCounts(counted, licenses_in_slurm, clock=self.clock, log=self.log)
         store = ReservationStore(ledger, Audit(self.config, quotas.audit_file, self.log), licenses=counted)
         partitions, profiles = tuple(settings.partitions), self._profiles()
         offer = Offer(partitions, by_node, settings.shards_kept_off, settings.back_in, counted, profiles)
-        self.sight = SlurmView(
+        self.slurm_view = SlurmView(
             slurm if slurm is not None else client,
             offer,
             clock=self.clock,
-            there=lambda: self.keeper.seen,
+            there=lambda: self.reconciler.seen,
             ours=lambda: self._ours,
             share=lambda: share_of(self.policy(), settings.usual(), self.clock()),
             not_counted=lambda: self.licenses.missing,
@@ -193,156 +195,156 @@ class ReservationsService(CarmeService):
             log=self.log,
         )
         self._ours: Collection[str] = ()
-        self.calendar = Calendar(store, cluster, self.sight.supply, self.clock)
-        self.desk = Bookings(
+        self.calendar = Calendar(store, cluster, self.slurm_view.supply, self.clock)
+        self.bookings = Bookings(
             self.calendar,
             rules=self.rules,
-            money=self.money or FreeOfCharge(),
-            people=self.roster.person,
-            accounts=lambda user: self.book.accounts_of(user) if self.book.known else None,
-            on_change=lambda: self.keeper.look_now(),
+            ledger=self.reservation_ledger or NoLedger(),
+            people=self.hub_users.person,
+            accounts=lambda user: self.associations.accounts_of(user) if self.associations.known else None,
+            on_change=lambda: self.reconciler.trigger(),
         )
-        self.keeper = ReconcilerLoop(
+        self.reconciler = ReconcilerLoop(
             store,
             reservations,
             cluster,
             clock=self.clock,
             members=self.members,
-            charging=lambda account: self.book.members_of(account),
+            account_users=lambda account: self.associations.users_of(account),
             ahead=settings.ahead,
-            every=settings.interval,
-            money=self.money,
-            jobs=lambda: self.sight.jobs,
-            nodes=self.sight.nodes_now,
-            supply=self.sight.supply,
+            interval=settings.interval,
+            ledger=self.reservation_ledger,
+            jobs=lambda: self.slurm_view.jobs,
+            nodes=self.slurm_view.nodes_now,
+            supply=self.slurm_view.supply,
             no_show=settings.no_show,
-            promote=self.desk.promote,
-            before=self._look,
-            after=self._tell,
+            promote=self.bookings.promote,
+            before=self._prepare_pass,
+            after=self._finish_pass,
             log=self.log,
         )
         self.notices = Notices(
             quotas,
-            self.kept,
+            self.stores,
             self.log,
             read=self._read,
             people=self.people,
             administrators=self._administrators,
-            jobs=lambda: self.sight.jobs,
+            jobs=lambda: self.slurm_view.jobs,
             remind=settings.remind,
             refunds=lambda: self.charged and "maintenance" in self.policy().refunded,
         )
 
-    async def _look(self) -> None:
-        """Find out what a pass needs to know.
+    async def _prepare_pass(self) -> None:
+        """Refresh what a pass needs.
 
         Raises:
-            CarmeError: nobody knows yet who is in which group; whoever is would be shut out of their class.
+            CarmeError: group members are not known yet; a pass would close reservations to them.
         """
-        who, self._who = self._who, _WHO
-        await self.roster.refresh(who)
-        if not self.roster.known:
-            raise CarmeError(SILENT)
-        await self.book.refresh(min(who, self.book.max_age))
-        if self.money is not None:
+        who, self._members_max_age = self._members_max_age, _MEMBERS_MAX_AGE
+        await self.hub_users.refresh(who)
+        if not self.hub_users.known:
+            raise CarmeError(HUB_SILENT)
+        await self.associations.refresh(min(who, self.associations.max_age))
+        if self.reservation_ledger is not None:
             await self.prices.load(self.ledger)
-        self._ours, self._booked = await in_store_thread(self._read, self._what_is_booked)
-        await self.sight.look()
-        if self.sight.known:
-            await self.licenses.look(self.sight.nodes)
+        self._ours, self._booked = await in_store_thread(self._read, self._booked_stems)
+        await self.slurm_view.look()
+        if self.slurm_view.known:
+            await self.licenses.look(self.slurm_view.nodes)
 
-    def _what_is_booked(self, reads: ReservationReads) -> tuple[Collection[str], bool]:
-        """Return what the names of bookings in Slurm begin with, and whether anything is promised or waited for."""
+    def _booked_stems(self, reads: ReservationReads) -> tuple[Collection[str], bool]:
+        """Return the stems of bookings' names in Slurm, and whether there are bookings or drafts on the waitlist."""
         booked = bool(reads.in_states(PROMISED) or reads.waiting())
-        return reads.stems(self.clock() - REMEMBERED), booked
+        return reads.stems(self.clock() - LOOKBACK), booked
 
-    def _nodes_may_be(self) -> float:
-        return FRESH if self._booked else _NOTHING_BOOKED
+    def _nodes_max_age(self) -> float:
+        return MAX_AGE if self._booked else _IDLE_NODES_AGE
 
-    async def _tell(self, done: Pass, seconds: float) -> None:
-        """Settle what is over, and tell people what a pass means for them; what fails is done after the next one."""
-        self.standing.note(done, seconds)
+    async def _finish_pass(self, done: Pass, seconds: float) -> None:
+        """Settle bookings that are over, and send notices; if that fails, it is repeated after the next pass."""
+        self.health.note(done, seconds)
         try:
-            if self.money is not None:
-                await self.money.settle(self.calendar.store, self._usage, self.clock())
-            await self.notices.round()
+            if self.reservation_ledger is not None:
+                await self.reservation_ledger.settle_due(self.calendar.store, self._usage, self.clock())
+            await self.notices.check_changes()
         except CarmeError as error:
-            self.log.warning("Not settled or told yet, it is tried again: %s", error)
+            self.log.warning("Settlement or notices failed; they are tried again: %s", error)
 
-    async def let_in(self, user: str, id: str) -> bool:
-        """Return whether Slurm lets a user into a booking by now; where it would not, everything is looked at again.
+    async def ensure_access(self, user: str, id: str) -> bool:
+        """Return whether a user has access to a booking in Slurm; if not, make a pass and check again.
 
-        They may have come into the class, or the booking into the calendar, since the last pass.
+        The user may have joined the group, or the booking may have been made, since the last pass.
         """
-        if not self.keeper.lets_in(id, user):
-            self._who = 0.0
-            await self.keeper.look()
-        return self.keeper.lets_in(id, user)
+        if not self.reconciler.has_access(id, user):
+            self._members_max_age = 0.0
+            await self.reconciler.look()
+        return self.reconciler.has_access(id, user)
 
     def _read(self, question: Callable[[ReservationReads], T]) -> T:
         with self.calendar.store.reading(self.calendar.cluster) as reads:
             return question(reads)
 
     async def finish(self) -> None:
-        """End the loop; what was promised stays in Slurm."""
-        if self._keeper is not None:
-            await self._keeper.stop()
+        """Stop the reconciler; reservations stay in Slurm."""
+        if self._reconciler is not None:
+            await self._reconciler.stop()
         if self._engine is not None:
             self._engine.dispose()
 
-    # -- what pages and REST ask --------------------------------------------------------------------------------------
+    # -- for pages and REST -------------------------------------------------------------------------------------------
 
     @property
     def charged(self) -> bool:
         """Whether bookings cost GPU time."""
-        return self.money is not None
+        return self.reservation_ledger is not None
 
     @property
     def silent(self) -> str:
-        """Why Slurm is not known now, "" while it is; the words are Slurm's own, and not for everybody."""
-        return self.sight.silent
+        """Why Slurm's state is unknown now, "" if it is known; it contains Slurm's own message, for administrators."""
+        return self.slurm_view.silent
 
     def rules(self, person: Person, account: str) -> Rules:
-        """Return what the policy lets somebody book with an account now."""
+        """Return the policy's rules on booking for a person and an account now."""
         return rules_for(self.policy(), person, account, self.clock(), self.settings.usual())
 
     async def accounts(self, visitor: Visitor) -> tuple[str, ...]:
-        """Return the accounts that a visitor may charge, the default one first; a service may charge none."""
-        return await accounts_of(self.book, visitor)
+        """Return the accounts that a visitor may charge, the default one first; none for a service."""
+        return await accounts_of(self.associations, visitor)
 
     async def balances(self, accounts: Collection[str]) -> Mapping[str, Balance]:
-        """Return what accounts have left of what they were granted."""
+        """Return the balances of accounts."""
         return await self.ledger.balances(accounts)
 
     def profiles(self) -> list[dict[str, str]]:
-        """Return the profiles with which seats can start, where the site lists them in its settings."""
-        found = (self.sight.offer.profiles or {}).values()
+        """Return the profiles with which seats can start, if the site lists them in its settings."""
+        found = (self.slurm_view.offer.profiles or {}).values()
         return [{"slug": each.slug, "name": each.display_name} for each in found if each.gpus is not None]
 
     def _profiles(self) -> Mapping[str, Profile] | None:
-        """Return the profiles of the site by slug, None where they are made for each user or named otherwise."""
+        """Return the profiles of the site by slug, None if the settings do not list them for all users."""
         said = self.config.SlurmContainerSpawner.get("profile_list", [])
         try:
             found = parse_profiles(said, profile_field(self)) if isinstance(said, list) else ()
-        except ConfigError:  # the hub says so
+        except ConfigError:  # the hub reports it
             found = ()
         return {each.slug: each for each in found} or None
 
     def members(self, group: str) -> Collection[str]:
         """Return the users of a hub group."""
-        return self.roster.members(Who.GROUP, group)
+        return self.hub_users.members(SubjectKind.GROUP, group)
 
     def people(self, one: Reservation) -> set[str]:
-        """Return for whom a booking is, besides its owner."""
+        """Return the users of a booking besides its owner."""
         found = set(one.users)
         if one.group:
             found |= set(self.members(one.group))
         if one.everybody:
-            found |= set(self.book.members_of(one.account))
+            found |= set(self.associations.users_of(one.account))
         return found
 
     def _administrators(self) -> list[str]:
-        return [person.user for person in self.roster.people.values() if _ADMIN in person.roles]
+        return [person.user for person in self.hub_users.people.values() if _ADMIN in person.roles]
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-#: See what is free, one's own bookings, and that there are others.
+#: See free GPUs, one's own bookings, and the times of others.
 READ = "custom:carme:reservation:read"
-#: See everybody's bookings with owner and title, and the metrics.
+#: See all bookings with owner and title, and the metrics.
 READ_ALL = "custom:carme:reservation:read:all"
-#: Book, move, take back and give back what is one's own; whom the policy lets book decides the rest.
+#: Book, and move, cancel and release one's own bookings, within the policy.
 WRITE = "custom:carme:reservation:write"
-#: Decide on bookings that wait, change everybody's, and set maintenance windows.
+#: Decide on pending bookings, change all bookings, and plan maintenance.
 ADMIN = "custom:carme:reservation:admin"

@@ -1,1 +1,1 @@
-"""CarmeApps: programs of an image as pages of its session."""
+"""CarmeApps: programs of an image that a session serves as pages, such as TensorBoard."""

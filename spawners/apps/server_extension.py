@@ -1,10 +1,10 @@
-"""carme_apps: programs of a session's image as pages of its server, each on a unix socket that only its user can open.
+"""carme_apps: serves programs of a session's image as pages of its server, each on a Unix socket of its user.
 
-An extension of the single-user server, one constant file that travels in the data document, with others in
-``carme-apps``; on the node they lie in a folder of mode 0700, in which the sockets are too. It takes the place of
+It is an extension of the single-user server: one constant file in the data document, packed with others in
+``carme-apps``. On the node they are in a folder of mode 0700, together with the sockets. It replaces
 jupyter-server-proxy's own extension and uses that package's handlers: so there is no ``/proxy/<port>``, an app never
-sees the user's cookies and tokens, and a forged request from elsewhere is refused.
-Needs jupyter-server-proxy 4.1 or later and Python 3.9 or later.
+gets the user's cookies and tokens, and forged requests from other sites are refused.
+It needs jupyter-server-proxy 4.1 or later and Python 3.9 or later.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tornado import web
 from tornado.httputil import HTTPServerRequest
 
 HERE = Path(__file__).parent
-#: What tells who somebody is, or lets them act for the user.
+#: Headers and arguments with credentials of the user.
 SECRET_HEADERS = ("Cookie", "Authorization", "Proxy-Authorization", "X-XSRFToken")
 SECRET_ARGUMENTS = ("token", "_xsrf")
-#: Left out of an app's environment, unless it is the user's own workplace (``"hub": true``).
+#: Variables with credentials that an app does not get, except with ``"hub": true``.
 SECRET_VARIABLES = ("JPY_API_TOKEN", "JUPYTER_TOKEN", "JUPYTERHUB_API_TOKEN", "JUPYTERHUB_OAUTH_SCOPES")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 START, PAUSE = 60.0, 0.05  # seconds
-PATIENCE = 2.0  # seconds until a person who opens an app's page is shown that it starts
+PAGE_WAIT = 2.0  # seconds until the page of a starting app appears
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'"
-#: What is shown in place of an app; Jupyter's own page has one line of code for it, which a phone cuts off.
+#: The page for an app that starts or fails; Jupyter's own error page has one line of code, which a phone cuts off.
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -64,7 +64,7 @@ a:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
 <body>
 <main>
 <h1>%(head)s</h1>
-%(said)s
+%(text)s
 <nav aria-label="From here">%(links)s</nav>
 </main>
 </body>
@@ -73,48 +73,48 @@ a:focus-visible { outline: 3px solid var(--main); outline-offset: 2px; }
 
 
 class NoApp(web.HTTPError):
-    """An app that does not open: why, and what to do, as its page says it."""
+    """An app cannot be opened; the message says why, and what to do."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(status, "%s", said)
-        self.said = said
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, "%s", message)
+        self.message = message
 
 
 class App:
-    """One program: how it is started, and the socket it listens on. It is started by its first visitor.
+    """One program with its command and socket. Its first visitor starts it.
 
     Args:
-        said: its entry in apps.json, see ``carme_hub.spawners.apps.settings``.
+        entry: its entry in apps.json, see ``carme_hub.spawners.apps.settings``.
         base_url: the path of the server, "/user/alice/".
     """
 
-    def __init__(self, said: dict[str, Any], base_url: str) -> None:
-        self.name: str = said["name"]
-        self.title: str = said["title"]
-        self.category: str = said.get("category", "Notebook")  # JupyterLab shows an icon there and in "Console" only
-        self.tab = bool(said.get("browser_tab", True))
-        self.needs: str = said.get("needs", "")
-        self.cookies: tuple[str, ...] = tuple(said.get("cookies", ()))
-        self.quiet: tuple[str, ...] = tuple(said.get("quiet", ()))
-        self.closed: tuple[str, ...] = tuple(said.get("closed", ()))
-        self.whole_path = bool(said.get("whole_path", False))
+    def __init__(self, entry: dict[str, Any], base_url: str) -> None:
+        self.name: str = entry["name"]
+        self.title: str = entry["title"]
+        self.category: str = entry.get("category", "Notebook")  # JupyterLab shows an icon there and in "Console" only
+        self.tab = bool(entry.get("browser_tab", True))
+        self.needs: str = entry.get("needs", "")
+        self.cookies: tuple[str, ...] = tuple(entry.get("cookies", ()))
+        self.quiet: tuple[str, ...] = tuple(entry.get("quiet", ()))
+        self.closed: tuple[str, ...] = tuple(entry.get("closed", ()))
+        self.whole_path = bool(entry.get("whole_path", False))
         self.prefix = url_path_join(base_url, self.name)
         self.socket = str(HERE / f"{self.name}.sock")
-        self._words: list[str] = said["command"]
-        self._environ: dict[str, str] = said.get("environment", {})
-        self._hub = bool(said.get("hub", False))
+        self._command: list[str] = entry["command"]
+        self._environ: dict[str, str] = entry.get("environment", {})
+        self._hub = bool(entry.get("hub", False))
         self._process: Any = None
         self._lock = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
 
     @property
     def icon(self) -> Path:
-        """Return its icon's file, which need not be there."""
+        """The file of its icon, which may not exist."""
         return HERE / f"carme-app-{self.name}.svg"
 
     @property
-    def there(self) -> bool:
-        """Return whether the image has what it needs: ``python:MODULE``, ``program:NAME``, or nothing."""
+    def is_available(self) -> bool:
+        """Whether the image has what it needs: ``python:MODULE``, ``program:NAME``, or nothing."""
         kind, _, name = self.needs.partition(":")
         try:
             return not name or bool(importlib.util.find_spec(name) if kind == "python" else shutil.which(name))
@@ -122,66 +122,66 @@ class App:
             return False
 
     def closes(self, path: str) -> bool:
-        """Return whether a path of the server is one of the app's that nobody may ask for, however it is written."""
+        """Return whether a path of the server is one of the app's closed paths, in any spelling."""
         inner = posixpath.normpath("/" + unquote(path[len(self.prefix) :]).lstrip("/")).lower() + "/"
         return inner.startswith(self.closed or "\0")
 
     def filled(self, text: str) -> str:
-        """Return a word of its command with this session's values."""
+        """Return an argument of its command with this session's values."""
         values = {"unix_socket": self.socket, "prefix": self.prefix, "python": sys.executable, "folder": str(HERE)}
         for name, value in values.items():
             text = text.replace("{" + name + "}", value)
         return text
 
     def environ(self) -> dict[str, str]:
-        """Return the environment that it is started with."""
+        """Return the environment in which it starts."""
         kept = {k: v for k, v in os.environ.items() if self._hub or k not in SECRET_VARIABLES}
         return {**kept, **{name: self.filled(value) for name, value in self._environ.items()}}
 
-    async def opened(self, within: float) -> bool:
-        """Return whether it answers within so many seconds; if it does not, its start goes on."""
+    async def wait_until_open(self, within: float) -> bool:
+        """Return whether it answers within so many seconds; if not, its start continues."""
         if self._opening is None or (self._opening.done() and not self._opening.exception()):
             self._opening = asyncio.create_task(self.ready())
         opening = self._opening
         await asyncio.wait({opening}, timeout=within)
         if not opening.done():
             return False
-        if self._opening is opening:  # what came of it has now been told
+        if self._opening is opening:  # its result is used here
             self._opening = None
         opening.result()
         return True
 
     async def ready(self) -> None:
-        """Start it where it does not run, and wait until its socket answers. One that has ended is started anew."""
+        """Start it if it does not run, and wait until its socket answers. An app that has ended is started again."""
         async with self._lock:
             began, end = False, time.monotonic() + START
             while not await self._answers():
                 if self._process is None or self._process.returncode is not None:
                     if began:
                         code = self._process.returncode
-                        raise NoApp(502, f"{self.title} ended with {code} at its start. What it wrote is in {_log()}.")
+                        raise NoApp(502, f"{self.title} ended with {code} at its start. Its output is in {_log()}.")
                     await self._begin()
                     began = True
                 elif time.monotonic() > end:
                     self.end()
-                    late = f"{self.title} did not answer within {START:.0f} s, and is ended."
-                    raise NoApp(504, f"{late} What it wrote is in {_log()}.")
+                    late = f"{self.title} did not answer within {START:.0f} s, and was stopped."
+                    raise NoApp(504, f"{late} Its output is in {_log()}.")
                 await asyncio.sleep(PAUSE)
 
     async def _begin(self) -> None:
-        if not self.there:
-            lacks = self.needs.partition(":")[2]
-            ways = f"Start a server with another image, or ask your administrator to add {lacks} to this one."
-            raise NoApp(502, f"{self.title} needs {lacks}, which the image of this session lacks. {ways}")
+        if not self.is_available:
+            missing = self.needs.partition(":")[2]
+            advice = f"Start a server with another image, or ask your administrator to add {missing} to this one."
+            raise NoApp(502, f"{self.title} needs {missing}, which the image of this session does not have. {advice}")
         Path(self.socket).unlink(missing_ok=True)  # noqa: ASYNC240  one name of a folder in memory
-        words = [self.filled(word) for word in self._words]
+        words = [self.filled(word) for word in self._command]
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words, env=self.environ(), stdin=asyncio.subprocess.DEVNULL
             )
         except OSError as error:
             why = f"{words[0]}: {error.strerror}"
-            raise NoApp(502, f"{self.title} cannot be started: {why}. Ask your administrator to mend it.") from error
+            raise NoApp(502, f"{self.title} cannot be started: {why}. Ask your administrator to fix it.") from error
 
     async def _answers(self) -> bool:
         try:
@@ -192,14 +192,14 @@ class App:
         return True
 
     def end(self) -> None:
-        """End it with the server."""
+        """End it, together with the server."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
 
 
 class AppHandler(LocalProxyHandler):
-    """Takes one app's requests to it, and leaves out what is none of its business."""
+    """Forwards requests to one app, without credentials of the user."""
 
     app: App
     set_header: Any  # jupyter-server-proxy sets it on each object
@@ -212,18 +212,18 @@ class AppHandler(LocalProxyHandler):
             for text in [value] if name.lower() != "set-cookie" else self._own_cookies(str(value)):
                 plain(name, text)
 
-        self.set_header = set_header  # what is streamed does not pass leave_out
+        self.set_header = set_header  # streamed answers do not pass rewrite_cookies
 
     def initialize(self, app: App) -> None:
-        """Know the app; the names are those of jupyter-server-proxy."""
+        """Set the app; the attributes are those of jupyter-server-proxy."""
         self.app = app
         self.proxy_base = app.name
         self.absolute_url = app.whole_path
         self.unix_socket = app.socket
-        self.rewrite_response = lambda response: self.leave_out(response)  # by its argument's name
+        self.rewrite_response = lambda response: self.rewrite_cookies(response)  # by its argument's name
 
     async def prepare(self) -> None:
-        """Let nobody in who is not logged in, and no other site act in the user's name."""
+        """Require a login, and refuse requests that another site sends in the user's name."""
         await ensure_async(super().prepare())
         if self._finished:
             return
@@ -233,7 +233,7 @@ class AppHandler(LocalProxyHandler):
             raise NoApp(403, "This request comes from another site, and is refused.")
 
     def proxy_request_headers(self) -> Any:
-        """Return the headers that the app sees."""
+        """Return the headers that the app gets."""
         headers = self.request.headers.copy()
         for name in (*SECRET_HEADERS, "Referer"):
             headers.pop(name, None)
@@ -243,15 +243,15 @@ class AppHandler(LocalProxyHandler):
         return headers
 
     def get_client_uri(self, *args: Any) -> str:
-        """Return the address that the app sees, without a token."""
+        """Return the URL that the app gets, without a token."""
         uri, _, query = str(super().get_client_uri(*args)).partition("?")
         kept = [(n, v) for n, v in parse_qsl(query, keep_blank_values=True) if n not in SECRET_ARGUMENTS]
         if not query or len(kept) == len(parse_qsl(query, keep_blank_values=True)):
-            return uri + ("?" + query if query else "")  # as it was written
+            return uri + ("?" + query if query else "")  # unchanged
         return uri + ("?" + urlencode(kept) if kept else "")
 
-    def leave_out(self, response: Any) -> None:
-        """Keep an app's cookies to itself, and other sites from framing it."""
+    def rewrite_cookies(self, response: Any) -> None:
+        """Limit an app's cookies to its own path, and forbid other sites to frame it."""
         ours = [text for line in response.headers.get_list("Set-Cookie") for text in self._own_cookies(line)]
         response.headers.pop("Set-Cookie", None)
         for text in ours:
@@ -270,61 +270,63 @@ class AppHandler(LocalProxyHandler):
         return [morsel.OutputString() for morsel in mine]
 
     def _record_activity(self) -> None:
-        # What a page asks by itself is no sign of a person.
+        # Requests that a page sends by itself do not show that a person is active.
         if not self.request.path[len(self.app.prefix) :].startswith(self.app.quiet or ("\0",)):
             super()._record_activity()
 
     def write_error(self, status_code: int, **more: Any) -> None:
-        """Say why there is no app, on a page from which people find further."""
+        """Show why the app does not open, on a page with links to go on."""
         error = (more.get("exc_info") or (None, None))[1]
         if not isinstance(error, NoApp):
             super().write_error(status_code, **more)
             return
         again = f'<a href="{escape(self.app.prefix)}/">Try again</a>'
-        self._page(status_code, f"{self.app.title} does not open", error.said, again)
+        self._page(status_code, f"{self.app.title} does not open", error.message, again)
 
-    def _page(self, status: int, head: str, said: str, link: str = "", *, refresh: str = "") -> None:
+    def _page(self, status: int, head: str, text: str, link: str = "", *, refresh: str = "") -> None:
         lab = f'<a href="{escape(url_path_join(self.base_url, "lab"))}">Back to JupyterLab</a>'
-        note = f'<p role="status">{escape(said)}</p>' if refresh else f'<p class="note" role="alert">{escape(said)}</p>'
+        note = f'<p role="status">{escape(text)}</p>' if refresh else f'<p class="note" role="alert">{escape(text)}</p>'
         self.set_status(status)
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", POLICY)
         self.set_header("Cache-Control", "no-store")
-        self.finish(PAGE % {"refresh": refresh, "head": escape(head), "said": note, "links": link + lab})
+        self.finish(PAGE % {"refresh": refresh, "head": escape(head), "text": note, "links": link + lab})
 
-    async def _through(self, path: str) -> None:
-        # A person looks at the page; what programs and the page's own scripts ask for waits until it is there.
-        looks = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
-        if not await self.app.opened(PATIENCE if looks else 2 * START):
-            said = f"It opens here by itself as soon as it answers. After {START:.0f} s this page says why it does not."
+    async def _forward(self, path: str) -> None:
+        # A person gets the page of a starting app; requests of programs and scripts wait until the app answers.
+        is_navigation = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if not await self.app.wait_until_open(PAGE_WAIT if is_navigation else 2 * START):
+            text = (
+                f"It opens here by itself as soon as it answers. After {START:.0f} s this page shows why it does not."
+            )
             refresh = '<meta http-equiv="refresh" content="1">\n'
-            self._page(202, f"{self.app.title} is starting", said, refresh=refresh)
+            self._page(202, f"{self.app.title} is starting", text, refresh=refresh)
             return
         await ensure_async(self.proxy(0, path if path.startswith("/") else "/" + path))
 
     async def http_get(self, path: str) -> None:
-        """Take a page to the app."""
-        await self._through(path)
+        """Forward an HTTP request to the app."""
+        await self._forward(path)
 
     async def open(self, path: str) -> None:
-        """Take a websocket to the app."""
-        await self.app.opened(2 * START)
+        """Forward a websocket to the app."""
+        await self.app.wait_until_open(2 * START)
         await super().open(0, path)
 
     post = put = patch = delete = head = options = http_get
 
 
 class ListHandler(JupyterHandler):
-    """What JupyterLab's launcher asks jupyter-server-proxy for."""
+    """The list that JupyterLab's launcher reads from jupyter-server-proxy."""
 
     def initialize(self, apps: list[App]) -> None:
-        """Know the apps."""
+        """Set the apps."""
         self.apps = apps
 
     @web.authenticated
     async def get(self) -> None:
-        """Return the apps that can be started now."""
-        self.write({"server_processes": [self._entry(app) for app in self.apps if app.there]})
+        """Send the apps that are available."""
+        self.write({"server_processes": [self._entry(app) for app in self.apps if app.is_available]})
 
     def _entry(self, app: App) -> dict[str, Any]:
         entry = {"enabled": True, "title": app.title, "path_info": app.name + "/", "category": app.category}
@@ -337,12 +339,12 @@ class IconHandler(JupyterHandler):
     """The launcher's icons."""
 
     def initialize(self, apps: list[App]) -> None:
-        """Know the apps."""
+        """Set the icons."""
         self.icons = {app.name: app.icon for app in apps}
 
     @web.authenticated
     async def get(self, name: str) -> None:
-        """Return one icon."""
+        """Send one icon."""
         if name not in self.icons or not self.icons[name].exists():
             raise web.HTTPError(404)
         self.set_header("Content-Type", "image/svg+xml")
@@ -350,16 +352,16 @@ class IconHandler(JupyterHandler):
 
 
 def _log() -> str:
-    """Return where what programs of the session write is kept, as people find it."""
+    """Return the path of the session's log, for people."""
     folder = os.environ.get("CARME_SESSION_FOLDER", "")
     return f"{folder}/job.log" if folder else "job.log"
 
 
 def same_site(request: HTTPServerRequest) -> bool:
-    """Return whether a browser sent this from our own pages; a program that shows a token is no browser."""
-    said = request.headers.get("Sec-Fetch-Site")
-    if said:
-        return said in ("same-origin", "none")
+    """Return whether the request comes from the server's own pages, or from a program with a token."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site:
+        return site in ("same-origin", "none")
     origin = request.headers.get("Origin")
     if origin:
         return urlsplit(origin).netloc == request.host
@@ -373,7 +375,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 def _load_jupyter_server_extension(server: Any) -> None:
     """Add the pages of all apps to a server."""
     base_url = server.web_app.settings["base_url"]
-    apps = [App(said, base_url) for said in json.loads((HERE / "apps.json").read_text(encoding="utf-8"))]
+    apps = [App(entry, base_url) for entry in json.loads((HERE / "apps.json").read_text(encoding="utf-8"))]
 
     def end() -> None:
         for app in apps:
@@ -389,4 +391,4 @@ def _load_jupyter_server_extension(server: Any) -> None:
         path = re.escape(app.prefix)
         handlers += [(path, AddSlashHandler), (path + "(/.*)", AppHandler, {"app": app})]
     server.web_app.add_handlers(".*", handlers)
-    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if app.there) or "none")
+    server.log.info("Apps of this session: %s", ", ".join(app.name for app in apps if app.is_available) or "none")

@@ -1,7 +1,7 @@
-"""CarmeApps: which programs of its image a session shows as pages, and the files by which it learns of them.
+"""CarmeApps: the settings of a session's apps, and the files for its session folder.
 
-The server's configuration finds them in the session folder, which is on its ``JUPYTER_CONFIG_PATH``; what they do
-there is in ``spawners/apps/server_extension.py``. They travel packed: the data document has to fit into one variable.
+The session folder is on the server's ``JUPYTER_CONFIG_PATH``, so that the server loads the apps' extension
+(``spawners/apps/server_extension.py``). The files are packed, since the data document must fit into one variable.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from carme_hub.entry_points import ExtensionPoint
 from carme_hub.errors import ConfigError
 from carme_hub.paths import share_folder
 
-#: Serves TensorBoard; travels with the other files.
+#: The program that serves TensorBoard; one of the packed files.
 TENSORBOARD = "{folder}/carme-tensorboard.py"
-#: What each of ours is, in the words of ``CarmeApps.apps``.
+#: The built-in apps, in the format of ``CarmeApps.apps``.
 OURS: dict[str, dict[str, Any]] = {
     "tensorboard": {
         "title": "TensorBoard",
@@ -40,11 +40,14 @@ OURS: dict[str, dict[str, Any]] = {
         "command": [
             *("code-server", "--socket", "{unix_socket}", "--auth", "none", "--disable-telemetry"),
             *("--disable-update-check", "--disable-workspace-trust"),
-            # It would lie in the home, which all sessions of a user share, also those on other nodes.
+            # By default it is in the home folder, which all sessions of a user share, also those on other nodes.
             *("--session-socket", "{folder}/code-session.sock"),
         ],
         "environment": {"CS_DISABLE_PROXY": "1"},
-        "closed": ["/proxy/", "/absproxy/"],  # code-server's own way to any port; older ones know no such switch
+        "closed": [
+            "/proxy/",
+            "/absproxy/",
+        ],  # code-server's own proxy to any port; older releases do not know CS_DISABLE_PROXY
         "hub": True,
     },
     "templates": {
@@ -64,7 +67,7 @@ OURS: dict[str, dict[str, Any]] = {
         "whole_path": True,
     },
 }
-#: What an app may say, and of what type.
+#: The fields of an app, and their types.
 FIELDS: dict[str, type] = {
     "title": str,
     "command": list,
@@ -80,7 +83,7 @@ FIELDS: dict[str, type] = {
     "hub": bool,
 }
 NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
-#: Paths that JupyterLab and JupyterHub have for themselves, below a server's own.
+#: Paths below a server's prefix that JupyterLab and JupyterHub use.
 TAKEN = frozenset(
     {
         *("api", "consoles", "custom", "doc", "edit", "files", "hub", "kernelspecs", "lab", "login", "logout", "lsp"),
@@ -88,15 +91,15 @@ TAKEN = frozenset(
         *("terminals", "tree", "user", "view", "voila"),
     }
 )
-#: Apps of other packages: each is what ``CarmeApps.apps`` has for one.
+#: Apps of other packages, each in the format of ``CarmeApps.apps``.
 POINT = ExtensionPoint(
     "carme_hub.apps",
     "CarmeApps.offered",
-    "a dict, as CarmeApps.apps has one for each app",
+    "a dict in the format of CarmeApps.apps",
     lambda app: isinstance(app, dict),
     tuple(OURS),
 )
-#: The files of the session folder: the server's settings, its apps, and what bash reads in its terminals.
+#: The files of the session folder: the server's settings, the packed apps, and bash's start-up file for terminals.
 CONFIG, PACKED, BASHRC = "jupyter_server_config.py", "carme-apps", "terminal.bashrc"
 
 
@@ -106,9 +109,10 @@ class CarmeApps(Configurable):
     offered = List(
         Unicode(),
         default_value=list(OURS),
-        help="""Which apps are offered where the image has them: of our own TensorBoard (``tensorboard``), VS Code in
-        the browser (code-server, ``vscode``), and the gallery of templates (``templates``); and those that installed
-        packages add, by their names (docs/howto/add-an-app.md). Example: ``["tensorboard", "whiteboard"]``.""",
+        help="""The apps that are offered if the image has them: the built-in ones TensorBoard (``tensorboard``), VS
+        Code in the browser (code-server, ``vscode``) and the gallery of templates (``templates``), and apps of
+        installed packages, by the names of their entry points (docs/howto/add-an-app.md). Example:
+        ``["tensorboard", "whiteboard"]``.""",
     ).tag(config=True)
 
     apps = Dict(
@@ -137,16 +141,16 @@ class CarmeApps(Configurable):
         return dict(proposal["value"])
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return all apps as the session's server reads them; what an administrator names wins over ours."""
-        ours = {name: OURS[name] if name in OURS else _added(name) for name in self.offered}
-        return [{"name": name, "title": name, **app} for name, app in {**ours, **self.apps}.items()]
+        """Return all apps as the session's server reads them; an administrator's app replaces a built-in one."""
+        apps = {name: OURS[name] if name in OURS else _installed_app(name) for name in self.offered}
+        return [{"name": name, "title": name, **app} for name, app in {**apps, **self.apps}.items()]
 
     def files(self) -> dict[str, str]:
         """Return the files of the session folder: name to text. They hold nothing secret."""
         return dict(_files(json.dumps(self.entries())))
 
 
-def _added(name: str) -> dict[str, Any]:
+def _installed_app(name: str) -> dict[str, Any]:
     """Return an app of an installed package; ``ConfigError`` says what is wrong with it."""
     app: dict[str, Any] = POINT.load(name)
     if wrong := fault(name, app):
@@ -156,7 +160,7 @@ def _added(name: str) -> dict[str, Any]:
 
 @cache
 def _files(entries: str) -> Mapping[str, str]:
-    # Once for a hub's life: every start of a server asks, and an upgrade below a running hub must not mix versions.
+    # Cached while the hub runs: each start needs them, and an upgrade of a running hub's files must not mix versions.
     share = share_folder() / "apps"
     listed = json.loads(entries)
     files = {"carme_apps.py": _text(Path(__file__).with_name("server_extension.py"))}
@@ -176,7 +180,7 @@ def _files(entries: str) -> Mapping[str, str]:
 
 
 def fault(name: str, app: Mapping[str, Any]) -> str:
-    """Return what is wrong with an app, "" where nothing is."""
+    """Return the problem with an app's definition, "" for none."""
     if not NAME.fullmatch(name):
         return "a name has lower-case letters, digits and hyphens, begins with a letter, and has 32 at most"
     if name in TAKEN:

@@ -1,1 +1,1 @@
-"""More nodes for a running session: what they cost, opened and given back, and their job."""
+"""Companions, which give more nodes to a running session: cost, opening, giving back, and their jobs."""

@@ -1,7 +1,7 @@
-"""More nodes for a running session: what they cost and when they start, opened and given back. One use case for all.
+"""Companions of a running session, with more nodes: quote cost and start, open, give back, list.
 
-A companion is admitted, held for and charged like any session, in the same order: hold, row, job. It is closed by the
-keeper alone, which also ends it with its session.
+A companion is admitted, held for and charged like any session, in the same order: hold, row, job. Only the reconciler
+closes it, and also ends it with its session. The REST handlers of companions and the home page call these functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from weakref import WeakValueDictionary
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.queue_position import ahead_of
 from carme_hub.domain.cluster.reasons import refusal_sentence, waiting_sentence
-from carme_hub.domain.sessions.companions import NoCompanion, Start, Wish, request_for, shown, starts
+from carme_hub.domain.sessions.companions import (
+    CompanionRequest,
+    CompanionStart,
+    NoCompanion,
+    companion_start,
+    describe_companion,
+    request_for,
+)
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import ConfigError, ContainerError, Refused, SlurmRejected
 from carme_hub.sessions.submission import submit_once
@@ -26,33 +33,33 @@ from carme_hub.spawners.companions.script import render_companion
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.hub.shared import Shared
-from carme_hub.spawners.progress import here
+from carme_hub.spawners.hub.shared import HubContext
+from carme_hub.spawners.progress import local_timezone
 
-#: Why a companion ended that was given back.
+#: The end reason of a companion that was given back.
 GIVEN_BACK = "Given back."
-#: Seconds that who opens one waits for Slurm to take it; it goes on when nobody waits.
-PATIENCE = 15.0
+#: Seconds that a request waits until Slurm accepts the job; after that the submission continues by itself.
+SUBMIT_WAIT = 15.0
 _MILLI_GPU_HOUR = 3_600_000
 
-#: One companion of a session is opened at a time: two at once must not both be the last.
-_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+#: One lock per session: two requests at once must not both open the last companion that is allowed.
+_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 _submitting: set[asyncio.Task[Any]] = set()
 
 
 class KeyUsed(Refused):
-    """The Idempotency-Key was used for something else."""
+    """The Idempotency-Key was used for another request."""
 
     reason = "key-used"
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What a companion would be, would cost, and when it would start; nothing was written.
+    """The resources, cost and expected start of a companion; nothing is written.
 
     Attributes:
-        message: what it costs as the form says it, or why it is not allowed. price: money, "" where the site has none.
-        left_to_open, most: companions that the session may open besides those it has, and may have at once.
+        message: the cost as a sentence, or why it is not allowed. price: money, "" if the site has no price.
+        left_to_open, most: companions that the session may still open, and may have at once.
     """
 
     allowed: bool
@@ -61,7 +68,7 @@ class Quote:
     cost: Cost | None = None
     left: str = ""
     price: str = ""
-    start: Start | None = None
+    start: CompanionStart | None = None
     left_to_open: int = 0
     most: int = 0
 
@@ -75,7 +82,7 @@ class Quote:
             "gpu_seconds": -(-self.cost.amount // 1000) if self.cost is not None else 0,
             "left": self.left,
             "expected_start": int(start.expected) if start is not None else 0,
-            "said": start.said if start is not None else "",
+            "said": start.text if start is not None else "",
             "nodes": request.nodes if request is not None else 0,
             "gpus": request.gpus.count if request is not None else 0,
             "gpu_type": request.gpus.type if request is not None else "",
@@ -87,153 +94,161 @@ class Quote:
         }
 
 
-async def quote(part: Shared, spawner: Any, session: Session, wish: Wish) -> Quote:
-    """Return what would come of a wish; nothing is written and Slurm is not asked.
+async def quote(hub: HubContext, spawner: Any, session: Session, wanted: CompanionRequest) -> Quote:
+    """Return the quote for a companion; nothing is written, and Slurm is not queried.
 
     Raises:
-        StoreError: what GPU time there is cannot be read.
+        StoreError: the balance of GPU time cannot be read.
     """
     most = spawner.max_companions
-    more = max(0, most - len(part.book.companions_of(session.id)))
+    more = max(0, most - len(hub.registry.companions_of(session.id)))
     try:
         offer: Offer = await spawner.offer()
-        request = _asked(part, spawner, session, wish, offer)
+        request = _checked_request(hub, spawner, session, wanted, offer)
         start = _start_of(offer, request)
-        cost, lefts = await part.cost(spawner.user, request)
+        cost, lefts = await hub.cost(spawner.user, request)
     except Refused as error:
         return Quote(allowed=False, message=error.message, left_to_open=more, most=most)
-    left = lefts.get(request.account, RemainingBudget("")).said
+    left = lefts.get(request.account, RemainingBudget("")).text
     if cost is None:
-        free = "GPU time is not counted here."
+        free = "GPU time is not counted local_timezone."
         return Quote(allowed=True, message=free, request=request, start=start, left_to_open=more, most=most)
     allowed = cost.state != "refused"
-    return Quote(allowed, cost.sentence, request, cost, left, _money(part, cost), start, more, most)
+    return Quote(allowed, cost.sentence, request, cost, left, _money(hub, cost), start, more, most)
 
 
 async def open_companion(
-    part: Shared, spawner: Any, session: Session, wish: Wish, key: str = ""
+    hub: HubContext, spawner: Any, session: Session, wanted: CompanionRequest, key: str = ""
 ) -> tuple[Session, tuple[str, ...]]:
     """Open a companion; return it and warnings of the policy. With the same key it is opened once.
 
     Raises:
         Refused: the session does not run, its profile or the policy does not allow it, or Slurm refused.
-        StoreError: the database did not take it; nothing was submitted.
+        StoreError: the database cannot store it; nothing was submitted.
     """
-    async with _turns.setdefault(session.id, asyncio.Lock()):
+    async with _locks.setdefault(session.id, asyncio.Lock()):
         id = str(uuid.uuid5(uuid.UUID(session.id), key) if key else uuid.uuid4())
-        found = await part.book.get(id) if key else None
+        found = await hub.registry.get(id) if key else None
         if found is not None:
-            if _differs(found, wish):
+            if _is_different(found, wanted):
                 raise KeyUsed("This Idempotency-Key was used for another companion. Take a new one.")
             return found, ()
         offer: Offer = await spawner.offer()
-        request = _asked(part, spawner, session, wish, offer)
+        request = _checked_request(hub, spawner, session, wanted, offer)
         _start_of(offer, request)
         warnings: list[str] = []
         held = time.time()
-        request = await part.admitted(spawner.user, id, request, lambda _percent, text: warnings.append(text))
-        opened, _ = await part.book.intend(
+        request = await hub.admit(spawner.user, id, request, lambda _percent, text: warnings.append(text))
+        opened, _ = await hub.registry.intend(
             *(id, session.user, session.server_name, request), parent=session.id, held=held
         )
-        await _submit(part, spawner, opened)
-    part.log.info("Session %s of %s has the companion %s: %s", session.id, session.user, id, shown(request))
-    return part.book.current(id) or opened, tuple(warnings)
+        await _submit(hub, spawner, opened)
+    hub.log.info("Session %s of %s has the companion %s: %s", session.id, session.user, id, describe_companion(request))
+    return hub.registry.current(id) or opened, tuple(warnings)
 
 
-async def give_back(part: Shared, session: Session, id: str) -> Session:
-    """End a companion of a session; the keeper cancels its job until it is seen to end.
+async def give_back(hub: HubContext, session: Session, id: str) -> Session:
+    """End a companion of a session; the reconciler cancels its job until the job has ended.
 
     Raises:
         Refused: the session has no such companion.
     """
-    found = await part.book.get(id)
+    found = await hub.registry.get(id)
     if found is None or found.parent != session.id:
         raise NoCompanion("This session has no such companion.", reason="unknown")
-    await part.keeper.cancel(id, GIVEN_BACK)
-    return part.book.current(id) or await part.book.get(id) or found
+    await hub.reconciler.cancel(id, GIVEN_BACK)
+    return hub.registry.current(id) or await hub.registry.get(id) or found
 
 
-def _asked(part: Shared, spawner: Any, session: Session, wish: Wish, offer: Offer) -> Request:
+def _checked_request(
+    hub: HubContext, spawner: Any, session: Session, wanted: CompanionRequest, offer: Offer
+) -> Request:
     if session.parent:
-        raise NoCompanion("A companion has none of its own. Ask for its session.")
-    if session.state is not SessionState.RUNNING or session.leaving:
+        raise NoCompanion("A companion cannot have companions. Use the id of its session.")
+    if session.state is not SessionState.RUNNING or session.is_ending:
         raise NoCompanion("Only a running session can have more nodes.")
-    if len(part.book.companions_of(session.id)) >= spawner.max_companions:
+    if len(hub.registry.companions_of(session.id)) >= spawner.max_companions:
         most = spawner.max_companions
-        raise NoCompanion(f"A session has {most} companions at most here. Give one back first.")
+        raise NoCompanion(f"A session has {most} companions at most local_timezone. Give one back first.")
     profile = next((p for p in offer.profiles if p.slug == session.request.profile), None)
     if profile is None:
         raise NoCompanion("The profile of this session is no longer offered to you.")
-    left = _minutes_left(part.keeper.verdict(session.id).job, profile.time_minutes.max, time.time())
-    return request_for(wish, session.request, profile, minutes_left=left, most_nodes=spawner.companion_nodes)
+    left = _minutes_left(hub.reconciler.verdict(session.id).job, profile.time_minutes.max, time.time())
+    return request_for(wanted, session.request, profile, minutes_left=left, most_nodes=spawner.companion_nodes)
 
 
 def _minutes_left(job: Job | None, most: int, now: float) -> int:
-    """Return what is left of the time of a session's job; of one without a limit, what the profile gives."""
+    """Return the minutes left of a session's job; without a time limit, the profile's maximum."""
     if job is None or not job.start:
-        raise NoCompanion("Slurm has not said yet that this session runs. Try again in a moment.")
+        raise NoCompanion("Slurm does not show this session's job as running yet. Try again in a moment.")
     return int(job.start + 60 * job.time_limit - now) // 60 if job.time_limit else most
 
 
-def _start_of(offer: Offer, request: Request) -> Start:
-    """Return when it would start; raise where no nodes could ever take it."""
+def _start_of(offer: Offer, request: Request) -> CompanionStart:
+    """Return when it would start; raise ``NoCompanion`` if no nodes could ever run it."""
     now = time.time()
-    start = starts(offer.cluster, request, now, lambda at: clock(at, now), virtual=offer.virtual)
+    start = companion_start(offer.cluster, request, now, lambda at: clock(at, now), virtual=offer.virtual)
     if start.never:
-        raise NoCompanion(f"{start.said[:1].upper()}{start.said[1:]}.")
+        raise NoCompanion(f"{start.text[:1].upper()}{start.text[1:]}.")
     if offer.bookings is None:
         return start
     inside = offer.bookings.inside(request)
     if inside is not None:
         room = offer.bookings.has_room(inside, request.gpus.count)
         where = f"in your booking “{inside.title}”"
-        return start if room else Start(f"all GPUs {where} are in use, so it waits for some")
+        return start if room else CompanionStart(f"all GPUs {where} are in use, so it waits for some")
     one = request.on_one_node()
-    found = offer.bookings.in_the_way(one)
+    found = offer.bookings.conflict(one)
     if found is None:
         return start
-    said = f"{start.said.removesuffix('; starts now')}; from {clock(found.at, now)} they are booked, so it may wait"
-    return Start(said, expected=found.expected or 0.0)
+    said = f"{start.text.removesuffix('; starts now')}; from {clock(found.at, now)} they are booked, so it may wait"
+    return CompanionStart(said, expected=found.expected or 0.0)
 
 
-def _money(part: Shared, cost: Cost) -> str:
-    price = part.admission.settings.price_of_gpu_hour if part.admission is not None else ""
-    if part.admission is None or not price or not cost.amount:
+def _money(hub: HubContext, cost: Cost) -> str:
+    price = hub.admission.settings.price_of_gpu_hour if hub.admission is not None else ""
+    if hub.admission is None or not price or not cost.amount:
         return ""
     exact = Decimal(cost.amount) / _MILLI_GPU_HOUR * Decimal(price)
-    return f"{exact.quantize(Decimal('0.01'), ROUND_HALF_UP)} {part.admission.policy().currency}".strip()
+    return f"{exact.quantize(Decimal('0.01'), ROUND_HALF_UP)} {hub.admission.policy().currency}".strip()
 
 
-def _differs(found: Session, wish: Wish) -> bool:
+def _is_different(found: Session, wanted: CompanionRequest) -> bool:
     request = found.request
-    return (request.nodes, request.gpus.count, request.purpose) != (wish.nodes, wish.gpus, wish.name)
+    return (request.nodes, request.gpus.count, request.purpose) != (wanted.nodes, wanted.gpus, wanted.name)
 
 
-async def _submit(part: Shared, spawner: Any, session: Session) -> None:
-    """Bring a companion's job into Slurm; who waits does so for a while, the rest goes on without them."""
+async def _submit(hub: HubContext, spawner: Any, session: Session) -> None:
+    """Submit a companion's job; wait ``SUBMIT_WAIT`` seconds for it, after which it continues by itself."""
     image = next((i for i in spawner.site_images() if i.name == session.request.image), None)
     try:
         if image is None:
             raise ContainerError(f"The image {session.request.image} is no longer offered.")
         spec = render_companion(session.id, session.parent, spawner.owner(), session.request, image, spawner.site())
     except (ContainerError, Refused) as error:
-        await part.book.close(session.id, str(error))
-        await part.give_back(session.id)
+        await hub.registry.close(session.id, str(error))
+        await hub.release_hold(session.id)
         raise NoCompanion(str(error)) from error
 
     async def submit() -> None:
         try:
             await submit_once(
-                part.book, part.keeper, part.client, session, spec, log=part.log, say=lambda text: part.log.debug(text)
+                hub.registry,
+                hub.reconciler,
+                hub.client,
+                session,
+                spec,
+                log=hub.log,
+                report=lambda text: hub.log.debug(text),
             )
         except (ConfigError, SlurmRejected):
-            await part.give_back(session.id)
+            await hub.release_hold(session.id)
             raise
 
     task = asyncio.create_task(submit(), name=f"carme-companion-{session.id}")
     _submitting.add(task)
     task.add_done_callback(_submitted)
-    done, _ = await asyncio.wait([task], timeout=PATIENCE)
+    done, _ = await asyncio.wait([task], timeout=SUBMIT_WAIT)
     try:
         if done:
             task.result()
@@ -246,34 +261,34 @@ async def _submit(part: Shared, spawner: Any, session: Session) -> None:
 def _submitted(task: asyncio.Task[Any]) -> None:
     _submitting.discard(task)
     if not task.cancelled():
-        task.exception()  # whoever waited has it; asyncio complains where nobody did
+        task.exception()  # marks it as retrieved, since asyncio logs exceptions that nobody has retrieved
 
 
-# -- how they stand ---------------------------------------------------------------------------------------------------
+# -- state of companions ----------------------------------------------------------------------------------------------
 
 
-async def listed(part: Shared, session: Session, *, virtual: bool = False) -> list[Mapping[str, object]]:
-    """Return a session's companions as they stand, those that have ended among them, oldest first."""
-    now, found = time.time(), await part.book.all_companions_of(session.id)
-    return [described(part, each, now, virtual=virtual) for each in found]
+async def listed(hub: HubContext, session: Session, *, virtual: bool = False) -> list[Mapping[str, object]]:
+    """Return the state of a session's companions, including ended ones, oldest first."""
+    now, found = time.time(), await hub.registry.all_companions_of(session.id)
+    return [described(hub, each, now, virtual=virtual) for each in found]
 
 
-def described(part: Shared, companion: Session, now: float, *, virtual: bool = False) -> dict[str, object]:
-    """Return how one companion stands, from memory.
+def described(hub: HubContext, companion: Session, now: float, *, virtual: bool = False) -> dict[str, object]:
+    """Return the state of one companion, from memory.
 
     Args:
-        virtual: its GPUs are a sandbox's make-believe ones, and are labelled so.
+        virtual: its GPUs are a sandbox's virtual GPUs, and are labelled so.
     """
-    job = _job_of(part, companion)
+    job = _job_of(hub, companion)
     state = state_of(companion)
     runs = job is not None and job.phase is not Phase.WAITING and job.start
     waits = state == "waiting" and job is not None and job.phase is Phase.WAITING
     return {
         "id": companion.id,
         "state": state,
-        "said": _said(part, companion, state, job, now),
+        "said": _said(hub, companion, state, job, now),
         "name": companion.request.purpose,
-        "shown": shown(companion.request, virtual=virtual),
+        "shown": describe_companion(companion.request, virtual=virtual),
         "nodes": list(job.nodes) if job is not None and runs else [],
         "node_count": companion.request.nodes,
         "gpus": companion.request.gpus.count,
@@ -288,7 +303,7 @@ def described(part: Shared, companion: Session, now: float, *, virtual: bool = F
 
 
 def state_of(companion: Session) -> str:
-    """Return where a companion stands, in one of four words."""
+    """Return "waiting", "running", "ending" or "ended"."""
     if companion.state is SessionState.ENDED:
         return "ended"
     if companion.cancel_wanted:
@@ -296,29 +311,29 @@ def state_of(companion: Session) -> str:
     return "running" if companion.state is SessionState.RUNNING else "waiting"
 
 
-def _job_of(part: Shared, companion: Session) -> Job | None:
-    snapshot = part.watcher.latest
+def _job_of(hub: HubContext, companion: Session) -> Job | None:
+    snapshot = hub.watcher.latest
     if companion.state is SessionState.ENDED or snapshot is None:
         return None
     found = [job for job in snapshot.named(companion.job_name, companion.user) if job.phase is not Phase.TERMINAL]
     return found[-1] if found else None
 
 
-def _said(part: Shared, companion: Session, state: str, job: Job | None, now: float) -> str:
+def _said(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
     if state == "ended":
         return companion.end_reason
     if state == "ending":
         return "It is being given back."
-    if not part.watcher.health.ok:
-        return f"Slurm is not answering ({part.watcher.health.error}). Nothing is lost; this goes on by itself."
+    if not hub.watcher.health.ok:
+        return f"Slurm does not answer ({hub.watcher.health.error}). Nothing is lost; the hub tries again by itself."
     if state == "running":
         return ""
-    snapshot = part.watcher.latest
+    snapshot = hub.watcher.latest
     if job is None or snapshot is None:
         return "It is being submitted to Slurm."
     if job.phase is not Phase.WAITING:
-        return "It begins."
-    # Of a waiting job that came by slurmrestd, Slurm 22.05 counts the GPUs of one node alone.
+        return "It is starting."
+    # For a waiting job that was submitted by slurmrestd, Slurm 22.05 counts the GPUs of one node only.
     asked = replace(job, gpus=companion.request.gpus)
-    sentence = waiting_sentence(asked, ahead_of(job, snapshot), now, here())
+    sentence = waiting_sentence(asked, ahead_of(job, snapshot), now, local_timezone())
     return f"{sentence[:1].upper()}{sentence[1:]}."

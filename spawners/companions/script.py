@@ -1,4 +1,4 @@
-"""The job of a companion: a session's, but for what runs in it. Ranks come to it by ``srun --jobid``."""
+"""Renders the job of a companion: a session's job with another program in it. Ranks join it by ``srun --jobid``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.node import program
 from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, render, session_folder
 
-#: What keeps the nodes; travels in the data document.
+#: The program that keeps the nodes allocated; part of the data document.
 KEEP = program("companion")
-#: Of a session's document: what is its server's alone, and what starts steps, which is its session's to do.
+#: Files of a session's document that a companion does not need: those of the server, and those that start steps.
 _NOT_FOR_COMPANIONS = ("singleuser.json", "carme-singleuser", "carme-steps", "carme-srun")
 _NOBODY = Server(argv=(), environ={}, callback="", nonce="")
 
@@ -21,7 +21,7 @@ _NOBODY = Server(argv=(), environ={}, callback="", nonce="")
 def render_companion(session: str, parent: str, owner: Owner, request: Request, image: Image, site: Site) -> JobSpec:
     """Return the job of a companion.
 
-    The document has all that a session's has for its ranks (their plan, image and binds), and no server.
+    Its document has the session's part on ranks (plan, image and binds), and no server.
 
     Raises:
         ContainerError: the runtime cannot do what the request needs.

@@ -1,4 +1,4 @@
-"""CarmeDockerSpawner: a server is a session, and a session is one container of one Docker engine."""
+"""CarmeDockerSpawner: each server is a session, and each session is one container of one Docker engine."""
 
 from carme_hub.spawners.moved import moved
 

@@ -1,7 +1,7 @@
-"""The Docker engine of one box: what it says is proof; an error, a time-out or junk is ``EngineUnreachable``: unknown.
+"""An asynchronous client for the Docker engine. An error, a time-out or an invalid answer is ``EngineUnreachable``.
 
-docker-py is synchronous and its client is not for several threads, so calls go to a few threads with a client each,
-and the hub's event loop never waits. Every call has a time limit. No other module imports docker-py.
+docker-py is synchronous and its client is not thread-safe, so calls run in a few threads with a client each, and the
+hub's event loop never waits. Every call has a time limit. No other module imports docker-py.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from requests.exceptions import RequestException
 
 from carme_hub.errors import EngineRejected, EngineUnreachable
 
-#: The label that every container of ours has; its value is the session's UUID.
+#: The label of every container of Carme Hub; its value is the session's UUID.
 SESSION = "carme.session"
-#: States in which a container cannot run again by itself, so that what it had is free.
-_OVER = frozenset({"exited", "dead"})
+#: States in which a container cannot run again by itself, so that its resources are free.
+_ENDED_STATES = frozenset({"exited", "dead"})
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of ours as the engine lists it; what was asked for it is in its labels.
+    """One container of a session as the engine lists it; its labels have the requested resources.
 
     Attributes:
         state: created, running, paused, restarting, removing, exited or dead.
@@ -41,9 +41,9 @@ class Container:
     labels: Mapping[str, str]
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended."""
-        return self.state in _OVER
+        return self.state in _ENDED_STATES
 
     @property
     def session(self) -> str:
@@ -52,22 +52,22 @@ class Container:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The host's GPUs that it was given."""
+        """The ids of its GPUs on the host."""
         return tuple(filter(None, self.labels.get("carme.gpus", "").split(",")))
 
     @property
     def ends(self) -> float:
-        """When its time limit is reached."""
+        """When its time limit is reached, UTC epoch seconds."""
         return float(self._number("carme.ends"))
 
     @property
     def cpus(self) -> int:
-        """The CPUs it was given."""
+        """Its CPUs."""
         return self._number("carme.cpus")
 
     @property
     def memory_mib(self) -> int:
-        """The memory it was given."""
+        """Its memory limit in MiB."""
         return self._number("carme.memory-mib")
 
     @property
@@ -82,10 +82,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """One container looked at by itself.
+    """The answer of the engine's "inspect" for one container.
 
     Attributes:
-        exit_code: once it is over. out_of_memory: the kernel ended it at its memory limit.
+        exit_code: once it has ended. out_of_memory: the kernel killed it at its memory limit.
         networks: network name to the container's address there. ports: port inside to (address, port) on the host.
     """
 
@@ -97,16 +97,16 @@ class Details:
     ports: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended."""
-        return self.state in _OVER
+        return self.state in _ENDED_STATES
 
 
 class Engine:
-    """Asks one engine.
+    """The client of one engine.
 
     Args:
-        connect: returns a new client; may ask the engine for its version.
+        connect: returns a new docker-py client; may query the engine for its version.
         limit: seconds for one answer.
     """
 
@@ -114,11 +114,11 @@ class Engine:
         self._connect = connect
         self._limit = limit
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="carme-docker")
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._clients: set[Any] = set()
 
     def close(self) -> None:
-        """Let go of the threads and their connections."""
+        """Shut down the threads and close their connections."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client in tuple(self._clients):
             self._forget(client)
@@ -128,69 +128,69 @@ class Engine:
             self._clients.discard(client)
             client.close()
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     async def containers(self) -> tuple[Container, ...]:
-        """Return all containers of ours, of every hub that uses this engine, also those that are over."""
-        answer = await self._question("containers", all=True, filters={"label": SESSION})
-        return _understood(lambda: tuple(_container(row) for row in answer))
+        """Return all containers of sessions, of every hub that uses this engine, including ended ones."""
+        answer = await self._query("containers", all=True, filters={"label": SESSION})
+        return _parsed(lambda: tuple(_container(row) for row in answer))
 
     async def inspect(self, id: str) -> Details | None:
-        """Return one container, None where the engine says that there is none."""
-        answer = await self._question("inspect_container", id, absent="no such container")
-        return None if answer is None else _understood(lambda: _details(answer))
+        """Return one container, None if the engine says that it does not exist."""
+        answer = await self._query("inspect_container", id, absent="no such container")
+        return None if answer is None else _parsed(lambda: _details(answer))
 
     async def size(self) -> tuple[int, int]:
-        """Return CPUs and MiB of memory of the box."""
-        answer = await self._question("info")
-        return _understood(lambda: (int(answer["NCPU"]), int(answer["MemTotal"]) // 2**20))
+        """Return CPUs and MiB of memory of the machine."""
+        answer = await self._query("info")
+        return _parsed(lambda: (int(answer["NCPU"]), int(answer["MemTotal"]) // 2**20))
 
     async def has_image(self, reference: str) -> bool:
-        """Return whether the image is on this box."""
-        return await self._question("inspect_image", reference, absent="no such image") is not None
+        """Return whether the engine has the image."""
+        return await self._query("inspect_image", reference, absent="no such image") is not None
 
     async def log_tail(self, id: str, lines: int = 25) -> str:
-        """Return the end of what a container wrote."""
-        answer = await self._question("logs", id, tail=lines)
-        return str(_understood(lambda: answer.decode("utf-8", "replace")))
+        """Return the end of a container's log."""
+        answer = await self._query("logs", id, tail=lines)
+        return str(_parsed(lambda: answer.decode("utf-8", "replace")))
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     async def create(self, arguments: Mapping[str, Any], host: Mapping[str, Any]) -> str:
-        """Make a container without starting it, and return its id.
+        """Create a container without starting it, and return its id.
 
         Raises:
-            EngineUnreachable: nobody knows whether it was made; it has not been started.
+            EngineUnreachable: it is unknown whether it was created; it has not been started.
         """
 
         def make(client: Any) -> Any:
             return client.create_container(**arguments, host_config=client.create_host_config(**host))
 
         answer = await self._ask(make, 60.0)
-        return str(_understood(lambda: answer["Id"]))
+        return str(_parsed(lambda: answer["Id"]))
 
     async def start(self, id: str) -> None:
-        """Start a container; one that runs already is left alone."""
+        """Start a container; no effect if it runs already."""
         await self._ask(lambda client: client.start(id), 60.0)
 
     async def stop(self, id: str, grace: int) -> None:
-        """End a container: TERM, and KILL after the grace time. One that is not there is no error."""
+        """Stop a container: TERM, and KILL after the grace time. It is no error if it does not exist."""
         await self._unless_gone(lambda client: client.stop(id, timeout=grace), self._limit + grace)
 
     async def remove(self, id: str) -> None:
-        """Remove a container, whatever its state. One that is not there, or is being removed, is no error."""
+        """Remove a container in any state. It is no error if it does not exist, or is being removed."""
         await self._unless_gone(lambda client: client.remove_container(id, v=True, force=True), 60.0)
 
     async def pull(self, reference: str) -> None:
-        """Fetch an image from its registry."""
+        """Pull an image from its registry."""
         last = reference.rpartition("/")[2]
-        tag = None if ":" in last or "@" in last else "latest"  # without a tag, the engine would fetch them all
+        tag = None if ":" in last or "@" in last else "latest"  # without a tag, the engine would pull all tags
         await self._ask(lambda client: client.pull(reference, tag), 3600.0)
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------
 
-    async def _question(self, method: str, *args: Any, absent: str = "", **more: Any) -> Any:
-        """Ask; any refusal but "there is none" is an engine that cannot be understood."""
+    async def _query(self, method: str, *args: Any, absent: str = "", **more: Any) -> Any:
+        """Query the engine; any refusal except "does not exist" counts as an engine that does not answer."""
         try:
             return await self._ask(lambda client: getattr(client, method)(*args, **more), self._limit)
         except EngineRejected as error:
@@ -215,20 +215,20 @@ class Engine:
 
     def _call(self, call: Callable[[Any], Any], limit: float) -> Any:
         try:
-            if getattr(self._own, "client", None) is None:
-                self._own.client = self._connect()
-                self._clients.add(self._own.client)
-            self._own.client.timeout = limit
-            return call(self._own.client)
+            if getattr(self._thread_local, "client", None) is None:
+                self._thread_local.client = self._connect()
+                self._clients.add(self._thread_local.client)
+            self._thread_local.client.timeout = limit
+            return call(self._thread_local.client)
         except APIError as error:
             raise EngineRejected(str(error.explanation or error), code=error.status_code) from error
         except (RequestException, DockerException, OSError, ValueError, KeyError) as error:
-            self._forget(self._own.__dict__.pop("client", None))  # the next call connects anew
+            self._forget(self._thread_local.__dict__.pop("client", None))  # the next call opens a new connection
             raise EngineUnreachable(f"the Docker engine does not answer: {_short(error)}") from error
 
 
 def connection(client_kwargs: Mapping[str, Any], tls_config: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return what connects as DockerSpawner's settings say, and the environment's ``DOCKER_HOST`` before them."""
+    """Return a function that connects by DockerSpawner's settings, which override ``DOCKER_HOST`` and the like."""
 
     def connect() -> Any:
         more: dict[str, Any] = {"version": "auto", "timeout": 10}
@@ -239,17 +239,17 @@ def connection(client_kwargs: Mapping[str, Any], tls_config: Mapping[str, Any]) 
     return connect
 
 
-def _understood(read: Callable[[], Any]) -> Any:
+def _parsed(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise EngineUnreachable("the Docker engine's answer cannot be understood") from error
+        raise EngineUnreachable("the Docker engine's answer is not valid") from error
 
 
 def _container(row: Mapping[str, Any]) -> Container:
     labels = {str(key): str(value) for key, value in row["Labels"].items()}
     if not row["Id"] or not row["State"] or SESSION not in labels:
-        raise ValueError("not a container of ours")
+        raise ValueError("not a container of a session")
     return Container(str(row["Id"]), str(row["State"]).lower(), float(row["Created"]), labels)
 
 

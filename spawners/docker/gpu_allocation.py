@@ -1,7 +1,7 @@
-"""One box: its GPUs, which of them the containers on it hold, and which a new one gets.
+"""GPU allocation on one Docker machine: its GPUs, which of them containers hold, and which a new container gets.
 
-Which GPU is given to whom is written in one place, the labels of the containers. So it survives everything that the
-containers survive, and there is no second book that could disagree with it.
+The allocation is stored in one place, the labels of the containers. So it survives everything that the containers
+survive, and no second record can disagree with it. Pure functions, except for ``detect_gpus``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError, EngineUnreachable, Refused
 from carme_hub.spawners.docker.engine import Container
 
-HERE = "this machine"
+NODE_NAME = "this machine"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/:_-]{0,127}")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _GPU_LINE = re.compile(r"GPU \d+: (?P<name>.+) \(UUID: (?P<id>GPU-[0-9a-f-]+)\)")
@@ -29,10 +29,10 @@ _MODEL = re.compile(r"(?:(RTX|GTX|TITAN) )?([A-Z]{0,2}[0-9]{1,4}[A-Z]{0,2}|[A-Z]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, or one MIG device, that the engine can hand in.
+    """One GPU, or one MIG device, that the engine can add to a container.
 
     Attributes:
-        id: as ``--gpus device=`` takes it: a UUID, or the host's index.
+        id: for ``--gpus device=``: a UUID, or the host's index.
         type: the name that profiles use.
     """
 
@@ -42,7 +42,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What there is to give. CPUs and memory may be more than the machine has, where a site wants that."""
+    """The resources of the machine. CPUs and memory may be more than it has, if the site overcommits them."""
 
     cpus: int
     memory_mib: int
@@ -50,55 +50,55 @@ class Box:
 
     def free(self, containers: Iterable[Container]) -> list[Gpu]:
         """Return the GPUs that no container holds."""
-        held = {id for c in containers if not c.over for id in c.gpus}
+        held = {id for c in containers if not c.has_ended for id in c.gpus}
         return [gpu for gpu in self.gpus if gpu.id not in held]
 
     def choose(self, request: Request, containers: Sequence[Container]) -> tuple[str, ...]:
         """Return the ids of the GPUs for a request.
 
         Raises:
-            Refused: not enough is free now; the message says what is.
+            Refused: not enough is free now; the message says what is free.
         """
-        live = [c for c in containers if not c.over]
+        live = [c for c in containers if not c.has_ended]
         self._check_names(live)
         asked = request.gpus
         free = [gpu.id for gpu in self.free(live) if gpu.type == asked.type]
         total = sum(gpu.type == asked.type for gpu in self.gpus)
         if asked.count > len(free):
             raise Refused(
-                f"{asked} cannot be given now: {len(free)} of {total} {asked.type} free. "
-                "Nothing waits in a queue here: take fewer, or try again when somebody has stopped.",
+                f"{asked} cannot be allocated now: {len(free)} of {total} {asked.type} free. "
+                "There is no queue here: take fewer, or try again when another session has ended.",
                 reason="not-free",
             )
         cpus = self.cpus - sum(c.cpus for c in live)
         memory = self.memory_mib - sum(c.memory_mib for c in live)
         if request.cpus > cpus or request.memory_mib > memory:
             raise Refused(
-                f"{_size(request.cpus, request.memory_mib)} of memory cannot be given now: "
+                f"{_size(request.cpus, request.memory_mib)} of memory cannot be allocated now: "
                 f"{_size(max(0, cpus), max(0, memory))} are free. "
-                "Take less, or try again when somebody has stopped.",
+                "Take less, or try again when another session has ended.",
                 reason="not-free",
             )
         return tuple(free[: asked.count])
 
     def _check_names(self, live: Iterable[Container]) -> None:
-        """Refuse to give a GPU while one is held under the other kind of name: it could be the same."""
+        """Refuse to allocate while a container holds a GPU by the other kind of id: it could be the same GPU."""
         indexes = {gpu.id.isdecimal() for gpu in self.gpus}
         for container in live:
             for id in container.gpus:
                 if indexes and id.isdecimal() not in indexes:
                     raise Refused(
-                        f"GPU {id} was given under another kind of name than the hub uses now. An administrator must "
+                        f"GPU {id} was allocated by another kind of id than the hub uses now. An administrator must "
                         "end that server first.",
                         reason="gpu-names",
                     )
 
     def as_cluster(self, containers: Iterable[Container], *, seen: float, silent_since: float = 0.0) -> Cluster:
-        """Return the box as the form shows it: a cluster of one node, without a queue."""
-        live = [c for c in containers if not c.over]
+        """Return the machine for the form, as a cluster of one node without a queue."""
+        live = [c for c in containers if not c.has_ended]
         types = {gpu.id: gpu.type for gpu in self.gpus}
         node = Node(
-            name=HERE,
+            name=NODE_NAME,
             state="mixed",
             usable=True,
             cpus=self.cpus,
@@ -124,26 +124,26 @@ def _job(number: int, container: Container, types: Mapping[str, str]) -> Job:
         user=container.server[0],
         state="RUNNING",
         phase=Phase.ACTIVE,
-        nodes=(HERE,),
+        nodes=(NODE_NAME,),
         end=container.ends,
         gpus=Gpus(given[0], len(given)) if given else Gpus(),
     )
 
 
 def conflict(own: str, containers: Iterable[Container]) -> tuple[str, ...]:
-    """Return the GPUs of one container that another one holds too."""
+    """Return the GPUs of one container that another container holds too."""
     containers = tuple(containers)
     mine = {id for c in containers if c.id == own for id in c.gpus}
     if not any(c.id == own for c in containers):
-        raise EngineUnreachable("the Docker engine does not list the container that it has just made")
-    return tuple(sorted({id for c in containers if c.id != own and not c.over for id in c.gpus} & mine))
+        raise EngineUnreachable("the Docker engine does not list the container that it has just created")
+    return tuple(sorted({id for c in containers if c.id != own and not c.has_ended for id in c.gpus} & mine))
 
 
 def parse_gpus(entries: Sequence[Mapping[str, object]]) -> tuple[Gpu, ...]:
     """Return the GPUs that an administrator lists as ``{"id": …, "type": …}``.
 
     Raises:
-        ConfigError: naming the entry that cannot be.
+        ConfigError: an entry is not valid; the message names it.
     """
     found = []
     for entry in entries:
@@ -154,20 +154,20 @@ def parse_gpus(entries: Sequence[Mapping[str, object]]) -> tuple[Gpu, ...]:
             raise ConfigError(f"gpus: {type!r} is not a name for a type of GPU")
         found.append(Gpu(id, type))
     if len({gpu.id for gpu in found}) < len(found):
-        raise ConfigError("gpus lists an id twice; each GPU can be given to one server only")
+        raise ConfigError("gpus lists an id twice; each GPU can be allocated to one server only")
     if len({gpu.id.isdecimal() for gpu in found}) > 1:
         raise ConfigError("gpus mixes UUIDs and indexes, which could name one GPU twice; take UUIDs (nvidia-smi -L)")
     return tuple(found)
 
 
 def check_types(box_gpus: Sequence[Gpu], wanted: dict[str, set[str]]) -> None:
-    """Refuse profiles for GPUs that are not there.
+    """Refuse profiles for GPU types that the machine does not have.
 
     Args:
         wanted: slug of each profile to the types it offers.
 
     Raises:
-        ConfigError: naming the profile, the type, and what there is.
+        ConfigError: the message names the profile, the type, and the machine's types.
     """
     there = {gpu.type for gpu in box_gpus}
     for slug, types in wanted.items():
@@ -179,10 +179,10 @@ def check_types(box_gpus: Sequence[Gpu], wanted: dict[str, set[str]]) -> None:
 
 
 def detect_gpus(command: str = "nvidia-smi", limit: float = 30.0) -> tuple[Gpu, ...]:
-    """Return the GPUs that the driver knows; where one is cut into MIG devices, those. None without a driver.
+    """Return the GPUs that the driver lists, or the MIG devices of a partitioned GPU; none without a driver.
 
     Raises:
-        ConfigError: the driver is there and does not answer as expected.
+        ConfigError: the driver is installed and does not answer as expected.
     """
     try:
         done = subprocess.run([command, "-L"], capture_output=True, text=True, timeout=limit, check=False)
@@ -192,12 +192,12 @@ def detect_gpus(command: str = "nvidia-smi", limit: float = 30.0) -> tuple[Gpu, 
         raise ConfigError(f"the GPUs cannot be listed by {command} ({error}); set c.CarmeDockerSpawner.gpus") from error
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split())[:200]
-        raise ConfigError(f"{command} -L failed ({said}); mend the driver or set c.CarmeDockerSpawner.gpus")
+        raise ConfigError(f"{command} -L failed ({said}); repair the driver or set c.CarmeDockerSpawner.gpus")
     return read_list(done.stdout)
 
 
 def read_list(text: str) -> tuple[Gpu, ...]:
-    """Return what ``nvidia-smi -L`` lists."""
+    """Parse the output of ``nvidia-smi -L``."""
     found: list[list[Gpu]] = []
     for line in text.splitlines():
         if match := _GPU_LINE.match(line):
@@ -218,5 +218,5 @@ def type_of(name: str) -> str:
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "gpu"
     family, model, more = match.groups()
     if family and model[0].isalpha() and len(model) > 1:
-        family = ""  # an RTX A6000 is an A6000 to everybody
+        family = ""  # an RTX A6000 is commonly called A6000
     return f"{family or ''}{model}{more or ''}".lower()

@@ -1,9 +1,9 @@
-"""One hub's part of one box: it gives out GPUs, keeps time limits, and ends what nobody wants any more.
+"""The reconciler of one hub's containers: it allocates GPUs, enforces time limits, and ends unwanted containers.
 
-Everything it does follows from two things that survive a crash: the labels of the containers, and the hub's database,
-which says which sessions are wanted. A container of this hub whose session the database does not know is ended; so a
-stop that the engine did not answer, and a start that the hub did not live to see, are made good by looking.
-An engine that does not answer proves nothing: then nothing is ended, and nothing is given.
+It works from two records that survive a crash: the labels of the containers, and the hub's database, which has the
+wanted sessions. It ends a container of this hub whose session is not in the database; so it completes a stop that the
+engine did not answer, and cleans up after a start during which the hub died.
+While the engine does not answer, nothing is ended and nothing is allocated.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from carme_hub.spawners.docker.container import Arguments
 from carme_hub.spawners.docker.engine import Container, Details, Engine
 from carme_hub.spawners.docker.gpu_allocation import Box, Gpu, conflict
 
-#: Seconds that a container without a wanted session, or one that was made and not started, is left alone.
-PATIENCE = 30.0
-UNSTARTED = 600.0
-#: Seconds that a container which has ended by itself is kept, for its exit status and its log.
-KEPT = 600.0
+#: Seconds before the end of a container whose session is not wanted, and of one that was created and never started.
+UNWANTED_KEPT = 30.0
+UNSTARTED_KEPT = 600.0
+#: Seconds that a container which has ended by itself is kept for its exit status and log.
+ENDED_KEPT = 600.0
 TIME_LIMIT = "The time limit was reached."
 
 
-class BoxReconciler:
-    """One for a hub.
+class ContainerReconciler:
+    """The reconciler; one for each hub.
 
     Args:
-        overcommit: how many times the machine's CPUs and its memory may be given out.
+        overcommit: how many times the machine's CPUs and memory may be allocated.
         whose: prefix and identity of this hub, as in the labels.
-        interval: seconds between two looks.
+        interval: seconds between two refreshes.
     """
 
     def __init__(
@@ -67,29 +67,29 @@ class BoxReconciler:
         self._overcommit = overcommit
         self._grace = grace
         self._interval = interval
-        self._giving = asyncio.Lock()
+        self._allocation_lock = asyncio.Lock()
         self._wanted: set[str] = set()
-        self._doubtful: dict[str, float] = {}
+        self._suspects: dict[str, float] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._box: Box | None = None
         self._loop_task: asyncio.Task[None] | None = None
-        self._looked = -1e9
+        self._refreshed_at = -1e9
         self.latest: tuple[Container, ...] = ()
         self.seen = 0.0
         self.silent_since = 0.0
-        self.silence = ""
-        #: (user, server name) to when and why the last session was ended by the keeper itself.
+        self.problem = ""
+        #: (user, server name) to when and why the reconciler ended the last session.
         self.ends: dict[tuple[str, str], tuple[float, str]] = {}
 
-    # -- its life -----------------------------------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look once, and go on looking; an engine that is not there yet is waited for."""
-        await self.look()
+        """Refresh once, and start the loop; the engine need not answer yet."""
+        await self.refresh()
         self._loop_task = asyncio.get_running_loop().create_task(self._keep(), name="carme-box")
 
     async def stop(self) -> None:
-        """End the background work; containers go on."""
+        """End the background tasks; containers continue."""
         for task in (self._loop_task, *self._ending.values()):
             if task is not None:
                 task.cancel()
@@ -100,13 +100,13 @@ class BoxReconciler:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            await self.look()
+            await self.refresh()
 
     async def box(self) -> Box:
-        """Return what there is to give.
+        """Return the machine's resources.
 
         Raises:
-            EngineUnreachable: the engine has not said yet how large the machine is.
+            EngineUnreachable: the engine has not reported the machine's size yet.
         """
         if self._box is None:
             cpus, memory = await self.engine.size()
@@ -115,26 +115,26 @@ class BoxReconciler:
         return self._box
 
     def cluster(self) -> Cluster:
-        """Return the box as it was at the last look, for pages."""
+        """Return the machine as of the last refresh, for pages."""
         if self._box is None:
             return Cluster(silent_since=self.silent_since, queue=False)
         return self._box.as_cluster(self.latest, seen=self.seen, silent_since=self.silent_since)
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reconciling --------------------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
-        """Ask the engine once for everybody, and do what follows from the answer."""
+    async def refresh(self) -> None:
+        """Query the engine once for all sessions, and act on the answer."""
         try:
             await self.box()
             await self._list()
         except EngineUnreachable as error:
             if not self.silent_since:
-                self.log.error("%s. Nothing is ended and nothing is given until it answers", error)
-            self.silent_since, self.silence = self.silent_since or self.now(), str(error)
+                self.log.error("%s. Nothing is ended and nothing is allocated until it answers", error)
+            self.silent_since, self.problem = self.silent_since or self.now(), str(error)
             return
         if self.silent_since:
             self.log.info("The Docker engine answers again")
-        self.silent_since, self.silence = 0.0, ""
+        self.silent_since, self.problem = 0.0, ""
         try:
             claimed = self._claimed()
         except SQLAlchemyError as error:
@@ -143,34 +143,34 @@ class BoxReconciler:
         for container in self.latest:
             if container.labels.get("carme.prefix") == self._prefix:
                 self._judge(container, claimed)
-        for id in self._doubtful.keys() - {c.id for c in self.latest}:
-            del self._doubtful[id]
+        for id in self._suspects.keys() - {c.id for c in self.latest}:
+            del self._suspects[id]
 
     async def _list(self) -> tuple[Container, ...]:
         self.latest = await self.engine.containers()
-        self._looked, self.seen = self.monotonic(), self.now()
+        self._refreshed_at, self.seen = self.monotonic(), self.now()
         return self.latest
 
     def _judge(self, container: Container, claimed: set[str]) -> None:
         ours = container.labels.get("carme.hub") == self._hub
-        if container.over:
-            self._doubt(container, KEPT)
+        if container.has_ended:
+            self._end_after(container, ENDED_KEPT)
         elif container.ends and self.now() >= container.ends:
             self._end(container, TIME_LIMIT)
         elif ours and container.session not in claimed:
-            self._doubt(container, PATIENCE)
+            self._end_after(container, UNWANTED_KEPT)
         elif container.state == "created":
-            self._doubt(container, UNSTARTED)
+            self._end_after(container, UNSTARTED_KEPT)
         else:
-            self._doubtful.pop(container.id, None)
+            self._suspects.pop(container.id, None)
 
-    def _doubt(self, container: Container, patience: float) -> None:
+    def _end_after(self, container: Container, max_wait: float) -> None:
         now = self.monotonic()
-        if now - self._doubtful.setdefault(container.id, now) > patience:
+        if now - self._suspects.setdefault(container.id, now) > max_wait:
             self._end(container, "")
 
     def _claimed(self) -> set[str]:
-        """Return the sessions that are wanted; the database is asked only where memory does not say."""
+        """Return the wanted sessions; the database is queried only for sessions unknown in memory."""
         unknown = [c for c in self.latest if c.session not in self._wanted]
         if not unknown:
             return self._wanted
@@ -183,7 +183,7 @@ class BoxReconciler:
             return
         if why:
             self.ends[container.server] = (self.now(), why)
-        self.log.info("Ending %s of %s: %s", container.session, container.server, why or "nobody wants it")
+        self.log.info("Ending %s of %s: %s", container.session, container.server, why or "its session is not wanted")
         task = asyncio.get_running_loop().create_task(self._end_quietly(container))
         self._ending[container.id] = task
         task.add_done_callback(lambda _task: self._ending.pop(container.id, None))
@@ -192,36 +192,40 @@ class BoxReconciler:
         try:
             await self.end(container.id)
         except EngineError as error:
-            self.log.warning("Session %s is not ended yet: %s", container.session, error)  # the next look tries again
+            self.log.warning(
+                "Session %s is not ended yet: %s", container.session, error
+            )  # the next refresh tries again
 
     async def end(self, id: str) -> None:
-        """End a container and remove it."""
+        """Stop a container and remove it."""
         await self.engine.stop(id, self._grace)
         await self.engine.remove(id)
         self.latest = tuple(c for c in self.latest if c.id != id)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def want(self, session: str) -> None:
-        """Remember that a session is wanted; the hub's database says so too."""
+    def remember_session(self, session: str) -> None:
+        """Add a session to the wanted ones in memory; the hub's database has it too."""
         self._wanted.add(session)
 
-    def unwant(self, session: str) -> None:
-        """Forget a session; what is left of it is ended at one of the next looks, once the database forgets it too."""
+    def forget_session(self, session: str) -> None:
+        """Remove a session from the wanted ones; a later refresh ends its container if the database has none of it."""
         self._wanted.discard(session)
 
-    async def place(self, request: Request, arguments: Callable[[tuple[str, ...]], Awaitable[Arguments]]) -> str:
-        """Give GPUs to a request and make its container, without starting it; return the container's id.
+    async def create_container(
+        self, request: Request, arguments: Callable[[tuple[str, ...]], Awaitable[Arguments]]
+    ) -> str:
+        """Allocate GPUs to a request and create its container, without starting it; return the container's id.
 
-        The label is written by the same call that makes the container, and read back before anybody starts it: should
-        another container name one of the same GPUs (a second hub on this engine, or a call that was given up and came
-        through late), this one steps back. So of two that hold the same GPU at most one is ever started.
+        The call that creates the container also writes the label, which is read back before the container is started.
+        If another container names one of the same GPUs (by a second hub on this engine, or a call that timed out and
+        took effect late), this container is removed. So of two that hold the same GPU at most one is ever started.
 
         Raises:
             Refused: not enough is free.
             EngineUnreachable: nothing has been started.
         """
-        async with self._giving:
+        async with self._allocation_lock:
             box = await self.box()
             for attempt in range(4):
                 ids = box.choose(request, await self._list())
@@ -232,14 +236,14 @@ class BoxReconciler:
                 self.log.warning("GPU %s is held by another container too; trying again", ", ".join(twice))
                 await self.engine.remove(id)
                 await asyncio.sleep(random.uniform(0.1, 0.5) * (attempt + 1))
-        raise EngineRejected("another program gives out the GPUs of this machine too")
+        raise EngineRejected("another program allocates the GPUs of this machine too")
 
     async def run(self, id: str) -> None:
-        """Start a container that has been made, unless another one holds one of its GPUs.
+        """Start a container that was created, unless another one holds one of its GPUs.
 
         Raises:
-            EngineRejected: the engine cannot start it, or may not; it has been removed.
-            EngineUnreachable: nobody knows whether it runs; asking again is safe.
+            EngineRejected: the engine cannot start it, or another container has its GPU; it has been removed.
+            EngineUnreachable: it is unknown whether it runs; a repeated call is safe.
         """
         twice = conflict(id, await self._list())
         try:
@@ -251,8 +255,8 @@ class BoxReconciler:
             raise
         await self._list()
 
-    async def of(self, session: str) -> Container | None:
-        """Return a session's container; None only where the engine says so twice, the second time asked afterwards."""
+    async def find(self, session: str) -> Container | None:
+        """Return a session's container; None only if two successive queries do not list it."""
         for _ in range(2):
             found = next((c for c in await self._list() if c.session == session), None)
             if found is not None:
@@ -260,31 +264,31 @@ class BoxReconciler:
         return None
 
     async def verdict(self, session: str) -> int | None:
-        """Return None while a session may run, its exit status once it is proved to have ended.
+        """Return None while a session may run, and its exit status once the engine shows that it has ended.
 
         Raises:
-            EngineUnreachable: nobody knows.
+            EngineUnreachable: it is unknown.
         """
-        recent = self.monotonic() - self._looked < 3 * self._interval
+        recent = self.monotonic() - self._refreshed_at < 3 * self._interval
         known = next((c for c in self.latest if c.session == session), None)
-        if recent and known is not None and not known.over:
+        if recent and known is not None and not known.has_ended:
             return None
-        container = await self.of(session)
+        container = await self.find(session)
         if container is None:
             return 1
-        if not container.over:
+        if not container.has_ended:
             return None
         details = await self.engine.inspect(container.id)
         return details.exit_code if details is not None else 1
 
     async def details(self, session: str) -> tuple[str, Details] | None:
-        """Return a session's container looked at by itself, None where it is gone."""
-        container = await self.of(session)
+        """Return the id and details of a session's container, None if it does not exist."""
+        container = await self.find(session)
         details = await self.engine.inspect(container.id) if container is not None else None
         return (container.id, details) if container is not None and details is not None else None
 
     async def end_server(self, user: str, server: str) -> None:
-        """End what is left of earlier sessions of a server, so that there are never two."""
+        """End the containers of earlier sessions of a server, so that there are never two."""
         for container in await self._list():
             if container.server == (user, server) and container.labels.get("carme.prefix") == self._prefix:
                 await self.end(container.id)

@@ -1,4 +1,4 @@
-"""The traits of CarmeDockerSpawner beside those of every spawner of ours, and what they come to."""
+"""The traits of CarmeDockerSpawner besides those of ``OfferSettings``, their checks, and the values made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.spawners.docker.container import RESERVED_CREATE, RESERVED_HOST, Arguments
 from carme_hub.spawners.docker.gpu_allocation import Gpu, detect_gpus, parse_gpus
 
-#: Settings of DockerSpawner that profiles and images take the place of, and what to set instead.
+#: Settings of DockerSpawner that are not used, and what to set instead.
 REPLACED = {
     "allowed_images": "c.CarmeDockerSpawner.images",
     "image": "c.CarmeDockerSpawner.images",
@@ -31,8 +31,8 @@ REPLACED = {
 }
 
 
-class BoxSettings(LoggingConfigurable):
-    """What an administrator sets for a box."""
+class DockerSettings(LoggingConfigurable):
+    """The settings of a machine with Docker."""
 
     images = List(
         Dict(),
@@ -161,7 +161,7 @@ class BoxSettings(LoggingConfigurable):
                     raise ConfigError(f"c.{cls.__name__}.{name} is not used here; set instead: {REPLACED[name]}")
 
     def container_ids(self) -> tuple[int, int]:
-        """Return uid and gid inside, where users are not the system's.
+        """Return uid and gid inside the containers, without ``system_users``.
 
         Raises:
             ConfigError: they are not numbers, or root's.
@@ -172,15 +172,15 @@ class BoxSettings(LoggingConfigurable):
         return int(match[1]), int(match[2])
 
     def box_gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs to give out; may ask the driver, so not for the event loop."""
+        """Return the GPUs to allocate; blocking, since it may query the driver."""
         return parse_gpus(self.gpus) or detect_gpus()
 
 
 def check_profile(profile: Profile) -> None:
-    """Refuse a profile that names what only Slurm has: ``accounts`` would otherwise keep nobody out.
+    """Refuse a profile with keys that only Slurm understands: ``accounts`` would otherwise exclude nobody.
 
     Raises:
-        ConfigError: naming the keys.
+        ConfigError: the message names the keys.
     """
     given = {
         "partition": profile.partition,
@@ -193,16 +193,16 @@ def check_profile(profile: Profile) -> None:
         keys |= fixed.keys() & {"partition", "qos", "reservation", "account"}
     if keys:
         raise ConfigError(
-            f"profile_list ({profile.slug}): {', '.join(sorted(keys))} mean something to Slurm only; "
-            "without Slurm, offers are kept to some people by groups"
+            f"profile_list ({profile.slug}): {', '.join(sorted(keys))} work with Slurm only; "
+            "without Slurm, use groups to offer a profile to some users only"
         )
 
 
-async def with_site(spawner: Any, create: dict[str, Any], host: dict[str, Any]) -> Arguments:
-    """Return what the engine is asked for with what a site adds by DockerSpawner's own settings.
+async def with_site_settings(spawner: Any, create: dict[str, Any], host: dict[str, Any]) -> Arguments:
+    """Return the arguments for the engine with the additions of DockerSpawner's own settings.
 
     Raises:
-        ConfigError: an addition would change what the hub keeps count of.
+        ConfigError: an addition would change what the hub's GPU allocation depends on.
     """
     host["binds"] = spawner.volume_binds
     host["mounts"] = [*host["mounts"], *spawner.mount_binds]
@@ -215,6 +215,6 @@ async def with_site(spawner: Any, create: dict[str, Any], host: dict[str, Any]) 
         value = value(spawner) if callable(value) else value
         extra = spawner._render_templates(await value if inspect.isawaitable(value) else value)
         if wrong := sorted(extra.keys() & reserved):
-            raise ConfigError(f"c.CarmeDockerSpawner.{name}: {', '.join(wrong)} cannot be set: the hub counts on it")
+            raise ConfigError(f"c.CarmeDockerSpawner.{name}: {', '.join(wrong)} cannot be set: the hub sets it")
         target.update(extra)
     return create, host

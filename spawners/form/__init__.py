@@ -1,1 +1,1 @@
-"""The options form: what is offered, what it costs, and when it would start."""
+"""The options form of a start: offer, options, cost and expected start."""

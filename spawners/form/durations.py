@@ -1,4 +1,4 @@
-"""Times and durations as people read them, and choose them."""
+"""Formats times and durations for people, and lists the time limits to choose from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from carme_hub.domain.sessions.profile import Limit
 
-#: What people find natural to choose from, in minutes.
-_NATURAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
+#: Usual time limits to choose from, in minutes.
+_USUAL_TIMES = (15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 7200, 10080, 20160)
 
 
 def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
-    """Return a time as people read it: 14:05, tomorrow 09:10, Thu 26 Nov 09:10.
+    """Format a time: 14:05, tomorrow 09:10, Thu 26 Nov 09:10.
 
     Args:
         zone: None = the hub's.
@@ -29,7 +29,7 @@ def clock(moment: float, now: float, zone: tzinfo | None = None) -> str:
 
 
 def clock_there(moment: float, now: float, zone: str) -> str:
-    """Return a time as it is in a named zone, with its name: 14:05 (Europe/Berlin)."""
+    """Format a time in a named zone, with its name: 14:05 (Europe/Berlin)."""
     try:
         return f"{clock(moment, now, ZoneInfo(zone))} ({zone})"
     except (ZoneInfoNotFoundError, ValueError):
@@ -50,7 +50,7 @@ def times_to_choose(limit: Limit, asked: object) -> list[int]:
     """Return the time limits that the form lists, in minutes, with the one that was asked for."""
     if limit.choices:
         return list(limit.choices)
-    times = {m for m in _NATURAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
+    times = {m for m in _USUAL_TIMES if limit.allows(m)} | {limit.min, limit.max, limit.default}
     if isinstance(asked, int) and limit.allows(asked):
         times.add(asked)
     return sorted(times)

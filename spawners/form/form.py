@@ -1,8 +1,9 @@
-"""The options form as text: what is offered, what is free, what was chosen, and what is wrong with it.
+"""Renders the options form as HTML: the offer, the expected start, the choice, and its problems.
 
-Rendered on the server with autoescape, usable without JavaScript: each profile's controls have names of their own
-(see ``options``), the chosen card shows them by CSS, links carry suggestions. ``form.js`` only refreshes sentences
-and fills suggestions in. Nothing inline, so that a site may set a strict Content-Security-Policy.
+The form works without JavaScript: each profile's controls have names of their own (see ``options``), CSS shows the
+controls of the chosen card, and links fill suggestions in. ``form.js`` only refreshes sentences and fills suggestions
+in. There are no inline scripts or styles, so that a site may set a strict Content-Security-Policy. Jinja escapes all
+values. The spawn page and the availability REST call these functions.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from carme_hub.domain.scaling_curve import Measured
+from carme_hub.domain.scaling_curve import ScalingCurve
 from carme_hub.domain.sessions.availability import Cluster
 from carme_hub.domain.sessions.profile import MISSING_FOLDER, UNLISTED, Limit, Profile
-from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, granted
+from carme_hub.domain.sessions.profile_choice import Problem, default_profile, examine, require_valid
 from carme_hub.domain.sessions.session import Request
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.durations import clock, duration, times_to_choose
 from carme_hub.spawners.form.options import SEPARATOR
 from carme_hub.spawners.form.scaling_curves import curves_shown
-from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split
+from carme_hub.spawners.form.slots import BOOKING, OUTSIDE, Bookings, split_booking
 from carme_hub.spawners.form.start_estimate import prospect
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Everything the form and the check need to know for one user.
+    """Everything that the form and its check need for one user.
 
     Attributes:
-        profiles: those offered to this user (``domain.sessions.profile_choice.offered``).
-        accounts: the user's Slurm accounts, the default one first; None = the site keeps no accounts.
-        images: name to description of the site's images, the default one first.
+        profiles: the profiles for this user (``domain.sessions.profile_choice.offered_profiles``).
+        accounts: the user's Slurm accounts, the default account first; None = the site has no accounts.
+        images: name to description of the site's images, the default image first.
         reservations: reservations that the user may use besides those of a profile.
-        cluster: the shared look at the cluster.
-        virtual: GPUs are a sandbox's make-believe ones, and are labelled so.
-        why_empty: said where no profile is offered, with what to do.
-        source: who says what is free.
-        left: of each account; none where GPU time is not kept.
-        bookings: the calendar for this user; None where nobody books.
-        curves: what this user measured of trainings, the newest first.
-        makes_folders: whether a working folder that does not exist can be made.
+        cluster: the shared state of the cluster.
+        virtual: the GPUs are a sandbox's virtual GPUs, and are labelled so.
+        why_empty: the message if no profile is offered, with what to do.
+        source: the name of the system that reports free resources.
+        left: the rest of each account; empty without quotas.
+        bookings: the bookings of this user; None without reservations.
+        curves: this user's scaling curves, the newest first.
+        makes_folders: whether a missing working folder can be made.
     """
 
     profiles: tuple[Profile, ...]
@@ -59,20 +60,20 @@ class Offer:
     source: str = "Slurm"
     left: Mapping[str, RemainingBudget] = field(default_factory=dict)
     bookings: Bookings | None = None
-    curves: tuple[Measured, ...] = ()
+    curves: tuple[ScalingCurve, ...] = ()
     makes_folders: bool = True
 
     def choose(self, options: Mapping[str, object]) -> Request:
-        """Return the request these options come to.
+        """Return the request for these options.
 
         Raises:
-            ProfileNotAllowed: something is wrong with them. NoAccount: only that no account may be charged.
+            ProfileNotAllowed: an option is not valid. NoAccount: the only problem is that no account may be charged.
         """
-        return granted(*self.examine(options))
+        return require_valid(*self.examine(options))
 
     def examine(self, options: Mapping[str, object]) -> tuple[Request | None, tuple[Problem, ...]]:
-        """Return the request these options come to, in the booking that it fits, or None and what is wrong."""
-        options, asked = split(options) if self.bookings is not None else (options, "")
+        """Return the request for these options, in the booking that matches, or None and the problems."""
+        options, asked = split_booking(options) if self.bookings is not None else (options, "")
         request, problems = examine(
             self.profiles,
             options,
@@ -101,12 +102,12 @@ def render_form(
 
     Args:
         options: user options to fill in, from a link or a refused post.
-        last: the options of the user's last start; used where ``options`` is None and only if still valid.
+        last: the options of the user's last start; used if ``options`` is None and they are still valid.
         problems: shown at their fields and in a summary.
-        from_link: say that a link filled the form in and that nothing was started.
-        live_url: where ``form.js`` asks for sentences; "" = the page stays as it is.
-        here_url: this page without arguments, for links that carry a suggestion.
-        cost: of what is filled in; None where GPU time is not kept.
+        from_link: show that a link filled the form in and that nothing was started.
+        live_url: the URL from which ``form.js`` reads sentences; "" = the page is not refreshed.
+        here_url: this page without arguments, for links with a suggestion.
+        cost: of the options that are filled in; None without quotas.
     """
     moment = time.time() if now is None else now
     options = _filled_in(offer, options, last)
@@ -128,19 +129,19 @@ def render_form(
     return environment().get_template("carme_form.html").render(context)
 
 
-def request_shown(
+def shown_request(
     offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
 ) -> Request | None:
-    """Return the request that the form shows filled in, None where that is none."""
+    """Return the request for the options that the form shows, None if they are not valid."""
     options = _filled_in(offer, options, last)
     chosen = _chosen(offer, options)
     return offer.examine(options or {"profile": chosen.slug})[0] if chosen else None
 
 
-def takeable(
+def without_impossible_suggestion(
     offer: Offer, cost: Cost, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
 ) -> Cost:
-    """Return a cost without the largest choice where the profile does not let anybody make that one."""
+    """Return a cost without its suggestion if the profile does not allow that choice."""
     options = _filled_in(offer, options, last)
     chosen = _chosen(offer, options)
     if cost.options and chosen and offer.examine({**options, "profile": chosen.slug, **cost.options})[0] is None:
@@ -149,7 +150,7 @@ def takeable(
 
 
 def live_answer(offer: Offer, options: Mapping[str, object], now: float) -> dict[str, object]:
-    """Return what ``form.js`` shows: for each profile its sentence, for the chosen one with the options as they are."""
+    """Return the JSON for ``form.js``: a sentence for each profile, with the present options for the chosen one."""
     cluster = offer.cluster
     request, problems = offer.examine(options)
     chosen = _chosen(offer, options)
@@ -180,7 +181,7 @@ def _why_empty(offer: Offer) -> str:
 def _filled_in(
     offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None
 ) -> Mapping[str, object]:
-    """Return the options that the form shows: those given, else the last start's where they are still valid."""
+    """Return the options that the form shows: ``options``, or the last start's if they are still valid."""
     if options is not None:
         return options
     return last if last and offer.examine(last)[0] is not None else {}
@@ -196,7 +197,7 @@ def _field_id(slug: str, key: str) -> str:
 
 
 def _target(offer: Offer, chosen: Profile | None, problem: Problem) -> str:
-    """Return the id of the control a problem belongs to, "" where there is none."""
+    """Return the id of the control to which a problem belongs, "" for none."""
     if chosen is None or not problem.field:
         return ""
     if problem.field == "profile":
@@ -206,7 +207,7 @@ def _target(offer: Offer, chosen: Profile | None, problem: Problem) -> str:
 
 
 def _cost_link(cost: Cost | None, chosen: Profile | None, options: Mapping[str, object], here_url: str) -> str:
-    """Return a link that fills the largest choice in that would be granted."""
+    """Return a link that fills in the largest choice that would be admitted."""
     if cost is None or not cost.options or chosen is None:
         return ""
     new = {**options, "profile": chosen.slug, **cost.options}
@@ -244,7 +245,7 @@ def _card(
 def _prospect(
     offer: Offer, profile: Profile, request: Request | None, now: float, *, suggest: bool
 ) -> dict[str, object]:
-    """Return sentence, state and suggestion for a request, or for the profile's defaults where there is none."""
+    """Return sentence, state and suggestion for a request, or for the profile's defaults without one."""
     request = request or offer.examine({"profile": profile.slug})[0]
     if request is None:
         return {"sentence": "", "state": "unknown", "expected": None, "suggestion": None}
@@ -253,19 +254,19 @@ def _prospect(
 
 
 def _gives(profile: Profile, virtual: bool) -> list[str]:
-    """Return what a profile gives, as short phrases."""
+    """Return the resources of a profile, as short phrases."""
     gives = []
     if profile.gpus:
         label = "virtual " if virtual else ""
         each = " or ".join(f"{profile.gpus.most(t)} × {label}{t}" for t in profile.gpus.types)
         gives.append(each if profile.gpus.count.fixed else f"up to {each}")
     cpus, memory, time_limit = profile.cpus, profile.memory_gib, profile.time_minutes
-    for limit, most_words in (
+    for limit, most_text in (
         (cpus, "1 CPU" if cpus.max == 1 else f"{cpus.max} CPUs"),
         (memory, f"{memory.max} GiB of memory"),
         (time_limit, duration(time_limit.max)),
     ):
-        gives.append(most_words if limit.fixed else f"up to {most_words}")
+        gives.append(most_text if limit.fixed else f"up to {most_text}")
     return gives
 
 
@@ -275,7 +276,7 @@ Control = dict[str, object]
 def _controls(
     offer: Offer, profile: Profile, options: Mapping[str, object], problems: Sequence[Problem]
 ) -> list[Control]:
-    """Return the controls of one card: only what there is something to choose of."""
+    """Return the controls of one card: only those with something to choose."""
     wrong = {p.field: p.message for p in problems}
     settled = set(profile.override).union(*(c.override for o in profile.options for c in o.choices))
     controls: list[Control] = []
@@ -348,7 +349,7 @@ def _controls(
         images = [i for i in (profile.images or offer.images) if i in offer.images]
         names("image", "Image", [(i, f"{i} – {offer.images[i]}" if offer.images[i] else i) for i in images])
     mine = [a for a in offer.accounts or () if not profile.accounts or a in profile.accounts]
-    names("account", "Account to charge", [(a, f"{a}: {offer.left[a].said}" if a in offer.left else a) for a in mine])
+    names("account", "Account to charge", [(a, f"{a}: {offer.left[a].text}" if a in offer.left else a) for a in mine])
     names("reservation", "Reservation", _reservations(offer, profile))
     if "working_folder" not in settled:
         add(
@@ -358,16 +359,16 @@ def _controls(
             "",
             hint="Empty: your home folder. Or a path below it, or one from /.",
         )
-        # It may be why the last start failed.
+        # A missing folder may be why the last start failed.
         if options.get("working_folder") and offer.makes_folders and "missing_folder" not in settled:
-            said = ("start nothing, and say so", "make it")
-            choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, said, strict=True)]
+            labels = ("do not start, and show an error", "make it")
+            choices = [{"value": v, "label": text} for v, text in zip(MISSING_FOLDER, labels, strict=True)]
             add("missing_folder", "If that folder does not exist", "select", MISSING_FOLDER[0], choices=choices)
     return controls
 
 
 def _reservations(offer: Offer, profile: Profile) -> list[tuple[str, str]]:
-    """Return the values of the control for reservations: those of Slurm, and the user's bookings of these GPUs."""
+    """Return the choices of the control for reservations: those of Slurm, and the user's bookings of these GPUs."""
     if profile.reservation:
         return []
     reserved = [*profile.reservations, *(r for r in offer.reservations if r not in profile.reservations)]
@@ -378,12 +379,12 @@ def _reservations(offer: Offer, profile: Profile) -> list[tuple[str, str]]:
         return [("", "none"), *((name, name) for name in reserved)]
     ours = ((BOOKING + each.id, f"“{each.title}” until {bookings.until(each)}") for each in booked)
     named = ((name, name) for name in reserved)
-    return [("", "my booking, where it fits"), *ours, (OUTSIDE, "none: outside my booking"), *named]
+    return [("", "my booking, if it matches"), *ours, (OUTSIDE, "none: outside my booking"), *named]
 
 
 @functools.cache
 def environment() -> Environment:
-    """Return what renders the hub's own parts of pages."""
+    """Return the Jinja environment for the parts of pages that spawners render."""
     folder = Path(share_folder()) / "templates"
     return Environment(
         loader=FileSystemLoader(folder),

@@ -1,7 +1,7 @@
-"""What every spawner of ours offers: profiles, images, the form, and the one check of what was chosen.
+"""The offer of both spawners: settings for profiles and images, the form, and the check of the chosen options.
 
-``OfferSettings`` is mixed into a spawner class, before JupyterHub's own. The class says how things stand (``offer``)
-and what a new session starts with (``new_session``).
+``OfferSettings`` is mixed into a spawner class, before JupyterHub's own. The class implements ``offer`` (the user's
+offer and the state of the cluster) and ``new_session``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from carme_hub.spawners.job_script import Owner, working_folder
 
 
 class OfferSettings(LoggingConfigurable):
-    """What an administrator offers, whatever runs the sessions."""
+    """The administrator's settings that both spawners have."""
 
     profile_list = UnionTrait(
         [List(Dict()), Callable()],
@@ -121,16 +121,16 @@ class OfferSettings(LoggingConfigurable):
         return type(self)._choose
 
     def options_from_query(self, query_data: dict[str, list[str]]) -> dict[str, str | int]:
-        """Return user options of a link; they fill the form in and start nothing."""
+        """Return the user options of a link, which fill the form in and start nothing."""
         return options_from_query(query_data)
 
     def _hub_db(self) -> Any:
         return object_session(self.user.orm_user)
 
-    # -- what the traits come to --------------------------------------------------------------------------------------
+    # -- values made from the traits ----------------------------------------------------------------------------------
 
     def site_images(self) -> tuple[Image, ...]:
-        """Return the site's images, the default one first."""
+        """Return the site's images, the default image first."""
         found = []
         for entry in self.images:
             unknown = set(entry) - {"name", "path", "format", "description", "base"}
@@ -150,7 +150,7 @@ class OfferSettings(LoggingConfigurable):
         return tuple(_bind(entry) for entry in self.container_binds)
 
     async def profiles(self) -> tuple[Profile, ...]:
-        """Return all profiles of the site; which of them a user is offered is decided later."""
+        """Return all profiles of the site, before the choice of those for one user."""
         profiles: Any = self.profile_list
         if callable(profiles):
             profiles = profiles(self)
@@ -159,14 +159,14 @@ class OfferSettings(LoggingConfigurable):
         return parse_profiles(profiles or self.fallback_profiles(), profile_field(self))
 
     def fallback_profiles(self) -> list[dict[str, object]]:
-        """Return what is offered while ``profile_list`` is empty."""
+        """Return the profiles that are offered while ``profile_list`` is empty."""
         return []
 
     def owner(self) -> Owner:
         """Return the system user of this server, by the exact name.
 
         Raises:
-            Refused: there is none, or it is a system account.
+            Refused: there is no such user, or it is a system account.
         """
         name = str(self.user.name)
         try:
@@ -188,18 +188,18 @@ class OfferSettings(LoggingConfigurable):
     # -- the choice ---------------------------------------------------------------------------------------------------
 
     async def offer(self) -> Offer:
-        """Return what this user may choose from, and how things stand."""
+        """Return this user's offer and the state of the cluster."""
         raise NotImplementedError
 
     def new_session(self) -> None:
-        """Begin a new session: what was known of the last one counts no more."""
+        """Begin a new session; reset the state of the last one."""
         raise NotImplementedError
 
     async def _render_offer(self) -> str:
         return render_form(await self.offer(), last=self.orm_spawner.user_options)
 
     async def _choose(self, user_options: dict[str, Any]) -> None:
-        """Turn user options into the request: the one check for form, REST, links and stored options."""
+        """Turn user options into the request, with the same check for form, REST, links and stored options."""
         self.new_session()
         try:
             offer = await self.offer()
@@ -214,24 +214,24 @@ class OfferSettings(LoggingConfigurable):
 
 
 def refusal(error: Refused) -> SpawnException:
-    """Return JupyterHub's form of a refusal: said to the user as it is, and not counted as a fault of the hub."""
+    """Return a refusal as JupyterHub's exception: shown to the user unchanged, and not counted as a server error."""
     return failure(error.message, error.reason)
 
 
 def failure(message: str, reason: str, *, html: str = "", status: int = 400) -> SpawnException:
-    """Return JupyterHub's form of a start that failed for a known reason, said to the user as it is.
+    """Return JupyterHub's exception for a start that failed for a known reason; the message is shown unchanged.
 
     Args:
-        html: what pages show instead of the message; already escaped.
-        status: of the HTTP answer, where somebody waits for one.
+        html: shown on pages instead of the message; already escaped.
+        status: of the HTTP answer.
     """
     exception = SpawnException(message, reason=reason, message_html=html, status_code=status)
-    exception.jupyterhub_message = message  # what the API and progress events say
+    exception.jupyterhub_message = message  # the message for the API and progress events
     return exception
 
 
 def ended_early(why: str, tail: str, status: int = 500) -> SpawnException:
-    """Return why a session ended before its server answered, with the end of its log where there is one."""
+    """Return the exception for a session that ended before its server answered, with the end of its log."""
     shown = f"<p>{escape(why)}</p>"
     if tail:
         shown += f'<p>The end of its log:</p><pre class="text-start">{escape(tail)}</pre>'
@@ -239,10 +239,10 @@ def ended_early(why: str, tail: str, status: int = 500) -> SpawnException:
 
 
 def check_folder(folder: str, places: Sequence[str]) -> None:
-    """Refuse a working folder that the container would not have.
+    """Refuse a working folder that the container does not have.
 
     Raises:
-        Refused: naming the folders inside which it can be.
+        Refused: the message names the folders inside which it can be.
     """
     if not any(PurePosixPath(folder).is_relative_to(place) for place in places):
         raise Refused(

@@ -1,7 +1,7 @@
-"""What a form, a link or a REST body said becomes flat user options; nothing is judged against a profile here.
+"""Reads user options from a form, a link or a REST body, and checks their types; profiles are checked elsewhere.
 
-The form gives each profile's controls names of their own (``gpu-small.gpus``), so that it works without JavaScript:
-only those of the chosen profile are taken. Links and scripts may use the plain names.
+Each profile's controls have names of their own in the form (``gpu-small.gpus``), so that it works without JavaScript:
+only the controls of the chosen profile count. Links and scripts may use the plain names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 from carme_hub.domain.sessions.profile_choice import whole_number
 from carme_hub.errors import ProfileNotAllowed
 
-#: Between a profile's slug and the name of a control of that profile's own. No slug and no option name has it.
+#: Separates a profile's slug and the name of its control. Neither slugs nor option names contain it.
 SEPARATOR = "."
 
 _NUMBERS = ("gpus", "cpus", "memory_gib", "time_minutes")
@@ -24,10 +24,10 @@ _OPTIONS: TypeAdapter[dict[str, str | int]] = TypeAdapter(Annotated[dict[_Key, _
 
 
 def options_from_form(form_data: Mapping[str, Sequence[object]]) -> dict[str, str | int]:
-    """Return user options from what JupyterHub passes of a form post: a list of texts for each name.
+    """Return user options from a form post as JupyterHub passes it: a list of texts for each name.
 
     Raises:
-        ProfileNotAllowed: something was said twice, or a file was sent.
+        ProfileNotAllowed: an option was sent twice, or as a file.
     """
     flat = _single({key: value for key, value in form_data.items() if key != "_xsrf"})
     profile = flat.get("profile", "")
@@ -37,9 +37,9 @@ def options_from_form(form_data: Mapping[str, Sequence[object]]) -> dict[str, st
         if separator and owner != profile:
             continue  # a control of a card that was not chosen
         if value == "":
-            continue  # left empty: the profile's default
+            continue  # empty: the profile's default
         if key in options:
-            raise ProfileNotAllowed(f"The option {key!r} was given twice.", reason="bad-options")
+            raise ProfileNotAllowed(f"The option {key!r} was sent twice.", reason="bad-options")
         options[key] = value
     return checked_options({k: _numbered(k, v) for k, v in options.items()})
 
@@ -50,7 +50,7 @@ def options_from_query(query: Mapping[str, Sequence[object]]) -> dict[str, str |
 
 
 def checked_options(raw: object) -> dict[str, str | int]:
-    """Return options as they may be stored and judged: short names, texts and whole numbers, not too many.
+    """Return options that may be stored and checked: short names, texts and whole numbers, not too many.
 
     Raises:
         ProfileNotAllowed: the shape is wrong; the message names the option.
@@ -70,12 +70,12 @@ def _single(data: Mapping[str, Sequence[object]]) -> dict[str, object]:
     for key, values in data.items():
         if isinstance(values, str) or len(values) != 1 or not isinstance(values[0], str):
             shown = "".join(c if c.isprintable() else "?" for c in key[:60])
-            raise ProfileNotAllowed(f"The option “{shown}” must be given once, as text.", reason="bad-options")
+            raise ProfileNotAllowed(f"The option “{shown}” must be sent once, as text.", reason="bad-options")
         flat[key] = values[0]
     return flat
 
 
 def _numbered(key: str, value: object) -> object:
-    """Turn a number's text into the number where nothing is lost; anything else is left for the judge to refuse."""
+    """Convert a whole number's text to the number; anything else is left to the check by the profile."""
     number = whole_number(value) if key in _NUMBERS else None
     return value if number is None else number

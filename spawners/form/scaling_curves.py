@@ -1,4 +1,4 @@
-"""Scaling curves on the form: what a user measured, beside the GPUs that they choose with the same image."""
+"""Scaling curves on the form: a user's measurements with an image, shown with the choice of GPUs for that image."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from carme_hub.domain.scaling_curve import LIMITS, Measured, Point
+from carme_hub.domain.scaling_curve import LIMITS, Point, ScalingCurve
 from carme_hub.domain.sessions.profile import UNLISTED, Profile
 from carme_hub.spawners.form.durations import clock
 
 #: Curves of one image on a card; older ones are not shown.
-SHOWN = 4
+MAX_CURVES = 4
 _Number = Annotated[float, Field(ge=-1e6, le=1e15, allow_inf_nan=False)]
 _Ranks = Annotated[int, Field(ge=1, le=4096)]
 _Text = Annotated[str, Field(max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class _Point(BaseModel):
-    """One point as it is sent."""
+    """One point of an uploaded curve."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -34,7 +34,7 @@ class _Point(BaseModel):
 
 
 class CurveUpload(BaseModel):
-    """A curve as a session sends it. The image is the session's, and not for it to say."""
+    """A curve as a session uploads it. The hub adds the session's image."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,24 +66,24 @@ class CurveUpload(BaseModel):
             raise ValueError("fastest is from ranks to most, or 0")
         return self
 
-    def of(self, image: str) -> Measured:
-        """Return the curve, of the image that the session runs."""
+    def of(self, image: str) -> ScalingCurve:
+        """Return the curve with the session's image."""
         values = self.model_dump()
         points = tuple(Point(**point) for point in values.pop("points"))
-        return Measured(image=image, points=points, **values)
+        return ScalingCurve(image=image, points=points, **values)
 
 
 def curves_shown(
-    curves: Sequence[Measured],
+    curves: Sequence[ScalingCurve],
     profile: Profile,
     options: Mapping[str, object],
     images: Mapping[str, str],
     now: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return what a card says of curves: those of the images that it offers, the chosen one's to be seen.
+    """Return a card's curves: those of the images that it offers; only the chosen image's are visible.
 
     Args:
-        images: of the site, the default one first.
+        images: of the site, the default image first.
     """
     option = next((each for each in profile.options if each.name == "image"), None)
     if option is not None:
@@ -100,12 +100,12 @@ def curves_shown(
         chosen = ""
     found = []
     for choice in offered:
-        for curve in [each for each in curves if each.image == names[choice]][:SHOWN]:
+        for curve in [each for each in curves if each.image == names[choice]][:MAX_CURVES]:
             found.append({"image": choice, "shown": choice == chosen, **_said(curve, now)})
     return found
 
 
-def _said(curve: Measured, now: float | None) -> dict[str, Any]:
+def _said(curve: ScalingCurve, now: float | None) -> dict[str, Any]:
     on = curve.gpu_type or "GPUs" if curve.device == "gpu" else "CPUs, not GPUs"
     when = _day(curve.measured, time.time() if now is None else now)
     limit = LIMITS[curve.limit]
@@ -113,7 +113,7 @@ def _said(curve: Measured, now: float | None) -> dict[str, Any]:
         "script": curve.script,
         "advice": curve.advice(),
         "measured": " ".join(
-            filter(None, (f"Measured {when} on {on}, {curve.mode} scaling, batch {curve.batch}.", curve.doubt()))
+            filter(None, (f"Measured {when} on {on}, {curve.mode} scaling, batch {curve.batch}.", curve.caveat()))
         ),
         "limit": f"With {curve.most} the likely limit is {limit}." if limit else "",
         "points": [
@@ -130,7 +130,7 @@ def _said(curve: Measured, now: float | None) -> dict[str, Any]:
 
 
 def _day(moment: float, now: float) -> str:
-    """Return when, with the year where that is another one."""
+    """Return a time, with the year if it is long ago."""
     if now - moment > 300 * 86_400:
         return f"in {datetime.fromtimestamp(moment, UTC):%B %Y}"
     return clock(moment, now)

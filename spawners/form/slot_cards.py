@@ -1,7 +1,7 @@
-"""What the form says of a user's bookings, above all else: those whose time is now, with a button, and those to come.
+"""A user's bookings at the top of the spawn page: present ones with a start button, and those that begin soon.
 
-A card is a form of its own, with plain user options in hidden fields: it works without JavaScript, and the Enter key in
-the form below never presses its button. What it posts is checked as any choice is.
+A card is a form of its own with plain user options in hidden fields: it works without JavaScript, and the Enter key in
+the form below never presses its button. Its options are checked like any others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from carme_hub.spawners.form.slots import BOOKING, Bookings
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A booking whose time is now.
+    """A booking in which the user may start now.
 
     Attributes:
-        gives: short phrases. options: what its button posts; empty = it has none, and ``sentence`` says why.
-        sentence: what else there is to know.
+        gives: its resources as short phrases. options: posted by its button; empty = no button, and ``sentence`` says
+            why. sentence: further information.
     """
 
     id: str
@@ -41,30 +41,29 @@ def cards(offer: Offer) -> tuple[Card, ...]:
 
 
 def lines(offer: Offer) -> tuple[str, ...]:
-    """Return a sentence for each booking that begins within a day, and one where the calendar is not read."""
+    """Return a sentence for each booking that begins within a day, and one if bookings cannot be read."""
     bookings = offer.bookings
     if bookings is None:
         return ()
     coming = (
         f"{'The class' if each.group else 'Your booking'} “{each.title}” begins at "
         f"{clock_there(each.period.start, bookings.now, each.zone)}."
-        for each in bookings.to_come
+        for each in bookings.upcoming
     )
     return (*coming, *((bookings.note(),) if bookings.note() else ()))
 
 
 def slots_html(offer: Offer, *, url: str = "", xsrf: str = "") -> str:
-    """Return both as HTML, "" where there is nothing to say.
+    """Return cards and sentences as HTML, "" if there are none.
 
     Args:
-        url: where the buttons post to. xsrf: the hub's token against forged forms. ``form.js`` fills in both where it
-            shows what it was sent.
+        url: to which the buttons post. xsrf: the hub's XSRF token. ``form.js`` fills in both if it shows this HTML.
     """
-    found, said = cards(offer), lines(offer)
-    if not found and not said:
+    found_cards, found_lines = cards(offer), lines(offer)
+    if not found_cards and not found_lines:
         return ""
     template = environment().get_template("carme_slots.html")
-    return template.render(cards=found, lines=said, url=url, xsrf=xsrf).strip()
+    return template.render(cards=found_cards, lines=found_lines, url=url, xsrf=xsrf).strip()
 
 
 def _card(offer: Offer, bookings: Bookings, reservation: Reservation) -> Card:
@@ -75,17 +74,17 @@ def _card(offer: Offer, bookings: Bookings, reservation: Reservation) -> Card:
     options, why = _options(offer, bookings, reservation)
     if why:
         return Card(*about, (label, until), {}, why)
-    said = [reservation.problem] if reservation.problem else []
+    sentences = [reservation.problem] if reservation.problem else []
     if not bookings.has_room(reservation, int(options["gpus"])):
-        said.append("All its GPUs are in use now; your session waits until some are free.")
+        sentences.append("All its GPUs are in use now; your session waits until some are free.")
     if reservation.period.start > bookings.now:
-        said.append(f"It begins at {clock_there(reservation.period.start, bookings.now, reservation.zone)}.")
+        sentences.append(f"It begins at {clock_there(reservation.period.start, bookings.now, reservation.zone)}.")
     charged = (f"charged to {reservation.account}",) if offer.accounts is not None else ()
-    return Card(*about, (label, until, *charged), options, " ".join(said))
+    return Card(*about, (label, until, *charged), options, " ".join(sentences))
 
 
 def _options(offer: Offer, bookings: Bookings, reservation: Reservation) -> tuple[dict[str, str | int], str]:
-    """Return what starts a session in a booking, or {} and why this user cannot."""
+    """Return the options that start a session in a booking, or {} and why this user cannot."""
     accounts = offer.accounts
     if accounts is not None and reservation.account not in accounts:
         return {}, (
@@ -116,14 +115,14 @@ def _options(offer: Offer, bookings: Bookings, reservation: Reservation) -> tupl
 
 
 def _seat(reservation: Reservation, *, virtual: bool = False) -> str:
-    """Return what one session has of a booking: 2 × a100."""
-    seat = slots.seat(reservation)
+    """Return one session's share of a booking: 2 × a100."""
+    seat = slots.seat_gpus(reservation)
     return f"{seat.count} × {'virtual ' if virtual else ''}{seat.type}"
 
 
 def _asked(profile: Profile, reservation: Reservation, now: float) -> dict[str, str | int]:
-    """Return the user options that ask a profile for a seat, until the booking ends; {} where it gives none."""
-    seat, cpus = slots.seat(reservation), slots.seat_cpus(reservation)
+    """Return the profile's options for one session's share until the booking ends; {} if it does not match."""
+    seat, cpus = slots.seat_gpus(reservation), slots.seat_cpus(reservation)
     if profile.gpus is None or profile.reservation:
         return {}
     most = min(seat.count, profile.gpus.most(seat.type))
@@ -145,7 +144,7 @@ def _asked(profile: Profile, reservation: Reservation, now: float) -> dict[str, 
 
 
 def _most(limit: Limit, wanted: int) -> int:
-    """Return what a limit allows that is nearest to what is wanted: not more, unless there is nothing less."""
+    """Return the largest allowed value up to ``wanted``, or the smallest allowed value if all are larger."""
     if limit.choices:
         return max((each for each in limit.choices if each <= wanted), default=min(limit.choices))
     return min(max(wanted, limit.min), limit.max)

@@ -1,7 +1,7 @@
-"""When a choice would start, in one sentence: by what is free, and by what is booked.
+"""The expected start of a choice as a sentence, from free resources and from bookings.
 
-Truth first, as in ``domain.sessions.availability``: what a booking or maintenance would keep waiting is not said to
-start now, though the GPUs are free.
+As in ``domain.sessions.availability``, it never promises too much: a session that a booking or maintenance would delay
+does not "start now", although GPUs are free.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from carme_hub.domain.calendar.conflicts import ReservationConflict
 from carme_hub.domain.calendar.reservations import Kind, Reservation
-from carme_hub.domain.sessions.availability import Cluster, Suggestion, outlook, sentence, sooner
+from carme_hub.domain.sessions.availability import Cluster, Suggestion, estimate_start, sentence, suggest_smaller
 from carme_hub.domain.sessions.profile import Limit, Profile
 from carme_hub.domain.sessions.session import Request
 from carme_hub.spawners.form.durations import clock, duration
@@ -31,14 +31,14 @@ def prospect(
     """Return sentence, state and suggestion for a request.
 
     Args:
-        bookings: None where nobody books.
+        bookings: None without reservations.
     """
     silent = not cluster.known or bool(cluster.silent_since)
     inside = bookings.inside(request) if bookings is not None else None
     if bookings is not None and inside is not None:
         return _inside(bookings, inside, request, silent)
-    seen = outlook(cluster, request, now)
-    found = bookings.in_the_way(request) if bookings is not None and not silent and seen.possible else None
+    seen = estimate_start(cluster, request, now)
+    found = bookings.conflict(request) if bookings is not None and not silent and seen.possible else None
     if found is not None and not found.longest:
         seen = replace(seen, fits=False, expected=max(seen.expected, found.expected) if found.expected else 0.0)
     state = "wait"
@@ -48,7 +48,7 @@ def prospect(
         state = "never"
     elif seen.starts_now and found is None:
         state = "now"
-    smaller = sooner(cluster, profile, request, virtual=virtual) if suggest and state != "now" else None
+    smaller = suggest_smaller(cluster, profile, request, virtual=virtual) if suggest and state != "now" else None
     said = sentence(cluster, request, seen, lambda t: clock(t, now), virtual=virtual)
     expected = seen.expected
     if bookings is not None and found is not None:
@@ -57,7 +57,7 @@ def prospect(
         expected = found.expected or seen.expected
         if suggest and minutes and seen.starts_now:
             smaller = Suggestion({"time_minutes": minutes}, duration(minutes))
-    if bookings is not None and (why := bookings.beside(request)):
+    if bookings is not None and (why := bookings.reason_outside(request)):
         said = f"{why}: {said}"
     return _answer(said, state, expected, smaller)
 
@@ -90,7 +90,7 @@ def _warned(
     if not found.longest:
         return f"{said}, after what is booked{named}"
     type = f"virtual {request.gpus.type}" if virtual and request.gpus else request.gpus.type
-    which = f"all {type}" if found.everything else f"the {type} that are free now" if type else "the nodes free now"
+    which = f"all {type}" if found.all_booked else f"the {type} that are free now" if type else "the nodes free now"
     what = f"{which} are booked{named}"
     if cause is not None and cause.kind is Kind.MAINTENANCE:
         what = f"there is maintenance{named}"
@@ -101,13 +101,13 @@ def _warned(
 
 
 def _shorter(profile: Profile, most: int) -> int:
-    """Return the longest time limit of a profile that is at most so many minutes, 0 where it has none."""
+    """Return the profile's longest time limit of at most so many minutes, 0 if it has none."""
     limit: Limit = profile.time_minutes
     settled: Mapping[str, object] = profile.override
     if "time_minutes" in settled or any("time_minutes" in c.override for o in profile.options for c in o.choices):
         return 0
     if limit.choices:
         return max((choice for choice in limit.choices if choice <= most), default=0)
-    least = 5 if most >= 10 else 1  # nobody asks for 1 hour 58 minutes
+    least = 5 if most >= 10 else 1  # rounded: 1 hour 55 minutes instead of 1 hour 58 minutes
     rounded = min(most, limit.max) // least * least
     return rounded if limit.allows(rounded) else most if limit.allows(most) else 0

@@ -1,1 +1,1 @@
-"""Pages and REST of ours in the hub."""
+"""Carme Hub's pages and REST handlers inside the hub."""

@@ -1,4 +1,4 @@
-"""The small JSON bodies of our requests: anything else is refused before it is looked at."""
+"""Parses the small JSON bodies of REST requests; a body that is too large is refused before it is parsed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tornado import web
 
 
 def small_json(body: bytes, largest: int) -> Any:
-    """Return what a body of at most ``largest`` bytes says; an HTTP error says what is wrong with any other."""
+    """Parse a JSON body of at most ``largest`` bytes; raise an HTTP error for any other."""
     if len(body) > largest:
         raise web.HTTPError(413, "The body is one small JSON object.")
     try:

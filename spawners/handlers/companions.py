@@ -1,8 +1,8 @@
-"""The doors to companions: REST for a session's own programs and for its user, and the home page's button.
+"""Handlers of companions: REST for a session's own programs and for its user, and the form of the home page.
 
-``/hub/api/carme/sessions/<uuid>/companions``: GET lists, POST opens, ``…/quote`` says what would come of it, DELETE
-``…/<uuid>`` gives one back. Who has the token of the session's own server may ask for that session, and so may who may
-start servers for its user.
+``/hub/api/carme/sessions/<uuid>/companions``: GET lists, POST opens, ``…/quote`` returns cost and start, DELETE
+``…/<uuid>`` gives one back. The token of the session's own server is allowed for that session, and so is everybody who
+may start servers for its user.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from jupyterhub.scopes import needs_scope
 from jupyterhub.utils import url_path_join
 from tornado import web
 
-from carme_hub.domain.sessions.companions import Wish
+from carme_hub.domain.sessions.companions import CompanionRequest
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.companions.companions import described, give_back, listed, open_companion, quote
 from carme_hub.spawners.handlers.bodies import small_json
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 _UUID = "[0-9a-f-]{36}"
 COMPANIONS = rf"/api/carme/sessions/({_UUID})/companions"
@@ -39,134 +39,134 @@ _NO_SESSION = "There is no such session, or it has ended."
 _NOT_KNOWN = "The database or Slurm does not answer. Look at the list of companions before you try again."
 
 
-class OfSession(APIHandler):
-    """Finds the session, and lets nobody in who may not ask for it."""
+class SessionHandler(APIHandler):
+    """The base of handlers for one session: finds the session, and checks that the caller may use it."""
 
-    async def _ask(self, id: str, *more: str) -> None:
-        """Answer for who may; who may not see a session does not learn that it exists."""
+    async def _authorize(self, id: str, *more: str) -> None:
+        """Answer a caller with access; without access a caller does not learn whether the session exists."""
         if self.current_user is None:
             raise web.HTTPError(403)
-        part = ready()
-        session = part.book.current(id) if part is not None else None
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
         if session is not None and self._is_its_own(session):
-            await self._found(part, session, *more)
+            await self._found(hub, session, *more)
             return
-        await self._of_user(part, session, *more, user_name=session.user if session else self.current_user.name)
+        await self._of_user(hub, session, *more, user_name=session.user if session else self.current_user.name)
 
     def _is_its_own(self, session: Session) -> bool:
-        """Return whether the token of the session's own server asks."""
+        """Return whether the request has the token of the session's own server."""
         token = self.get_token()
         mine = token is not None and bool(session.token_id) and token.id == session.token_id
         return mine and token.user is not None and token.user.name == session.user
 
     @needs_scope("start:servers")
-    async def _of_user(self, part: Shared | None, session: Session | None, *more: str, user_name: str) -> None:  # noqa: ARG002
-        await self._found(part, session, *more)
+    async def _of_user(self, hub: HubContext | None, session: Session | None, *more: str, user_name: str) -> None:  # noqa: ARG002
+        await self._found(hub, session, *more)
 
-    async def _found(self, part: Shared | None, session: Session | None, *more: str) -> None:
+    async def _found(self, hub: HubContext | None, session: Session | None, *more: str) -> None:
         user = self.find_user(session.user) if session is not None else None
-        if part is None or session is None or session.parent or user is None:
+        if hub is None or session is None or session.parent or user is None:
             raise web.HTTPError(404, _NO_SESSION)
         if session.server_name not in user.spawners:
             raise web.HTTPError(404, _NO_SESSION)
         self.set_header("Cache-Control", "no-store")
         try:
-            await self._answer(part, user.spawners[session.server_name], session, *more)
+            await self._answer(hub, user.spawners[session.server_name], session, *more)
         except Refused as error:
             self._refuse({"unknown": 404, "key-used": 422}.get(error.reason, 409), error)
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Companions of session %s: %s", session.id, error)
+            hub.log.warning("Companions of session %s: %s", session.id, error)
             raise web.HTTPError(503, _NOT_KNOWN) from error
 
     def _refuse(self, status: int, error: Refused) -> None:
         self.set_status(status)
         self.finish(json.dumps({"error": error.reason, "message": error.message}))
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
         raise NotImplementedError
 
 
-class QuoteHandler(OfSession):
-    """Says what a companion would cost and when it would start."""
+class QuoteHandler(SessionHandler):
+    """Returns the cost and expected start of a companion."""
 
     async def get(self, id: str) -> None:
-        """Answer; nothing is written."""
-        await self._ask(id)
+        """Send the quote; nothing is written."""
+        await self._authorize(id)
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *_more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:
         asked = {
             name: values[-1].decode("utf8", "replace")
             for name, values in self.request.query_arguments.items()
             if name != "_xsrf"
         }
-        found = await quote(part, spawner, session, wish_of(asked))
+        found = await quote(hub, spawner, session, companion_request(asked))
         self.finish(json.dumps(found.as_json()))
 
 
-class CompanionsHandler(OfSession):
+class CompanionsHandler(SessionHandler):
     """Lists a session's companions, and opens one."""
 
     async def get(self, id: str) -> None:
-        """List them, those that have ended among them."""
-        await self._ask(id, "list")
+        """List companions, including ended ones."""
+        await self._authorize(id, "list")
 
     async def post(self, id: str) -> None:
-        """Open one; with an ``Idempotency-Key`` only once."""
-        await self._ask(id, "open")
+        """Open a companion; with an ``Idempotency-Key`` only once."""
+        await self._authorize(id, "open")
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
         if more == ("list",):
-            self.finish(json.dumps({"companions": await listed(part, session, virtual=spawner.virtual)}))
+            self.finish(json.dumps({"companions": await listed(hub, session, virtual=spawner.virtual)}))
             return
         key = self.request.headers.get("Idempotency-Key", "")
         if key and not _KEY.fullmatch(key):
             raise web.HTTPError(400, "An Idempotency-Key is 1 to 100 letters, digits, dots, dashes or underscores.")
-        wish = wish_of(_body(self.request.body))
-        companion, warnings = await open_companion(part, spawner, session, wish, key)
+        wanted = companion_request(_body(self.request.body))
+        companion, warnings = await open_companion(hub, spawner, session, wanted, key)
         self.set_status(201)
         self.finish(
-            json.dumps({**described(part, companion, time.time(), virtual=spawner.virtual), "warnings": list(warnings)})
+            json.dumps({**described(hub, companion, time.time(), virtual=spawner.virtual), "warnings": list(warnings)})
         )
 
 
-class CompanionHandler(OfSession):
+class CompanionHandler(SessionHandler):
     """One companion of a session."""
 
     async def delete(self, id: str, companion: str) -> None:
-        """Give it back; answers as soon as that is stored, so that nothing can lose it."""
-        await self._ask(id, companion)
+        """Give it back; the answer is sent once that is stored, so that a crash cannot lose it."""
+        await self._authorize(id, companion)
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *more: str) -> None:
-        found = await give_back(part, session, more[0])
-        self.finish(json.dumps(described(part, found, time.time(), virtual=spawner.virtual)))
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *more: str) -> None:
+        found = await give_back(hub, session, more[0])
+        self.finish(json.dumps(described(hub, found, time.time(), virtual=spawner.virtual)))
 
 
 class GiveBackFormHandler(CarmeHomeHandler):
-    """Takes the home page's button; what is refused is said on that page."""
+    """The home page's form that gives a companion back; the page shows a refusal."""
 
     async def get(self, *_asked: str) -> None:
-        """Lead to the home page: an address asks for nothing."""
+        """Redirect to the home page: a GET changes nothing."""
         self.redirect(url_path_join(self.hub.base_url, "home"))
 
     @web.authenticated
     async def post(self, id: str, companion: str) -> None:
-        """Do it, and lead to where it is seen."""
-        part = ready()
-        session = part.book.current(id) if part is not None else None
+        """Give the companion back, and redirect to the home page."""
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
         name = session.user if session else self.current_user.name
-        await self._post(part, session, companion, user_name=name)
+        await self._post(hub, session, companion, user_name=name)
 
     @needs_scope("start:servers")
-    async def _post(self, part: Shared | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
-        if part is None or session is None or session.parent:
+    async def _post(self, hub: HubContext | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
+        if hub is None or session is None or session.parent:
             await self._say(404, _NO_SESSION)
             return
         try:
-            await give_back(part, session, companion)
+            await give_back(hub, session, companion)
         except Refused as error:
             await self._say(404, error.message)
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Companion %s is not given back yet: %s", companion, error)
+            hub.log.warning("Companion %s is not given back yet: %s", companion, error)
             await self._say(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
         else:
             self.redirect(url_path_join(self.hub.base_url, "home"), status=303)
@@ -184,8 +184,8 @@ def _body(body: bytes) -> dict[str, object]:
     return data
 
 
-def wish_of(said: dict[str, Any]) -> Wish:
-    """Return what a query or a body asks for; numbers may be written as text, and nothing is guessed."""
+def companion_request(said: dict[str, Any]) -> CompanionRequest:
+    """Return the companion that a query or body requests; numbers may be text, and unknown fields are errors."""
     unknown = sorted(set(said) - {*_NUMBERS, "name"})
     if unknown:
         known = ", ".join((*_NUMBERS, "name"))
@@ -193,7 +193,9 @@ def wish_of(said: dict[str, Any]) -> Wish:
     name = said.get("name", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise web.HTTPError(400, "A name is at most 64 letters, digits, blanks and . : + -")
-    return Wish(**{field: _number(field, said[field]) for field in _NUMBERS if field in said}, name=name.strip())
+    return CompanionRequest(
+        **{field: _number(field, said[field]) for field in _NUMBERS if field in said}, name=name.strip()
+    )
 
 
 def _number(field: str, value: object) -> int:

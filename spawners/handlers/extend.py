@@ -1,7 +1,7 @@
-"""More time for a running session: held in the ledger first, then given by Slurm, then said.
+"""Extends a running session: first the hold in the ledger, then the job's time limit in Slurm.
 
-``POST /hub/api/carme/sessions/<uuid>/time-limit`` with ``{"minutes": 30}``: so many minutes more. The profile's longest
-time and every quota hold for the whole session, so that nobody gets by extending what they could not get at the start.
+``POST /hub/api/carme/sessions/<uuid>/time-limit`` with ``{"minutes": 30}`` adds so many minutes. The profile's maximum
+and every quota apply to the whole session, so that an extension gives nobody more than a start.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.errors import Refused, SlurmRejected, SlurmUnreachable, StoreError
 from carme_hub.spawners.form.durations import clock
 from carme_hub.spawners.handlers.bodies import small_json
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 
 EXTEND = r"/api/carme/sessions/([0-9a-f-]{36})/time-limit"
 _LARGEST_BODY = 256
 _MOST_MINUTES = 525_600
 
 
-#: One extension of a session at a time: two clicks are two extensions, one after the other.
-_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+#: One lock per session: two clicks are two extensions, one after the other.
+_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 
 class TimeFixed(Refused):
@@ -37,21 +37,25 @@ class TimeFixed(Refused):
     reason = "time-fixed"
 
 
-async def extend(part: Shared, spawner: Any, session: Session, minutes: int) -> tuple[Session, float, tuple[str, ...]]:
-    """Give a running session so many minutes more, and return it with its new end (epoch) and warnings of the policy.
+async def extend(
+    hub: HubContext, spawner: Any, session: Session, minutes: int
+) -> tuple[Session, float, tuple[str, ...]]:
+    """Add minutes to a running session; return it with its new end (epoch seconds) and warnings of the policy.
 
     Raises:
         Refused: it does not run, its profile or the policy does not allow it, or Slurm refused.
-        SlurmUnreachable: whether Slurm gave it is not known; what is held for it comes back when the session ends.
+        SlurmUnreachable: it is unknown whether Slurm did it; its hold is released when the session ends.
     """
-    async with _turns.setdefault(session.id, asyncio.Lock()):
-        return await _extend(part, spawner, session, minutes)
+    async with _locks.setdefault(session.id, asyncio.Lock()):
+        return await _extend(hub, spawner, session, minutes)
 
 
-async def _extend(part: Shared, spawner: Any, session: Session, minutes: int) -> tuple[Session, float, tuple[str, ...]]:
-    if session.state is not SessionState.RUNNING or session.leaving:
+async def _extend(
+    hub: HubContext, spawner: Any, session: Session, minutes: int
+) -> tuple[Session, float, tuple[str, ...]]:
+    if session.state is not SessionState.RUNNING or session.is_ending:
         raise TimeFixed("Only a running session can have more time.")
-    found = [job for job in await part.client.find(session.job_name, session.user) if job.start]
+    found = [job for job in await hub.client.find(session.job_name, session.user) if job.start]
     if not found:
         raise TimeFixed("Slurm does not show the session's job as running.")
     job = found[-1]
@@ -64,54 +68,54 @@ async def _extend(part: Shared, spawner: Any, session: Session, minutes: int) ->
         raise TimeFixed("The profile of this session is no longer offered to you.")
     if total > profile.time_minutes.max:
         most = profile.time_minutes.max - job.time_limit
-        more = f"it can have {most} minutes more" if most > 0 else "it has all of it"
-        raise TimeFixed(f"“{profile.display_name}” runs {profile.time_minutes.max} minutes at most; {more}.")
-    if offer.bookings is not None and (why := offer.bookings.no_longer(job, session.request, total)):
+        more = f"it can have {most} minutes more" if most > 0 else "it has that time already"
+        raise TimeFixed(f"“{profile.display_name}” runs at most {profile.time_minutes.max} minutes; {more}.")
+    if offer.bookings is not None and (why := offer.bookings.extension_refusal(job, session.request, total)):
         raise TimeFixed(why)
     warnings: tuple[str, ...] = ()
-    if part.admission is not None:
-        warnings = await part.admission.extend(spawner.user, session, minutes)
+    if hub.admission is not None:
+        warnings = await hub.admission.extend(spawner.user, session, minutes)
     try:
-        job = await part.client.set_time_limit(session.job_name, session.user, total)
+        job = await hub.client.set_time_limit(session.job_name, session.user, total)
     except SlurmRejected as error:
-        if part.admission is not None:
-            await part.admission.undo_extension(session)
+        if hub.admission is not None:
+            await hub.admission.undo_extension(session)
         raise TimeFixed(f"Slurm refused: {error.message} The session keeps its time.") from error
-    session = await part.book.extended(session.id, total)
-    part.log.info("Session %s of %s may run %s minutes in all", session.id, session.user, total)
+    session = await hub.registry.set_time_limit(session.id, total)
+    hub.log.info("Session %s of %s may run %s minutes in all", session.id, session.user, total)
     return session, job.start + 60 * job.time_limit, warnings
 
 
 class ExtendHandler(APIHandler):
-    """Takes a wish for more time from the session's user, or from who may start servers for them."""
+    """Accepts extensions from the session's user, and from users who may start servers for them."""
 
     async def post(self, id: str) -> None:
         """Answer with the new end."""
         if self.current_user is None:
             raise web.HTTPError(403)
-        part = ready()
-        session = part.book.current(id) if part is not None else None
-        # Who may not see a session does not learn that it exists.
-        await self._extend(part, session, user_name=session.user if session else self.current_user.name)
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
+        # Without access a caller does not learn whether the session exists.
+        await self._extend(hub, session, user_name=session.user if session else self.current_user.name)
 
     @needs_scope("start:servers")
-    async def _extend(self, part: Shared | None, session: Session | None, user_name: str) -> None:
+    async def _extend(self, hub: HubContext | None, session: Session | None, user_name: str) -> None:
         user = self.find_user(user_name)
-        if part is None or session is None or user is None or session.server_name not in user.spawners:
+        if hub is None or session is None or user is None or session.server_name not in user.spawners:
             raise web.HTTPError(404, "There is no such session.")
         minutes = _minutes(self.request.body)
         try:
-            session, ends, warnings = await extend(part, user.spawners[session.server_name], session, minutes)
+            session, ends, warnings = await extend(hub, user.spawners[session.server_name], session, minutes)
         except Refused as error:
             self.set_status(409)
             self.finish(json.dumps({"error": error.reason, "message": error.message}))
             return
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Whether session %s has more time is not known: %s", session.id, error)
-            raise web.HTTPError(503, "Slurm does not answer; whether there is more time is not known yet.") from error
-        said = clock(ends, time.time())
-        given = {"minutes": session.request.time_limit, "ends": int(ends), "said": said, "warnings": warnings}
-        self.finish(json.dumps(given))
+            hub.log.warning("It is unknown whether session %s has more time: %s", session.id, error)
+            raise web.HTTPError(503, "Slurm does not answer; it is unknown whether there is more time.") from error
+        text = clock(ends, time.time())
+        answer = {"minutes": session.request.time_limit, "ends": int(ends), "said": text, "warnings": warnings}
+        self.finish(json.dumps(answer))
 
 
 def _minutes(body: bytes) -> int:

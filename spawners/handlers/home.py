@@ -1,7 +1,7 @@
-"""The hub's home page: notices of GPU time and of the calendar, and the ways out of maintenance.
+"""The hub's home page: notices about GPU time and bookings, and alternatives for sessions before maintenance.
 
-What is shown of the calendar is read beside the loop, as the notices of GPU time are: a page waits a moment for it, and
-is shown without it where the database does not answer.
+Bookings are read in a thread, like notices about GPU time: the page waits a moment for them, and is shown without them
+if the database does not answer.
 """
 
 from __future__ import annotations
@@ -20,74 +20,74 @@ from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar import slots
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, State
 from carme_hub.spawners.handlers.notices import Notice, NoticeLookup, notices_for, service_href, shown
-from carme_hub.spawners.maintenance.affected_sessions import Alternatives, all_in_the_way
-from carme_hub.spawners.maintenance.alternatives import ways_out
+from carme_hub.spawners.maintenance.affected_sessions import Alternatives, affected_sessions
+from carme_hub.spawners.maintenance.alternatives import alternatives_for
 
 #: The name under which ``configure`` adds the service of the calendar.
 CALENDAR = "reservations"
-#: Seconds for which it is said that a booking was given back.
-NEWS = 86_400
+#: Seconds for which the page shows that a booking was released.
+NEWS_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class OfCalendar:
-    """What the calendar means to one user now."""
+class CalendarNews:
+    """A user's notices about bookings, and alternatives for their sessions before maintenance."""
 
     notices: Sequence[Notice] = ()
-    ways_out: Sequence[Alternatives] = ()
+    alternatives: Sequence[Alternatives] = ()
 
 
-class CalendarOfHub(NoticeLookup[OfCalendar]):
-    """Reads what one user should see of the calendar."""
+class CalendarLookup(NoticeLookup[CalendarNews]):
+    """Reads a user's notices about bookings and maintenance."""
 
     def __init__(self) -> None:
-        super().__init__(OfCalendar(), "Bookings")
+        super().__init__(CalendarNews(), "Bookings")
 
-    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[OfCalendar]] | None:
-        if getattr(part, "slots", None) is None:
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[CalendarNews]] | None:
+        if getattr(hub, "slots", None) is None:
             return None
         groups = [group.name for group in user.groups]
-        accounts = part.associations.accounts_of(user.name)
+        accounts = hub.associations.accounts_of(user.name)
 
-        async def ask() -> OfCalendar:
+        async def ask() -> CalendarNews:
             now = time.time()
-            look = await part.slots.look()
-            past = await part.slots.read(lambda reads: reads.of_owner(user.name, now - NEWS))
+            look = await hub.slots.refresh()
+            past = await hub.slots.read(lambda reads: reads.of_owner(user.name, now - NEWS_SECONDS))
             notices = [
                 *of_problems(look.known, user.name, now),
                 *of_released(past, now),
                 *of_times(look.known, user.name, groups, accounts, now),
             ]
-            mine = [each for each in part.book.open_sessions() if each.user == user.name and not each.parent]
-            met = all_in_the_way(mine, part.watcher.latest, look.known, now)
-            return OfCalendar(notices, [await ways_out(part, user, each, now) for each in met])
+            mine = [each for each in hub.registry.open_sessions() if each.user == user.name and not each.parent]
+            met = affected_sessions(mine, hub.watcher.latest, look.known, now)
+            return CalendarNews(notices, [await alternatives_for(hub, user, each, now) for each in met])
 
         return ask
 
 
 def of_problems(known: Sequence[Reservation], user: str, now: float) -> Iterator[Notice]:
-    """Yield which bookings of a user cannot be kept, and why."""
+    """Yield notices of a user's bookings that cannot be kept, with the reason."""
     for each in known:
         if each.problem and each.owner == user and each.kind is Kind.BOOKING and each.state in PROMISED:
             yield _shown("danger", each, messages.problem(each, now))
 
 
 def of_released(past: Sequence[Reservation], now: float) -> Iterator[Notice]:
-    """Yield which bookings were given back because nobody used them."""
+    """Yield notices of bookings that were released because nobody used them."""
     for each in past:
-        if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS:
+        if each.state is State.RELEASED and each.actor == ACTOR and each.ended > now - NEWS_SECONDS:
             yield _shown("warning", each, messages.released(each, now))
 
 
 def of_times(
     known: Sequence[Reservation], user: str, groups: Sequence[str], accounts: Sequence[str], now: float
 ) -> Iterator[Notice]:
-    """Yield which bookings are now, and which begin within a day. Of those with a problem that is said."""
-    for each in slots.mine(known, user, groups, accounts, now):
+    """Yield notices of present bookings, and of those that begin within a day, except those with a problem."""
+    for each in slots.usable_now(known, user, groups, accounts, now):
         if not each.problem:
             say = messages.soon if each.period.start > now else messages.is_now
             yield _shown("success", each, say(each, now))
-    for each in slots.to_come(known, user, groups, accounts, now):
+    for each in slots.upcoming(known, user, groups, accounts, now):
         if not each.problem:
             yield _shown("info", each, messages.soon(each, now))
 
@@ -97,29 +97,29 @@ def _shown(level: str, one: Reservation, text: str) -> Notice:
 
 
 class CarmeHomeHandler(HomeHandler):
-    """The hub's home page, with what who looks at it should know."""
+    """The hub's home page with Carme Hub's notices."""
 
     _gpu_time: dict[str, Any] | None = None
     _calendar: dict[str, Any] | None = None
-    _ways_out: Sequence[Alternatives] = ()
-    #: Why what was asked for on this page was not done.
+    _alternatives: Sequence[Alternatives] = ()
+    #: Why an action of this page was refused.
     _refused = ""
 
     @web.authenticated
     async def get(self) -> None:
-        """Show it."""
+        """Show the page."""
         await self.show()
 
     async def show(self) -> None:
-        """Show it, to who has been let in."""
-        board: CalendarOfHub = self.settings.setdefault("carme_calendar", CalendarOfHub())
-        self._gpu_time, found = await asyncio.gather(notices_for(self), board.of(self.current_user))
+        """Show the page to a visitor who is logged in."""
+        lookup: CalendarLookup = self.settings.setdefault("carme_calendar", CalendarLookup())
+        self._gpu_time, found = await asyncio.gather(notices_for(self), lookup.for_user(self.current_user))
         self._calendar = shown(found.notices, service_href(self, CALENDAR))
-        self._ways_out = found.ways_out
+        self._alternatives = found.alternatives
         await super().get()
 
     @property
     def template_namespace(self) -> dict[str, Any]:
-        """What every template of the hub is given, and the notices."""
+        """The variables of the hub's templates, with the notices."""
         ours = {"gpu_time": self._gpu_time, "calendar": self._calendar}
-        return {**super().template_namespace, **ours, "ways_out": self._ways_out, "refused": self._refused}
+        return {**super().template_namespace, **ours, "alternatives": self._alternatives, "refused": self._refused}

@@ -1,4 +1,4 @@
-"""The doors to the ways out of maintenance: the home page's forms, and REST; both ask the same functions."""
+"""Handlers that move or stop a session before maintenance: the home page's forms, and REST."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tornado import web
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import Refused, SlurmUnreachable, StoreError
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.hub.shared import Shared, ready
-from carme_hub.spawners.maintenance.alternatives import PendingActions, make_way, move
+from carme_hub.spawners.hub.shared import HubContext, started_hub
+from carme_hub.spawners.maintenance.alternatives import PendingActions, move, stop_for_maintenance
 
 _WHICH = r"/carme/sessions/([0-9a-f-]{36})/(move|make-way)"
 API, FORM = rf"/api{_WHICH}", _WHICH
@@ -22,11 +22,11 @@ _OVER = "There is no such session, or it is over already."
 _NOT_KNOWN = "Slurm or the calendar does not answer, so nothing was changed. Try it again in a moment."
 
 
-async def _do(handler: Any, part: Shared, user: Any, session: Session, what: str) -> bool:
-    """Do one of both; return whether it is done by now."""
+async def _do(handler: Any, hub: HubContext, user: Any, session: Session, what: str) -> bool:
+    """Move or stop the session; return whether that is done by now."""
     doing: PendingActions = handler.settings.setdefault("carme_doing", PendingActions())
-    work = move if what == "move" else make_way
-    return await doing.once(session.id, what, lambda: work(handler, part, user, session))
+    work = move if what == "move" else stop_for_maintenance
+    return await doing.once(session.id, what, lambda: work(handler, hub, user, session))
 
 
 def _page_after(handler: Any, user: Any, session: Session, what: str) -> str:
@@ -36,69 +36,69 @@ def _page_after(handler: Any, user: Any, session: Session, what: str) -> str:
     return str(url_path_join(hub, "spawn-pending", user.escaped_name, url_escape_path(session.server_name)))
 
 
-class WaysOutHandler(APIHandler):
-    """Takes it from the session's user, or from who may start and stop servers for them."""
+class MaintenanceHandler(APIHandler):
+    """Accepts the action from the session's user, and from users who may start and stop servers for them."""
 
     async def post(self, id: str, what: str) -> None:
-        """Answer once the session is stopped, or after a while with 202 while it still is."""
+        """Answer once the session is stopped, or after some seconds with 202 while it is being stopped."""
         if self.current_user is None:
             raise web.HTTPError(403)
-        part = ready()
-        session = part.book.current(id) if part is not None else None
-        # Who may not see a session does not learn that it exists.
-        await self._post(part, session, what, user_name=session.user if session else self.current_user.name)
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
+        # Without access a caller does not learn whether the session exists.
+        await self._post(hub, session, what, user_name=session.user if session else self.current_user.name)
 
     @needs_scope("servers")
-    async def _post(self, part: Shared | None, session: Session | None, what: str, user_name: str) -> None:
+    async def _post(self, hub: HubContext | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.find_user(user_name)
-        if part is None or session is None or user is None or not _has_server(session, user):
+        if hub is None or session is None or user is None or not _has_server(session, user):
             raise web.HTTPError(404, _OVER)
         if self.request.body.strip() not in (b"", b"{}"):
             raise web.HTTPError(400, "Send no body.")
         try:
-            done = await _do(self, part, user, session, what)
+            done = await _do(self, hub, user, session, what)
         except Refused as error:
             self.set_status(409)
             self.finish(json.dumps({"error": error.reason, "message": error.message}))
             return
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Session %s cannot make way now: %s", session.id, error)
+            hub.log.warning("Session %s cannot be moved or stopped now: %s", session.id, error)
             raise web.HTTPError(503, _NOT_KNOWN) from error
         self.set_status(200 if done else 202)
         self.finish(json.dumps({"session": session.id, "page": _page_after(self, user, session, what)}))
 
 
 def _has_server(session: Session, user: Any) -> bool:
-    """Return whether a session is a server of its user's; a companion is none."""
+    """Return whether a session is a server of its user; a companion is not."""
     return not session.parent and session.server_name in user.spawners
 
 
-class WaysOutFormHandler(CarmeHomeHandler):
-    """Takes the home page's forms; what is refused is said on that page."""
+class MaintenanceFormHandler(CarmeHomeHandler):
+    """The home page's forms; the page shows a refusal."""
 
     async def get(self, *_asked: str) -> None:
-        """Lead to the home page: an address asks for nothing."""
+        """Redirect to the home page: a GET changes nothing."""
         self.redirect(url_path_join(self.hub.base_url, "home"))
 
     @web.authenticated
     async def post(self, id: str, what: str) -> None:
-        """Do it, and lead to where it is seen."""
-        part = ready()
-        session = part.book.current(id) if part is not None else None
-        await self._post(part, session, what, user_name=session.user if session else self.current_user.name)
+        """Move or stop the session, and redirect to the page that shows it."""
+        hub = started_hub()
+        session = hub.registry.current(id) if hub is not None else None
+        await self._post(hub, session, what, user_name=session.user if session else self.current_user.name)
 
     @needs_scope("servers")
-    async def _post(self, part: Shared | None, session: Session | None, what: str, user_name: str) -> None:
+    async def _post(self, hub: HubContext | None, session: Session | None, what: str, user_name: str) -> None:
         user = self.current_user if user_name == self.current_user.name else self.find_user(user_name)
-        if part is None or session is None or user is None or not _has_server(session, user):
+        if hub is None or session is None or user is None or not _has_server(session, user):
             await self._say(404, _OVER)
             return
         try:
-            await _do(self, part, user, session, what)
+            await _do(self, hub, user, session, what)
         except Refused as error:
             await self._say(409, error.message)
         except (SlurmUnreachable, StoreError) as error:
-            part.log.warning("Session %s cannot make way now: %s", session.id, error)
+            hub.log.warning("Session %s cannot be moved or stopped now: %s", session.id, error)
             await self._say(503, _NOT_KNOWN)
         else:
             self.redirect(_page_after(self, user, session, what), status=303)

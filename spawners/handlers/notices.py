@@ -1,7 +1,7 @@
-"""Open notices about GPU time on the hub's own pages: the same as on the service's, read beside the loop.
+"""Open notices about GPU time on the hub's own pages, as on the service's pages; they are read in threads.
 
-A page is worth more than its notices: they are waited for a moment, and left out where the database does not answer.
-It is not asked again then for a while, and never by more than two threads of the store's at once.
+A page must not wait long for its notices: it waits a moment, and leaves them out if the database does not answer. Then
+the database is left alone for a while, and at most two threads of the store query it at once.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from carme_hub.accounting.notices import open_notices, who_answers
+from carme_hub.accounting.notices import approvers, open_notices
 from carme_hub.accounting.requests import Request
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The name under which ``configure`` adds the service, whose page has more.
+#: The name under which ``configure`` adds the quotas service, whose page has all notices.
 SERVICE = "quotas"
-#: Seconds for which a page waits, and for which a database that was silent is left alone.
-PATIENCE, REST = 1.0, 30.0
-#: How many pages ask at once; there are four times as many threads of the store.
-AT_ONCE = 2
-#: The most that a page of the hub shows; the service's has all.
+#: Seconds for which a page waits, and for which a database that did not answer is left alone.
+PAGE_WAIT, COOLDOWN = 1.0, 30.0
+#: Pages that query at once; the store has four times as many threads.
+MAX_LOOKUPS = 2
+#: Notices on a page of the hub; the service's page has all.
 MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notice: Bootstrap's word for its colour, a sentence, and where it leads below the service."""
+    """One notice: Bootstrap's name of its colour, a sentence, and a link below the service's prefix."""
 
     level: str
     text: str
@@ -41,43 +41,45 @@ class Notice:
 
 
 class NoticeLookup(Generic[T]):
-    """Looks something up for one user, beside the loop.
+    """Looks something up for one user, with a time limit for the page.
 
     Args:
-        nothing: what there is while it cannot be told. name: for the log.
+        nothing: the value if the lookup fails or takes too long. name: for the log.
     """
 
     def __init__(self, nothing: T, name: str) -> None:
         self._nothing, self._name = nothing, name
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._semaphore = asyncio.Semaphore(MAX_LOOKUPS)
         self._silent_until = 0.0
         self._looking: set[asyncio.Task[T]] = set()
-        self._asking: dict[asyncio.Task[Any] | None, float] = {}  # the looks that have their turn, and since when
+        self._asking: dict[asyncio.Task[Any] | None, float] = {}  # running lookups, and since when they run
 
-    async def of(self, user: Any) -> T:
-        """Return what there is for a user; nothing where there cannot be any, or where it cannot be told now."""
+    async def for_user(self, user: Any) -> T:
+        """Return the value for a user; ``nothing`` if there is none, or if it cannot be read now."""
         if self._is_silent():
             return self._nothing
         look = asyncio.create_task(self._look(user), name="carme-notices-of-hub")
         self._looking.add(look)
         look.add_done_callback(self._looked)
-        done, _ = await asyncio.wait([look], timeout=PATIENCE)
+        done, _ = await asyncio.wait([look], timeout=PAGE_WAIT)
         if not done:
             if look not in self._asking:
-                # It waited for others, or for the hub to be set up: nobody is there any more for whom it would ask.
+                # It waits for other lookups or for the hub's start, and nobody needs its result any more.
                 look.cancel()
-            # Otherwise it is not cancelled: the thread would go on all the same, and count no more.
+            # Otherwise it is not cancelled: its thread would continue, and no longer be counted.
             self._is_silent()
-            log.debug("%s for %s are left out: they were not there in %g s", self._name, user.name, PATIENCE)
+            log.debug("%s for %s are left out: no answer within %g s", self._name, user.name, PAGE_WAIT)
             return self._nothing
         return self._nothing if look.exception() is not None else look.result()
 
     def _is_silent(self) -> bool:
-        """Return whether the database is to be left alone, as a look that has its turn was late, or still is."""
+        """Return whether to leave the database alone, since a running lookup was or is late."""
         now = time.monotonic()
-        if now >= self._silent_until and any(now - since >= PATIENCE for since in self._asking.values()):
-            self._silent_until = now + REST
-            log.warning("%s are left out for %g s: the database has not answered in %g s", self._name, REST, PATIENCE)
+        if now >= self._silent_until and any(now - since >= PAGE_WAIT for since in self._asking.values()):
+            self._silent_until = now + COOLDOWN
+            log.warning(
+                "%s are left out for %g s: the database has not answered in %g s", self._name, COOLDOWN, PAGE_WAIT
+            )
         return now < self._silent_until
 
     def _looked(self, look: asyncio.Task[T]) -> None:
@@ -87,11 +89,11 @@ class NoticeLookup(Generic[T]):
 
     async def _look(self, user: Any) -> T:
         shared = getattr(user.spawner, "shared", None)
-        part = await shared() if shared is not None else None
-        question = self._question(user, part) if part is not None else None
+        hub = await shared() if shared is not None else None
+        question = self._question(user, hub) if hub is not None else None
         if question is None:
             return self._nothing
-        async with self._turn:
+        async with self._semaphore:
             if self._is_silent():
                 return self._nothing
             look = asyncio.current_task()
@@ -99,32 +101,35 @@ class NoticeLookup(Generic[T]):
             try:
                 return await question()
             finally:
-                self._is_silent()  # so that one that took long is remembered
+                self._is_silent()  # records a lookup that took too long
                 del self._asking[look]
 
-    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[T]] | None:
-        """Return what is asked for a user of those shared parts of the hub; None where there is nothing to ask."""
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[T]] | None:
+        """Return the query for a user in the hub's context; None if there is nothing to query."""
         raise NotImplementedError
 
 
-class NoticesOfHub(NoticeLookup[Sequence[Notice]]):
-    """Reads what one user should see of GPU time."""
+class GpuTimeLookup(NoticeLookup[Sequence[Notice]]):
+    """Reads a user's notices about GPU time."""
 
     def __init__(self) -> None:
         super().__init__((), "Notices")
 
-    def _question(self, user: Any, part: Any) -> Callable[[], Awaitable[Sequence[Notice]]] | None:
-        admission = getattr(part, "admission", None)
+    def _question(self, user: Any, hub: Any) -> Callable[[], Awaitable[Sequence[Notice]]] | None:
+        admission = getattr(hub, "admission", None)
         if admission is None:
             return None
-        book, person = part.associations, admission.person(user)
+        associations, person = hub.associations, admission.person(user)
         administrators = (user.name,) if user.admin else ()
 
         def answer(request: Request) -> list[str]:
-            owners = book.coordinators_of(request.account)
-            return who_answers(request, owners, administrators) if book.known else []
+            owners = associations.coordinators_of(request.account)
+            return approvers(request, owners, administrators) if associations.known else []
 
-        accounts, owned = book.accounts_of(user.name), None if user.admin else book.coordinates(user.name)
+        accounts, owned = (
+            associations.accounts_of(user.name),
+            None if user.admin else associations.coordinates(user.name),
+        )
 
         async def ask() -> list[Notice]:
             found = await open_notices(admission.ledger, person, accounts, owned, answer)
@@ -134,20 +139,20 @@ class NoticesOfHub(NoticeLookup[Sequence[Notice]]):
 
 
 async def notices_for(handler: Any) -> dict[str, Any]:
-    """Return what ``carme_notices.html`` shows to who looks at a page: some notices, how many more, and the service."""
+    """Return the visitor's data for ``carme_notices.html``: some notices, how many more, and the service's URL."""
     user = handler.current_user
-    board: NoticesOfHub = handler.settings.setdefault("carme_notices", NoticesOfHub())
-    notices = await board.of(user)
+    lookup: GpuTimeLookup = handler.settings.setdefault("carme_notices", GpuTimeLookup())
+    notices = await lookup.for_user(user)
     return shown(notices, service_href(handler, SERVICE))
 
 
 def shown(notices: Sequence[Notice], href: str) -> dict[str, Any]:
-    """Return some notices for the template, how many more there are, and where."""
+    """Return some notices for the template, how many more there are, and the service's URL."""
     return {"notices": notices[:MOST], "more": len(notices[MOST:]), "href": href}
 
 
 def service_href(handler: Any, name: str) -> str:
-    """Return where a service's pages begin, "" for who may not open them."""
+    """Return the URL of a service's pages, "" if the visitor may not open them."""
     return next(
         (str(each.href) for each in handler.get_accessible_services(handler.current_user) if each.name == name), ""
     )

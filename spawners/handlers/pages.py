@@ -1,10 +1,10 @@
-"""Pages of the hub that are ours: a GET never starts anything, and batchspawner's callback cannot be reached.
+"""Carme Hub's pages of the hub: a GET never starts a server, and batchspawner's callback is not reachable.
 
-``install_handlers`` puts our handlers before the hub's own. In JupyterHub 6.1.1 three things start a server:
-``POST /hub/spawn…``, ``POST /hub/api/users/…/server…``, and ``GET /hub/spawn…`` (with options in the address, or
-without a form); every other GET (``/user/…``, ``/hub/user-redirect``, ``implicit_spawn_seconds``) only leads there.
-Ours shows the form instead. A spawner class that has ``async def offer(self) -> Offer`` gets our form with problems
-at their fields; any other gets its own form, or an empty one with a start button.
+``install_handlers`` puts these handlers before the hub's own. In JupyterHub 6.1.1 three requests start a server:
+``POST /hub/spawn…``, ``POST /hub/api/users/…/server…``, and ``GET /hub/spawn…`` (with options in the URL, or without a
+form); every other GET (``/user/…``, ``/hub/user-redirect``, ``implicit_spawn_seconds``) redirects there. The handler
+here shows the form instead. A spawner class with ``async def offer(self) -> Offer`` gets Carme Hub's form with problems
+at their fields; any other class gets its own form, or an empty form with a start button.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import CarmeError, Refused
 from carme_hub.paths import share_folder
 from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget
-from carme_hub.spawners.form.form import Offer, live_answer, render_form, request_shown, takeable
+from carme_hub.spawners.form.form import Offer, live_answer, render_form, shown_request, without_impossible_suggestion
 from carme_hub.spawners.form.options import options_from_form, options_from_query
 from carme_hub.spawners.form.slot_cards import slots_html
 from carme_hub.spawners.handlers.companions import HANDLERS as COMPANIONS
 from carme_hub.spawners.handlers.extend import EXTEND, ExtendHandler
 from carme_hub.spawners.handlers.home import CarmeHomeHandler
-from carme_hub.spawners.handlers.maintenance import API, FORM, WaysOutFormHandler, WaysOutHandler
+from carme_hub.spawners.handlers.maintenance import API, FORM, MaintenanceFormHandler, MaintenanceHandler
 from carme_hub.spawners.handlers.notices import notices_for
 from carme_hub.spawners.handlers.scaling_curves import SCALING, ScalingHandler, curves_of
 from carme_hub.spawners.handlers.slurm import HANDLERS as SLURM
@@ -51,7 +51,7 @@ from carme_hub.spawners.hub.start_queue import QueuedHandler, answer_requests_fi
 
 log = logging.getLogger(__name__)
 
-#: What ``POST /hub/api/batchspawner`` would be: it sets any attribute of a spawner (RELIABILITY, rule 9).
+#: batchspawner's ``POST /hub/api/batchspawner``, which sets any attribute of a spawner (RELIABILITY, rule 9).
 BATCHSPAWNER = r"/api/batchspawner.*"
 
 
@@ -61,7 +61,7 @@ def templates_path() -> str:
 
 
 class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
-    """The form: GET shows it, POST starts what it says."""
+    """The spawn page: GET shows the form, POST starts the server."""
 
     def queued(self) -> bool:
         """Return whether this request starts a server."""
@@ -73,9 +73,9 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         if server_name:
             await self._check_named_server_request(user, server_name, display_name)
         spawner = self._spawner(user, server_name)
-        if server_name in user.orm_spawners and self._sent_on(user, server_name, spawner):
+        if server_name in user.orm_spawners and self._redirected(user, server_name, spawner):
             return
-        # Form hooks of other spawner classes look at the request through this.
+        # Form hooks of other spawner classes read the request from this attribute.
         spawner.handler = self
         await spawner.run_auth_state_hook(await user.get_auth_state())
         query = {
@@ -99,7 +99,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         if server_name:
             await self._check_named_server_request(user, server_name, display_name)
         spawner = self._spawner(user, server_name)
-        if server_name in user.orm_spawners and self._sent_on(user, server_name, spawner):
+        if server_name in user.orm_spawners and self._redirected(user, server_name, spawner):
             return  # a second click on "Start"
         form_data: dict[str, Any] = {
             key: [value.decode("utf8", "replace") for value in values]
@@ -115,12 +115,12 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
                 request, problems = (await spawner.offer()).examine(options)
                 if request is None:
                     raise Refused("")
-            # Only now may the server come to be, and the options be stored as the last choice.
+            # Only valid options may create the server, and be stored as the last choice.
             spawner = user.get_or_create_spawner(server_name, display_name, replace_failed=True)
             if not _offers(spawner):
                 options = await self._options_of(spawner, form_data)
-            if server_name in user.orm_spawners and self._sent_on(user, server_name, spawner):
-                return  # two clicks at once: the other one was looked at first
+            if server_name in user.orm_spawners and self._redirected(user, server_name, spawner):
+                return  # two clicks at once: the other request came first
             pending_url = self._get_pending_url(user, server_name)
             await self._wrap_spawn_single_user(user, server_name, display_name, spawner, pending_url, options)
         except (Refused, web.HTTPError) as e:
@@ -135,7 +135,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             self.finish(html)
 
     async def _options_of(self, spawner: Any, form_data: dict[str, Any]) -> Any:
-        """Let a spawner class with a form of its own read it; whatever it raises is said at the form."""
+        """Let a spawner class with its own form read the options; the form shows any error."""
         try:
             return await maybe_future(spawner.run_options_from_form(form_data))
         except web.HTTPError:
@@ -150,11 +150,11 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
         return user
 
     def _spawner(self, user: Any, server_name: str) -> Any:
-        """Return the server's spawner; for a server that is not there yet the default one, so as to create nothing."""
+        """Return the server's spawner; the default server's if this server does not exist, so as to create nothing."""
         return user.spawners[server_name] if server_name in user.orm_spawners else user.spawner
 
-    def _sent_on(self, user: Any, server_name: str, spawner: Any) -> bool:
-        """Lead to a server that is there already."""
+    def _redirected(self, user: Any, server_name: str, spawner: Any) -> bool:
+        """Redirect to a server that is active already; return whether it is."""
         if spawner.ready:
             self.redirect(self.get_next_url(user, default=user.server_url(server_name)), status=303)
         elif spawner.active:
@@ -184,7 +184,7 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             last = spawner.orm_spawner.user_options
             cost, left = await cost_of(spawner, offer, options, last)
             form = render_form(
-                # Who starts a server for somebody else is not shown what that user measured.
+                # An administrator who starts a server for a user does not see that user's curves.
                 replace(offer, left=left, curves=await curves_of(user.name) if user is self.current_user else ()),
                 options=options,
                 last=last,
@@ -202,10 +202,10 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             if from_link:
                 message = "The options of this link cannot be filled in here. Nothing has been started."
         missing = getattr(spawner, "folder_offer", None)
-        said = [getattr(spawner, "last_end", ""), *(problem.message for problem in problems)]
+        messages = [getattr(spawner, "last_end", ""), *(problem.message for problem in problems)]
         html: str = await self.render_template(
             "spawn.html",
-            folder_offer=missing if missing and any(missing["said"] in each for each in said) else None,
+            folder_offer=missing if missing and any(missing["said"] in each for each in messages) else None,
             for_user=user,
             auth_state=await user.get_auth_state(),
             spawner_options_form=form,
@@ -216,14 +216,14 @@ class CarmeSpawnHandler(QueuedHandler, SpawnHandler):
             spawner=spawner,
             server_name=server_name,
             nothing_offered=_offers(spawner) and not offer.profiles,
-            # Who starts a server for somebody else is not told what is that user's.
+            # An administrator who starts a server for a user does not see that user's notices.
             gpu_time=await notices_for(self) if user is self.current_user else None,
         )
         return html
 
 
 class AvailabilityHandler(APIHandler):
-    """``GET /hub/api/carme/availability[/user]?gpus=…``: the form's sentences, for those who may start servers."""
+    """``GET /hub/api/carme/availability[/user]?gpus=…``: the form's sentences, for users who may start servers."""
 
     async def get(self, user_name: str | None = None) -> None:
         if self.current_user is None:
@@ -255,15 +255,15 @@ class AvailabilityHandler(APIHandler):
         self.finish(json.dumps(answer))
 
 
-class NotThereHandler(web.RequestHandler):
-    """Answers 404 to everything, before anybody is asked who they are."""
+class NotFoundHandler(web.RequestHandler):
+    """Answers 404 to every request, before authentication."""
 
     def prepare(self) -> None:
         log.warning("Refused %s %s from %s", self.request.method, self.request.path, self.request.remote_ip)
         raise web.HTTPError(404)
 
     def check_xsrf_cookie(self) -> None:
-        """Say nothing about cookies either; tornado would answer 403 before ``prepare``."""
+        """Skip the XSRF check, for which tornado would answer 403 before ``prepare``."""
 
     def write_error(self, status_code: int, **_kwargs: Any) -> None:
         self.set_header("Content-Type", "application/json")
@@ -271,7 +271,7 @@ class NotThereHandler(web.RequestHandler):
 
 
 class StaticHandler(CacheControlStaticFilesHandler):
-    """Our style sheet and scripts; nothing else is in that folder."""
+    """Carme Hub's style sheets and scripts; that folder has nothing else."""
 
     def initialize(self) -> None:
         super().initialize(path=str(share_folder() / "static"))
@@ -282,7 +282,7 @@ class StaticHandler(CacheControlStaticFilesHandler):
 
 
 HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
-    (BATCHSPAWNER, NotThereHandler),
+    (BATCHSPAWNER, NotFoundHandler),
     (r"/home", CarmeHomeHandler),
     (r"/spawn", CarmeSpawnHandler),
     (r"/spawn/([^/]+)", CarmeSpawnHandler),
@@ -293,17 +293,17 @@ HANDLERS: list[tuple[str, type[web.RequestHandler]]] = [
     (SCALING, ScalingHandler),
     *SLURM,
     *SERVERS,
-    (API, WaysOutHandler),
-    (FORM, WaysOutFormHandler),
+    (API, MaintenanceHandler),
+    (FORM, MaintenanceFormHandler),
     (r"/carme/static/([a-z0-9_-]+\.(?:js|css))", StaticHandler),
 ]
 
 
 def refuse_twice(handler: type[Any]) -> None:
-    """Let a start that comes while the same server is starting be refused (400); JupyterHub 6.1 answers 500.
+    """Refuse a second start of a server that is starting with 400; JupyterHub 6.1 answers 500.
 
-    It does so too, without a word, where a start fails within ``slow_spawn_timeout`` and what is left of it takes
-    longer to end; ours waits for that, and says why it failed.
+    JupyterHub also answers 500, without a reason, if a start fails within ``slow_spawn_timeout`` and its rest takes
+    longer to end; this handler waits for that, and sends the reason.
     """
     start = handler.spawn_single_user
     if getattr(start, "refuses_twice", False):
@@ -329,10 +329,10 @@ def refuse_twice(handler: type[Any]) -> None:
 
 
 def install_handlers() -> None:
-    """Put our handlers before all of the hub's, however often and whenever this is called.
+    """Put these handlers before all of the hub's own; repeated calls have the same result.
 
-    ``init_handlers`` of JupyterHub 6.1.1 lists the authenticator's handlers, then these, then the API's (where an
-    import of batchspawner adds its own, at the end), then ``extra_handlers``; the first match answers.
+    ``init_handlers`` of JupyterHub 6.1.1 lists the authenticator's handlers, then these, then the API's (to which an
+    import of batchspawner adds its own), then ``extra_handlers``; the first match answers.
     """
     refuse_twice(BaseHandler)
     queue_starts(User)
@@ -344,7 +344,7 @@ def install_handlers() -> None:
 
 
 def _offers(spawner: Any) -> bool:
-    """Return whether our form is shown: the class has an offer, and the site has set no ``options_form`` of its own."""
+    """Return whether Carme Hub's form is shown: the class has an offer, and the site has not set ``options_form``."""
     offer: Callable[[], Awaitable[Offer]] | None = getattr(spawner, "offer", None)
     ours = getattr(type(spawner), "_render_offer", None)
     return callable(offer) and (ours is None or spawner.options_form == ours)
@@ -353,23 +353,23 @@ def _offers(spawner: Any) -> bool:
 async def cost_of(
     spawner: Any, offer: Offer, options: Mapping[str, object] | None, last: Mapping[str, object] | None = None
 ) -> tuple[Cost | None, Mapping[str, RemainingBudget]]:
-    """Return what the form's choice would cost and what is left by account; None and {} where GPU time is not kept."""
+    """Return the cost of the form's choice, and the rest of each account; None and {} without quotas."""
     ask: Callable[[Request | None], Awaitable[tuple[Cost | None, Mapping[str, RemainingBudget]]]] | None
     ask = getattr(spawner, "cost", None)
     if ask is None:
         return None, {}
     try:
-        cost, left = await ask(request_shown(offer, options, last))
+        cost, left = await ask(shown_request(offer, options, last))
     except CarmeError as error:
-        log.warning("What a choice costs is not known now: %s", error)
+        log.warning("The cost of a choice is not known now: %s", error)
         return None, dict.fromkeys(offer.accounts or (), NOT_KNOWN)
-    return (takeable(offer, cost, options, last) if cost is not None else None), left
+    return (without_impossible_suggestion(offer, cost, options, last) if cost is not None else None), left
 
 
 def _message(error: Refused | web.HTTPError) -> str:
-    """Return what a person should read of an error."""
+    """Return an error's message for people."""
     if isinstance(error, Refused | SpawnException):
         return str(error.message)
-    if said := getattr(error, "jupyterhub_message", ""):
-        return str(said)
+    if message := getattr(error, "jupyterhub_message", ""):
+        return str(message)
     return str(error.log_message or error.reason or f"Error {error.status_code}")

@@ -1,7 +1,7 @@
-"""``PUT /hub/api/carme/sessions/<uuid>/scaling``: a session tells the hub what it measured of a training.
+"""``PUT /hub/api/carme/sessions/<uuid>/scaling``: a session uploads the scaling curve of a training.
 
-Kept for the session's user, for the image that the session runs and the script that is named; an older curve of the
-same two makes way. It is shown to that user alone, on the form.
+The hub keeps one curve for each user, image and script; a new one replaces the old one. Only that user sees it, on the
+form.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import Any
 from pydantic import ValidationError
 from tornado import web
 
-from carme_hub.domain.scaling_curve import Measured
+from carme_hub.domain.scaling_curve import ScalingCurve
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import StoreError
 from carme_hub.spawners.form.scaling_curves import CurveUpload
-from carme_hub.spawners.handlers.companions import OfSession
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.handlers.companions import SessionHandler
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 from carme_hub.store.threads import in_store_thread
 
 SCALING = r"/api/carme/sessions/([0-9a-f-]{36})/scaling"
 _LARGEST_BODY = 8192
 
 
-class ScalingHandler(OfSession):
-    """Takes a curve from the session's own programs, or from who may start servers for its user."""
+class ScalingHandler(SessionHandler):
+    """Accepts a curve from the session's own programs, and from users who may start servers for its user."""
 
     async def put(self, id: str) -> None:
-        """Keep it."""
-        await self._ask(id)
+        """Store the curve."""
+        await self._authorize(id)
 
-    async def _answer(self, part: Shared, spawner: Any, session: Session, *_more: str) -> None:  # noqa: ARG002
+    async def _answer(self, hub: HubContext, spawner: Any, session: Session, *_more: str) -> None:  # noqa: ARG002
         sent = _sent(self.request.body)
         image = session.request.image
         curve = sent.of(image)
-        await in_store_thread(part.curves.put, session.user, image, curve.script, curve.measured, curve.to_value())
+        await in_store_thread(hub.curves.put, session.user, image, curve.script, curve.measured, curve.to_value())
         self.finish(json.dumps({"image": image, "script": curve.script, "advice": curve.advice()}))
 
 
-async def curves_of(user: str) -> tuple[Measured, ...]:
-    """Return what a user measured, the newest first; nothing where there is no Slurm, or no database now."""
-    part = ready()
-    if part is None:
+async def curves_of(user: str) -> tuple[ScalingCurve, ...]:
+    """Return a user's curves, the newest first; none without Slurm, and while the database does not answer."""
+    hub = started_hub()
+    if hub is None:
         return ()
     try:
-        found = await in_store_thread(part.curves.of, user)
+        found = await in_store_thread(hub.curves.of, user)
     except StoreError as error:
-        part.log.warning("The form of %s shows no scaling curves: %s", user, error)
+        hub.log.warning("The form of %s shows no scaling curves: %s", user, error)
         return ()
-    return tuple(Measured.from_value(image, script, value) for image, script, value in found)
+    return tuple(ScalingCurve.from_value(image, script, value) for image, script, value in found)
 
 
 def _sent(body: bytes) -> CurveUpload:

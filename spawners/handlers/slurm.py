@@ -1,11 +1,11 @@
-"""What the hub last saw of Slurm, for its own services, so that one question to Slurm serves all of them.
+"""The hub's last snapshot of Slurm for its own services, so that one query to Slurm serves all of them.
 
-``GET /hub/api/carme/slurm/jobs`` (those that matter to bookings), ``…/job-ids`` (of all that the controller knows) and
-``…/nodes``, each with ``?max_age=SECONDS``. An answer says how old it is, in seconds since Slurm was asked. Where none
-is young enough, Slurm is asked first. Where Slurm does not answer, or did not just now, that is a 503, and who wants to
-know asks Slurm.
+``GET /hub/api/carme/slurm/jobs`` (those that matter to bookings), ``…/job-ids`` (all jobs that the controller knows)
+and ``…/nodes``, each with ``?max_age=SECONDS``. An answer has its age in seconds since the query to Slurm. If the
+snapshot is older than ``max_age``, Slurm is queried first. The answer is 503 while Slurm does not answer; then the
+service queries Slurm itself.
 
-Job names and users of everybody are in it, so it takes a scope that only the roles of these services have.
+The answer has job names and users of all jobs, so it needs a scope that only the roles of these services have.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.errors import SlurmError
 from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.json_format import jobs_to_json, matters_to_bookings, nodes_to_json
-from carme_hub.spawners.hub.shared import Shared, ready
+from carme_hub.spawners.hub.shared import HubContext, started_hub
 
-#: The scope that it takes; ``configure`` gives it to the roles of quotas and reservations.
+#: The required scope; ``configure`` gives it to the roles of quotas and reservations.
 SCOPE = "custom:carme:slurm:read"
-#: Seconds for which an answer of Slurm is waited for; a service waits a little longer for ours.
-PATIENCE = 8.0
+#: Seconds that a request waits for Slurm; a service waits a little longer for the hub.
+TIMEOUT = 8.0
 _OLDEST = 300.0
-_UNKNOWN = "The hub does not know now what Slurm says."
+_UNKNOWN = "The hub has no answer from Slurm now."
 
 
 class SlurmHandler(APIHandler):
-    """Lets services with the scope ask, and nobody else."""
+    """The base of these handlers: only services with the scope get an answer."""
 
     async def get(self) -> None:
-        """Answer with something that is young enough."""
+        """Send an answer that is not older than ``max_age``."""
         if SCOPE not in getattr(self, "expanded_scopes", ()):
             raise web.HTTPError(403, "This is for services of the hub.")
-        part = ready()
-        # In an outage whoever asks would wait for the next try, and learn no more than by asking Slurm.
-        if part is None or not part.watcher.health.ok:
+        hub = started_hub()
+        # In an outage a caller would wait for the next try, and get no better answer than from Slurm itself.
+        if hub is None or not hub.watcher.health.ok:
             raise web.HTTPError(503, _UNKNOWN)
         try:
-            asked, said = await self.said(part, self._max_age())
+            asked, body = await self.answer(hub, self._max_age())
         except (SlurmError, TimeoutError) as error:
             raise web.HTTPError(503, _UNKNOWN) from error
-        age = time.monotonic() - asked + 0.001  # rounded up: it must not be taken for younger than it is
+        age = time.monotonic() - asked + 0.001  # rounded up, so that it never looks newer than it is
         self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
-        self.finish(f'{{"age": {age:.3f}, "answer": {said}}}')
+        self.finish(f'{{"age": {age:.3f}, "answer": {body}}}')
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
-        """Return when Slurm was asked (monotonic), and what it said as JSON."""
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
+        """Return when Slurm was queried (monotonic), and its answer as JSON."""
         raise NotImplementedError
 
     def _max_age(self) -> float:
@@ -66,17 +66,17 @@ class SlurmHandler(APIHandler):
         return age
 
 
-async def _snapshot(part: Shared, max_age: float) -> Snapshot:
-    return await part.watcher.fresh(time.monotonic() - max_age, timeout=PATIENCE)
+async def _snapshot(hub: HubContext, max_age: float) -> Snapshot:
+    return await hub.watcher.fresh(time.monotonic() - max_age, timeout=TIMEOUT)
 
 
 class JobsHandler(SlurmHandler):
     """Jobs that are on nodes or name a reservation."""
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
-        """Read those that nobody has read yet in steps, and write them in a thread: there may be thousands."""
-        snapshot = await _snapshot(part, max_age)
-        await all_steps(snapshot.reading())
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
+        """Parse jobs in small steps, and serialize them in a thread: there may be thousands."""
+        snapshot = await _snapshot(hub, max_age)
+        await all_steps(snapshot.read_in_steps())
 
         def write() -> str:
             return json.dumps(jobs_to_json(filter(matters_to_bookings, snapshot.jobs.values())))
@@ -85,21 +85,21 @@ class JobsHandler(SlurmHandler):
 
 
 class JobIdsHandler(SlurmHandler):
-    """The ids of all jobs that the controller knows, ended ones too."""
+    """The ids of all jobs that the controller knows, including ended ones."""
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
-        """Write them."""
-        snapshot = await _snapshot(part, max_age)
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
+        """Return the ids."""
+        snapshot = await _snapshot(hub, max_age)
         return snapshot.asked, json.dumps(list(snapshot.jobs))
 
 
 class NodesHandler(SlurmHandler):
     """All nodes."""
 
-    async def said(self, part: Shared, max_age: float) -> tuple[float, str]:
-        """Write them in a thread."""
-        async with asyncio.timeout(PATIENCE):
-            asked, nodes = await part.watcher.nodes_asked(max_age)
+    async def answer(self, hub: HubContext, max_age: float) -> tuple[float, str]:
+        """Serialize the nodes in a thread."""
+        async with asyncio.timeout(TIMEOUT):
+            asked, nodes = await hub.watcher.nodes_with_time(max_age)
         return asked, await asyncio.to_thread(lambda: json.dumps(nodes_to_json(nodes)))
 
 

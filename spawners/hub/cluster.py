@@ -1,4 +1,7 @@
-"""The cluster as pages show it: the watcher's shared answer, never a query for one page, never a page that hangs."""
+"""The state of the cluster for pages, from the watcher's shared snapshot.
+
+No page causes a query of its own, and none waits long for Slurm. The Slurm spawner's offer reads it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from carme_hub.slurm.cooperative import all_steps
 from carme_hub.slurm.watcher import SlurmWatcher
 
 
-class ClusterLook:
+class ClusterCache:
     """One for the hub. Pages that come within ``max_age`` seconds get the same ``Cluster``, already indexed.
 
     Args:
-        patience: seconds a page waits for Slurm; after that it shows what was known before.
+        max_wait: seconds that a page waits for Slurm; after that it shows the last known state.
     """
 
     def __init__(
@@ -25,13 +28,13 @@ class ClusterLook:
         watcher: SlurmWatcher,
         *,
         max_age: float = 10.0,
-        patience: float = 1.5,
+        max_wait: float = 1.5,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.watcher = watcher
         self.max_age = max_age
-        self.patience = patience
+        self.max_wait = max_wait
         self._now = now
         self._monotonic = monotonic
         self._nodes: tuple[Node, ...] = ()
@@ -42,7 +45,7 @@ class ClusterLook:
         self._cluster = Cluster()
 
     async def cluster(self) -> Cluster:
-        """Return the cluster as it was at most ``max_age`` seconds ago, or longer ago and marked silent."""
+        """Return the cluster as of at most ``max_age`` seconds ago, or an older state that is marked as such."""
         await self._refresh()
         health = self.watcher.health
         silent = self._silent_since
@@ -53,7 +56,7 @@ class ClusterLook:
         before_nodes, before_latest, before_silent = self._made
         if self._nodes is not before_nodes or latest is not before_latest or silent != before_silent:
             if latest is not None:
-                await all_steps(latest.reading())
+                await all_steps(latest.read_in_steps())
             jobs = latest.jobs.values() if latest else ()
             self._cluster = Cluster(self._nodes, jobs, seen=self._seen, silent_since=silent)
             self._made = (self._nodes, latest, silent)
@@ -63,11 +66,11 @@ class ClusterLook:
         now = self._now()
         if now - (self._tried if self._silent_since else self._seen) < self.max_age:
             return
-        # In an outage a page tries rarely and waits little: what it would wait for did not come the last time either.
-        patience = min(self.patience, 0.3) if self._silent_since else self.patience
+        # In an outage a page tries rarely and waits a short time only, since the last try got no answer.
+        max_wait = min(self.max_wait, 0.3) if self._silent_since else self.max_wait
         self._tried = now
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(max_wait):
                 nodes = await self.watcher.nodes(self.max_age)
         except (SlurmError, TimeoutError):
             self._silent_since = self._silent_since or now

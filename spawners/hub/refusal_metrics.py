@@ -1,4 +1,4 @@
-"""How often GPU time was refused, by reason and by whose rule it was: a counter among the hub's own metrics."""
+"""A counter of refusals by admission, by reason and by the kind of rule, among the hub's own metrics."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from prometheus_client import Counter
 
 from carme_hub.domain.quotas.decision import Refusal
-from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.quotas.rules import Quota, SubjectKind
 
-#: Reasons that a rule of the policy has, and those that no rule has.
+#: Reasons of refusals by a rule of the policy, and reasons without a rule.
 OF_RULES = (
     *("gpu-time", "concurrent-gpus", "session-gpus", "sessions", "sessions-per-day"),
     *("time-limit", "gpu-types", "needs-grant", "may-extend"),
 )
 OF_NO_RULE = ("quotas-service-down", "no-account", "other")
-#: Whose rule it was: the ids of rules and the names of users are many, and these are few.
-KINDS = tuple(who.value for who in Who)
+#: Label values for the kind of rule; ids of rules or user names would be too many.
+KINDS = tuple(who.value for who in SubjectKind)
 NO_RULE = "none"
 
 REFUSED = Counter(
@@ -26,7 +26,7 @@ REFUSED = Counter(
 )
 for _reason in OF_RULES:
     for _kind in KINDS:
-        REFUSED.labels(_reason, _kind)  # it is there before the first refusal, so that an alarm can look at it
+        REFUSED.labels(_reason, _kind)  # creates the series before the first refusal, so that an alert can use it
 for _reason in OF_NO_RULE:
     REFUSED.labels(_reason, NO_RULE)
 
@@ -40,5 +40,5 @@ def count(refusal: Refusal, quotas: Iterable[Quota]) -> None:
 
 
 def count_other(reason: str) -> None:
-    """Count a refusal that no single rule has made."""
+    """Count a refusal without a single rule."""
     REFUSED.labels(reason if reason in (*OF_RULES, *OF_NO_RULE) else "other", NO_RULE).inc()

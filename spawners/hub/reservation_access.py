@@ -1,8 +1,8 @@
-"""Before a session starts in a booking, the calendar is asked to let its user in.
+"""Asks the reservations service to add a user to a booking's Slurm reservation before their session starts in it.
 
-Slurm knows the users of a reservation as they were at the calendar's last comparison. Who has come into the class since
-then is not among them, so the calendar looks again before the job is submitted. Whatever goes wrong there keeps nobody
-from starting: most are let in already, and where somebody is not, Slurm says so.
+Slurm has the users of a reservation as of the service's last reconciliation. A user who joined the class since then is
+missing, so the service checks again before the job is submitted. An error prevents no start: most users are in the
+reservation already, and Slurm refuses the job of one who is not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import aiohttp
 from jupyterhub.utils import make_ssl_context, url_path_join
 
-from carme_hub.booking.hub_access import MARK, PATH, SERVICE, mark
+from carme_hub.booking.hub_access import PATH, SERVICE, SIGNATURE_HEADER, sign
 
-#: Seconds for which a start waits for the calendar.
+#: Seconds for which a start waits for the service.
 PATIENCE = 5.0
 
 
-async def let_in(user: Any, booking: str, log: logging.Logger, *, patience: float = PATIENCE) -> bool:
-    """Return whether the calendar has said in time that Slurm lets a user into a booking.
+async def request_access(user: Any, booking: str, log: logging.Logger, *, max_wait: float = PATIENCE) -> bool:
+    """Return whether the service has confirmed in time that the user is in the booking's Slurm reservation.
 
     Args:
         user: JupyterHub's. booking: its id.
@@ -32,12 +32,12 @@ async def let_in(user: Any, booking: str, log: logging.Logger, *, patience: floa
     settings = getattr(user, "settings", None) or {}
     service = settings.get("services", {}).get(SERVICE)
     if service is None or service.server is None or not service.api_token:
-        return False  # the site runs it elsewhere, where we have no address and no token to make a mark with
+        return False  # the site runs the service elsewhere, and its URL and token are not known here
     body = json.dumps({"user": user.name, "booking": booking}).encode()
-    headers = {"Content-Type": "application/json", MARK: mark(service.api_token, body)}
+    headers = {"Content-Type": "application/json", SIGNATURE_HEADER: sign(service.api_token, body)}
     try:
         async with (
-            asyncio.timeout(patience),
+            asyncio.timeout(max_wait),
             aiohttp.ClientSession() as session,
             session.post(
                 url_path_join(service.server.url, PATH), data=body, headers=headers, ssl=_trusted(settings)

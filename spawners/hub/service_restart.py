@@ -1,7 +1,7 @@
-"""A service of the hub's own that crashed is up again within seconds.
+"""Restarts a crashed service of the hub within seconds.
 
-JupyterHub starts it again by itself, but looks only every 30 seconds whether it ended (``Spawner.poll_interval``, which
-its services take from no config). So the same look is made more often; what follows from it is JupyterHub's.
+JupyterHub restarts its services itself, but polls them only every 30 seconds (``Spawner.poll_interval``, which no
+setting changes for services). ``keep_services`` calls the same poll more often; the restart is JupyterHub's.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import asyncio
 import time
 from typing import Any
 
-#: Seconds between two looks.
-EVERY = 3.0
-#: Seconds for which a service that ended is left to JupyterHub's own look, so that none is started in a tight circle.
-REST = 30.0
+#: Seconds between two polls.
+POLL_INTERVAL = 3.0
+#: Seconds without further polls after a service has ended, so that a failing service is not restarted in a tight loop.
+COOLDOWN = 30.0
 
 
-async def keep_services(app: Any, every: float = EVERY, rest: float = REST) -> None:
-    """Look whether the services that the hub manages run; goes on until it is cancelled."""
+async def keep_services(app: Any, every: float = POLL_INTERVAL, rest: float = COOLDOWN) -> None:
+    """Poll the services that the hub manages; runs until it is cancelled."""
     ended: dict[str, float] = {}
     while True:
         await asyncio.sleep(every)
         for service in list(app._service_map.values()):
             spawner = service.spawner if service.managed else None
-            # JupyterHub itself looks no more at one that it stops.
+            # None: JupyterHub is stopping the service, and does not poll it either.
             if spawner is None or spawner._poll_callback is None:
                 continue
             if time.monotonic() - ended.get(service.name, -rest) < rest:
@@ -31,5 +31,5 @@ async def keep_services(app: Any, every: float = EVERY, rest: float = REST) -> N
             try:
                 if await spawner.poll_and_notify() is not None:
                     ended[service.name] = time.monotonic()
-            except Exception:  # the next look may go well, and other services are looked at all the same
-                app.log.exception("Whether service %s runs is not known", service.name)
+            except Exception:  # the loop must go on for the other services
+                app.log.exception("It is unknown whether service %s runs", service.name)

@@ -1,21 +1,20 @@
-"""Starts go in one after the other, so that the hub answers everybody else in between.
+"""A queue for starts of servers, so that the hub answers other requests in between.
 
-What JupyterHub itself does for a start (who asks, a token, scopes, rows of its database) holds its event loop for 15 to
-25 ms, three times a start. asyncio runs whatever is due in one turn of the loop: when a class clicks at once, all of
-that is due at once, and whoever only asks for a page waits for all of it. ``StartQueue.alone`` lets one such piece of
-work in, and the next one, in the order in which they came, when one and a half times as long has passed as that one
-took: what is left of the loop is for everybody else, and for what else a start does. Whoever starts alone waits for the
-pause after its own look-up, 50 ms at most.
+JupyterHub's own work for a start (authentication, a token, scopes, rows of its database) blocks its event loop for 15
+to 25 ms, three times per start. asyncio runs everything that is due in one iteration of the loop: when a class starts
+servers at once, all of that is due at once, and every other request waits for all of it. ``StartQueue.alone`` admits
+one such piece of work at a time, in the order of arrival; the next one follows after a pause of half as long as the
+piece took, 50 ms at most. So other requests, and the other work of starts, get the rest of the loop's time.
 
-The longest piece is ``User.spawn`` until it has the spawner begin. ``StartInPieces`` gives the loop back at the hooks
-that JupyterHub awaits in between: only where it has just stored what it did, for at the end of anybody's
-request it rolls back what is not stored.
+The longest piece is ``User.spawn`` until it calls the spawner. ``StartInPieces`` returns to the loop at the hooks that
+JupyterHub awaits in between, only where JupyterHub has just committed: at the end of any request it rolls back what is
+not committed.
 
-A request that has begun is answered before a start goes on. JupyterHub answers in several turns of the loop, and waits
-for a thread where it looks again who asks; pieces of starts, of 2 to 10 ms each, would be done in between.
-``StartQueue.paced`` runs a coroutine that waits, wherever it would go on after an await, until no request is being
-answered, for ``PATIENCE`` seconds at most, where more than a ``FEW`` start; and between two pieces are ``TURNS`` turns,
-in which a request begins.
+A request that has begun is answered before a start continues. JupyterHub answers in several iterations of the loop, and
+waits for a thread during authentication; pieces of starts, of 2 to 10 ms each, would run in between.
+``StartQueue.paced`` runs a coroutine that, after each await, waits until no request is being answered, for
+``REQUEST_WAIT`` seconds at most, if more than ``FEW_STARTS`` servers start. Between two pieces are ``LOOP_ITERATIONS``
+iterations, in which new requests begin.
 """
 
 from __future__ import annotations
@@ -39,63 +38,63 @@ else:
 
 T = TypeVar("T")
 
-#: Time between two of them, as a multiple of what the first one took; and in seconds at most. 150 clicks within ten
-#: seconds are let in within twenty on two slow processors; with 1.0 somebody else's request waited half as long again.
-PAUSE, LONGEST_PAUSE = 0.5, 0.05
-#: Seconds after which the next one is let in though the one before still waits for something.
-LONGEST_TURN = 0.25
-#: Seconds for which a piece of a start waits for requests that are being answered, and for which each request counts:
-#: one that takes longer waits for something else.
-PATIENCE, LONGEST_REQUEST = 0.03, 0.1
-#: Starts at once of which none waits for requests: they do not take the loop from anybody for long.
-FEW = 2
-#: Turns of the loop between two pieces: in so many a request is taken from its connection.
-TURNS = 4
-#: Lets the next one in; of the start that the running task belongs to.
+#: The pause after a piece of work, as a multiple of its time, and its maximum in seconds. With these values 150 clicks
+#: within ten seconds enter within twenty on two slow processors; with 1.0 other requests waited half as long again.
+PAUSE, MAX_PAUSE = 0.5, 0.05
+#: Seconds after which the next one enters although the one before has not finished.
+MAX_HOLD = 0.25
+#: Seconds for which a piece of a start waits for requests that are being answered, and for which each request counts
+#: as such: a request that takes longer waits for something else.
+REQUEST_WAIT, MAX_REQUEST = 0.03, 0.1
+#: With so many starts at once none waits for requests: they block the loop for a short time only.
+FEW_STARTS = 2
+#: Iterations of the loop between two pieces: tornado needs so many to read a request from its connection.
+LOOP_ITERATIONS = 4
+#: Lets the next start enter; set for the start to which the running task belongs.
 _leave: ContextVar[Callable[[], None] | None] = ContextVar("leave", default=None)
 
 
 class StartQueue:
-    """Lets one piece of work of a start begin at a time."""
+    """Admits one piece of work of a start at a time."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._step = asyncio.Lock()
         self._requests: set[asyncio.Task[Any]] = set()
-        #: How many starts are going on.
+        #: Number of starts that are running.
         self.starts = 0
 
     def request_begins(self) -> None:
-        """Note that the running task answers a request, until it is done or takes too long."""
+        """Register the running task as one that answers a request, until it is done or takes too long."""
         if (task := asyncio.current_task()) is not None and task not in self._requests:
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
-            asyncio.get_running_loop().call_later(LONGEST_REQUEST, self._requests.discard, task)
+            asyncio.get_running_loop().call_later(MAX_REQUEST, self._requests.discard, task)
 
     async def step(self) -> None:
-        """Return when only the caller's start goes on for ``TURNS`` turns, and after requests that have begun."""
+        """Wait for requests that have begun; then only the caller's start runs for ``LOOP_ITERATIONS`` iterations."""
         await self._step.acquire()
         loop = asyncio.get_running_loop()
         try:
-            latest = loop.time() + PATIENCE if self.starts > FEW else 0.0
+            latest = loop.time() + REQUEST_WAIT if self.starts > FEW_STARTS else 0.0
             while self._requests and (left := latest - loop.time()) > 0:
                 await asyncio.wait(self._requests, timeout=left)
         finally:
-            loop.call_soon(self._let_step, TURNS)
+            loop.call_soon(self._release_step, LOOP_ITERATIONS)
 
-    def _let_step(self, turns: int) -> None:
-        """Let the next piece go on, after so many turns of the loop more."""
+    def _release_step(self, turns: int) -> None:
+        """Let the next piece run after so many iterations of the loop."""
         if turns > 1:
-            asyncio.get_running_loop().call_soon(self._let_step, turns - 1)
+            asyncio.get_running_loop().call_soon(self._release_step, turns - 1)
         else:
             self._step.release()
 
     async def paced(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of a start; after each await it goes on when ``step`` lets it."""
+        """Run a coroutine of a start; after each await it continues when ``step`` returns."""
         return await _Paced(work, self.step)
 
     async def enter(self) -> Callable[[], None]:
-        """Wait for the caller's turn; return what lets the next one in, which may be called more than once."""
+        """Wait in the queue; return a function that lets the next one enter, which may be called more than once."""
         await self._lock.acquire()
         try:
             await self.step()
@@ -105,12 +104,12 @@ class StartQueue:
         loop = asyncio.get_running_loop()
         began = loop.time()
         over: asyncio.Future[None] = loop.create_future()
-        # A directory of users that does not answer must not hold up everybody's starts and stops.
-        latest = loop.call_later(LONGEST_TURN, over.cancel)
+        # A user directory that does not answer must not block all starts and stops.
+        latest = loop.call_later(MAX_HOLD, over.cancel)
 
-        def done(_over: object) -> None:  # in the loop's next turn, so when what comes after it is done too
+        def done(_over: object) -> None:  # in the loop's next iteration, after the work that follows directly
             latest.cancel()
-            loop.call_later(min(PAUSE * (loop.time() - began), LONGEST_PAUSE), self._lock.release)
+            loop.call_later(min(PAUSE * (loop.time() - began), MAX_PAUSE), self._lock.release)
 
         over.add_done_callback(done)
 
@@ -121,7 +120,7 @@ class StartQueue:
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Wait for the caller's turn, and let the next one in when the block is left, or does not end in time."""
+        """Wait in the queue; let the next one enter when the block ends, or does not end in time."""
         leave = await self.enter()
         try:
             yield
@@ -129,12 +128,12 @@ class StartQueue:
             leave()
 
 
-#: One for each hub of this process, of which there are several only in tests.
+#: One queue for each hub of this process; only tests have several.
 _queues: WeakKeyDictionary[Any, StartQueue] = WeakKeyDictionary()
 
 
 class _Paced(Awaitable[T]):
-    """A coroutine that awaits ``step`` wherever it would go on."""
+    """A coroutine that awaits ``step`` each time before it continues."""
 
     def __init__(self, work: Coroutine[Any, Any, T], step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._work, self._step = work, step
@@ -151,27 +150,27 @@ class _Paced(Awaitable[T]):
             try:
                 yield awaited
                 yield from self._step().__await__()
-            except BaseException as error:  # noqa: BLE001  a cancellation too is the coroutine's to deal with
+            except BaseException as error:  # noqa: BLE001  the coroutine handles cancellations too
                 failed = error
 
 
 def start_queue(settings: Mapping[str, Any]) -> StartQueue:
     """Return the queue of the hub with these tornado settings, of which its handlers have a copy.
 
-    A spawner that is started outside of a hub waits for nobody.
+    A spawner that is started outside of a hub gets a queue of its own.
     """
     hub = settings.get("hub")
     return StartQueue() if hub is None else _queues.setdefault(hub, StartQueue())
 
 
 def queue_starts(user: type[Any]) -> None:
-    """Let JupyterHub's own part of a start wait for its turn; the server is pending meanwhile, and can be stopped."""
+    """Make JupyterHub's own part of a start wait in the queue; the server is pending meanwhile, and can be stopped."""
     spawn = user.spawn
-    if getattr(spawn, "in_turn", False):
+    if getattr(spawn, "queued", False):
         return
 
     @functools.wraps(spawn)
-    async def in_turn(self: Any, *args: Any, **more: Any) -> Any:
+    async def queued(self: Any, *args: Any, **more: Any) -> Any:
         queue = start_queue(self.settings)
         queue.starts += 1
         leave: Callable[[], None] | None = None
@@ -184,12 +183,12 @@ def queue_starts(user: type[Any]) -> None:
             if leave is not None:
                 leave()
 
-    setattr(in_turn, "in_turn", True)  # noqa: B010
-    setattr(user, "spawn", in_turn)  # noqa: B010
+    setattr(queued, "queued", True)  # noqa: B010
+    setattr(user, "spawn", queued)  # noqa: B010
 
 
 def answer_requests_first(handler: type[Any]) -> None:
-    """Let the queue know of each request to handlers of this class, but for those that start and stop servers."""
+    """Register each request to handlers of this class with the queue, except those that start or stop servers."""
     prepare = handler.prepare
     if getattr(prepare, "counted", False):
         return
@@ -205,82 +204,82 @@ def answer_requests_first(handler: type[Any]) -> None:
 
 
 class QueuedHandler:
-    """Goes before the class of a handler that starts or stops servers, which waits for its turn and other requests."""
+    """A mixin before the class of a handler that starts or stops servers, which then waits in the queue."""
 
     if TYPE_CHECKING:
         settings: dict[str, Any]
 
     def queued(self) -> bool:
-        """Return whether this request waits; it is not one that starts wait for."""
+        """Return whether this request waits in the queue; starts do not wait for such requests."""
         return True
 
     async def prepare(self) -> None:
-        """Look up who asks when it is this request's turn."""
+        """Wait in the queue, then let JupyterHub authenticate the request."""
         if not self.queued():
             await super().prepare()  # type: ignore[misc]
             return
         queue = start_queue(self.settings)
         async with queue.alone():
             await queue.paced(super().prepare())  # type: ignore[misc]
-            await queue.step()  # what is asked for is a piece of its own, still in this turn
+            await queue.step()  # the request's own work is a further piece
 
 
 class StartInPieces(Base):
-    """Goes before a spawner's class: during its start the loop serves others in between, until its own part begins."""
+    """A mixin before a spawner's class: JupyterHub's part of its start returns to the event loop in between."""
 
     async def _get_oauth_client_allowed_scopes(self) -> Any:
         await asyncio.sleep(0)
         return await super()._get_oauth_client_allowed_scopes()
 
     async def run_auth_state_hook(self, auth_state: Any) -> None:
-        """Give the loop back first; the rest as JupyterHub does it."""
+        """Return to the event loop first; then do as JupyterHub."""
         await asyncio.sleep(0)
         await super().run_auth_state_hook(auth_state)
 
     async def apply_group_overrides(self) -> None:
-        """Give the loop back first; the rest as JupyterHub does it."""
+        """Return to the event loop first; then do as JupyterHub."""
         await asyncio.sleep(0)
         await super().apply_group_overrides()
 
     def run_pre_spawn_hook(self) -> Any:
-        """Let the next start in: what comes now waits for Slurm and threads."""
+        """Let the next start enter: from here on this start mostly waits for Slurm and threads."""
         if (leave := _leave.get()) is not None:
             leave()
         return super().run_pre_spawn_hook()
 
 
 class QueuedServerHandler(QueuedHandler, UserServerAPIHandler):
-    """``/hub/api/users/NAME/server…``: starts and stops go in one after the other."""
+    """``/hub/api/users/NAME/server…``: starts and stops wait in the queue."""
 
     def post(self, *args: Any, **more: Any) -> Awaitable[None]:
-        """Start a server, as JupyterHub does it."""
+        """Start a server as JupyterHub does, in pieces."""
         return start_queue(self.settings).paced(super().post(*args, **more))
 
     def delete(self, *args: Any, **more: Any) -> Awaitable[None]:
-        """Stop a server, as JupyterHub does it."""
+        """Stop a server as JupyterHub does, in pieces."""
         return start_queue(self.settings).paced(super().delete(*args, **more))
 
 
 class QueuedProgressHandler(QueuedHandler, SpawnProgressAPIHandler):
-    """``…/progress``: the page of each start that is going on asks for this once."""
+    """``…/progress``: the page of each pending start requests it once."""
 
     @needs_scope("read:servers")
     async def get(self, user_name: str, server_name: str = "") -> None:
-        """Tell of a start that has failed why, also while what is left of it is being ended.
+        """Send progress events; for a failed start whose rest is still being ended, wait and then send the reason.
 
-        JupyterHub 6.1.1 says meanwhile that nothing starts here (400).
+        JupyterHub 6.1.1 answers meanwhile that no server is starting (400).
         """
         user = self.find_user(user_name)
         spawner = user.spawners.get(server_name or "") if user is not None else None
         if spawner is not None and (failing := failing_start(spawner)) is not None:
-            # No proxy in between takes the silence for the end.
+            # Keeps a proxy in between from closing the idle connection.
             asyncio.ensure_future(self.keepalive())  # noqa: RUF006  ends with the request
             await asyncio.wait([failing])
         await super().get(user_name, server_name)
 
 
 def failing_start(spawner: Any) -> asyncio.Future[None] | None:
-    """Return the future of a start that has failed and is not done: what is left of it is being ended."""
+    """Return the future of a start that has failed and whose rest is still being ended, None otherwise."""
     future: asyncio.Future[None] | None = spawner._spawn_future
     return future if spawner.pending == "stop" and future is not None and not future.done() else None
 

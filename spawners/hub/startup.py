@@ -1,9 +1,9 @@
-"""What must happen when a hub with our spawner starts, before anybody clicks.
+"""Actions at the start of a hub with one of Carme Hub's spawners, before the first request.
 
-JupyterHub tells a spawner class nothing of its start, and makes no spawner object before a user needs one. But wrong
-settings should stop the hub at once, and cancels that are still owed should go on. JupyterHub loads every spawner class
-that is installed before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped, and what it does for
-hubs with another spawner is not changed.
+JupyterHub does not notify a spawner class of its start, and creates no spawner object before a user needs one. But
+wrong settings should stop the hub at once, and pending cancellations should continue. JupyterHub loads every installed
+spawner class before its event loop runs, and has no hook: so ``JupyterHub.start`` is wrapped. Nothing changes for hubs
+with another spawner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 def start_with_hub(spawner_class: Any) -> None:
-    """Check the settings and start the shared part before a hub with this spawner listens."""
+    """Check the settings and start the shared context before a hub with this spawner listens."""
     start = JupyterHub.start
 
     @functools.wraps(start)
@@ -46,7 +46,7 @@ def start_with_hub(spawner_class: Any) -> None:
         for name, keeping in (
             ("carme-keep-routes", keep_routes(app)),
             ("carme-keep-services", keep_services(app)),
-            ("carme-collect-garbage", collections.go_on()),
+            ("carme-collect-garbage", collections.run()),
         ):
             task = loop.create_task(keeping, name=name)
             _tasks.add(task)

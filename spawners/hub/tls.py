@@ -1,9 +1,9 @@
-"""Certificates of single-user servers, for JupyterHub's ``internal_ssl``: made in a millisecond, on no disk of the hub.
+"""Certificates of servers for JupyterHub's ``internal_ssl``: issued in a millisecond, never on the hub's disk.
 
-JupyterHub makes an RSA key for every start, which takes a tenth of a second or more, and keeps it in a file. A key on
-an elliptic curve costs next to nothing; it goes into the session's data document and nowhere else.
+JupyterHub creates an RSA key for every start, which takes a tenth of a second or more, and stores it in a file. An
+elliptic-curve key costs very little; it is in the session's data document only.
 
-The certificate must name the node, and Slurm decides the node later: so it names all nodes of the request's partition.
+The certificate must name the node, which Slurm chooses later: so it names all nodes of the request's partition.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from carme_hub.errors import CarmeError, ConfigError
 from carme_hub.spawners.hub.probe import fingerprint
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 
-#: JupyterHub's own name for the authority of servers.
+#: JupyterHub's name for the authority of servers.
 AUTHORITY = "notebooks-ca"
-#: How much longer than start and time limit a certificate is good, and from how long before: clocks differ a little.
-AFTER, BEFORE = timedelta(days=1), timedelta(hours=1)
-#: Seconds for which what Slurm said of its nodes names them all; and where it is silent, as long as it takes.
-RECENT, ANY = 300.0, 30 * 86400.0
+#: How long a certificate is valid beyond the start and the time limit, and before its issue, since clocks differ.
+VALID_AFTER, VALID_BEFORE = timedelta(days=1), timedelta(hours=1)
+#: How old the list of nodes may be, in seconds: normally, and while Slurm does not answer.
+NODES_MAX_AGE, OUTAGE_MAX_AGE = 300.0, 30 * 86400.0
 
 
-async def issue_certificate(spawner: Any, part: Shared) -> dict[str, str]:
+async def issue_certificate(spawner: Any, hub: HubContext) -> dict[str, str]:
     """Return the texts of key, certificate and authority for one start, by JupyterHub's names for them."""
     names = spawner.ssl_alt_names
     if callable(names):
         names = names(spawner)
         if inspect.isawaitable(names):
             names = await names
-    # Not localhost, which JupyterHub adds: nothing of a session is to pass for the hub or a service on its machine.
-    alt_names = list(dict.fromkeys([*names, *await _node_names(spawner, part)]))
+    # Not localhost, which JupyterHub adds: a session must not be able to impersonate the hub or a service.
+    alt_names = list(dict.fromkeys([*names, *await _node_names(spawner, hub)]))
     return await asyncio.to_thread(
         issue,
         spawner.internal_certs_location,
@@ -57,31 +57,31 @@ async def issue_certificate(spawner: Any, part: Shared) -> dict[str, str]:
 
 
 def lifetime(spawner: Any) -> timedelta:
-    """Return for how long a server needs its certificate: it may wait in the queue, then run to its time limit."""
+    """Return how long a server's certificate must be valid: it may wait in the queue, then run to its time limit."""
     request = spawner._request
     minutes = request.time_limit if request is not None else 0
-    return timedelta(seconds=spawner.start_timeout, minutes=minutes) + AFTER
+    return timedelta(seconds=spawner.start_timeout, minutes=minutes) + VALID_AFTER
 
 
 def certificate_of(texts: Mapping[str, str]) -> str:
-    """Return the fingerprint of an issued certificate, "" where none was issued."""
+    """Return the fingerprint of an issued certificate, "" if none was issued."""
     if not texts:
         return ""
     return fingerprint(ssl.PEM_cert_to_DER_cert(texts["certfile"]))
 
 
-async def _node_names(spawner: Any, part: Shared) -> list[str]:
+async def _node_names(spawner: Any, hub: HubContext) -> list[str]:
     if spawner.node_address is not None or spawner.ssl_alt_names:
-        return []  # the administrator has said by which names nodes are reached
+        return []  # the administrator has set the names of nodes
     request = spawner._request
     partition = request.partition if request is not None else ""
     try:
-        nodes = await part.watcher.nodes(max_age=RECENT)
+        nodes = await hub.watcher.nodes(max_age=NODES_MAX_AGE)
     except CarmeError as error:
         try:
-            nodes = await part.watcher.nodes(max_age=ANY)
+            nodes = await hub.watcher.nodes(max_age=OUTAGE_MAX_AGE)
         except CarmeError:
-            spawner.log.warning("Slurm does not name its nodes; the certificate names none: %s", error)
+            spawner.log.warning("Slurm does not list its nodes, so the certificate names none: %s", error)
             return []
     return [_alt_name(n.address or n.name) for n in nodes if not partition or partition in n.partitions]
 
@@ -93,13 +93,13 @@ def _alt_name(address: str) -> str:
         return f"DNS:{address}"
 
 
-def issue(location: str, bundle: str, name: str, alt_names: list[str], lasts: timedelta) -> dict[str, str]:
-    """Make a key, and a certificate that the authority below ``location`` signs.
+def issue(location: str, bundle: str, name: str, alt_names: list[str], valid_for: timedelta) -> dict[str, str]:
+    """Create a key, and a certificate that the authority below ``location`` signs.
 
     Args:
-        bundle: file with the authorities that the server is to trust.
-        alt_names: as JupyterHub's ``ssl_alt_names``.
-        lasts: for how long it is good.
+        bundle: file with the authorities that the server trusts.
+        alt_names: in the format of JupyterHub's ``ssl_alt_names``.
+        valid_for: how long it is valid.
     """
     authority, authority_key = _authority(location)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -111,8 +111,8 @@ def issue(location: str, bundle: str, name: str, alt_names: list[str], lasts: ti
         .issuer_name(authority.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BEFORE)
-        .not_valid_after(now + lasts)
+        .not_valid_before(now - VALID_BEFORE)
+        .not_valid_after(now + valid_for)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general_name(n) for n in alt_names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
@@ -127,13 +127,13 @@ def issue(location: str, bundle: str, name: str, alt_names: list[str], lasts: ti
 
 @lru_cache(maxsize=4)
 def _authority(location: str) -> tuple[x509.Certificate, Any]:
-    """Return certificate and key of the authority, which JupyterHub has made before the first server starts."""
+    """Return certificate and key of the authority, which JupyterHub creates before the first server starts."""
     files = Certipy(store_dir=location).store.get_files(AUTHORITY)
     return files.cert.load(), files.key.load()
 
 
 def _general_name(name: str) -> x509.GeneralName:
-    """Return a name as ``ssl_alt_names`` writes it: ``DNS:name``, ``IP:address``, ``email:…`` or ``URI:…``."""
+    """Parse a name in the format of ``ssl_alt_names``: ``DNS:name``, ``IP:address``, ``email:…`` or ``URI:…``."""
     kind, _, value = name.partition(":")
     if kind == "IP":
         return x509.IPAddress(ipaddress.ip_address(value))

@@ -1,1 +1,1 @@
-"""Sessions in the way of maintenance, and what their users are offered."""
+"""Sessions that maintenance affects, and the alternatives of their users."""

@@ -1,7 +1,8 @@
-"""Out of the way of maintenance: a session goes on elsewhere, or ends with a refund; each is done once.
+"""Moves a session to other nodes before maintenance, or stops it with a refund; each is done once.
 
-``POST /hub/api/carme/sessions/<uuid>/move`` and ``…/make-way``, without a body. That the session is in the way is
-looked up when it is asked, in the calendar and in Slurm. What can be refused is refused before anything is stopped.
+``POST /hub/api/carme/sessions/<uuid>/move`` and ``…/make-way``, without a body, and the home page's forms call these
+functions. Each first checks in the calendar and in Slurm that maintenance affects the session. All refusals come before
+the session is stopped.
 """
 
 from __future__ import annotations
@@ -15,92 +16,92 @@ from tornado import web
 
 from carme_hub.domain.calendar.reservations import PROMISED
 from carme_hub.domain.ledger.entries import price
-from carme_hub.domain.sessions.session import MADE_WAY, Session
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session
 from carme_hub.domain.wording import gpu_hours
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.durations import clock
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.maintenance.affected_sessions import (
     AffectedSession,
     Alternatives,
-    again,
-    begins,
-    found_in_the_way,
-    lookout,
-    starts_again,
-    time_said,
+    affected_session,
+    begin_sentence,
+    notice_period,
+    restart_duration,
+    restart_options,
+    restart_sentence,
 )
 from carme_hub.spawners.session_state import STOPPED, iso
 
-#: How the reason of a cancel begins by which a session is moved; nothing is refunded for that.
+#: Prefix of the cancel reason of a session that is moved; its use is not refunded.
 MOVED = "Stopped to go on elsewhere, before maintenance of "
-#: Seconds that a start has to fail before it is left to the page that shows it.
-FAILS_AT_ONCE = 1.0
-#: Seconds that who asks waits for a session to be stopped.
-PATIENCE = 20.0
+#: Seconds in which a failure of the new start is reported by this request; later failures are on the pending page.
+FAILURE_WAIT = 1.0
+#: Seconds that a request waits until the session is stopped.
+STOP_WAIT = 20.0
 
 
-class NotInTheWay(Refused):
-    """The session is in the way of no maintenance, or is not there to be moved any more."""
+class NotAffected(Refused):
+    """No maintenance affects the session, or it has ended."""
 
     reason = "not-in-the-way"
 
 
 class NotMoved(Refused):
-    """The session could not start again, so it was left as it is."""
+    """The session could not start again, so it was not stopped."""
 
     reason = "not-moved"
 
 
-async def ways_out(part: Shared, user: Any, found: AffectedSession, now: float) -> Alternatives:
-    """Return what is offered for a session that is in the way."""
+async def alternatives_for(hub: HubContext, user: Any, found: AffectedSession, now: float) -> Alternatives:
+    """Return the alternatives for a session that maintenance affects."""
     session, job = found.session, found.job
     offer = await user.spawner.offer()
     options = user.spawners[session.server_name].user_options if session.server_name in user.spawners else {}
-    next_one = again(offer, options or {}, found, now)
-    patience = float(user.spawner.start_timeout)
-    refunded, refund = refund_of(part, found, now)
+    next_one = restart_options(offer, options or {}, found, now)
+    max_wait = float(user.spawner.start_timeout)
+    refunded, refund = refund_of(hub, found, now)
     return Alternatives(
         session=session.id,
         server=session.server_name,
-        begins=begins(found, now),
+        begins=begin_sentence(found, now),
         ends=clock(job.end, now) if job.end else "",
         ends_iso=iso(job.end) if job.end else "",
-        rest=time_said(next_one),
-        again=starts_again(offer, next_one.request, now, patience) if next_one.request is not None else "",
+        duration=restart_duration(next_one),
+        restart=restart_sentence(offer, next_one.request, now, max_wait) if next_one.request is not None else "",
         problem=next_one.problem,
         refund=refund,
         refunded=refunded,
     )
 
 
-def refund_of(part: Shared, found: AffectedSession, now: float) -> tuple[bool, str]:
-    """Return whether GPU time comes back for a session that makes way, and what is said of it."""
+def refund_of(hub: HubContext, found: AffectedSession, now: float) -> tuple[bool, str]:
+    """Return whether the use of a session that is stopped for maintenance is refunded, and a sentence on it."""
     job, request = found.job, found.session.request
-    if part.admission is None or not job.gpus:
+    if hub.admission is None or not job.gpus:
         return False, ""
-    unused = "What it holds of GPU time and has not used comes back."
-    factor = part.admission.ledger.books.factor(job.gpus.type, request.partition, request.qos)
+    unused = "GPU time that it holds and has not used is released."
+    factor = hub.admission.ledger.context.factor(job.gpus.type, request.partition, request.qos)
     used = gpu_hours(price(job.gpus, max(0, int(now - job.start)), factor))
-    if "maintenance" not in part.admission.policy().refunded:
+    if "maintenance" not in hub.admission.policy().refunded:
         return False, f"{unused} What it has used, {used} so far, is charged."
     return True, f"{unused} What it has used, {used} so far, is refunded within a few minutes."
 
 
-# -- doing it ---------------------------------------------------------------------------------------------------------
+# -- actions ----------------------------------------------------------------------------------------------------------
 
 
 class PendingActions:
-    """What is being done with sessions that are in the way: for each session one thing, once."""
+    """The running actions on affected sessions: one for each session, done once."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
     async def once(self, session: str, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do it, or wait for what is being done; return whether it is done by now. It goes on when nobody waits.
+        """Start the action, or wait for the running one; return whether it is done by now. It continues by itself.
 
         Raises:
-            NotInTheWay: another thing is being done with the session.
+            NotAffected: another action on the session is running.
         """
         doing, task = self._tasks.get(session, ("", None))
         if task is None:
@@ -108,8 +109,8 @@ class PendingActions:
             self._tasks[session] = (what, task)
             task.add_done_callback(lambda done: self._done(session, done))
         elif doing != what:
-            raise NotInTheWay("This session is being stopped already.")
-        done, _ = await asyncio.wait([task], timeout=PATIENCE)
+            raise NotAffected("This session is being stopped already.")
+        done, _ = await asyncio.wait([task], timeout=STOP_WAIT)
         if done:
             task.result()
         return bool(done)
@@ -117,62 +118,62 @@ class PendingActions:
     def _done(self, session: str, task: asyncio.Task[None]) -> None:
         del self._tasks[session]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; asyncio complains where nobody did
+            task.exception()  # marks it as retrieved, since asyncio logs exceptions that nobody has retrieved
 
 
-async def look_now(part: Shared, session: Session) -> AffectedSession:
-    """Return what a session is in the way of, by the calendar and Slurm as they are now.
+async def check_affected(hub: HubContext, session: Session) -> AffectedSession:
+    """Return the maintenance that affects a session, by fresh queries to the calendar and Slurm.
 
     Raises:
-        NotInTheWay: of nothing. StoreError, SlurmUnreachable: it is not known.
+        NotAffected: no maintenance affects it. StoreError, SlurmUnreachable: it is unknown.
     """
-    if part.slots is None:
-        raise NotInTheWay("There is no calendar here, and so no maintenance to make way for.")
+    if hub.slots is None:
+        raise NotAffected("This site has no calendar, so no maintenance is planned in it.")
     now = time.time()
-    known = await part.slots.read(lambda reads: reads.overlapping(lookout(now), PROMISED))
-    jobs = await part.client.find(session.job_name, session.user)
-    newest = part.book.current(session.id)
-    found = found_in_the_way(newest, jobs, known, now) if newest is not None else None
+    known = await hub.slots.read(lambda reads: reads.overlapping(notice_period(now), PROMISED))
+    jobs = await hub.client.find(session.job_name, session.user)
+    newest = hub.registry.current(session.id)
+    found = affected_session(newest, jobs, known, now) if newest is not None else None
     if found is None:
-        raise NotInTheWay(
-            "This session is not in the way of maintenance, or is being stopped already. It can be stopped as always."
+        raise NotAffected(
+            "No maintenance affects this session, or it is being stopped already. You can stop it as usual."
         )
     return found
 
 
-async def make_way(handler: Any, part: Shared, user: Any, session: Session) -> None:
-    """Stop a session for maintenance; what it has used is refunded where the policy says so, when it is settled."""
-    found = await look_now(part, session)
-    await _stop(handler, user, session, f"{MADE_WAY}{found.nodes}.")
-    part.log.info("Session %s of %s made way for maintenance %s", session.id, user.name, found.maintenance.id)
+async def stop_for_maintenance(handler: Any, hub: HubContext, user: Any, session: Session) -> None:
+    """Stop a session for maintenance; its use is refunded at the settlement if the policy says so."""
+    found = await check_affected(hub, session)
+    await _stop(handler, user, session, f"{MAINTENANCE_STOP}{found.nodes}.")
+    hub.log.info("Session %s of %s was stopped for maintenance %s", session.id, user.name, found.maintenance.id)
 
 
-async def move(handler: Any, part: Shared, user: Any, session: Session) -> None:
-    """Stop a session and start it again elsewhere, for what is left of its time.
+async def move(handler: Any, hub: HubContext, user: Any, session: Session) -> None:
+    """Stop a session and start it again on other nodes, for the rest of its time.
 
     Raises:
-        NotMoved: it could not start again; nothing was stopped. web.HTTPError: it was stopped, and its start was
-            refused at once by the hub's own limits.
+        NotMoved: it could not start again; nothing was stopped. web.HTTPError: it was stopped, and the hub's own
+            limits refused its start at once.
     """
-    found, name = await look_now(part, session), session.server_name
+    found, name = await check_affected(hub, session), session.server_name
     spawner = user.spawners[name]
-    next_one = again(await spawner.offer(), spawner.user_options or {}, found, time.time())
+    next_one = restart_options(await spawner.offer(), spawner.user_options or {}, found, time.time())
     if next_one.request is None:
-        raise NotMoved(f"It would not start again, so it was left as it is: {next_one.problem}")
-    cost, _ = await part.cost(user, next_one.request, session.id)
+        raise NotMoved(f"It would not start again, so it was not stopped: {next_one.problem}")
+    cost, _ = await hub.cost(user, next_one.request, session.id)
     if cost is not None and cost.state == "refused":
-        raise NotMoved(f"It would not start again, so it was left as it is: {cost.sentence}")
+        raise NotMoved(f"It would not start again, so it was not stopped: {cost.sentence}")
     display = spawner.orm_spawner.display_name if name else ""
     await _stop(handler, user, session, f"{MOVED}{found.nodes}.")
-    over = part.book.current(session.id) is None or part.keeper.seen_terminal(session.id)
+    over = hub.registry.current(session.id) is None or hub.reconciler.seen_terminal(session.id)
     spawner = user.get_or_create_spawner(name, display, replace_failed=True)
     spawner.replaces = session.id if over else ""
-    part.log.info("Session %s of %s goes on elsewhere: %s", session.id, user.name, found.maintenance.id)
+    hub.log.info("Session %s of %s is moved before maintenance %s", session.id, user.name, found.maintenance.id)
     starting = asyncio.ensure_future(handler.spawn_single_user(user, name, display, options=dict(next_one.options)))
     starting.add_done_callback(lambda done: _started(spawner, done))
-    done, _ = await asyncio.wait([starting], timeout=FAILS_AT_ONCE)
+    done, _ = await asyncio.wait([starting], timeout=FAILURE_WAIT)
     if done and starting.exception() is not None and not spawner._failed:
-        starting.result()  # no page of the hub's would show it
+        starting.result()  # raises here, since no page of the hub would show it
 
 
 def _started(spawner: Any, task: asyncio.Task[Any]) -> None:
@@ -184,11 +185,11 @@ def _started(spawner: Any, task: asyncio.Task[Any]) -> None:
 async def _stop(handler: Any, user: Any, session: Session, why: str) -> None:
     spawner = user.spawners[session.server_name]
     if spawner.pending or not spawner.ready:
-        raise NotInTheWay("The server is being started or stopped. Wait for it.")
-    spawner.why_stopped = why
+        raise NotAffected("The server is being started or stopped. Wait for it.")
+    spawner.stop_reason = why
     try:
         await (await handler.stop_single_user(user, session.server_name))
     finally:
-        spawner.why_stopped = STOPPED
+        spawner.stop_reason = STOPPED
     if spawner.active:
         raise web.HTTPError(503, "The server could not be stopped. Look at your home page, and try it again.")

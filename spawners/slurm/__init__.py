@@ -1,4 +1,4 @@
-"""SlurmContainerSpawner: a server is a session, and a session is one Slurm job."""
+"""SlurmContainerSpawner: each server is a session, and each session is one Slurm job."""
 
 from carme_hub.spawners.moved import moved
 

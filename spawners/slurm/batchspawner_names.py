@@ -1,8 +1,8 @@
-"""batchspawner's setting names on our spawner: they keep working, or fail at start-up and name the new setting.
+"""batchspawner's setting names for the Slurm spawner: they keep working, or fail at start-up and name the new setting.
 
-The two classes carry batchspawner's names, so that ``c.SlurmSpawner.req_partition`` and
-``c.BatchSpawnerBase.req_runtime`` in an old config reach us once ``spawner_class`` has been changed. batchspawner
-itself is never imported: its import registers a start-up callback that trusts what it is sent.
+The two classes have batchspawner's names, so that ``c.SlurmSpawner.req_partition`` and
+``c.BatchSpawnerBase.req_runtime`` in an old config still apply after ``spawner_class`` was changed. batchspawner itself
+is never imported: its import registers a start-up callback that trusts its input.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class BatchSpawnerBase(Spawner):
         raise NotImplementedError
 
     async def poll(self) -> int | None:
-        """Refuse: only a subclass knows."""
+        """Refuse: only a subclass can poll servers."""
         raise NotImplementedError
 
 
@@ -96,7 +96,7 @@ def check_names(spawner: BatchSpawnerBase) -> None:
     """Refuse names of batchspawner that cannot keep their meaning.
 
     Raises:
-        ConfigError: naming each such setting, and what to set instead.
+        ConfigError: the message names each such setting, and what to set instead.
     """
     wrong = [
         f"{name} (set instead: {instead})" for name, instead in REPLACED.items() if getattr(spawner, name) is not None
@@ -147,7 +147,7 @@ def _number(name: str, value: str) -> int:
 
 
 def minutes_of(text: str) -> int:
-    """Return minutes from Slurm's ways of writing a time limit (sbatch(1), ``--time``), rounded up."""
+    """Parse a time limit in Slurm's formats (sbatch(1), ``--time``); return minutes, rounded up."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if not match:
         raise ConfigError(f"req_runtime is {text!r}: write it as Slurm does, for example 8:00:00")
@@ -163,7 +163,7 @@ def minutes_of(text: str) -> int:
 
 
 def gib_of(text: str) -> int:
-    """Return GiB from Slurm's ways of writing memory (sbatch(1), ``--mem``), rounded up."""
+    """Parse a memory size in Slurm's formats (sbatch(1), ``--mem``); return GiB, rounded up."""
     match = re.fullmatch(r"(\d+)\s*([KMGT]?)B?", text.strip(), re.IGNORECASE)
     if not match:
         raise ConfigError(f"req_memory is {text!r}: write it as Slurm does, for example 4G")

@@ -1,4 +1,4 @@
-"""The traits of SlurmContainerSpawner, and what they come to."""
+"""The traits of SlurmContainerSpawner, their checks, and the values made from them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from carme_hub.spawners.slurm.batchspawner_names import SlurmSpawner, check_name
 
 
 class SessionSettings(OfferSettings, SlurmSpawner):
-    """What an administrator sets for every session."""
+    """The administrator's settings for all sessions."""
 
     _session_id = ""
 
     container_runtime = Unicode(
         "bubblewrap",
-        help="""What runs the containers: bubblewrap, charliecloud, apptainer, enroot, pyxis, podman, or the name by
-        which an installed package adds one. See docs/reference/containers.md for what each can do, and
-        docs/howto/add-a-container-runtime.md. Example: ``"apptainer"``.""",
+        help="""The container runtime: bubblewrap, charliecloud, apptainer, enroot, pyxis, podman, or the entry point of
+        an installed package. See docs/reference/containers.md for the features of each, and
+        docs/howto/add-a-container-runtime.md for the latter. Example: ``"apptainer"``.""",
     ).tag(config=True)
 
     podman_engine = Enum(
@@ -100,7 +100,7 @@ class SessionSettings(OfferSettings, SlurmSpawner):
             raise TraitError("port_range: two ports from 1024 to 65535, the lower one first")
         return low, high
 
-    # -- what the traits come to --------------------------------------------------------------------------------------
+    # -- values made from the traits ----------------------------------------------------------------------------------
 
     def check_settings(self) -> None:
         """Check everything that can be checked without a user.
@@ -121,11 +121,11 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         return [profile_from_names(self)]
 
     def home_of(self, entry: pwd.struct_passwd) -> str:
-        """Return a system user's home folder, or where ``req_homedir`` puts it."""
+        """Return a system user's home folder, by ``req_homedir`` if that is set."""
         return self.req_homedir.format(username=entry.pw_name) if self.req_homedir else entry.pw_dir
 
     def site(self) -> Site:
-        """Return what is the same in every container."""
+        """Return the settings that are the same for every container."""
         binds = self.site_binds()
         roots = tuple(self.container_bind_roots) or tuple(b.source for b in binds)
         return Site(
@@ -147,10 +147,10 @@ class SessionSettings(OfferSettings, SlurmSpawner):
         )
 
     def with_apps(self, server: Server, owner: Owner) -> Server:
-        """Return the server with the apps of its session, whose configuration lies in the session folder."""
+        """Return the server with the apps of its session, whose configuration is in the session folder."""
         argv, environ, folder = server.argv, dict(server.environ), session_folder(owner, self._session_id)
         before = environ.get("JUPYTER_CONFIG_PATH") or self.container_environment.get("JUPYTER_CONFIG_PATH")
         environ["JUPYTER_CONFIG_PATH"] = f"{folder}:{before}" if before else folder
-        if self.disable_user_config:  # leaves out what lies in the home
+        if self.disable_user_config:  # the server then ignores configuration in the home folder
             argv = (*argv, f"--config={folder}/{CONFIG}")
         return replace(server, argv=argv, environ=environ, files={**server.files, **CarmeApps(parent=self).files()})

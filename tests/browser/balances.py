@@ -1,4 +1,4 @@
-"""What an account has left, brought to a known amount whatever other tests gave and took before."""
+"""Set an account's balance to a known amount, whatever other tests wrote before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from rig.hub import Hub
 
 
-def leave(hub: Hub, account: str, amount: int, reason: str) -> None:
+def set_balance(hub: Hub, account: str, amount: int, reason: str) -> None:
     """Grant or take GPU time until an account has ``amount`` left, in milli-GPU-seconds."""
     over = sum_of(hub, f"account = '{account}'") - amount
     if over > 0:

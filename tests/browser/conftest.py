@@ -1,4 +1,4 @@
-"""A real browser, and a window for each person who has logged in."""
+"""A real browser, and a window for each user who has logged in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def hub_environment() -> dict[str, str]:
-    """The calendar looks at Slurm often, and takes an unused booking back early: people here do not wait."""
+    """The calendar queries Slurm often, and releases an unused booking early, so that tests do not wait."""
     return {"CARME_SANDBOX_LOOK": "5", "CARME_SANDBOX_NO_SHOW": str(NO_SHOW)}
 
 
@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def window(browser: Browser) -> Iterator[BrowserContext]:
-    """One person's browser."""
+    """One user's browser."""
     context = browser.new_context(viewport=DESK)
     yield context
     context.close()
@@ -48,7 +48,7 @@ def window(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def people(browser: Browser, hub: Hub) -> Iterator[Callable[[str], Page]]:
-    """Windows of people who have logged in; what their browsers complain about fails the test."""
+    """Windows of users who have logged in; an error in the browser's console fails the test."""
     contexts: dict[str, BrowserContext] = {}
     complaints: list[str] = []
 

@@ -1,4 +1,4 @@
-"""VS Code in the browser, by a real code-server: it loads behind the hub, opens a file, and is told no secret.
+"""VS Code in the browser, by a real code-server: it loads behind the hub, opens a file, and gets no secret.
 
 The download is 600 MB, so this is run by hand: ``CARME_TEST_CODE_SERVER`` is the folder of an image that has it, which
 docs/howto/add-an-image.md says how to make.
@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Response, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import log_in, shot
+from windows import log_in, screenshot
 
 from carme_hub.containers.images import read_image
 
@@ -34,9 +34,9 @@ LISTENING = "for pid in $(pgrep -f /opt/code-server); do ss -Hlntxp | grep pid=$
 def lab(hub: Hub) -> Iterator[Lab]:
     facts = hub.demo.folder / "facts.json"
     before = facts.read_text()
-    said = json.loads(before)
+    printed = json.loads(before)
     image = asdict(read_image(Path(IMAGE)))
-    facts.write_text(json.dumps(said | {"images": [*said["images"], image]}))
+    facts.write_text(json.dumps(printed | {"images": [*printed["images"], image]}))
     hub.restart()
     found = Lab(hub, "tina", profile="cpu", image=image["name"], cpus=2, memory_gib=4)
     yield found
@@ -46,14 +46,14 @@ def lab(hub: Hub) -> Iterator[Lab]:
 
 
 def cell(lab: Lab, code: str) -> str:
-    """Run one cell, and return what it printed; in a thread: Playwright has this one's loop."""
-    said, thread = lab.begin(code, 60)
+    """Run one cell, and return its output; in a thread, because Playwright uses this thread's event loop."""
+    printed, thread = lab.begin(code, 60)
     thread.join(70)
-    assert not said.errors, said.error
-    return said.out
+    assert not printed.errors, printed.error
+    return printed.out
 
 
-def test_code_server_loads_behind_the_hub_and_is_told_no_secret(lab: Lab, window: BrowserContext) -> None:
+def test_code_server_loads_behind_the_hub_and_gets_no_secret(lab: Lab, window: BrowserContext) -> None:
     hub = lab.hub
     cell(lab, f"import os; os.mkdir('{NAME}'); open('{NAME}/hello.py', 'w').write('greeting = 1\\n')")
     page = window.new_page()
@@ -80,7 +80,7 @@ def test_code_server_loads_behind_the_hub_and_is_told_no_secret(lab: Lab, window
     expect(file).to_be_visible(timeout=120_000)
     file.dblclick()
     expect(code.locator(".view-lines").first).to_contain_text("greeting", timeout=60_000)
-    shot(code, "code-server")
+    screenshot(code, "code-server")
     assert sockets
     code.keyboard.press("Control+End")
     code.keyboard.type("answer = 42\n")
@@ -93,7 +93,7 @@ def test_code_server_loads_behind_the_hub_and_is_told_no_secret(lab: Lab, window
     code.keyboard.type(f"echo in-$((40+2)) > {NAME}.txt; mv {NAME}.txt said.txt\n")
     wait_for(lambda: "True" in cell(lab, f"print(os.path.exists('{NAME}/said.txt'))"), 20, "the terminal")
     assert cell(lab, f"print(open('{NAME}/said.txt').read())").strip() == "in-42"
-    shot(code, "code-server-terminal")
+    screenshot(code, "code-server-terminal")
     for path in ("proxy/8080/", "absproxy/8080/"):
         answer = window.request.get(f"{hub.demo.url}/user/tina/vscode/{path}")
         assert answer.status == 404, (path, answer.status)

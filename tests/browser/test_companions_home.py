@@ -1,4 +1,4 @@
-"""The home page shows what more nodes a session has, and asks before it gives them back."""
+"""The home page shows the companions of a session, and asks for confirmation before it gives them back."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from windows import shots
+from windows import screenshots
 
 
-def test_companions_are_shown_and_given_back_after_a_question(hub: Hub, people: Callable[[str], Page]) -> None:
+def test_companions_are_shown_and_given_back_after_a_confirmation(hub: Hub, people: Callable[[str], Page]) -> None:
     page = people("alice")
     hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2)
     session = Truth(hub).row("alice")
@@ -32,10 +32,10 @@ def test_companions_are_shown_and_given_back_after_a_question(hub: Hub, people: 
         return runs.count() == waits.count() == 1
 
     wait_for(both, 60, "one to run and the other to wait")
-    shots(page, "companions-home", dark=True)
+    screenshots(page, "companions-home", dark=True)
     more.get_by_role("button", name="Give back…").first.click()
     question = page.get_by_role("dialog", name="Give these nodes back?")
-    expect(question).to_contain_text("Your server goes on.")
+    expect(question).to_contain_text("Your server continues.")
     question.get_by_role("button", name="Keep it as it is").click()
     expect(question).to_be_hidden()
     expect(runs).to_be_visible()

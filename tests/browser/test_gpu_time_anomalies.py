@@ -1,4 +1,4 @@
-"""Records of Slurm that cannot be right: an administrator sees why they wait, and settles each."""
+"""Impossible records of Slurm: an administrator sees why they wait, and decides each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from rig.forged_records import ForgedRecords
 from rig.hub import Hub
-from windows import shots
+from windows import screenshots
 
-from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 SERVICE = "/services/quotas/"
 SCRIPT = "#!/bin/sh\nsleep 2\n"
@@ -19,14 +19,14 @@ SCRIPT = "#!/bin/sh\nsleep 2\n"
 
 @pytest.fixture
 def forged(hub: Hub) -> Iterator[ForgedRecords]:
-    hub.demo.set_policy(WIDE_POLICY)
+    hub.demo.set_policy(DEFAULT_POLICY)
     records = ForgedRecords(hub.cluster)
     yield records
     records.forget()
 
 
 def compare(page: Page, url: str) -> None:
-    """Let the ledger and Slurm be compared now."""
+    """Compare the ledger with Slurm now."""
     page.goto(f"{url}administration/health")
     page.get_by_label("Compare the last").fill("1")
     page.get_by_role("button", name="Compare now").click()
@@ -47,7 +47,7 @@ def settle(page: Page, title: str, choice: str, reason: str, minutes: str = "") 
     expect(page.get_by_role("heading", name="Settle this anomaly?")).to_be_visible()
 
 
-def test_what_looks_wrong_is_shown_with_its_reason_and_settled(
+def test_an_anomaly_is_shown_with_its_reason_and_decided(
     hub: Hub, forged: ForgedRecords, people: Callable[[str], Page]
 ) -> None:
     url, cluster = f"{hub.demo.url}{SERVICE}", hub.cluster
@@ -72,13 +72,13 @@ def test_what_looks_wrong_is_shown_with_its_reason_and_settled(
     for title in titles:
         expect(card(ada, title)).to_be_visible()
     expect(card(ada, titles[0]).get_by_text("Slurm’s record differs from what was charged for it.")).to_be_visible()
-    shots(ada, "gpu-time-anomalies-waiting", dark=True)
+    screenshots(ada, "gpu-time-anomalies-waiting", dark=True)
 
     card(ada, titles[1]).get_by_role("button", name="Settle…").click()  # nothing chosen yet: the browser says so
     expect(ada.get_by_role("heading", name="Anomalies")).to_be_visible()
     settle(ada, titles[1], "Nothing more", "The clock of the node stepped back")
     expect(ada.get_by_text("Nothing is charged.")).to_be_visible()
-    shots(ada, "gpu-time-anomalies-confirm")
+    screenshots(ada, "gpu-time-anomalies-confirm")
     ada.get_by_role("button", name="Settle it").click()
     expect(ada.get_by_text(f"Settled: {titles[1]}.")).to_be_visible()
     settle(ada, titles[2], "Another time, in minutes", "It ended when its node was drained", minutes="3")
@@ -86,11 +86,11 @@ def test_what_looks_wrong_is_shown_with_its_reason_and_settled(
     ada.get_by_role("button", name="Settle it").click()
     settle(ada, titles[0], "What Slurm says", "The node's own log agrees")
     ada.get_by_role("button", name="Settle it").click()
-    expect(ada.get_by_text("Nothing waits for a person.")).to_be_visible()
+    expect(ada.get_by_text("No anomaly waits for a decision.")).to_be_visible()
     expect(ada.get_by_text("The clock of the node stepped back")).to_be_visible()
-    shots(ada, "gpu-time-anomalies-decided")
+    screenshots(ada, "gpu-time-anomalies-decided")
     alice.goto(url)
     expect(alice.get_by_text(re.compile("It ended when its node was drained")).first).to_be_visible()
     expect(alice.get_by_text(re.compile("The node's own log agrees")).first).to_be_visible()
     expect(alice.get_by_text(re.compile("^use of [0-9]+ ")).first).to_be_visible()  # a difference lasts no time
-    shots(alice, "gpu-time-anomalies-statement")
+    screenshots(alice, "gpu-time-anomalies-statement")

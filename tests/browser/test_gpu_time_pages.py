@@ -1,4 +1,4 @@
-"""GPU time as owners and administrators handle it: moved, corrected, seen by group, mirrored to Slurm, tried first."""
+"""GPU time for owners and administrators: transfers, corrections, groups, limits in Slurm, trials of a policy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from rig.hub import Hub
-from windows import PHONE, log_in, shots, staying
+from windows import PHONE, delaying_reload, log_in, screenshots
 
-from carme_hub.sandbox.demo import WIDE as WIDE_POLICY
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 SERVICE = "/services/quotas/"
 #: A group's limits, each member's and all members' together, and what Slurm can keep by itself.
@@ -32,7 +32,7 @@ POLICY = {
 def policy(hub: Hub) -> Iterator[None]:
     hub.demo.set_policy(POLICY)
     yield
-    hub.demo.set_policy(WIDE_POLICY)
+    hub.demo.set_policy(DEFAULT_POLICY)
 
 
 def grant(page: Page, url: str, account: str, hours: str) -> None:
@@ -45,7 +45,7 @@ def grant(page: Page, url: str, account: str, hours: str) -> None:
 
 
 def correct(page: Page, url: str, user: str, hours: str, reason: str, picture: str = "") -> None:
-    """Take use of today from account physics, on a user's statement."""
+    """Correct account physics by a negative amount of today's use, on a user's statement."""
     page.goto(f"{url}accounts/physics")
     page.get_by_text("Correct a mistake").click()
     page.get_by_label("Take from the account").check()
@@ -56,11 +56,11 @@ def correct(page: Page, url: str, user: str, hours: str, reason: str, picture: s
     )
     page.get_by_label("Reason, as the statement will say it").fill(reason)
     if picture:
-        shots(page, f"gpu-pages-{picture}")
+        screenshots(page, f"gpu-pages-{picture}")
     page.get_by_role("button", name="Correct…").click()
     expect(page.get_by_role("heading", name="Write this correction?")).to_be_visible()
     if picture:
-        shots(page, f"gpu-pages-{picture}-confirm", dark=True)
+        screenshots(page, f"gpu-pages-{picture}-confirm", dark=True)
     page.get_by_role("button", name=f"Take {hours} h").click()
     expect(page.get_by_text(f"{hours} h taken from account physics.")).to_be_visible()
 
@@ -79,17 +79,17 @@ def test_gpu_time_is_moved_and_corrected_with_the_balances_before_and_after(
     tina.locator("#move-reason").fill("The lab course uses it")
     tina.get_by_role("button", name="Move…").click()
     expect(tina.get_by_role("alert")).to_have_text(re.compile("can be moved, and 100000.h were asked for"))
-    shots(tina, "gpu-pages-transfer-refused")
+    screenshots(tina, "gpu-pages-transfer-refused")
     tina.go_back()
     expect(tina.locator("#move-reason")).to_be_visible()
     expect(tina.locator("#move-reason")).to_have_value("The lab course uses it")
     tina.get_by_label("To account").fill("physics")
     tina.locator("#move-hours").fill("12.5")
-    shots(tina, "gpu-pages-transfer", dark=True)
+    screenshots(tina, "gpu-pages-transfer", dark=True)
     tina.get_by_role("button", name="Move…").click()
     expect(tina.get_by_role("heading", name="Move this GPU time?")).to_be_visible()
     expect(tina.get_by_text("not yours to see").first).to_be_visible()
-    shots(tina, "gpu-pages-transfer-confirm")
+    screenshots(tina, "gpu-pages-transfer-confirm")
     tina.get_by_role("button", name="Move 12.5 h").click()
     expect(tina.get_by_text("12.5 h moved from account teaching to account physics.")).to_be_visible()
     expect(tina.get_by_text("Moved to another account by tina: The lab course uses it.").first).to_be_visible()
@@ -98,14 +98,14 @@ def test_gpu_time_is_moved_and_corrected_with_the_balances_before_and_after(
     expect(ada.get_by_text("Moved here by tina: The lab course uses it.").first).to_be_visible()
     correct(ada, url, "alice", "3.5", "Its job was charged to bob by mistake", "correction")
     expect(ada.get_by_text("Corrected by ada: Its job was charged to bob by mistake").first).to_be_visible()
-    shots(ada, "gpu-pages-corrected")
+    screenshots(ada, "gpu-pages-corrected")
     ada.get_by_text("Move GPU time to another account").click()
     ada.get_by_label("To account").fill("teaching")
     ada.locator("#move-hours").fill("1")
     ada.locator("#move-reason").fill("Back")
     ada.get_by_role("button", name="Move…").click()
     expect(ada.get_by_role("row", name=re.compile("^teaching"))).to_be_visible()
-    shots(ada, "gpu-pages-transfer-confirm-admin")
+    screenshots(ada, "gpu-pages-transfer-confirm-admin")
     ada.get_by_role("link", name="Cancel").click()
     expect(ada.get_by_role("heading", name="Account physics")).to_be_visible()
 
@@ -127,27 +127,27 @@ def test_a_group_shows_its_members_their_share_and_what_they_asked_for(hub: Hub,
     ada.get_by_role("link", name="Groups").click()
     expect(ada.get_by_role("link", name="Groups")).to_have_attribute("aria-current", "page")
     expect(ada.get_by_role("link", name="carme-users")).to_be_visible(timeout=20_000)
-    shots(ada, "gpu-pages-groups")
+    screenshots(ada, "gpu-pages-groups")
     ada.get_by_role("link", name="carme-users").click()
     deadline = time.monotonic() + 40
     members = [ada.get_by_role("rowheader", name=name) for name in ("alice", "bob", "tina")]
     while not all(member.count() for member in members) and time.monotonic() < deadline:
-        time.sleep(1)  # the hub's groups are asked for every ten seconds
+        time.sleep(1)  # the service reads the hub's groups every ten seconds
         ada.goto(f"{url}groups/carme-users")
     expect(ada.get_by_role("heading", name="This week")).to_be_visible()
     expect(ada.get_by_role("rowheader", name="bob").first).to_be_visible()
     expect(ada.get_by_text("Shared by group carme-users.")).to_be_visible()
     expect(ada.get_by_text("A poster for the conference").first).to_be_visible()
-    shots(ada, "gpu-pages-group", dark=True)
+    screenshots(ada, "gpu-pages-group", dark=True)
     ada.get_by_role("button", name="Deny").first.click()
     ada.get_by_role("button", name="Deny").click()
     ada.goto(f"{url}administration/groups?q=nowhere")
     expect(ada.get_by_text("No group has “nowhere” in its name.")).to_be_visible()
-    shots(ada, "gpu-pages-groups-none")
+    screenshots(ada, "gpu-pages-groups-none")
 
 
 def mirror(hub: Hub, *words: str) -> None:
-    """Write Slurm's limits as the hub's administrator does; exit status 1 says that something is left to do."""
+    """Write Slurm's limits as the hub's administrator does; exit status 1 means that changes remain."""
     demo = hub.demo
     argv = ["runuser", "-u", demo.user, "--", f"{demo.environment}/bin/carme-hub", "quotas", "mirror", *words]
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin", "CARME_SANDBOX_HUB": str(demo.folder / "facts.json")}
@@ -157,7 +157,7 @@ def mirror(hub: Hub, *words: str) -> None:
     assert done.returncode in (0, 1), done.stderr + done.stdout
 
 
-def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_is_silent(
+def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_does_not_answer(
     hub: Hub, people: Callable[[str], Page]
 ) -> None:
     url, cluster = f"{hub.demo.url}{SERVICE}", hub.cluster
@@ -168,7 +168,7 @@ def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_is_silent(
         expect(ada.get_by_role("heading", name="For an administrator of Slurm")).to_be_visible()
         expect(ada.get_by_text("sacctmgr -i add qos carme-teaching")).to_be_visible()
         expect(ada.get_by_role("heading", name="Not written yet")).to_be_visible()
-        shots(ada, "gpu-pages-drift", dark=True)
+        screenshots(ada, "gpu-pages-drift", dark=True)
         for line in ada.get_by_label("Commands for a Slurm administrator").inner_text().splitlines():
             cluster.run(*line.split())
         ada.reload()
@@ -179,23 +179,23 @@ def test_drift_is_shown_with_the_commands_and_unknown_while_slurm_is_silent(
         ada.reload()
         expect(ada.get_by_text("Drift: 1 limit was set by hand.")).to_be_visible()
         expect(ada.get_by_role("row").filter(has_text="user physics/bob").first).to_contain_text("16")
-        shots(ada, "gpu-pages-drift-by-hand")
+        screenshots(ada, "gpu-pages-drift-by-hand")
         mirror(hub, "--apply", "--force", "--yes")
         ada.reload()
-        expect(ada.get_by_text("No drift: Slurm’s limits are as the policy wants them.")).to_be_visible()
+        expect(ada.get_by_text("No drift: Slurm’s limits agree with the policy.")).to_be_visible()
         ada.get_by_text(re.compile("as the policy wants them$")).last.click()
-        shots(ada, "gpu-pages-drift-none")
+        screenshots(ada, "gpu-pages-drift-none")
         cluster.freeze("slurmdbd")
         ada.goto(f"{url}administration/drift", timeout=60_000)
         expect(ada.get_by_role("alert")).to_have_text(re.compile("Unknown: Slurm’s accounting does not answer"))
-        shots(ada, "gpu-pages-drift-unknown")
+        screenshots(ada, "gpu-pages-drift-unknown")
     finally:
         cluster.thaw("slurmdbd")
         clear(hub)
 
 
 def clear(hub: Hub) -> None:
-    """Take the limits away again, so that tests after this one meet none."""
+    """Remove the limits again, so that later tests are not affected."""
     run = hub.cluster.run
     run(
         "sacctmgr",
@@ -215,7 +215,7 @@ def clear(hub: Hub) -> None:
     run("sacctmgr", "-i", "delete", "qos", "where", "name=carme-teaching", check=False)
 
 
-def test_a_trial_that_takes_long_says_that_it_is_at_work(hub: Hub, people: Callable[[str], Page]) -> None:
+def test_a_trial_that_takes_long_shows_that_it_is_in_progress(hub: Hub, people: Callable[[str], Page]) -> None:
     url, cluster = f"{hub.demo.url}{SERVICE}", hub.cluster
     hub.start_server("alice", profile="a100", gpus=1, time_minutes=30, account="physics")
     hub.stop_server("alice")
@@ -226,16 +226,16 @@ def test_a_trial_that_takes_long_says_that_it_is_at_work(hub: Hub, people: Calla
     ada.get_by_label("Why it is changed").fill("Less for everybody")
     cluster.freeze("slurmdbd")
     try:
-        with staying(ada, "**/policy/trial/*"):
+        with delaying_reload(ada, "**/policy/trial/*"):
             ada.get_by_role("button", name="Check and try it…").click()
             expect(ada.get_by_role("heading", name="The policy is being tried")).to_be_visible(timeout=20_000)
-            shots(ada, "gpu-pages-trial", dark=True)
+            screenshots(ada, "gpu-pages-trial", dark=True)
         expect(ada.get_by_role("heading", name="The policy is being tried")).to_be_visible()
     finally:
         cluster.thaw("slurmdbd")
     expect(ada.get_by_text("would have been refused")).to_be_visible(timeout=60_000)
     expect(ada.get_by_text(re.compile("^Use from .* on counts in the policy’s limits"))).to_be_visible()
-    shots(ada, "gpu-pages-trial-done")
+    screenshots(ada, "gpu-pages-trial-done")
     ada.get_by_role("link", name="Cancel").click()
     expect(ada.get_by_role("heading", name="Policy")).to_be_visible()
 

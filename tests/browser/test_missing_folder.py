@@ -1,4 +1,4 @@
-"""A working folder that does not exist is named where the start failed, and one click starts again with it made."""
+"""A failed start names the working folder that does not exist, and one click creates it and starts again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from rig.hub import Hub
-from windows import log_in, ready, shots
+from windows import log_in, ready, screenshots
 
 MAKE = "Make the folder and start"
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Alice's home, without the folder that is asked for, before and after."""
+    """Alice's home, without the requested folder, before and after."""
     home = Path(pwd.getpwnam("alice").pw_dir)
     shutil.rmtree(home / "a100", ignore_errors=True)
     yield home
@@ -31,25 +31,25 @@ def start_in(page: Page, folder: str) -> None:
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def test_a_folder_that_is_missing_is_made_by_one_click(hub: Hub, window: BrowserContext, home: Path) -> None:
+def test_a_missing_folder_is_created_by_one_click(hub: Hub, window: BrowserContext, home: Path) -> None:
     page = window.new_page()
     log_in(page, hub, "alice", "home")
     page.goto(f"{hub.demo.url}/hub/spawn?opt-profile=cpu")  # the form opens at what was started last
     start_in(page, "a100")  # JupyterHub shows the form again where it fails within a second, and else the start
-    said = page.get_by_text("The working folder a100 does not exist.").first
-    said.wait_for(timeout=60_000)
+    output = page.get_by_text("The working folder a100 does not exist.").first
+    output.wait_for(timeout=60_000)
     make = page.get_by_role("button", name=MAKE)
     expect(make).to_be_visible()
-    shots(page, "missing-folder-start")
-    page.goto(f"{hub.demo.url}/hub/spawn-pending/alice")  # somebody who comes back to it, or has no JavaScript
-    said.wait_for()
+    screenshots(page, "missing-folder-start")
+    page.goto(f"{hub.demo.url}/hub/spawn-pending/alice")  # a user who returns to it, or has no JavaScript
+    output.wait_for()
     expect(make).to_be_visible()
-    shots(page, "missing-folder-again")
+    screenshots(page, "missing-folder-again")
     page.get_by_role("button", name="Try again").click()  # the form
-    said.wait_for()
+    output.wait_for()
     expect(make).to_be_visible()
     expect(page.get_by_label("If that folder does not exist").first).to_be_visible()
-    shots(page, "missing-folder-form")
+    screenshots(page, "missing-folder-form")
     make.click()
     page.wait_for_url("**/user/alice/**", timeout=90_000)
     assert (home / "a100").owner() == "alice"

@@ -1,4 +1,4 @@
-"""The page of a start says each sentence once, also where its connection broke and the browser asked again."""
+"""The page of a start shows each sentence once, also after its connection broke and the browser reconnected."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 
 from playwright.sync_api import BrowserContext, Route, expect
 from rig.hub import Hub
-from windows import log_in, ready, shots
+from windows import log_in, ready, screenshots
 
 WAIT = "#!/bin/sh\nsleep 600\n"
 
 
 def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: BrowserContext) -> None:
     page = window.new_page()
-    told = ["Server requested", "Request accepted.", "Submitting to Slurm."]
+    messages = ["Server requested", "Request accepted.", "Submitting to Slurm."]
     asked: list[str] = []
 
     def break_the_first(route: Route) -> None:
@@ -21,7 +21,7 @@ def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: Browser
         if len(asked) > 1:
             route.continue_()
             return
-        body = "".join(f"data: {json.dumps({'progress': 10, 'message': text})}\n\n" for text in told)
+        body = "".join(f"data: {json.dumps({'progress': 10, 'message': text})}\n\n" for text in messages)
         route.fulfill(status=200, content_type="text/event-stream", body=body)
 
     full = hub.cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="ada", script=WAIT)
@@ -35,9 +35,9 @@ def test_a_page_whose_connection_broke_repeats_nothing(hub: Hub, window: Browser
         expect(page.get_by_text("Waiting for").first).to_be_visible()
         lines = page.locator(".carme-said").all_text_contents()
         assert len(asked) > 1
-        assert lines[: len(told)] == told
+        assert lines[: len(messages)] == messages
         assert len(lines) == len(set(lines))
-        shots(page, "start-waiting")
+        screenshots(page, "start-waiting")
     finally:
         hub.cluster.run("scancel", str(full))
         hub.stop_server("alice")

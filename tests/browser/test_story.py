@@ -1,4 +1,4 @@
-"""The first use, as a person sees it: log in, pick a profile, work in the lab, stop. Screenshots are kept."""
+"""The first use in the browser: log in, pick a profile, work in the lab, stop. It takes screenshots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from rig.hub import Hub, wait_for
-from windows import SCREENSHOTS, fits, log_in, ready, staying
+from windows import SCREENSHOTS, assert_fits, delaying_reload, log_in, ready
 
 CELL = (
     "import os, socket\n"
@@ -32,27 +32,27 @@ def phone(browser: Browser) -> Iterator[BrowserContext]:
     context.close()
 
 
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of what the person sees."""
+def screenshot(page: Page, name: str) -> None:
+    """Take a screenshot."""
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
-def test_a_person_gets_from_the_login_to_a_cell_with_two_gpus_and_stops(hub: Hub, desktop: BrowserContext) -> None:
+def test_a_user_gets_from_the_login_to_a_cell_with_two_gpus_and_stops(hub: Hub, desktop: BrowserContext) -> None:
     page = desktop.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(f"{hub.demo.url}/hub/login")
-    shot(page, "1-login")
+    screenshot(page, "1-login")
     log_in(page, hub, "alice")
     page.wait_for_url("**/hub/spawn**")
     page.get_by_role("radio", name=re.compile("A100")).check()
     page.get_by_label("Virtual GPUs").locator("visible=true").select_option("2")
     expect(page.get_by_text("8 of 8 virtual a100 free; starts now")).to_be_visible()
-    shot(page, "2-form")
+    screenshot(page, "2-form")
     page.get_by_role("button", name=re.compile("^Start")).first.click()
     page.wait_for_url(re.compile("spawn-pending|/user/alice"))
-    shot(page, "3-progress")
+    screenshot(page, "3-progress")
     page.wait_for_url("**/user/alice/lab**", timeout=120_000)
     page.goto(f"{hub.demo.url}/user/alice/lab?reset")  # alice may have left a notebook open the last time
     page.locator(".jp-LauncherCard").first.wait_for(timeout=120_000)
@@ -72,12 +72,12 @@ def test_a_person_gets_from_the_login_to_a_cell_with_two_gpus_and_stops(hub: Hub
     printed = output.inner_text()
     assert re.search(r" \d{4,} node[12]\b", printed), printed
     assert re.search(r"CUDA_VISIBLE_DEVICES \d,\d\b", printed), printed
-    shot(page, "4-lab")
+    screenshot(page, "4-lab")
     page.goto(f"{hub.demo.url}/hub/home")
     ready(page)
     page.get_by_role("link", name="Stop My Server").or_(page.get_by_role("button", name="Stop My Server")).click()
     expect(page.get_by_text("Start My Server")).to_be_visible(timeout=120_000)
-    shot(page, "5-stopped")
+    screenshot(page, "5-stopped")
     wait_for(lambda: hub.jobs() == [], 60, "the job to end")
     assert complaints == []
 
@@ -85,30 +85,30 @@ def test_a_person_gets_from_the_login_to_a_cell_with_two_gpus_and_stops(hub: Hub
 def test_the_same_pages_fit_a_phone(hub: Hub, phone: BrowserContext) -> None:
     page = phone.new_page()
     page.goto(f"{hub.demo.url}/hub/login")
-    fits(page)
-    shot(page, "phone-1-login")
+    assert_fits(page)
+    screenshot(page, "phone-1-login")
     log_in(page, hub, "bob")
     page.wait_for_url("**/hub/spawn**")
-    fits(page)
-    shot(page, "phone-2-form")
-    with staying(page, "**/hub/spawn-pending/**"):
+    assert_fits(page)
+    screenshot(page, "phone-2-form")
+    with delaying_reload(page, "**/hub/spawn-pending/**"):
         page.get_by_role("button", name=re.compile("^Start")).first.click()
         page.wait_for_url(re.compile("spawn-pending|/user/bob"))
         if "spawn-pending" in page.url:
-            fits(page)
-            shot(page, "phone-3-progress")
+            assert_fits(page)
+            screenshot(page, "phone-3-progress")
     page.wait_for_url("**/user/bob/lab**", timeout=120_000)
     hub.stop_server("bob")
 
 
-def test_the_form_is_used_by_keyboard_alone_and_says_what_is_wrong(hub: Hub, desktop: BrowserContext) -> None:
+def test_the_form_is_used_by_keyboard_alone_and_shows_errors(hub: Hub, desktop: BrowserContext) -> None:
     page = desktop.new_page()
     log_in(page, hub, "alice")
     page.wait_for_url("**/hub/spawn**")
     page.goto(f"{hub.demo.url}/hub/spawn?opt-profile=a100&opt-gpus=9")
     expect(page.get_by_role("alert").first).to_be_visible()
     expect(page.get_by_text(re.compile("4")).first).to_be_visible()
-    shot(page, "6-link-with-a-wrong-value")
+    screenshot(page, "6-link-with-a-wrong-value")
     assert hub.server("alice") is None
     page.goto(f"{hub.demo.url}/hub/spawn?opt-profile=cpu")
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""What a person types into a terminal of JupyterLab, in each runtime: the image's own programs are there."""
+"""A terminal of JupyterLab finds the image's own programs, in each runtime."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page
-from rig.changed import changed
+from rig.changed import changed_hub
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from windows import log_in, shot
+from windows import log_in, screenshot
 
 from carme_hub.sandbox.images.apptainer import ensure_apptainer
 from carme_hub.sandbox.images.build import build_full_image
@@ -51,7 +51,7 @@ def runtimes(demo_hub: Hub) -> Iterator[Hub]:
     """A hub whose profiles name runtimes, with a server of alice in each."""
     more = MORE.format(apptainer=str(ensure_apptainer()), full=str(build_full_image()), kinds=[*KINDS])
     demo_hub.stop_all()
-    with changed(demo_hub, more) as hub:
+    with changed_hub(demo_hub, more) as hub:
         for kind in KINDS:
             answer = hub.begin("alice", kind, profile=kind)
             assert answer.status in (201, 202), answer
@@ -59,21 +59,19 @@ def runtimes(demo_hub: Hub) -> Iterator[Hub]:
 
 
 def in_terminal(page: Page, user: str, line: str) -> str:
-    """Type a line into the open terminal and return what it wrote into a file of the user's home."""
-    said = Path(pwd.getpwnam(user).pw_dir) / f"said-{uuid.uuid4().hex[:8]}.txt"
+    """Type a line into the open terminal and return its output, by a file in the user's home."""
+    printed = Path(pwd.getpwnam(user).pw_dir) / f"said-{uuid.uuid4().hex[:8]}.txt"
     page.locator(".xterm-helper-textarea").focus()
-    page.keyboard.type(f"({line}) >{said}.part 2>&1; mv {said}.part {said}")
+    page.keyboard.type(f"({line}) >{printed}.part 2>&1; mv {printed}.part {printed}")
     page.keyboard.press("Enter")
-    wait_for(said.exists, 60, f"{line} to end")
-    text = said.read_text()
-    said.unlink()
+    wait_for(printed.exists, 60, f"{line} to end")
+    text = printed.read_text()
+    printed.unlink()
     return text
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_images_programs_are_found_by_what_is_typed_into_a_terminal(
-    runtimes: Hub, window: BrowserContext, kind: str
-) -> None:
+def test_a_terminal_finds_the_images_programs(runtimes: Hub, window: BrowserContext, kind: str) -> None:
     runtimes.wait_server("alice", kind)
     session = Path(pwd.getpwnam("alice").pw_dir, ".carme/sessions", Truth(runtimes).row("alice", kind).id)
     plan = json.loads((session / "data.json").read_text())["plan"]
@@ -88,4 +86,4 @@ def test_the_images_programs_are_found_by_what_is_typed_into_a_terminal(
     ]
     assert "carme_hub" in in_terminal(page, "alice", "python -c 'import carme_hub; print(carme_hub.__name__)'")
     assert "usage" in in_terminal(page, "alice", "carme-hub runs --help").lower()
-    shot(page, f"terminal-{kind}")
+    screenshot(page, f"terminal-{kind}")

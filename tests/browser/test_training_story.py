@@ -10,7 +10,7 @@ from board import last_step
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import PHONE, log_in, shot, shots
+from windows import PHONE, log_in, screenshot, screenshots
 
 MARK = uuid.uuid4().hex[:8]
 #: Whatever the number of ranks: a step of a tenth of a second.
@@ -24,19 +24,19 @@ for number in range(3000):
 
 
 def cell(page: Page, words: str) -> Locator:
-    """Return the first cell of the notebook whose code has these words."""
+    """Return the first cell of the notebook whose code has this text."""
     return page.locator(".jp-Notebook .jp-CodeCell").filter(has_text=words).first
 
 
 def type_at_end_of_line(page: Page, of: Locator, words: str, text: str) -> None:
-    """Type at the end of the line that has some words, as somebody does who clicks there."""
+    """Type at the end of the line with a text, after a click on it."""
     of.locator(".cm-line").filter(has_text=words).first.click()
     page.keyboard.press("End")
     page.keyboard.type(text)
 
 
 def open_notebook(page: Page, hub: Hub, path: str) -> None:
-    """Open a notebook, and wait until its kernel waits for code.
+    """Open a notebook, and wait until its kernel is idle.
 
     The status bar says so. The notebook's own sign says "idle" before there is a kernel, and what JupyterLab is told to
     run until then it forgets: the cell keeps its ``[ ]``, without a word.
@@ -52,17 +52,17 @@ def run_all(page: Page) -> None:
 
 
 def from_launcher(page: Page, title: str) -> Page:
-    """Press a card of the launcher, and return the window that it opens."""
+    """Click a card of the launcher, and return the window that it opens."""
     with page.context.expect_page(timeout=120_000) as opened:
         page.locator(f'.jp-LauncherCard[title^="{title}"]').first.click(timeout=120_000)
     return opened.value
 
 
 def from_template(page: Page) -> str:
-    """Have a notebook of the template DDP, and return its path."""
+    """Create a notebook from the template DDP, and return its path."""
     gallery = from_launcher(page, "New from template")
     gallery.get_by_role("heading", name="New from template").wait_for(timeout=60_000)
-    shots(gallery, "training-gallery")
+    screenshots(gallery, "training-gallery")
     gallery.get_by_role("button", name="Notebook of DDP").click()
     gallery.wait_for_url("**/lab/tree/ddp*.ipynb", timeout=60_000)
     path = gallery.url.rpartition("/lab/tree/")[2].partition("?")[0]
@@ -81,16 +81,16 @@ def train_on_two_nodes(page: Page) -> None:
     type_at_end_of_line(page, trained, "%%distributed", f" --nodes 2 --name two-{MARK}")
     run_all(page)
     shown = trained.locator(".jp-OutputArea")
-    expect(shown).to_contain_text("2 nodes", timeout=60_000)  # what the companion is, before it is asked for
+    expect(shown).to_contain_text("2 nodes", timeout=60_000)  # the companion's size, before it is requested
     expect(shown).to_contain_text("node2", timeout=120_000)
     expect(page.locator(".jp-OutputArea").last).to_contain_text("epoch 5: loss", timeout=120_000)
     expect(shown).to_contain_text("Finished")
     trained.scroll_into_view_if_needed()
-    shot(page, "training-two-nodes")
+    screenshot(page, "training-two-nodes")
 
 
 def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
-    """Train on and on, look at its curve, and press each button."""
+    """Train continuously, open its curve, and press each button."""
     run_all(page)
     live = cell(page, "%%distributed").locator(".jp-OutputArea")
     expect(live).to_contain_text("Running", timeout=90_000)
@@ -107,7 +107,7 @@ def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
     expect(log).to_be_hidden()
     live.locator("summary").filter(has_text="Rank 1").press("Enter")  # without a mouse
     expect(log).to_be_visible()
-    shot(page, "training-two-ranks")
+    screenshot(page, "training-two-ranks")
     live.get_by_role("button", name="Give one back").click()
     expect(live).to_contain_text("was given back", timeout=60_000)
     expect(live).to_contain_text(f"grows-{MARK}: 1 rank on")
@@ -115,23 +115,23 @@ def add_a_rank_and_give_it_back(page: Page, board: Page, hub: Hub) -> None:
     live.get_by_role("button", name="Stop").click()
     expect(live).to_contain_text("Stopped", timeout=60_000)
     expect(live).not_to_contain_text("SignalException")
-    shot(page, "training-stopped")
+    screenshot(page, "training-stopped")
 
 
 def measure(lab: Lab) -> None:
-    """Measure how the template of the scaling curve scales, in a terminal's words."""
+    """Measure the scaling of the template *Scaling curve*, in a terminal."""
     script = f"scaling-{MARK}.py"
     words = ["carme-hub", "scaling", "run", script, "--ranks", "1,2", "--batch", "32", "--repeats", "2"]
     words += ["--steps", "5", "--blocks", "3", "--gpus-per-task", "0", "--name", f"curve-{MARK}"]
     code = (
         "import subprocess, sys\nfrom carme_hub.training import templates\nfrom pathlib import Path\n"
-        f"Path({script!r}).write_text(templates.named('scaling').script.read_text())\n"
+        f"Path({script!r}).write_text(templates.find_template('scaling').script.read_text())\n"
         f"done = subprocess.run({words!r}, capture_output=True, text=True)\n"
         "print(done.returncode, done.stdout[-2000:], done.stderr[-2000:])"
     )
-    said, thread = lab.begin(code, 240)  # in a thread: Playwright has this one's loop
+    output, thread = lab.begin(code, 240)  # in a thread: Playwright has this one's loop
     thread.join(250)
-    assert said.out.startswith("0 "), json.dumps(said.out)
+    assert output.out.startswith("0 "), json.dumps(output.out)
 
 
 def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: BrowserContext) -> None:
@@ -149,7 +149,7 @@ def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: B
     for rank in range(4):
         expect(board.get_by_text(f"two-{MARK}/rank-{rank}").first).to_be_visible(timeout=30_000)
     wait_for(lambda: last_step(board) == 80, 30, "the whole curve")
-    shot(board, "training-two-nodes-tensorboard")
+    screenshot(board, "training-two-nodes-tensorboard")
 
     grows = {"cell_type": "code", "source": GROWS, "metadata": {}, "outputs": [], "execution_count": None, "id": "a"}
     kernel = {"kernelspec": {"name": "carme-torchrun", "display_name": "PyTorch, torchrun", "language": "python"}}
@@ -169,7 +169,7 @@ def test_from_a_template_to_two_nodes_more_ranks_and_a_curve(hub: Hub, window: B
     expect(curve.first).to_be_visible()
     curve.first.locator("summary").click()
     expect(curve.first).to_contain_text("Measured")
-    shots(page, "training-curve-on-the-form", at=curve.first)
+    screenshots(page, "training-curve-on-the-form", at=curve.first)
     page.set_viewport_size(PHONE)
     table = curve.first.locator(".table-responsive")
     assert table.evaluate("table => table.scrollWidth <= table.clientWidth"), "the curve's table is wider than a phone"

@@ -9,7 +9,7 @@ from board import last_step
 from playwright.sync_api import BrowserContext, Response, expect
 from rig.hub import Hub, wait_for
 from rig.training import Lab
-from windows import PHONE, fits, log_in, shot
+from windows import PHONE, assert_fits, log_in, screenshot
 
 RUN = f"digits-{uuid.uuid4().hex[:8]}"
 TRAINING = f"""%%distributed -n 2 --nodes 2 --gpus-per-task 1 --time 10m --name {RUN} --detach
@@ -22,12 +22,12 @@ for step in range(600):
 
 
 def cell(lab: Lab, code: str) -> str:
-    """Run one cell that must not fail, and return what it printed; in a thread: Playwright has this one's loop."""
-    said, thread = lab.begin(code, 150)
+    """Run one cell that must not fail, and return its output; in a thread, because Playwright uses this one's loop."""
+    printed, thread = lab.begin(code, 150)
     thread.join(160)
-    assert said.done
-    assert not said.errors, said.error
-    return said.out
+    assert printed.done
+    assert not printed.errors, printed.error
+    return printed.out
 
 
 def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, window: BrowserContext) -> None:
@@ -39,7 +39,7 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     card.wait_for(timeout=120_000)
     expect(card.locator("img")).to_have_attribute("src", re.compile("server-proxy/icon/tensorboard"))
     wait_for(lambda: card.locator("img").evaluate("icon => icon.naturalWidth") > 0, 10, "the icon")
-    shot(page, "training-launcher")
+    screenshot(page, "training-launcher")
     with window.expect_page() as opened:
         card.click()
     board = opened.value
@@ -68,7 +68,7 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     state = f"from carme_hub.training.run.run_folder import Run\nstate = Run.load({RUN!r}).state()\n"
     nodes = cell(lab, state + "print(state['state'], len(set(state['nodes'])))")
     assert nodes.split() == ["running", "2"]
-    shot(board, "training-tensorboard-1280")
+    screenshot(board, "training-tensorboard-1280")
     board.set_viewport_size(PHONE)
     board.reload()
     expect(board.locator("scalar-card").first).to_be_visible(timeout=60_000)
@@ -76,16 +76,16 @@ def test_the_scalars_of_a_run_on_two_nodes_appear_while_it_trains(hub: Hub, wind
     box = board.locator("scalar-card").first.bounding_box()
     assert box is not None
     assert box["x"] + box["width"] <= PHONE["width"], box  # TensorBoard's own page would not fit
-    shot(board, "training-tensorboard-390")
+    screenshot(board, "training-tensorboard-390")
     board.get_by_role("link", name="Show something else").click()
-    fits(board)
+    assert_fits(board)
     expect(board.get_by_label("The newest run, and the next one when it begins")).to_be_checked()
-    shot(board, "training-tensorboard-form-390")
+    screenshot(board, "training-tensorboard-form-390")
     board.get_by_label("Which folder").fill("nowhere")
     expect(board.get_by_label("A folder", exact=True)).to_be_checked()
     board.get_by_role("button", name="Show").click()
     expect(board.get_by_role("alert")).to_contain_text("There is no folder 'nowhere'")
-    fits(board)
+    assert_fits(board)
     board.get_by_label("Which run").select_option(RUN)
     expect(board.get_by_label("One run")).to_be_checked()
     board.get_by_role("button", name="Show").click()

@@ -1,4 +1,4 @@
-"""Windows of people in a real browser, and pictures of what they see."""
+"""Windows of users in a real browser, and screenshots."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from playwright.sync_api import Locator, Page, Route
 from rig.hub import Hub
 
 SCREENSHOTS = Path(__file__).parents[2] / "screenshots"
-#: Seconds after which this hub takes back what nobody uses; a class's first session has to start sooner.
+#: Seconds after which this hub releases unused bookings; a class's first session must start sooner.
 NO_SHOW = 75
 DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 
 def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
-    """Log in by the form; ``then`` is the page of the hub to which that leads."""
+    """Log in by the form; ``then`` is the page that opens after it."""
     page.goto(f"{hub.demo.url}/hub/login" + (f"?next=%2Fhub%2F{then}" if then else ""))
     page.get_by_label("Username").fill(user)
     page.get_by_label("Password").fill(hub.cluster.passwords[user])
@@ -26,13 +26,13 @@ def log_in(page: Page, hub: Hub, user: str, then: str = "") -> None:
 
 
 def ready(page: Page) -> None:
-    """Wait until the hub's own script has bound its buttons; a click before that is lost."""
+    """Wait until the hub's own script has bound its buttons; an earlier click is lost."""
     page.wait_for_function("window._jupyterhub_page_loaded")
 
 
 @contextmanager
-def staying(page: Page, url: str) -> Iterator[None]:
-    """Keep a page that loads itself again until it was looked at, and then have it do so.
+def delaying_reload(page: Page, url: str) -> Iterator[None]:
+    """Delay the reload of a page that reloads itself until the test has inspected it.
 
     Enter it before the form that leads there is sent: what a redirect leads to is let through.
     """
@@ -49,23 +49,23 @@ def staying(page: Page, url: str) -> Iterator[None]:
         page.reload()
 
 
-def fits(page: Page) -> None:
+def assert_fits(page: Page) -> None:
     """Nothing is wider than the window."""
     wide, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide <= window + 1, f"{page.url} at {window}: {wide}"
 
 
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of what is in view."""
+def screenshot(page: Page, name: str) -> None:
+    """Take a screenshot of the view."""
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
-def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
-    """Keep a picture of the page on a desk and on a phone; nothing is wider than the window.
+def screenshots(page: Page, name: str, *, dark: bool = False, at: Locator | None = None) -> None:
+    """Take screenshots of the page on a desktop and a phone; nothing is wider than the window.
 
     Args:
-        at: what is to be in view; without it the whole page is in the picture.
+        at: the element to show; without it the screenshot has the whole page.
     """
     SCREENSHOTS.mkdir(exist_ok=True)
     for size in (DESK, PHONE):
@@ -74,7 +74,7 @@ def shots(page: Page, name: str, *, dark: bool = False, at: Locator | None = Non
         if at is not None:
             at.evaluate("element => element.scrollIntoView({ block: 'center', behavior: 'instant' })")
         page.screenshot(path=SCREENSHOTS / f"{name}-{size['width']}.png", full_page=at is None)
-        fits(page)
+        assert_fits(page)
     page.set_viewport_size(DESK)
     if dark:
         page.evaluate("document.documentElement.dataset.bsTheme = 'dark'")

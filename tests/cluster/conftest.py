@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def site(demo_hub: Hub, cluster: Cluster) -> Iterator[Hub]:
-    """The hub for a whole file of stories, which share its sessions; nothing is left before and after the file."""
+    """The hub for a whole file of stories, which share its sessions; no session exists before and after the file."""
     demo_hub.start()
     demo_hub.stop_all()
     Sandbox(cluster.state).up()

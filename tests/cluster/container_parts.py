@@ -1,4 +1,4 @@
-"""The container runtimes in which stories are told, each with an image that it takes."""
+"""The container runtimes in which stories are told, each with an image that it supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("bubblewrap", "bubblewrap-full", "charliecloud", "apptainer", "podman")
 
 
 def kind_of(name: str) -> tuple[Runtime, Image]:
-    """Return a runtime and an image that it takes."""
+    """Return a runtime and an image that it supports."""
     if name == "bubblewrap":
         return Bubblewrap(), read_image(build_default_image())
     full = read_image(build_full_image())

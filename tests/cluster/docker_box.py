@@ -1,4 +1,4 @@
-"""A Docker engine and a hub in front of it, both of a test's own: own data, own sockets, loopback, host network."""
+"""A separate Docker engine and a hub in front of it, with their own data and sockets, on the host network."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ c.JupyterHub.load_roles = [*c.JupyterHub.load_roles, {{
 
 
 class DockerEngine:
-    """Debian's dockerd under a folder of its own, without a network of its own; sessions outlive it."""
+    """Debian's dockerd in a separate folder, without its own network; sessions outlive it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,7 +135,7 @@ class DockerEngine:
         return found
 
     def load_image(self) -> None:
-        """Make the image from the sandbox's full tree, with what Jupyter's own images have besides."""
+        """Build the image from the sandbox's full image, with the additions of Jupyter's own images."""
         tree, more = build_full_image(), self.folder / "more"
         folders = {"new/home/jovyan": (0o755, UID, GID), "new/tmp": (0o1777, 0, 0), "new/var/tmp": (0o1777, 0, 0)}
         for name, (mode, uid, gid) in folders.items():
@@ -166,7 +166,7 @@ class HubOnBox(Hub):
         (folder / "config.py").write_text(text)
 
     def start(self, **extra: str) -> None:
-        """Start what does not run, and wait until the hub answers."""
+        """Start hub and proxy where they do not run, and wait until the hub answers."""
         bin = Path(sys.executable).parent
         environ = {
             "PATH": f"{bin}:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -194,7 +194,7 @@ class HubOnBox(Hub):
             return False
 
     def kill(self) -> None:
-        """End the hub as a power cut would; the proxy goes on."""
+        """End the hub with KILL; the proxy continues."""
         self._processes["hub"].kill()
         self._processes["hub"].wait(10)
 
@@ -222,7 +222,7 @@ def _free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def box_and_hub(folder: Path) -> Iterator[HubOnBox]:
-    """Bring up engine and hub; leave nothing."""
+    """Start engine and hub; remove everything at the end."""
     place = Path(f"/var/lib/carme-hub-docker-test-{os.getpid()}")  # a data root must not be on an overlay
     place.mkdir(mode=0o711)
     engine = DockerEngine(place)

@@ -1,4 +1,4 @@
-"""A real single-user server, started by the real batch script in a real Slurm job, in front of a hub that is forged."""
+"""A real single-user server, started by the real batch script in a real Slurm job, with a forged hub."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USER = "alice"
 
 
 class HubThatOnlyListens(ThreadingHTTPServer):
-    """As much of a hub as a single-user server asks for: its version, who a token is, and the port's callback."""
+    """The parts of a hub that a single-user server uses: its version, the user of a token, and the callback."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -80,7 +80,7 @@ class Session:
         self.kernel = ""
 
     def submit(self, argv: tuple[str, ...] = (), *, binds: tuple[Bind, ...] = (), grace: int = 5) -> None:
-        """Submit as the user; ``argv`` takes the place of the single-user server."""
+        """Submit as the user; ``argv`` replaces the single-user server."""
         folder = str(self.folder)
         request = ContainerRequest(
             image=self.image,
@@ -190,7 +190,7 @@ class Session:
             return json.load(answer)
 
     async def cell(self, code: str) -> str:
-        """Run code in a notebook's kernel and return what it printed."""
+        """Run code in a notebook's kernel and return its output."""
         if not self.kernel:
             self.kernel = (await asyncio.to_thread(self._request, "POST", "api/kernels"))["id"]
         url = f"ws://{self.address}api/kernels/{self.kernel}/channels"
@@ -221,7 +221,7 @@ class Session:
                 return printed
 
     def processes(self) -> list[str]:
-        """Return the command lines of everything on this machine that belongs to the session."""
+        """Return the command lines of all processes of the session on this machine."""
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -232,7 +232,7 @@ class Session:
         return found
 
     def scancel(self) -> float:
-        """End the job as a user does, and return how long it took until nothing was left."""
+        """End the job as a user does, and return the time until nothing was left."""
         began = time.monotonic()
         self.cluster.run("scancel", str(self.job), user=USER)
         while self.processes() and time.monotonic() < began + 30:

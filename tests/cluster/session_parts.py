@@ -1,4 +1,4 @@
-"""What the stories of sessions share: looks at a session from outside, and the callback as a stranger would call it."""
+"""Shared code of the stories of sessions: a session seen from outside, and the callback as a stranger would call it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rig.hub import Answer, Hub, wait_for
 from rig.truth import Row, Truth
 
 
-class Seen:
+class SessionOnNode:
     """One session as root sees it on the node."""
 
     def __init__(self, hub: Hub, row: Row) -> None:
@@ -27,7 +27,7 @@ class Seen:
         self.folder = self.home / ".carme/sessions" / row.id
 
     @classmethod
-    def of(cls, hub: Hub, user: str, name: str = "") -> Seen:
+    def of(cls, hub: Hub, user: str, name: str = "") -> SessionOnNode:
         """Return the newest session of a server."""
         return cls(hub, Truth(hub).row(user, name))
 
@@ -70,7 +70,7 @@ class Seen:
         source: str = "127.0.0.1",
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Call the start-up callback straight at the hub, from an address; return the status."""
+        """Call the start-up callback directly at the hub, from an address; return the status."""
         connection = http.client.HTTPSConnection(
             "127.0.0.1",
             self.hub.demo.ports["hub"],
@@ -88,9 +88,9 @@ class Seen:
         finally:
             connection.close()
 
-    def again(self) -> Seen:
-        """Return the same session as its row is now."""
-        return Seen(self.hub, Truth(self.hub).session(self.row.id))
+    def again(self) -> SessionOnNode:
+        """Return the same session with its current row."""
+        return SessionOnNode(self.hub, Truth(self.hub).session(self.row.id))
 
 
 def environments() -> Iterator[tuple[int, dict[str, str]]]:
@@ -134,8 +134,8 @@ def message(answer: Answer) -> str:
     return str(answer.body["message"] if isinstance(answer.body, dict) else answer.body)
 
 
-class Watched:
-    """A start that is going on, and what is told of it; it is stopped at the end."""
+class WatchedStart:
+    """A start in progress, with its messages; it is stopped at the end."""
 
     def __init__(self, hub: Hub, user: str, name: str = "", **options: Any) -> None:
         self.hub, self.user, self.name = hub, user, name
@@ -144,7 +144,7 @@ class Watched:
         self._options = options
         self._thread = threading.Thread(target=self._read, daemon=True)
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> WatchedStart:
         self._begun = threading.Thread(target=self._begin, daemon=True)
         self._begun.start()
         wait_for(lambda: self.hub.server(self.user, self.name), 20, "the start to begin")
@@ -166,8 +166,8 @@ class Watched:
                 self.answers.append(f"progress: {error!r}")
             time.sleep(0.1)
 
-    def wait_said(self, words: str, limit: float = 30) -> str:
-        """Return the first sentence with these words, once it was told; the failure says what was told instead."""
+    def wait_message(self, words: str, limit: float = 30) -> str:
+        """Return the first message with these words; a failure lists the messages."""
         try:
             wait_for(lambda: any(words in s for s in self.said), limit, f"“{words}”")
         except AssertionError as error:

@@ -1,4 +1,4 @@
-"""A client of the hub's own user on the sandbox, one session's job, and a judge, for the tests beside this file.
+"""A client of the hub's own user on the sandbox, one session's job, and its liveness, for the tests of this folder.
 
 ``CARME_TEST_ASK_VIA=pyslurm`` makes it one that asks through pyslurm, on a Slurm 25.11 (``CARME_TEST_SLURM=PREFIX``)
 and with an interpreter that has a pyslurm built for it. The same tests hold for both:
@@ -25,7 +25,7 @@ from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
 from carme_hub.slurm.pyslurm.process import NativeProcess
 from carme_hub.slurm.reservations import ReservationsCli
 from carme_hub.slurm.submit.slurmrestd import RestSubmitter
-from carme_hub.slurm.submit.ways import DirectSubmitter, Submitter, SudoSubmitter
+from carme_hub.slurm.submit.submitters import DirectSubmitter, Submitter, SudoSubmitter
 
 WAYS = ("rest", "sudo", "direct")
 SECRET = b'{"token": "c2VjcmV0LXRva2Vu"}'
@@ -38,7 +38,7 @@ exec sleep 300
 
 
 class CommandsOfTheHub(Commands):
-    """Runs everything as the hub's own user, which is no more than an Operator."""
+    """Runs every command as the hub's own user, who is only an Operator."""
 
     def __init__(self, cluster: Cluster, timeout: float = 10.0) -> None:
         super().__init__(prefix=str(cluster.bin.parent), conf=str(cluster.hub_slurm_conf), timeout=timeout)
@@ -115,14 +115,14 @@ async def until(client: SlurmCli, job: JobSpec, *states: str, within: float = 20
 
 
 async def recorded(client: SlurmCli, job: JobSpec, within: float = 30.0) -> None:
-    """Wait until accounting knows the start of the job."""
+    """Wait until accounting has the start of the job."""
     end = time.monotonic() + within
     while not any(record.start for record in await client.records(job.name, job.user, time.time() - 600)):
         assert time.monotonic() < end, "accounting does not know the job"
         await asyncio.sleep(0.2)
 
 
-async def look(client: SlurmCli, job: JobSpec) -> Observation:
+async def observe(client: SlurmCli, job: JobSpec) -> Observation:
     asked = time.monotonic()
     try:
         return Observation.of(await client.snapshot(), job.name, job.user)
@@ -130,22 +130,22 @@ async def look(client: SlurmCli, job: JobSpec) -> Observation:
         return Observation.failed(asked, time.monotonic(), str(error))
 
 
-async def settled(client: SlurmCli, job: JobSpec, number: int, within: float = 20.0) -> Verdict:
-    """Look and judge until the job is gone."""
+async def observe_until_gone(client: SlurmCli, job: JobSpec, number: int, within: float = 20.0) -> Verdict:
+    """Query and evaluate until the job is gone."""
     history, end = History(), time.monotonic() + within
     while True:
-        history = history.add(await look(client, job))
+        history = history.add(await observe(client, job))
         asked = time.monotonic()
         accounting = Accounting(asked, await client.records(job.name, job.user, time.time() - 600))
         verdict = judge(history, now=time.monotonic(), job_id=number, accounting=accounting)
-        if verdict.standing is Liveness.GONE:
+        if verdict.liveness is Liveness.GONE:
             return verdict
         assert time.monotonic() < end, verdict
         await asyncio.sleep(0.2)
 
 
 def starts(cluster: Cluster, job: int) -> int:
-    """Return how many incarnations of a job accounting has seen start."""
+    """Return how many started incarnations of a job accounting has."""
     lines = cluster.run("sacct", "-nDXP", "-j", str(job), "-o", "Start").stdout.split()
     return sum(line not in ("Unknown", "None") for line in lines)
 

@@ -1,4 +1,4 @@
-"""A hub of its own for a storm of starts: its database, its doors, and a second service beside the hub's own."""
+"""A separate hub for a storm of starts: its database, its interfaces, and a second quotas service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from carme_hub.errors import CarmeError, Refused
 COMMAND = Path(sys.executable).with_name("carme-hub")
 USERS = ("alice", "bob", "tina", "ada")
 #: Seconds for one answer while two hundred others are being made on the same two cores.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 _SECOND = "second-quotas-service"
 #: JupyterHub's own limits would keep most of the starts away from admission, which is what is tested. The hub's own
 #: database is new as well: two hundred named servers are nothing that other tests should find.
@@ -48,7 +48,7 @@ Choice = dict[str, str | int]
 
 
 class Storm:
-    """The hub, who is logged in, and what its ledger has.
+    """The hub, its users' tokens, and its ledger.
 
     Attributes:
         url: the address of Carme Hub's own database, which this hub has for itself.
@@ -86,15 +86,15 @@ class Storm:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         path = f"/hub/spawn/{user}/{name}".rstrip("/")
-        return self.site.request("POST", path, urllib.parse.urlencode(fields), headers, PATIENCE).status
+        return self.site.request("POST", path, urllib.parse.urlencode(fields), headers, TIMEOUT).status
 
     def by_rest(self, user: str, name: str, choice: Choice) -> int:
         """Start by the hub's REST API with the user's token; return the status."""
         path = f"/users/{user}/servers/{name}" if name else f"/users/{user}/server"
-        return self.site.api("POST", path, {"user_options": choice}, self.tokens[user], PATIENCE).status
+        return self.site.api("POST", path, {"user_options": choice}, self.tokens[user], TIMEOUT).status
 
     def by_command(self, user: str, name: str, choice: Choice) -> int:
-        """Start as ``carme-hub session start`` does, in this process; return its exit status."""
+        """Start by ``carme-hub session start`` in this process; return its exit status."""
         where = {"hub": self.site.demo.url, "token_file": str(self.token_file(user)), "server": name}
         command = StartApp(as_json=True, **where, **{key: str(value) for key, value in choice.items()})
         try:
@@ -106,17 +106,17 @@ class Storm:
             return 2
 
     def by_process(self, user: str, name: str, choice: Choice) -> int:
-        """Start by the command itself, a process of its own; return its exit status."""
+        """Start by the command in a separate process; return its exit status."""
         argv = [str(COMMAND), "session", "start", "--hub", self.site.demo.url]
         argv += ["--token-file", str(self.token_file(user)), *(("--name", name) if name else ())]
         for key, value in choice.items():
             argv += [f"--{key.replace('_', '-')}", str(value)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE + 30)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT + 30)
         if done.returncode not in (0, 1):
             print(done.stderr)
         return done.returncode
 
-    # -- the ledger, asked without our code ---------------------------------------------------------------------------
+    # -- the ledger, read without our code ----------------------------------------------------------------------------
 
     def rows(self, query: str, **values: Any) -> list[Any]:
         """Return the rows of a query on Carme Hub's own database."""
@@ -134,13 +134,13 @@ class Storm:
         return self.number("select max(id) from ledger")
 
     def used_minutes(self) -> int:
-        """Return what everybody has used so far less refunds, in minutes of one GPU, rounded up."""
+        """Return all use minus refunds, in minutes of one GPU, rounded up."""
         used = "select -sum(amount) from ledger where kind in ('charge', 'correction') and job_id is not null"
         return -(-self.number(used) // 60_000)
 
     def active(self) -> int:
-        """Return how many servers the hub says run, start or stop."""
-        return sum(len(user.get("servers") or {}) for user in self.site.api("GET", "/users", timeout=PATIENCE).body)
+        """Return how many servers run, start or stop by the hub's API."""
+        return sum(len(user.get("servers") or {}) for user in self.site.api("GET", "/users", timeout=TIMEOUT).body)
 
     # -- the service --------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Storm:
         return 0
 
     def second_service(self) -> int:
-        """Run the service once more as the hub runs it, on a port of its own; return its pid when it settles."""
+        """Run the service a second time as the hub runs it, on another port; return its pid when it settles."""
         processes = self.site.demo.sandbox.processes
         if processes.alive(_SECOND):
             record = processes.record(_SECOND)
@@ -191,14 +191,14 @@ class Storm:
             return False
 
     def end(self) -> None:
-        """End what was started beside the hub."""
+        """End the second service."""
         self.site.demo.sandbox.processes.stop(_SECOND)
         self._engine.dispose()
 
 
 @contextmanager
 def storm_hub(site: Hub, kind: str, url: str, folder: Path) -> Iterator[Storm]:
-    """Run the hub with new databases in the place of the one that ran; the fixture ``site`` starts that one again.
+    """Run the hub with new databases in place of the running one; the fixture ``site`` starts that one again.
 
     Args:
         kind: "sqlite" or "postgresql". url: for PostgreSQL, the address of an empty database.
@@ -232,7 +232,7 @@ def storm_hub(site: Hub, kind: str, url: str, folder: Path) -> Iterator[Storm]:
 
 
 def _install_driver(environment: Path) -> None:
-    """Give the hub what the extra ``postgresql`` gives; nothing is done where it is there."""
+    """Install the extra ``postgresql`` for the hub where it is missing."""
     uv = Path(sys.prefix) / "bin" / "uv"
     argv = [str(uv), "pip", "install", "-q", "--python", f"{environment}/bin/python", "psycopg[binary]>=3.2"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -240,7 +240,7 @@ def _install_driver(environment: Path) -> None:
 
 
 def _reading(url: str) -> Engine:
-    """Return an engine that only reads: this process is root, and must leave no file of its own beside SQLite's."""
+    """Return a read-only engine: this process is root, and must create no file beside SQLite's."""
     if make_url(url).get_backend_name() != "sqlite":
         return create_engine(url, poolclass=NullPool)
     file = f"file:{make_url(url).database}?mode=ro"

@@ -1,4 +1,4 @@
-"""Every fault test is watched by the oracle; a broken promise fails the test that broke it."""
+"""The oracle watches every fault test; a violation fails the test that caused it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from carme_hub.sandbox.sandbox import Sandbox
 
 
 @pytest.fixture(scope="session")
-def books(demo_hub: Hub) -> Iterator[None]:
+def ledger_agrees_with_accounting(demo_hub: Hub) -> Iterator[None]:
     """After all faults of this run the ledger and ``sacct -D`` agree to the second, in two minutes (S4)."""
     yield
     demo_hub.recover()
@@ -24,8 +24,8 @@ def books(demo_hub: Hub) -> Iterator[None]:
 
 
 @pytest.fixture
-def oracle(books: None, hub: Hub) -> Iterator[Oracle]:
-    """Look at everything every 2 s; at the end wait until nothing is in doubt, and fail on a broken promise."""
+def oracle(ledger_agrees_with_accounting: None, hub: Hub) -> Iterator[Oracle]:
+    """Check all invariants every 2 s; at the end wait until there is no suspicion, and fail on a violation."""
     with Oracle(Truth(hub)) as watching:
         yield watching
         watching.settle()
@@ -33,5 +33,5 @@ def oracle(books: None, hub: Hub) -> Iterator[Oracle]:
 
 @pytest.fixture
 def truth(oracle: Oracle) -> Truth:
-    """Questions whose answers do not come from the hub."""
+    """Queries whose answers do not come from the hub."""
     return oracle.truth

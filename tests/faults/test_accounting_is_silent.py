@@ -1,4 +1,4 @@
-"""S1, S9: slurmdbd is down. Sessions go on; those that end are told from the job's own last word, or as unknown."""
+"""S1, S9: slurmdbd is down. Sessions continue; the end of one is known from the job's own end mark, or unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rig.oracle import Oracle
 from rig.truth import Truth
 
 
-def test_ends_are_told_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+def test_ends_are_reported_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     for user in ("alice", "bob", "tina"):
         hub.start_server(user)
     rows = {user: truth.row(user) for user in ("alice", "bob", "tina")}
@@ -28,7 +28,7 @@ def test_ends_are_told_while_slurmdbd_is_down(hub: Hub, oracle: Oracle, truth: T
             wait_for(lambda user=user: not truth.session(rows[user].id).open, 60, f"{user}'s session to be closed")
             assert words in truth.session(rows[user].id).end_reason
         assert (hub.server("tina") or {}).get("ready")
-        # Killed with its supervisor, a job leaves no last word: then nobody knows, and the page says so.
+        # A job that is killed with its supervisor leaves no end mark: the reason is unknown, and the page says so.
         hub.cluster.run("/bin/kill", "-9", str(batch_script(rows["tina"].id)))
         wait_for(lambda: "is not known" in str(person.get("/hub/home").body), 60, "the page to say what is not known")
         assert hub.server("tina") is not None

@@ -1,4 +1,4 @@
-"""S5 while things break: a budget for two sessions is never exceeded, and none of it is lost. The oracle looks on."""
+"""S5 during faults: a budget for two sessions is never exceeded, and none of it is lost. The oracle watches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rig.oracle import Oracle
 from rig.truth import Truth
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 MINUTES, SESSIONS = 15, 2
 NAMES = ("", "s1", "s2", "s3", "s4")
@@ -23,18 +23,18 @@ RULE = "rule two, user alice"
 
 @pytest.fixture
 def room_for_two(hub: Hub, oracle: Oracle, truth: Truth) -> Iterator[int]:
-    """Let alice have two sessions more than she used, and a little; yield her budget in milli-GPU-seconds."""
+    """Set a budget for two more sessions of alice, and a little; yield it in milli-GPU-seconds."""
     wait_for(lambda: _taken(truth)[1] == 0, 120, "what other tests held to be settled")
     minutes = -(-_taken(truth)[0] // 60_000) + SESSIONS * MINUTES + 5  # what ends early has cost a few seconds
     rule = {"id": "two", "user": "alice", "gpu_time": f"{minutes} min", "window": "month"}
     hub.demo.set_policy({"quotas": [rule]})
     yield minutes * 60_000
     hub.stop_all()
-    hub.demo.set_policy(WIDE)
+    hub.demo.set_policy(DEFAULT_POLICY)
 
 
 def _taken(truth: Truth) -> tuple[int, int]:
-    """Return what alice has used this month and what is held for her, as the oracle sees it."""
+    """Return alice's use of this month and her holds, as the oracle reads them."""
     books = truth.budgets()
     assert books is not None
     mine = [each for each in books.budgets if each.about.endswith("user alice")]
@@ -48,7 +48,7 @@ def _running(truth: Truth) -> set[tuple[str, str]]:
 
 
 def _click(hub: Hub, name: str) -> int:
-    """Ask for a server; 0 where the hub died before it answered."""
+    """Request a server; return 0 where the hub died before it answered."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         return hub.begin("alice", name, profile="mig", time_minutes=MINUTES).status
     return 0
@@ -59,14 +59,14 @@ def _click_all(hub: Hub) -> list[int]:
         return list(pool.map(lambda name: _click(hub, name), NAMES))
 
 
-def test_a_hub_that_dies_while_five_ask_at_once_grants_two_of_them_and_loses_no_room(
+def test_a_hub_that_dies_during_five_concurrent_starts_grants_two_and_loses_no_budget(
     hub: Hub, oracle: Oracle, truth: Truth, room_for_two: int
 ) -> None:
     hub.ensure_user("alice")
     with oracle.fault():
         for label in ("accepted", "submitting"):
             hub.kill()
-            # It dies at the first who gets that far; nobody does while what an earlier crash left holds all there is.
+            # It dies at the first start that gets that far; none does while holds of an earlier crash fill the budget.
             with contextlib.suppress(SandboxError, AssertionError):
                 hub.start(CARME_CRASH_AT=label)
                 _click_all(hub)
@@ -89,7 +89,7 @@ def test_a_hub_that_dies_while_five_ask_at_once_grants_two_of_them_and_loses_no_
     assert held == SESSIONS * MINUTES * 60_000
     assert used + held <= room_for_two
     refused = [hub.begin("alice", name, profile="mig", time_minutes=MINUTES) for name in NAMES]
-    said = [answer.body["message"] for answer in refused if "GPU-hours a calendar month" in str(answer.body)]
-    assert len(said) == len(NAMES) - SESSIONS, refused
+    output = [answer.body["message"] for answer in refused if "GPU-hours a calendar month" in str(answer.body)]
+    assert len(output) == len(NAMES) - SESSIONS, refused
     assert len([job for job in truth.queue_now() if job.live]) == SESSIONS
     assert RULE in {each.about for each in getattr(truth.budgets(), "budgets", ())}, "the oracle did not look at it"

@@ -1,4 +1,4 @@
-"""Stop holds: the token is refused at once, and the job ends when Slurm answers again, whatever happens in between."""
+"""A stop is durable: the token is refused at once, and the job ends when Slurm answers again, in any case."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_stop_in_an_outage_revokes_the_token_at_once_and_outlives_a_hub_crash(
     for user, token in tokens.items():
         assert hub.api("GET", "/user", token=token).body["name"] == user
     stops = {user: threading.Thread(target=_stop, args=(hub, user)) for user in rows}
-    wait_saved(hub.cluster)  # test_forgotten_jobs is about what is younger
+    wait_saved(hub.cluster)  # test_forgotten_jobs covers younger jobs
     with oracle.fault(), daemon_down(hub.cluster, "slurmctld"):
         begun = time.monotonic()
         stops["alice"].start()
         wait_for(lambda: hub.api("GET", "/user", token=tokens["alice"]).status == 403, 10, "the token to be refused")
         assert server_process(rows["alice"].id), "there is no Slurm that could have ended it"
         assert truth.session(rows["alice"].id).cancel_wanted
-        while time.monotonic() - begun < 35:  # longer than stop_timeout: nobody waits for it any more
+        while time.monotonic() - begun < 35:  # longer than stop_timeout, after which JupyterHub no longer waits
             time.sleep(0.5)
         stops["bob"].start()
         wait_for(lambda: hub.api("GET", "/user", token=tokens["bob"]).status == 403, 10, "the token to be refused")

@@ -1,4 +1,4 @@
-"""S3: a hub that dies anywhere around a submit leaves one job that is found again, or an honest end and nothing."""
+"""S3: a hub that dies anywhere around a submit leaves one job that is found again, or an end with a reason."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ USERS = ("alice", "bob", "tina", "ada")
 
 
 @pytest.mark.parametrize("seed", range(20 if NIGHTLY else 3))
-def test_a_hub_killed_around_submit_leaves_one_job_or_an_honest_end(
+def test_a_hub_killed_around_submit_leaves_one_job_or_an_end_with_a_reason(
     seed: int, hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:
-    """One server for each crash point, in seeded order; what one crash leaves is there when the next one comes."""
+    """One server for each crash point, in seeded order; the state after one crash remains for the next one."""
     chance = random.Random(seed)
     order = chance.sample(LABELS, len(LABELS))
     servers = {label: (USERS[at % len(USERS)], label) for at, label in enumerate(LABELS)}  # five names at most each
@@ -55,7 +55,7 @@ def test_a_hub_killed_around_submit_leaves_one_job_or_an_honest_end(
 
 
 def _die_at(hub: Hub, truth: Truth, label: str, server: tuple[str, str], chance: random.Random) -> None:
-    """Start the hub with a crash point, click, and see it die."""
+    """Start the hub with a crash point, start a server, and wait until the hub dies."""
     hub.kill()
     try:
         hub.start(**({} if label == "any-moment" else {"CARME_CRASH_AT": label}))
@@ -113,8 +113,8 @@ def _one_job_or_an_honest_end(hub: Hub, truth: Truth, label: str, user: str, nam
         wait_for(lambda: not truth.live_jobs(row.id), 120, f"{label}: the job to end")
         wait_for(lambda: server_process(row.id) == 0, 20, f"{label}: the server to be gone")
         wait_for(lambda: not truth.session(row.id).open, 120, f"{label}: the session to be closed")
-        said = truth.session(row.id).end_reason
-        assert said == "Stopped." if label == "cancel-wanted" else said
+        output = truth.session(row.id).end_reason
+        assert output == "Stopped." if label == "cancel-wanted" else output
     else:
         assert label != "cancel-wanted", "a wanted stop was forgotten"
         assert len(truth.live_jobs(row.id)) == 1

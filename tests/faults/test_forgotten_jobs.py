@@ -1,4 +1,4 @@
-"""S3: a controller that crashes within seconds of a submit forgets the job and gives its id to somebody else's."""
+"""S3: a controller that crashes within seconds of a submit loses the job and gives its id to another job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rig.faults import LateRest
+from rig.faults import DelayedSlurmrestd
 from rig.hub import Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Row, Truth
@@ -28,7 +28,7 @@ EARLY = "its server has proved itself, whatever the hub has heard"
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_session_ends_honestly_and_the_next_job_with_its_id_is_left_alone_when_slurmctld_dies_after(
+def test_the_session_ends_with_the_true_reason_and_the_next_job_with_its_id_stays_when_slurmctld_dies_after(
     moment: str, hub: Hub, oracle: Oracle, truth: Truth, tmp_path: Path
 ) -> None:
     cluster = hub.cluster
@@ -46,12 +46,12 @@ def test_the_session_ends_honestly_and_the_next_job_with_its_id_is_left_alone_wh
         cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
 
 
-def test_a_job_that_is_forgotten_before_the_hub_heard_of_its_submit_is_as_soon_known_to_be_lost(
+def test_a_job_that_is_lost_before_the_hub_received_its_submit_is_reported_lost_as_soon(
     hub: Hub, oracle: Oracle, truth: Truth, tmp_path: Path
 ) -> None:
-    # On a busy machine a server can prove itself before the hub has the answer: no look at the queue counts yet.
-    with LateRest(hub) as rest:
-        row, _ = _forget(hub, oracle, truth, EARLY, tmp_path / "state", rest.let_go)
+    # On a busy machine a server can call back before the hub has sbatch's answer: no snapshot counts yet.
+    with DelayedSlurmrestd(hub) as rest:
+        row, _ = _forget(hub, oracle, truth, EARLY, tmp_path / "state", rest.release_answers)
         wait_for(lambda: truth.session(row.id).job_id, 30, "the hub to hear of it")
         wait_for(lambda: not truth.session(row.id).open, 150, "the session to be closed")
         assert "lost" in truth.session(row.id).end_reason, truth.session(row.id)
@@ -95,7 +95,7 @@ def _forget(
 
 
 def _written(file: Path) -> float:
-    """Return when a file was written; 0 in the moment in which it is replaced by another."""
+    """Return when a file was written; 0 while it is replaced."""
     with contextlib.suppress(FileNotFoundError):
         return file.stat().st_mtime
     return 0.0

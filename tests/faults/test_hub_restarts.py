@@ -18,8 +18,8 @@ def test_a_hub_restart_and_a_hub_crash_keep_kernels_and_open_connections(hub: Hu
     kernel = hub.new_kernel("alice")
     assert hub.run_cell("alice", kernel, "mark = 6 * 7") == ""
     before = oracle.truth.row("alice")
-    said = asyncio.run(asyncio.wait_for(_speak_across_restarts(hub, kernel), 300))
-    assert said == ["42", "43", "44"]
+    output = asyncio.run(asyncio.wait_for(_speak_across_restarts(hub, kernel), 300))
+    assert output == ["42", "43", "44"]
     server = hub.wait_server("alice", limit=30)
     assert server["ready"]
     assert hub.run_cell("alice", kernel, "print(mark)").strip() == "44"
@@ -30,13 +30,13 @@ def test_a_hub_restart_and_a_hub_crash_keep_kernels_and_open_connections(hub: Hu
 async def _speak_across_restarts(hub: Hub, kernel: str) -> list[str]:
     """Use one connection before a restart of the hub, after it, and after a kill -9."""
     async with hub.channel("alice", kernel) as socket:
-        said = [await hub.say(socket, "print(mark)")]
+        output = [await hub.execute(socket, "print(mark)")]
         await asyncio.to_thread(hub.restart)
-        said.append(await hub.say(socket, "mark += 1; print(mark)"))
+        output.append(await hub.execute(socket, "mark += 1; print(mark)"))
         await asyncio.to_thread(hub.kill)
-        said.append(await hub.say(socket, "mark += 1; print(mark)"))
+        output.append(await hub.execute(socket, "mark += 1; print(mark)"))
         await asyncio.to_thread(hub.start)
-    return [text.strip() for text in said]
+    return [text.strip() for text in output]
 
 
 def test_a_proxy_crash_keeps_kernels_and_routes_return_within_30_s(hub: Hub, oracle: Oracle) -> None:
@@ -69,7 +69,7 @@ def test_a_hub_restart_while_a_nodes_ports_are_cut_for_40_s_cancels_nothing(
     with oracle.fault(), cut(before["alice"].port, slurmd, how=how):
         healed = time.monotonic() + 40
         hub.restart()
-        starter.start()  # a start that goes on meanwhile may need that node
+        starter.start()  # a concurrent start may need that node
         hub.wait_server("bob", limit=30)  # who has nothing to do with it is served
         while time.monotonic() < healed:
             assert truth.live_jobs(before["alice"].id), "a healthy job was cancelled"

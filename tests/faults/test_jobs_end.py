@@ -11,7 +11,7 @@ from rig.truth import Row, Truth
 
 
 def _ended(hub: Hub, truth: Truth, row: Row, limit: float = 60) -> str:
-    """Wait until the hub shows no server and the session is closed; return its last words."""
+    """Wait until the hub shows no server and the session is closed; return its end message."""
     wait_for(lambda: hub.server(row.user, row.server_name) is None, limit, "the hub to say that it ended")
     wait_for(lambda: not truth.session(row.id).open, limit, "the session to be closed")
     wait_for(lambda: server_process(row.id) == 0, 20, "the server's processes to be gone")
@@ -19,7 +19,7 @@ def _ended(hub: Hub, truth: Truth, row: Row, limit: float = 60) -> str:
     return truth.session(row.id).end_reason
 
 
-def test_scancel_by_hand_is_told_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+def test_scancel_by_hand_is_reported_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     hub.start_server("alice")
     row = truth.row("alice")
     begun = time.monotonic()
@@ -28,7 +28,7 @@ def test_scancel_by_hand_is_told_within_60_s(hub: Hub, oracle: Oracle, truth: Tr
     assert time.monotonic() - begun < 60
 
 
-def test_scancel_of_a_waiting_job_is_told_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+def test_scancel_of_a_waiting_job_is_reported_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     hub.cluster.run("scontrol", "update", "partitionname=interactive", "state=down")
     try:
         hub.begin("alice")
@@ -40,13 +40,13 @@ def test_scancel_of_a_waiting_job_is_told_within_60_s(hub: Hub, oracle: Oracle, 
         hub.cluster.run("scontrol", "update", "partitionname=interactive", "state=up")
 
 
-def test_a_requeue_ends_the_session_honestly_and_the_second_run_never_serves(
+def test_a_requeue_ends_the_session_with_its_reason_and_the_second_run_never_serves(
     hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:
     hub.start_server("alice")
     row = truth.row("alice")
     wait_for(lambda: any(r.start for r in truth.records(row.id) or []), 30, "accounting to know the start")
-    # Sessions ask for --no-requeue; somebody with the right can turn that around.
+    # Sessions use --no-requeue; an administrator can override that.
     hub.cluster.run("scontrol", "update", f"jobid={row.job_id}", "requeue=1")
     hub.cluster.run("scontrol", "requeue", str(row.job_id))
     assert "requeued" in _ended(hub, truth, row)
@@ -68,7 +68,7 @@ def test_a_node_set_down_ends_its_sessions_with_the_node_failure_sentence(
         hub.cluster.run("scontrol", "update", f"nodename={row.node}", "state=resume", check=False)
 
 
-def test_a_reached_time_limit_is_told_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+def test_a_reached_time_limit_is_reported_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     hub.start_server("alice")
     row = truth.row("alice")
     hub.cluster.run("scontrol", "update", f"jobid={row.job_id}", "timelimit=1")
@@ -77,7 +77,7 @@ def test_a_reached_time_limit_is_told_within_60_s(hub: Hub, oracle: Oracle, trut
     assert "time limit was reached" in _ended(hub, truth, row)
 
 
-def test_servers_that_die_by_themselves_are_told_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
+def test_servers_that_die_by_themselves_are_reported_within_60_s(hub: Hub, oracle: Oracle, truth: Truth) -> None:
     for user, number in (("alice", 9), ("bob", 15)):
         hub.start_server(user)
         hub.cluster.run("/bin/kill", f"-{number}", str(server_process(truth.row(user).id)))

@@ -1,4 +1,4 @@
-"""S1, S3, S9: sessions that run and sessions that start live through outages of the controller and of munge."""
+"""S1, S3, S9: running and starting sessions survive outages of the controller and of munge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 60
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_running_and_starting_sessions_live_through_60_s_in_which(
+def test_running_and_starting_sessions_survive_60_s_in_which(
     outage: str, hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:
     hub.start_server("alice", profile="a100", gpus=2)
@@ -37,11 +37,11 @@ def test_running_and_starting_sessions_live_through_60_s_in_which(
     hub.cluster.run("scontrol", "update", "partitionname=interactive", "state=down")
     hub.begin("bob", profile="mig")  # its job waits
     wait_for(lambda: truth.row("bob").job_id, 20, "the job to be accepted")
-    wait_saved(hub.cluster)  # test_forgotten_jobs is about what is younger
+    wait_saved(hub.cluster)  # test_forgotten_jobs covers younger jobs
     with oracle.fault(), OUTAGES[outage](hub.cluster):
         begun = time.monotonic()
         clicked = threading.Thread(target=hub.begin, args=("tina",))
-        clicked.start()  # Slurm hears nothing of this one before it is healed
+        clicked.start()  # Slurm does not receive this one before the outage ends
         wait_for(lambda: _outage_is_shown(person), 30, "the outage to be shown on the form")
         assert hub.run_cell("alice", kernel, "print(mark)").strip() == "kept"
         slowest = 0.0

@@ -1,4 +1,4 @@
-"""The quotas service is down: what runs goes on, new starts are as the site wants them, and nothing is lost."""
+"""The quotas service is down: sessions continue, new starts follow the site's setting, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rig.books import disagreements
-from rig.changed import ChangedDemo, changed
+from rig.changed import ChangedDemo, changed_hub
 from rig.faults import end_service
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
@@ -31,7 +31,7 @@ service["command"] = ["/bin/sh", "-c", wait, {{down!r}}, *service["command"]]
 
 @pytest.fixture
 def down(hub: Hub) -> Iterator[Path]:
-    """The file that keeps the service down; it is not there yet."""
+    """The file that keeps the service down; it does not exist yet."""
     file = hub.demo.folder / "quotas-is-down"
     file.unlink(missing_ok=True)
     yield file
@@ -39,7 +39,7 @@ def down(hub: Hub) -> Iterator[Path]:
 
 
 def asked(hub: Hub, question: str, *values: object) -> list[tuple[Any, ...]]:
-    """Ask our database without our code."""
+    """Query our database without our code."""
     database = sqlite3.connect(f"file:{hub.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)
     try:
         return list(database.execute(question, values))
@@ -47,13 +47,13 @@ def asked(hub: Hub, question: str, *values: object) -> list[tuple[Any, ...]]:
         database.close()
 
 
-def last_look(hub: Hub) -> float:
+def last_result(hub: Hub) -> float:
     return float(asked(hub, "select max(at) from note where name = 'settled'")[0][0] or 0)
 
 
 def take_down(hub: Hub, down: Path) -> float:
-    """Kill the service and keep it down, until the hub no longer goes by its last look; return when it was killed."""
-    # A hub that is still starting ends when a service of its own does.
+    """Kill the service and keep it down until the hub rejects its last result as old; return the kill's time."""
+    # A hub that is still starting ends when one of its services ends.
     wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
     down.touch()
     end_service(hub, "quotas")
@@ -73,11 +73,11 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
     wait_for(lambda: "JupyterHub is now running" in hub.log_text(), 30, "the hub to be up")
     alone = "what other tests held to be settled"
     wait_for(lambda: asked(hub, "select count(*) from open_hold") == [(1,)], 90, alone)
-    killed, before = time.monotonic(), last_look(hub)
+    killed, before = time.monotonic(), last_result(hub)
     end_service(hub, "quotas")
-    wait_for(lambda: last_look(hub) > before, 30, "the hub to start the service again")
+    wait_for(lambda: last_result(hub) > before, 30, "the hub to start the service again")
     print(f"The service was back after {time.monotonic() - killed:.1f} s")  # the promise is 10 s on a quiet machine
-    with changed(hub, MORE.format(when="closed", down=str(down))) as site:
+    with changed_hub(hub, MORE.format(when="closed", down=str(down))) as site:
         take_down(site, down)
         refused = site.begin("bob", profile="a100", gpus=1, time_minutes=30)
         assert refused.status == 400, refused
@@ -99,7 +99,7 @@ def test_sessions_run_on_new_ones_are_refused_or_held_provisionally_and_all_is_s
         assert site.run_cell("alice", kernel, "print(mark)").strip() == "kept"
         for user in ("tina", "bob"):
             site.stop_server(user)
-        assert last_look(site) < begun, "the service was not down"
+        assert last_result(site) < begun, "the service was not down"
         down.unlink()
         wait_for(lambda: asked(site, "select count(*) from open_hold") == [(1,)], 60, "what ended to be settled")
         assert site.run_cell("alice", kernel, "print(mark)").strip() == "kept"

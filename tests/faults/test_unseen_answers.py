@@ -1,4 +1,4 @@
-"""Whatever squeue, sacct or scancel say that was never seen before: no session is ended by it, and no cancel lost."""
+"""Unknown answers of squeue, sacct or scancel end no session, and lose no cancel."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_squeue_without_jobs_and_a_dead_sacct_end_nothing(hub: Hub, oracle: Or
         assert truth.row("alice").cancel_wanted == 0
 
 
-def test_a_scancel_that_says_yes_and_does_nothing_is_sent_again_until_the_job_has_ended(
+def test_a_scancel_that_succeeds_without_effect_is_sent_again_until_the_job_has_ended(
     hub: Hub, oracle: Oracle, truth: Truth
 ) -> None:
     with Shims(hub, "scancel") as shims:

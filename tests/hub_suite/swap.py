@@ -45,9 +45,9 @@ from carme_hub.slurm.client import Association
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.spawners.handlers.callback import HANDLERS
 from carme_hub.spawners.handlers.pages import CarmeSpawnHandler
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.spawners.job_script import Owner, Site
-from carme_hub.spawners.slurm.arrival import Arrival
+from carme_hub.spawners.slurm.readiness import ServerReadiness
 from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 from carme_hub.store.engine import CarmeStore
 
@@ -198,7 +198,7 @@ class SpawnerUnderTest(SlurmContainerSpawner):
         real = self.cmd[0] == "jupyterhub-singleuser" and os.geteuid() == 0
         return [*super().get_args(), *(["--allow-root"] if real else [])]
 
-    async def shared(self) -> Shared:
+    async def shared(self) -> HubContext:
         """Use the database of the hub that is running now: the suite starts one for each module, and some beside."""
         part = await super().shared()
         part._hub_db = self._hub_db
@@ -246,7 +246,7 @@ class SpawnerUnderTest(SlurmContainerSpawner):
     progress = jupyterhub.spawner.Spawner.progress
 
 
-class ArrivalUnderTest(Arrival):
+class ArrivalUnderTest(ServerReadiness):
     """Waits for servers, but not for the suite's payloads without a hub, which never listen."""
 
     async def answering(self, session: Session, url: str) -> None:
@@ -270,7 +270,7 @@ def _callback_alone(db: Any) -> int:
     return _alone[loop]
 
 
-carme_hub.spawners.slurm.spawner.Arrival = ArrivalUnderTest  # type: ignore[misc]
+carme_hub.spawners.slurm.spawner.ServerReadiness = ArrivalUnderTest  # type: ignore[misc]
 CarmeSlurm.client = lambda self: _slurm()  # type: ignore[method-assign]
 CarmeSlurm.fast_interval.default_value = 0.1
 CarmeStore.url.default_value = f"sqlite:///{HOMES}/carme.sqlite"

@@ -1,1 +1,1 @@
-"""What tests on real parts share: a hub in front of the sandbox, and an oracle that watches it."""
+"""Shared code of the tests on real parts: a hub in front of the sandbox, and an oracle that checks invariants."""

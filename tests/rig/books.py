@@ -1,4 +1,4 @@
-"""Invariant 4: ledger rows and ``sacct -D`` rows match one to one, and agree to the second. Asked without our code."""
+"""Invariant 4: ledger rows and ``sacct -D`` rows match one to one, to the second. It reads both without our code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIELDS = "JobIDRaw,Submit,Start,End,State,AllocTRES"
 
 
 def disagreements(hub: Hub) -> list[str]:
-    """Return what is in one of the two and not in the other; what a person must look at is in both, as an anomaly."""
+    """Return the entries that only one of the two has; a record that waits for a person counts, as an anomaly."""
     records = _records(hub)
     if records is None:
         return ["accounting does not answer"]
@@ -30,7 +30,7 @@ def disagreements(hub: Hub) -> list[str]:
 
 
 def _records(hub: Hub) -> dict[tuple[int, int], int] | None:
-    """Return job id and submit time to GPU-seconds, of all incarnations that have ended and held GPUs."""
+    """Return GPU-seconds by job id and submit time, for all ended incarnations with GPUs."""
     cluster = hub.cluster
     environment = {**cluster.environment(hub=True), "SLURM_TIME_FORMAT": "%s"}
     words = ["sacct", "-D", "-X", "-a", "-n", "-P", "-S", "now-1day", "-o", _FIELDS]

@@ -1,8 +1,8 @@
-"""Invariant 3: holds plus used never exceed the budget, and what runs is held. Our database, asked without our code.
+"""Invariant 3: holds plus used never exceed the budget; every running session has a hold. Read without our code.
 
 The budgets are those of the policy file as it is now: GPU time of users and accounts over days, weeks, months, the last
-N days or in total, and accounts that need grants. Rules of groups and roles are not looked at (a file does not say who
-is in them), nor soft limits, which may be exceeded, nor terms.
+N days or in total, and accounts that need grants. It does not check rules of groups and roles (the file does not have
+their members), nor soft limits, which may be exceeded, nor terms.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import yaml
 
 GPU_HOUR = 3_600_000
 
-#: One statement, so one moment of the database. What is held is summed for each session: a release that gives back
-#: more than was held must not make room. What began before the window counts by its part.
+#: One statement, so one snapshot of the database. Holds are summed for each session: a release of more than was held
+#: must not add to the budget. Use that began before the window counts with its part.
 _TAKEN = """
 SELECT whose, SUM(used), SUM(held) FROM (
   SELECT {whose} AS whose, 0 AS used, MAX(0, -SUM(amount)) AS held
@@ -38,7 +38,7 @@ _GRANTED = """
 SELECT account, SUM(amount) FROM ledger
 WHERE kind = 'grant' OR (kind = 'correction' AND "end" = 0) GROUP BY account
 """
-#: Sessions that asked for GPUs, have a job and have not ended, and of which nothing is held.
+#: Open sessions with GPUs and a job, but without a hold.
 _UNHELD = """
 SELECT id FROM session
 WHERE state != 'ended' AND job_id > 0 AND json_extract(request, '$.gpus.count') > 0 AND id NOT IN (
@@ -49,7 +49,7 @@ WHERE state != 'ended' AND job_id > 0 AND json_extract(request, '$.gpus.count') 
 
 @dataclass(frozen=True)
 class Budget:
-    """One finite budget, in milli-GPU-seconds: whose it is, and what of it is used and held."""
+    """One finite budget, in milli-GPU-seconds: its owner, and how much of it is used and held."""
 
     about: str
     limit: int
@@ -58,7 +58,7 @@ class Budget:
 
     @property
     def exceeded(self) -> bool:
-        """Whether more is used and held than there is."""
+        """Whether the sum of used and held is over the limit."""
         return self.used + self.held > self.limit
 
     def __str__(self) -> str:
@@ -67,15 +67,15 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Books:
-    """What the database says of budgets, and the ids of open sessions with GPUs of which nothing is held."""
+class BudgetReport:
+    """The budgets as in the database, and the ids of open sessions with GPUs but without a hold."""
 
     budgets: tuple[Budget, ...]
     unheld: frozenset[str]
 
 
-def budgets(folder: Path, now: datetime) -> Books | None:
-    """Return how every budget stands; None when the policy or the database does not answer.
+def budgets(folder: Path, now: datetime) -> BudgetReport | None:
+    """Return the state of every budget; None when the policy or the database does not answer.
 
     Args:
         folder: of the hub's private files. now: a time with a zone.
@@ -90,7 +90,7 @@ def budgets(folder: Path, now: datetime) -> Books | None:
     try:
         zone = ZoneInfo(policy.get("zone", "UTC"))
         found = tuple(each for rule in policy["quotas"] for each in _of_rule(connection, rule, now.astimezone(zone)))
-        return Books(found, frozenset(row[0] for row in connection.execute(_UNHELD)))
+        return BudgetReport(found, frozenset(row[0] for row in connection.execute(_UNHELD)))
     except sqlite3.Error:
         return None
     finally:
@@ -98,7 +98,7 @@ def budgets(folder: Path, now: datetime) -> Books | None:
 
 
 def _policy(file: Path) -> Mapping[str, Any] | None:
-    """Return the policy, None where there is none; the file is away, and then empty, while it is replaced."""
+    """Return the policy, None where there is none; the file is missing, and then empty, while it is replaced."""
     for _ in range(20):
         with contextlib.suppress(OSError, yaml.YAMLError):
             policy = yaml.safe_load(file.read_text())
@@ -125,7 +125,7 @@ def _of_rule(connection: sqlite3.Connection, rule: Mapping[str, Any], now: datet
 
 
 def _since(rule: Mapping[str, Any], now: datetime) -> int:
-    """Return when a window began, in epoch seconds; nothing is used after now, so its end does not matter."""
+    """Return the start of a window, in epoch seconds; nothing is used after now, so its end does not matter."""
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
     match rule["window"]:
         case "total":
@@ -144,5 +144,5 @@ def _amount(said: float | str) -> int:
     if not isinstance(said, str):
         return round(said * GPU_HOUR)
     found = re.fullmatch(r"(\d+) ?(h|min|s)", said)
-    assert found, f"the oracle does not read {said!r}; write hours as a number, or minutes"
+    assert found, f"the oracle cannot parse {said!r}; write hours as a number, or minutes"
     return int(found[1]) * {"h": GPU_HOUR, "min": 60_000, "s": 1000}[found[2]]

@@ -1,4 +1,4 @@
-"""The sandbox's hub with some settings changed, in the place of the one that ran."""
+"""The sandbox's hub with changed settings, in place of the running one."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .hub import Hub
 
 
 class ChangedDemo(Demo):
-    """The demo with more in its configuration file."""
+    """The demo with additional settings in its configuration file."""
 
     @property
     def config_file(self) -> Path:
         return self.cluster.state / "changed-hub.py"
 
     def write_config(self, more: str) -> None:
-        """Write a configuration: the sandbox's, and what comes after it."""
+        """Write a configuration: the sandbox's, followed by these settings."""
         self.config_file.write_text(f"load_subconfig({str(super().config_file)!r})\nc = get_config()\n{more}")
         self.config_file.chmod(0o644)
 
 
 @contextlib.contextmanager
-def changed(hub: Hub, more: str, *, user: str = "", start: bool = True) -> Iterator[Hub]:
-    """Run the hub with more settings, then the first one again; sessions of the one are known to the other.
+def changed_hub(hub: Hub, more: str, *, user: str = "", start: bool = True) -> Iterator[Hub]:
+    """Run the hub with more settings, then the first one again; both know the same sessions.
 
     Args:
         more: Python text that comes after the sandbox's own configuration.
-        user: who the hub runs as; then it has a folder, and so databases, of its own.
-        start: False leaves it to the caller to start the hub.
+        user: the user that the hub runs as; the hub then has a separate folder with its own databases.
+        start: with False the caller starts the hub.
     """
     fields = {field.name: getattr(hub.demo, field.name) for field in dataclasses.fields(hub.demo)}
     if user:

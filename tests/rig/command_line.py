@@ -19,7 +19,7 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import Filter, LedgerStore
 
 
-class Line:
+class CommandLine:
     """The command line of one site, run in this process."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,17 +39,17 @@ class Line:
         )
 
     def run(self, app: type[Application], *argv: str) -> tuple[int, str, str]:
-        """Run a command; return its exit status, what it answered, and what it said besides."""
+        """Run a command; return its exit status, stdout and stderr."""
         command = app()
 
-        def whole() -> None:
+        def initialize_and_start() -> None:
             command.initialize([*argv, "--config", str(self.file)])
             command.start()
 
         with pytest.raises(SystemExit) as ended:
-            whole()
-        said = self._capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+            initialize_and_start()
+        output = self._capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     def json(self, app: type[Application], *argv: str) -> Any:
         return json.loads(self.run(app, *argv, "--json")[1])
@@ -58,7 +58,7 @@ class Line:
         return self.run(GrantApp, *argv, "--no-check")
 
     def used(self, *usages: Usage) -> None:
-        """Let the ledger charge some use."""
+        """Charge usage to the ledger."""
         engine = CarmeStore(url=self.url).open()
         ledger = Ledger(LedgerStore(engine), "lab", policy=Policy, factor=lambda *_: 1000, clock=time.time)
         asyncio.run(ledger.settle(usages, sessions=()))
@@ -73,9 +73,9 @@ class Line:
 
 
 @pytest.fixture
-def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Line:
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     monkeypatch.delenv("SUDO_USER", raising=False)
     (tmp_path / "state").mkdir(mode=0o700)
-    found = Line(tmp_path, capsys)
+    found = CommandLine(tmp_path, capsys)
     CarmeStore(url=found.url).open().dispose()
     return found

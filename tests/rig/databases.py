@@ -11,16 +11,16 @@ from sqlalchemy import Engine
 
 from carme_hub.store.engine import CarmeStore, make_engine
 from carme_hub.store.ledger.writes import LedgerStore
-from carme_hub.store.threads import COUNT
+from carme_hub.store.threads import THREAD_COUNT
 
 from .postgres import Postgres, PostgresMissing, postgres
 
-#: How many processes tests make believe there are: as many as ask at the same time.
-PROCESSES = COUNT
+#: How many processes the tests simulate: as many as send requests at the same time.
+PROCESSES = THREAD_COUNT
 
 
 class OnePostgres:
-    """The server of this process, started by the first test that asks for it."""
+    """The server of this process, started by the first test that needs it."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -44,7 +44,7 @@ def one_postgres() -> Iterator[OnePostgres]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, one_postgres: OnePostgres, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty database with our schema, of each kind in turn."""
+    """The address of an empty database with our schema, once for each kind."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'carme.sqlite'}"
         return
@@ -66,14 +66,14 @@ def store(engine: Engine) -> LedgerStore:
 
 @pytest.fixture
 def stores(database_url: str) -> Iterator[list[LedgerStore]]:
-    """The ledger as several processes have it, so that only the database's own lock lets one of them write at a time.
+    """The ledger as in several processes, so that only the database's own lock serializes their writes.
 
-    Threads with one store queue in that.
+    Threads with the same store would wait for each other in memory.
     """
     CarmeStore(url=database_url).open().dispose()
     engines = [make_engine(database_url) for _ in range(PROCESSES)]
     for engine in engines:
-        engine.connect().close()  # so that nobody is late by the time that a connection takes
+        engine.connect().close()  # so that the time of a connection delays no test
     yield [LedgerStore(engine) for engine in engines]
     for engine in engines:
         engine.dispose()

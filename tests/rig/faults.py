@@ -1,4 +1,4 @@
-"""Faults for a sandbox: junk on a port, Slurm commands that answer oddly, cut ports. Each is mended at its end."""
+"""Faults for a sandbox: junk on a port, Slurm commands with odd answers, blocked ports. Each ends with its context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMANDS = ("squeue", "sacct", "scancel", "scontrol", "sacctmgr", "sinfo", "sbat
 
 
 class JunkServer:
-    """Takes every connection to a port and answers with bytes that mean nothing."""
+    """Accepts every connection to a port and answers with meaningless bytes."""
 
     def __init__(self, port: int) -> None:
         self.connections = 0
@@ -35,7 +35,7 @@ class JunkServer:
 
     def __enter__(self) -> Self:
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        wait_for(self._bind, 10, "the port to be free")  # slurmctld's helper process holds it a moment longer
+        wait_for(self._bind, 10, "the port to be free")  # slurmctld's helper process keeps it a moment longer
         self._listener.listen(64)
         self._thread.start()
         return self
@@ -64,17 +64,17 @@ class JunkServer:
             with client, contextlib.suppress(OSError):
                 client.settimeout(1)
                 client.recv(65536)
-                # A length that is believed, and what follows is noise; every third time nothing but a close.
+                # A plausible length, followed by random bytes; every third time only a close.
                 if self.connections % 3:
                     client.sendall((400).to_bytes(4, "big") + secrets.token_bytes(400))
 
 
-class LateRest:
-    """Holds back slurmrestd's answers to submits until ``let_go`` is called; what is asked reaches it at once."""
+class DelayedSlurmrestd:
+    """Delays slurmrestd's answers to submits until ``release`` is called; requests reach it at once."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._free = threading.Event()
+        self._released = threading.Event()
         self._real = hub.cluster.rest_socket
         self._path = hub.cluster.state / "late-rest.sock"
         self._listener = socket.socket(socket.AF_UNIX)
@@ -89,21 +89,21 @@ class LateRest:
         shutil.chown(self._path, self._hub.demo.user)
         self._listener.listen(64)
         self._thread.start()
-        self._lead_to(self._path)
+        self._use_socket(self._path)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lead_to(self._real)
+        self._use_socket(self._real)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(10)
 
-    def let_go(self) -> None:
-        """Have the hub hear what was held back, and all that follows."""
-        self._free.set()
+    def release_answers(self) -> None:
+        """Send the delayed answers to the hub, and all that follow."""
+        self._released.set()
 
-    def _lead_to(self, path: Path) -> None:
+    def _use_socket(self, path: Path) -> None:
         facts = json.loads(self._facts.read_text())
         self._facts.write_text(json.dumps({**facts, "rest_url": f"unix://{path}"}))
         self._hub.restart()
@@ -114,23 +114,23 @@ class LateRest:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
-    def _pass_on(self, client: socket.socket) -> None:
-        """Pass one connection on, both ways."""
+    def _forward(self, client: socket.socket) -> None:
+        """Forward one connection, in both directions."""
         with client, socket.socket(socket.AF_UNIX) as real, contextlib.suppress(OSError):
             real.connect(str(self._real))
-            asking = threading.Thread(target=self._ask, args=(client, real), daemon=True)
+            asking = threading.Thread(target=self._forward_request, args=(client, real), daemon=True)
             asking.start()
             while data := real.recv(65536):
                 if self._submitted.is_set():
                     self._submitted.clear()
-                    self._free.wait(60)
+                    self._released.wait(60)
                 client.sendall(data)
             client.shutdown(socket.SHUT_RDWR)
             asking.join(10)
 
-    def _ask(self, client: socket.socket, real: socket.socket) -> None:
+    def _forward_request(self, client: socket.socket, real: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 if b"/job/submit" in data:
@@ -139,10 +139,10 @@ class LateRest:
             real.shutdown(socket.SHUT_WR)
 
 
-#: What a shimmed command does, by mode. "$0.real" is the command itself.
+#: The behaviour of a shimmed command, by mode. "$0.real" is the command itself.
 _SHIM = """\
 #!/bin/sh
-# Stands in for a Slurm command in a fault test; the file "mode" beside it says how it behaves.
+# Replaces a Slurm command in a fault test; the file "mode" beside it selects its behaviour.
 here=$(dirname "$0"); name=$(basename "$0"); mode=ok
 [ -r "$here/$name.mode" ] && read -r mode < "$here/$name.mode"
 echo x >> "$here/$name.calls"
@@ -168,7 +168,7 @@ esac
 
 
 class Shims:
-    """Slurm's commands for the hub, some of which misbehave when told so. The sandbox's own are not touched."""
+    """Slurm's commands for the hub, some of which misbehave on request. The sandbox's own stay unchanged."""
 
     def __init__(self, hub: Hub, *names: str) -> None:
         self._hub = hub
@@ -206,7 +206,7 @@ class Shims:
         self._facts.write_text(json.dumps({**facts, "slurm_prefix": str(folder)}))
 
     def behave(self, name: str, mode: str) -> None:
-        """Let a command behave in a mode from its next call on."""
+        """Set the mode of a command from its next call on."""
         new = self._bin / f"{name}.mode.new"
         new.write_text(f"{mode}\n")
         new.rename(self._bin / f"{name}.mode")
@@ -216,14 +216,14 @@ class Shims:
         return (self._bin / f"{name}.calls").stat().st_size // 2
 
     def wait_calls(self, name: str, more: int, limit: float = 60.0) -> None:
-        """Wait until the hub has called a command so many times more."""
+        """Wait until the hub has called a command so many more times."""
         before = self.calls(name)
         wait_for(lambda: self.calls(name) >= before + more, limit, f"{more} more calls of {name}")
 
 
 @contextlib.contextmanager
 def cut(*ports: int, how: str = "DROP") -> Iterator[None]:
-    """Cut loopback ports: ``DROP`` loses packets as a broken network does, ``REJECT`` answers with a reset."""
+    """Block loopback ports: ``DROP`` loses packets as a broken network does, ``REJECT`` answers with a reset."""
     rules = []
     for port in ports:
         for way in ("--dport", "--sport"):
@@ -252,7 +252,7 @@ def daemon_down(cluster: Cluster, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def daemon_frozen(cluster: Cluster, name: str) -> Iterator[None]:
-    """Freeze a daemon: connections to it are taken by the kernel and never answered."""
+    """Freeze a daemon: the kernel accepts connections to it, and nothing answers."""
     cluster.freeze(name)
     try:
         yield
@@ -262,10 +262,10 @@ def daemon_frozen(cluster: Cluster, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def junk_in_place_of_the_controller(cluster: Cluster) -> Iterator[None]:
-    """Let something else answer on slurmctld's port."""
+    """Let another server answer on slurmctld's port."""
     with daemon_down(cluster, "slurmctld"), JunkServer(cluster.ports.controller) as junk:
         yield
-        assert junk.connections, "nobody spoke with the junk"
+        assert junk.connections, "no connection reached the junk server"
 
 
 def server_process(session: str) -> int:
@@ -274,7 +274,7 @@ def server_process(session: str) -> int:
 
 
 def batch_script(session: str) -> int:
-    """Return the pid of a session's batch script, which is its supervisor too, 0 when there is none."""
+    """Return the pid of a session's batch script, which is also its supervisor, 0 when there is none."""
     return _process_of(session, b"/slurm_script")
 
 
@@ -307,7 +307,7 @@ def end_service(hub: Hub, name: str) -> None:
 
 
 def server_token(session: str) -> str:
-    """Return the API token that a session's server has, as somebody who stole it would: from its session folder."""
+    """Return the API token of a session's server as a thief would get it: from its session folder."""
     pid = server_process(session)
     assert pid, f"session {session} has no server"
     environ = dict(word.split(b"=", 1) for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if word)
@@ -316,5 +316,5 @@ def server_token(session: str) -> str:
 
 
 def seconds_since(begun: float) -> float:
-    """Return how long ago a reading of the monotonic clock was."""
+    """Return the seconds since a reading of the monotonic clock."""
     return time.monotonic() - begun

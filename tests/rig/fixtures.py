@@ -1,7 +1,7 @@
-"""One real Slurm for all tests of a run: brought up once, kept warm, taken down at the end however it comes.
+"""One real Slurm for all tests of a run: started once, kept running, and removed at the end in any case.
 
-Each run of pytest takes the first state folder that no other run holds, so runs do not disturb each other. A sandbox
-that was up before the run is used and left up: ``carme-hub sandbox up --state /var/lib/carme-hub-test-1``.
+Each run of pytest takes the first state folder that no other run uses, so runs do not disturb each other. A sandbox
+that was up before the run is used and stays up: ``carme-hub sandbox up --state /var/lib/carme-hub-test-1``.
 ``CARME_TEST_SLURM=PREFIX`` runs the tests on another Slurm, such as one that ``sandbox build-slurm`` made.
 """
 
@@ -36,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         try:
             if not warm:
-                sandbox.reset()  # what a run that was killed left
+                sandbox.reset()  # the remains of a killed run
             found = sandbox.up(print)
             if not warm:
                 (state / _MARK).touch()
@@ -54,12 +54,12 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def quiet(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with every daemon up and no job, before the test and after it."""
-    _calm(cluster)
+    _recover_and_cancel(cluster)
     yield cluster
-    _calm(cluster)
+    _recover_and_cancel(cluster)
 
 
-def _calm(cluster: Cluster) -> None:
+def _recover_and_cancel(cluster: Cluster) -> None:
     for name in cluster.processes.names():
         if cluster.processes.alive(name):
             cluster.thaw(name)
@@ -71,7 +71,7 @@ def _calm(cluster: Cluster) -> None:
     try:
         cluster.wait_for(lambda: not cluster.squeue("-t", "PD,R,S,CG,CF"), within=15)
     except SandboxError:
-        # After a fault Slurm may wait minutes for a node to say that a job's end is complete; this makes it believe.
+        # After a fault Slurm may wait minutes until a node reports that a job has completed; this ends the wait.
         nodes = ",".join({row["nodes"] for row in cluster.squeue("-t", "CG") if row["nodes"]})
         if nodes:
             cluster.run("scontrol", "update", f"nodename={nodes}", "state=down", "reason=test", check=False)
@@ -91,7 +91,7 @@ def _free_state() -> tuple[Path, int]:
             os.close(descriptor)
             continue
         return state, descriptor
-    raise RuntimeError("Nine test runs are going on already")
+    raise RuntimeError("Nine test runs are in progress already")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -100,13 +100,13 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 @pytest.fixture(scope="session")
 def hub_environment() -> dict[str, str]:
-    """What the hub's environment has besides; a folder of tests that wants something of its hub says so here."""
+    """Additional variables of the hub's environment; a folder of tests overrides it."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def demo_hub(cluster: Cluster, hub_environment: dict[str, str]) -> Iterator[Hub]:
-    """A hub in front of the cluster, its proxy beside it; use ``hub``, which leaves no server behind."""
+    """A hub with its proxy in front of the cluster; use ``hub``, which leaves no server behind."""
     hub = Hub(Demo.prepare(Sandbox(cluster.state), print))
     hub.environment |= hub_environment
     hub.start()

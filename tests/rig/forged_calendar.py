@@ -1,6 +1,6 @@
-"""A reservations service that answers what a test says, and the command line that asks it, in one process.
+"""A reservations service whose answers a test defines, and the command line that uses it, in one process.
 
-What it takes and gives are the service's own models, so that a test cannot agree with the command on something else.
+Requests and answers use the service's own models, so that test and command cannot agree on anything else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def at(text: str) -> int:
 
 
 def booking(**changes: Any) -> dict[str, Any]:
-    """Return a booking as the service gives it."""
+    """Return a booking as the service returns it."""
     known: dict[str, Any] = {
         **{"id": ID, "kind": "booking", "state": "confirmed", "title": "ML class", "owner": "alice"},
         **{"account": "physics", "gpu_type": "a100", "gpus": 1, "seats": 4, "total": 4, "zone": "Europe/Berlin"},
@@ -60,26 +60,26 @@ def taken(*conflicts: dict[str, Any]) -> tuple[int, Any]:
 
 
 class ForgedCalendar(ForgedServer):
-    """Answers as the reservations service does, from a table of method and path; what it was asked is kept."""
+    """Answers as the reservations service does, from a table of method and path; it records the requests."""
 
     def __init__(self) -> None:
         super().__init__(_Handler)
-        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.keys: list[str] = []
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
 
-    def gives(self, method: str, path: str, *bookings: dict[str, Any]) -> None:
+    def answer_with(self, method: str, path: str, *bookings: dict[str, Any]) -> None:
         """Answer with these bookings."""
         self.answers[method, path] = (200, {"at": 0, "bookings": [*bookings]})
 
     @property
-    def sent(self) -> Any:
-        """The body of what was sent last."""
-        return self.asked[-1][3]
+    def last_body(self) -> Any:
+        """The body of the last request."""
+        return self.requests[-1][3]
 
 
 def _model(method: str, path: str) -> type[BaseModel] | None:
-    """Return what the service takes as the body, or the query of a GET, of such a request."""
+    """Return the model of the body, or of the query of a GET."""
     if method == "PATCH":
         return models.MoveIn
     queried: dict[str, type[BaseModel]] = {"bookings": queries.BookingsQuery, "free": queries.FreeQuery}
@@ -102,7 +102,7 @@ class _Handler(ForgedHandler):
         parts = urlsplit(self.path)
         path = parts.path.removeprefix("/services/reservations/api/v1/")
         query = dict(parse_qsl(parts.query))
-        self.server.asked.append((self.command, path, query, body))
+        self.server.requests.append((self.command, path, query, body))
         self.server.keys.append(self.headers.get("Idempotency-Key", ""))
         nothing = (404, {"error": "unknown", "message": "There is no such booking."})
         status, said = self.server.answers.get((self.command, path), nothing)
@@ -131,7 +131,7 @@ def calendar(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgedCalendar]:
 
 
 def commands(text: str) -> dict[str, list[str]]:
-    """Return the commands of an answer by the words above each."""
+    """Return the commands of an answer by the line above each."""
     return {
         above.strip(): shlex.split(line) for above, line in pairwise(text.splitlines()) if line.startswith("    carme")
     }

@@ -1,4 +1,4 @@
-"""What is common to tests of commands that ask over HTTP: a server that answers JSON, and a run of the command."""
+"""Shared code of tests of commands that use HTTP: a server that answers JSON, and a function that runs a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 
 class ForgedServer(ThreadingHTTPServer):
-    """A server on a port of its own; answers come from the handler."""
+    """A server on a separate port; answers come from the handler."""
 
     def __init__(self, handler: type[ForgedHandler]) -> None:
         super().__init__(("127.0.0.1", 0), handler)
@@ -24,7 +24,7 @@ class ForgedServer(ThreadingHTTPServer):
 
 
 class ForgedHandler(BaseHTTPRequestHandler):
-    """Reads and answers JSON; what is a text already is answered as it is."""
+    """Reads and answers JSON; a text is sent unchanged."""
 
     def body(self) -> Any:
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
@@ -38,7 +38,7 @@ class ForgedHandler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 Served = TypeVar("Served", bound=ForgedServer)
@@ -46,7 +46,7 @@ Served = TypeVar("Served", bound=ForgedServer)
 
 @contextmanager
 def serving(server: Served) -> Iterator[Served]:
-    """Serve in a thread of its own."""
+    """Serve in a separate thread."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
@@ -61,10 +61,10 @@ def run(app: type[Any], *argv: str) -> int:
     """Run a command in this process; return its exit status."""
     command = app()
 
-    def whole() -> None:
+    def initialize_and_start() -> None:
         command.initialize(list(argv))
         command.start()
 
     with pytest.raises(SystemExit) as ended:
-        whole()
+        initialize_and_start()
     return int(ended.value.code or 0)

@@ -1,4 +1,4 @@
-"""Records in the real slurmdbd's database that say what a stepped clock or a lost message would leave there."""
+"""Records in the real slurmdbd's database as a stepped clock or a lost message would leave them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from carme_hub.sandbox import Cluster
 
 
 class ForgedRecords:
-    """Changes what ``sacct`` says, behind Slurm's back; forged job ids begin at ``FIRST``."""
+    """Changes the records of ``sacct`` directly in the database; forged job ids begin at ``FIRST``."""
 
     FIRST = 900_000
 
@@ -17,11 +17,11 @@ class ForgedRecords:
         self._table = self._query("show tables like '%_job_table'").split()[0]
 
     def longer(self, job: int, seconds: int) -> None:
-        """Let a job have ended later than it did."""
+        """Set a later end of a job."""
         self._query(f"update {self._table} set time_end = time_end + {seconds:d} where id_job = {job:d}")
 
     def copy(self, job: int, number: int, seconds: int) -> int:
-        """Write a record like this job's of a job that took so many seconds, which may be less than none."""
+        """Write a copy of this job's record with another length in seconds, which may be negative."""
         forged = self.FIRST + number
         self._query(
             f"create temporary table forged select * from {self._table} where id_job = {job:d};"
@@ -31,7 +31,7 @@ class ForgedRecords:
         return forged
 
     def forget(self) -> None:
-        """Take the forged jobs away again."""
+        """Delete the forged jobs."""
         self._query(f"delete from {self._table} where id_job >= {self.FIRST:d}")
 
     def _query(self, statement: str) -> str:

@@ -1,4 +1,4 @@
-"""A real hub in front of the sandbox, and how tests speak with it: API, login form, kernels."""
+"""A real hub in front of the sandbox, and its use by tests: API, login form, kernels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Hub:
         self._progress = print
         self._extra: dict[str, str] = {}
 
-    # -- its life -----------------------------------------------------------------------------------------------------
+    # -- process ------------------------------------------------------------------------------------------------------
 
     def start(self, **extra: str) -> None:
         """Start proxy and hub where they do not run; ``extra`` goes into the hub's environment."""
@@ -57,18 +57,18 @@ class Hub:
         self.demo.start(self._progress, {**self.environment, **extra})
 
     def recover(self) -> None:
-        """Have a hub that runs and is not told to crash, whatever a test did."""
+        """Run the hub without a crash point, whatever a test did."""
         if self._extra:
             self.kill()
         self.start()
 
     def stop(self) -> None:
-        """End hub and proxy in an orderly way; sessions go on."""
+        """End hub and proxy with TERM; sessions continue."""
         self.demo.sandbox.processes.stop("hub")
         self.demo.sandbox.processes.stop("proxy")
 
     def kill(self) -> None:
-        """End the hub as a power cut would."""
+        """End the hub with KILL, as a power failure would."""
         if self.demo.sandbox.processes.alive("hub"):
             self.demo.sandbox.processes.signal("hub", 9)
         self.wait_dead()
@@ -79,7 +79,7 @@ class Hub:
         self.demo.sandbox.processes.stop("hub")
 
     def restart(self, **extra: str) -> None:
-        """Restart the hub in an orderly way, the proxy not at all."""
+        """Restart the hub with TERM, but not the proxy."""
         self.demo.sandbox.processes.stop("hub", within=20)
         self.start(**extra)
 
@@ -90,7 +90,7 @@ class Hub:
     # -- API ----------------------------------------------------------------------------------------------------------
 
     def api(self, method: str, path: str, body: Any = None, token: str | None = None, timeout: float = 30) -> Answer:
-        """Ask the hub's REST API through the proxy."""
+        """Send a request to the hub's REST API through the proxy."""
         headers = {"Authorization": f"token {self.token if token is None else token}"}
         return self.request(method, f"/hub/api{path}", json.dumps(body) if body is not None else None, headers, timeout)
 
@@ -116,7 +116,7 @@ class Hub:
         return Answer(answer.status, parsed, {name.title(): value for name, value in answer.headers.items()})
 
     def ensure_user(self, user: str) -> None:
-        """Make the hub know a user who has not logged in yet."""
+        """Add a user who has not logged in yet to the hub."""
         self.api("POST", f"/users/{user}")
 
     def server(self, user: str, name: str = "") -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ class Hub:
         return dict(found) if found else None
 
     def begin(self, user: str, name: str = "", **options: Any) -> Answer:
-        """Ask for a server; returns at once."""
+        """Request a server; return at once."""
         self.ensure_user(user)
         path = f"/users/{user}/servers/{name}" if name else f"/users/{user}/server"
         return self.api("POST", path, {"user_options": options or {"profile": "cpu"}})
@@ -140,7 +140,7 @@ class Hub:
         return self.wait_server(user, name, limit)
 
     def wait_server(self, user: str, name: str = "", limit: float = READY) -> dict[str, Any]:
-        """Wait until a server is ready; the failure says what the hub's log ends with."""
+        """Wait until a server is ready; a failure shows the end of the hub's log."""
         deadline = time.monotonic() + limit
         seen = None
         while time.monotonic() < deadline:
@@ -151,16 +151,16 @@ class Hub:
         raise AssertionError(f"no server for {user}/{name} in {limit} s: {seen}\n{self.log_text()[-3000:]}")
 
     def stop_server(self, user: str, name: str = "", limit: float = 60) -> None:
-        """Stop a server and wait until the hub says so."""
+        """Stop a server and wait until the hub reports it stopped."""
         path = f"/users/{user}/servers/{name}" if name else f"/users/{user}/server"
         answer = self.api("DELETE", path, timeout=90)
         assert answer.status in (202, 204), answer
         wait_for(lambda: self.server(user, name) is None, limit, f"{user}'s server to stop")
 
     def stop_all(self, limit: float = 120) -> None:
-        """Stop every server that the hub knows, and take named ones away, of which a user has five at most.
+        """Stop every server of the hub, and delete named ones, of which a user may have five.
 
-        One that is just coming or going is asked again.
+        It repeats the request for a server that is starting or stopping.
         """
         deadline = time.monotonic() + limit
         while paths := self._server_paths():
@@ -183,7 +183,7 @@ class Hub:
     def progress(
         self, user: str, name: str = "", limit: float = READY, into: list[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return all progress events of a start that is going on, until it ends; sentences go ``into`` a list too."""
+        """Return all progress events of a start, until it ends; also append the messages to ``into``."""
         path = f"/hub/api/users/{user}/servers/{name}/progress" if name else f"/hub/api/users/{user}/server/progress"
         connection = http.client.HTTPConnection("127.0.0.1", self.demo.ports["public"], timeout=limit)
         connection.request("GET", path, headers={"Authorization": f"token {self.token}"})
@@ -206,7 +206,7 @@ class Hub:
     # -- as a person --------------------------------------------------------------------------------------------------
 
     def login(self, user: str, password: str | None = None) -> Person:
-        """Log in by the form; fails where the hub does not let the user in."""
+        """Log in by the form; fail where the hub refuses the user."""
         person = Person(self, user)
         answer = person.login(self.cluster.passwords[user] if password is None else password)
         assert answer.status in (200, 302, 303), answer
@@ -221,18 +221,18 @@ class Hub:
         return str(answer.body["id"])
 
     def server_api(self, method: str, user: str, name: str, path: str, body: Any = None) -> Answer:
-        """Ask a user's server through the proxy."""
+        """Send a request to a user's server through the proxy."""
         prefix = f"/user/{user}/{name}".rstrip("/")
         headers = {"Authorization": f"token {self.token}"}
         return self.request(method, prefix + path, json.dumps(body) if body is not None else None, headers)
 
     def run_cell(self, user: str, kernel: str, code: str, name: str = "", limit: float = 40) -> str:
-        """Run code in a kernel and return what it printed."""
+        """Run code in a kernel and return its output."""
         return asyncio.run(asyncio.wait_for(self._run_cell(user, kernel, code, name, limit), limit))
 
     async def _run_cell(self, user: str, kernel: str, code: str, name: str, limit: float) -> str:
         async with self.channel(user, kernel, name, limit) as socket:
-            return await self.say(socket, code)
+            return await self.execute(socket, code)
 
     @asynccontextmanager
     async def channel(self, user: str, kernel: str, name: str = "", limit: float = READY) -> AsyncIterator[Any]:
@@ -240,7 +240,7 @@ class Hub:
         prefix = f"/user/{user}/{name}".rstrip("/")
         url = f"ws://127.0.0.1:{self.demo.ports['public']}{prefix}/api/kernels/{kernel}/channels"
         headers = {"Authorization": f"token {self.token}"}
-        # Tornado's own limits are 20 s. Once the connection is open, neither counts any more.
+        # Tornado's own limits are 20 s. They do not apply to an open connection.
         request = HTTPRequest(url, headers=headers, connect_timeout=limit, request_timeout=limit)
         socket = await websocket_connect(request)
         try:
@@ -250,8 +250,8 @@ class Hub:
             while await socket.read_message() is not None:  # until the other side has closed too
                 pass
 
-    async def say(self, socket: Any, code: str) -> str:
-        """Run code over an open connection and return what it printed."""
+    async def execute(self, socket: Any, code: str) -> str:
+        """Run code over an open connection and return its output."""
         id = uuid.uuid4().hex
         header = {"msg_id": id, "msg_type": "execute_request", "username": "test", "session": id, "version": "5.3"}
         content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
@@ -299,12 +299,12 @@ class Person:
         return answer
 
     def post(self, path: str, fields: Mapping[str, str]) -> Answer:
-        """Send a form with the token against forged requests."""
+        """Send a form with the XSRF token."""
         body = urllib.parse.urlencode({**fields, "_xsrf": self.cookies.get("_xsrf", "")})
         return self._send("POST", path, body, {"Content-Type": "application/x-www-form-urlencoded"})
 
-    def ask_api(self, method: str, path: str, body: Any = None) -> Answer:
-        """Ask the hub's REST API with the browser's cookies, as our scripts do."""
+    def request_api(self, method: str, path: str, body: Any = None) -> Answer:
+        """Send a request to the hub's REST API with the browser's cookies, as our scripts do."""
         headers = {"X-XSRFToken": self.cookies.get("_xsrf", ""), "Content-Type": "application/json"}
         answer = self._send(method, path, json.dumps(body) if body is not None else None, headers)
         return Answer(answer.status, json.loads(str(answer.body) or "null"), answer.headers)
@@ -332,7 +332,7 @@ class Person:
 
 
 def wait_for(condition: Any, limit: float, what: str) -> None:
-    """Wait until a condition holds, or fail and say what was waited for."""
+    """Wait until a condition holds; fail with a description."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         if condition():
@@ -342,10 +342,10 @@ def wait_for(condition: Any, limit: float, what: str) -> None:
 
 
 def wait_saved(cluster: Cluster) -> None:
-    """Wait until slurmctld has written down all that it knows now: a crash makes it forget the rest.
+    """Wait until slurmctld has saved its current state: a crash loses the rest.
 
-    It saves all jobs at once, so where the file has one that came last, it has everything before it. That one is held,
-    so that no node has to do with it; ``quiet`` takes it away.
+    It saves all jobs at once, so a file with the last job has everything before it. That job is held, so that no node
+    runs it; ``quiet`` removes it.
     """
     mark = f"saved-{uuid.uuid4().hex}"
     cluster.sbatch("--hold", "--mem=10", "-p", "batch", "-J", mark, user="bob", script="#!/bin/sh\ntrue\n")

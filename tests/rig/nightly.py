@@ -39,19 +39,23 @@ LEFT = {
     "browser/test_code_server.py": ("",),
     # One way to submit runs, where the story is of something else.
     "cluster/sessions/test_priority.py": ("[sudo", "[direct"),
-    "cluster/slurm/test_slurm_client.py": ("_in_each_way[direct", "refusal_says_why_in_each_way[sudo", "all_out_"),
+    "cluster/slurm/test_slurm_client.py": (
+        "_with_each_submit_via[direct",
+        "has_a_reason_with_each_submit_via[sudo",
+        "all_down_",
+    ),
     "cluster/training/test_companions_submitted.py": ("[sudo", "[direct"),
     # One outage of each kind.
     "cluster/slurm/test_slurm_client_outages.py": ("[frozen", "[munge"),
     "cluster/slurm/test_odd_jobs_on_slurm.py": ("[options1", "[options2", "[options3", "[options4"),
-    "cluster/sandbox/test_sandbox.py": ("mends_it[", "another_number_of_nodes", "keeps_running_jobs"),
+    "cluster/sandbox/test_sandbox.py": ("repairs_it[", "another_number_of_nodes", "keeps_running_jobs"),
     "cluster/sandbox/test_sandbox_lives.py": ("",),
     # `make other-slurm` runs these on Slurm 24.11.
     "cluster/sandbox/test_sandbox_limits.py": () if OTHER_SLURM else ("",),
     "cluster/slurm/test_licenses_on_slurm.py": () if OTHER_SLURM else ("",),
     # The tables of causes and of names are held by unit tests; some rows of each are provoked.
     "cluster/sessions/test_start_failures.py": (
-        "nothing_is_made_of_it[",
+        "named_and_not_created[",
         "[The working folder is a file",
         "[The source of a bind",
         "[The image was removed",
@@ -73,7 +77,7 @@ LEFT = {
     "cluster/calendar/test_calendar_on_slurm.py": ("deleted_by_hand", "controller_that_is_down"),
     "cluster/calendar/test_reservations_in_slurm.py": ()
     if OTHER_SLURM
-    else ("controller_that_is_down", "whatever_happens_to_slurm", "single_gpus", "two_bookings"),
+    else ("controller_that_was_down", "whatever_happens_to_slurm", "single_gpus", "two_bookings"),
     "cluster/calendar/test_reservations_doors.py": ("service_agree[all",),
     "cluster/quotas/test_gpu_time_storm.py": ("[sqlite-1", "[postgresql"),
     # One framework of each kind, and one template of each.
@@ -85,17 +89,17 @@ LEFT = {
         *(f"alone[{name}" for name in _TEMPLATES if name != "ddp"),
         *(f"four_ranks[{name}" for name in _TEMPLATES if name != "horovod-pytorch"),
         "gradients_of_one_with_four_times",
-        "each_picture_once",
+        "each_sample_once",
         "any_number_of_ranks",
     ),
     "cluster/training/test_templates_jobs.py": ("",),
     "cluster/training/test_elastic_live.py": ("[horovod-cell0", "gradient_is_that_of_one"),
     "cluster/training/test_elastic_ends.py": ("",),
     "cluster/training/test_mpi_run.py": ("right[4", "instead_of_training_alone"),
-    "cluster/training/test_quiet_horovod.py": ("stock_one",),
+    "cluster/training/test_quiet_horovod.py": ("stock_horovod",),
     "cluster/training/test_run_real.py": (
         "twenty_runs",
-        "what_torch_does_by_itself",
+        "torchs_own_store",
         "waits_for_gpus",
         "without_its_kernel",
     ),
@@ -105,7 +109,11 @@ LEFT = {
         "measured_by_the_command",
         "measured_in_a_companion",
     ),
-    "cluster/training/test_companions_live.py": ("cancels_in_slurm", "while_the_hub_is_away", "come_back_for_the_next"),
+    "cluster/training/test_companions_live.py": (
+        "cancelled_in_slurm",
+        "while_the_hub_is_down",
+        "next_session_has_none",
+    ),
     # Each promise of RELIABILITY.md once.
     "faults/test_crash_points.py": ("[1]", "[2]"),
     "faults/test_forgotten_jobs.py": ("[its server has proved", "[its job waits"),

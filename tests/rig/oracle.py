@@ -1,13 +1,13 @@
-"""The oracle looks every 2 s, during every fault test, whether the invariants of RELIABILITY hold.
+"""The oracle checks every 2 s, during every fault test, whether the invariants of RELIABILITY hold.
 
-What it compares: squeue and ``sacct -D`` of the real Slurm, the hub's API, the proxy's routes and both databases. What
-did not answer says nothing, and starts the clock of what depends on it again. A suspicion becomes a violation when it
-stands longer than the promise allows; the clocks do not run while a test says that a fault is on (``fault``).
+It compares squeue and ``sacct -D`` of the real Slurm, the hub's API, the proxy's routes and both databases. A source
+that does not answer proves nothing, and restarts the clocks of the checks that need it. A suspicion becomes a violation
+when it lasts longer than the promise allows; the clocks do not run while a test injects a fault (``fault``).
 
-1. A session said to be running has exactly one live job bearing its id.         60 s (truth), two at once: never
-2. A live job bearing our prefix has exactly one session.                         120 s after the fault heals
+1. A session reported as running has exactly one live job with its id.           60 s (truth), two at once: never
+2. A live job with our prefix has exactly one session.                            120 s after the fault heals
 3. Holds plus used never exceed the budget;                                       never
-   a live job with GPUs is held for.                                              60 s
+   a live job with GPUs has a hold.                                               60 s
 5. No two reservations share a GPU and a moment, in our database or in Slurm.     never
 6. A route points at the server that proved itself for that session.              60 s
 7. A valid server token belongs to a session that has not ended.                  60 s
@@ -25,8 +25,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from .budgets import Books
-from .slots import Claim, Nodes, shared
+from .budgets import BudgetReport
+from .slots import Claim, Nodes, overlaps
 from .truth import QueuedJob, Record, Row, Truth
 
 EVERY = 2.0
@@ -35,7 +35,7 @@ TRUTH, ORPHAN, NEVER = 60.0, 120.0, 0.0
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Something that must not last: which invariant, about what, and for how long it may stand."""
+    """A state that must not last: the invariant, its subject, and how long it may last."""
 
     invariant: int
     about: str
@@ -45,15 +45,15 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Violation:
-    """A promise that was broken; ``at`` and ``stood`` in seconds since the oracle began, and of standing."""
+    """A broken promise; ``at``: seconds since the oracle started; ``lasted``: seconds of the broken state."""
 
     at: float
-    stood: float
+    lasted: float
     suspicion: Suspicion
 
     def __str__(self) -> str:
         what = self.suspicion
-        return f"{self.at:6.1f} s: invariant {what.invariant} ({what.about}) for {self.stood:.0f} s: {what.text}"
+        return f"{self.at:6.1f} s: invariant {what.invariant} ({what.about}) for {self.lasted:.0f} s: {what.text}"
 
 
 class Oracle:
@@ -63,10 +63,10 @@ class Oracle:
         self.truth = truth
         self._clock = clock
         self.violations: list[Violation] = []
-        self.looks = 0
-        self.blind: dict[str, int] = {}
+        self.checks = 0
+        self.unanswered: dict[str, int] = {}
         self._known_before: set[str] = set()
-        self._standing: dict[tuple[int, str], tuple[float, Suspicion]] = {}
+        self._suspicions: dict[tuple[int, str], tuple[float, Suspicion]] = {}
         self._begun = self._clock()
         self._faults = 0
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class Oracle:
         self._thread = threading.Thread(target=self._watch, name="oracle", daemon=True)
 
     def __enter__(self) -> Oracle:
-        # What earlier tests left in the databases is theirs.
+        # Sessions of earlier tests in the databases are not checked.
         self._known_before = {row.id for row in self.truth.rows_now()}
         self._thread.start()
         return self
@@ -85,7 +85,7 @@ class Oracle:
 
     @contextlib.contextmanager
     def fault(self) -> Iterator[None]:
-        """Say that a fault is on: what may take a while to be true again has time from its healing on."""
+        """Mark a fault: the allowed times count from its end."""
         with self._lock:
             self._faults += 1
         try:
@@ -94,37 +94,37 @@ class Oracle:
             with self._lock:
                 self._faults -= 1
                 now = self._clock()
-                self._standing = {key: (now, s) for key, (_, s) in self._standing.items()}
+                self._suspicions = {key: (now, s) for key, (_, s) in self._suspicions.items()}
 
     def settle(self, within: float = ORPHAN + TRUTH) -> None:
-        """Wait until nothing is suspicious any more, then compare with accounting; fail on any violation."""
+        """Wait until there is no suspicion, then compare with accounting; fail on any violation."""
         deadline = self._clock() + within
-        calm_since = self.looks
+        clear_since = self.checks
         while self._clock() < deadline and not self.violations:
             with self._lock:
-                if self._standing:
-                    calm_since = self.looks
-                elif self.looks >= calm_since + 2:
+                if self._suspicions:
+                    clear_since = self.checks
+                elif self.checks >= clear_since + 2:
                     break
             time.sleep(0.2)
         self._compare_with_accounting()
-        assert not self.violations, "Broken promises:\n" + "\n".join(str(v) for v in self.violations)
-        assert not self._standing, f"Not settled within {within:.0f} s: {[s for _, s in self._standing.values()]}"
-        assert self.looks > sum(self.blind.values()) / 6, f"The oracle saw too little: {self.blind}"
+        assert not self.violations, "Violations:\n" + "\n".join(str(v) for v in self.violations)
+        assert not self._suspicions, f"Not settled within {within:.0f} s: {[s for _, s in self._suspicions.values()]}"
+        assert self.checks > sum(self.unanswered.values()) / 6, f"Too many sources did not answer: {self.unanswered}"
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._end.is_set():
-            begun = self._clock()
+            started = self._clock()
             self.look()
-            self._end.wait(max(0.1, begun + EVERY - self._clock()))
+            self._end.wait(max(0.1, started + EVERY - self._clock()))
 
     def look(self) -> None:
-        """Look once."""
+        """Check all invariants once."""
         truth = self.truth
-        # The order matters: what is claimed is asked before and after what is so would show a change in between
-        # as a lie; every suspicion but one has its time to go away again.
+        # The order matters: the hub's claims come before the facts, so a change in between can look like a wrong claim;
+        # every suspicion whose limit is not NEVER may last for a while.
         sources: dict[str, Any] = {
             "hub": truth.servers(),
             "routes": truth.routes(),
@@ -133,7 +133,7 @@ class Oracle:
             "rows": truth.rows(),
             "books": truth.budgets(),
             "booked": truth.booked(),
-            # A controller that did not answer would take its time not to answer once more.
+            # A controller that did not answer would only cause another timeout.
             "reserved": None if queue is None else truth.reserved(),
             "gpus": None if queue is None else truth.gpus(),
         }
@@ -153,13 +153,13 @@ class Oracle:
                 found += check(*(sources[name] for name in needs))
         now = self._clock()
         with self._lock:
-            self.looks += 1
+            self.checks += 1
             for name, value in sources.items():
-                self.blind[name] = self.blind.get(name, 0) + (value is None)
-            self._judge(now, found)
+                self.unanswered[name] = self.unanswered.get(name, 0) + (value is None)
+            self._update_violations(now, found)
 
-    def _judge(self, now: float, found: list[Suspicion]) -> None:
-        before, self._standing = self._standing, {}
+    def _update_violations(self, now: float, found: list[Suspicion]) -> None:
+        before, self._suspicions = self._suspicions, {}
         for suspicion in found:
             key = (suspicion.invariant, suspicion.about)
             since = before.get(key, (now, suspicion))[0]
@@ -168,14 +168,14 @@ class Oracle:
             said = any(v.suspicion.about == suspicion.about for v in self.violations)
             if now - since >= suspicion.allowed and not said:
                 self.violations.append(Violation(now - self._begun, now - since, suspicion))
-            self._standing[key] = (since, suspicion)
+            self._suspicions[key] = (since, suspicion)
 
     # -- the invariants -----------------------------------------------------------------------------------------------
 
     def _running(
         self, servers: dict[tuple[str, str], Any], queue: list[QueuedJob], rows: list[Row]
     ) -> Iterator[Suspicion]:
-        """1, and the truth of S9: what the hub says of each server is so."""
+        """1, and S9: the hub reports the true state of each server."""
         live = _live_by_session(queue)
         for id, jobs in live.items():
             if len(jobs) > 1:
@@ -190,12 +190,12 @@ class Oracle:
         for row in rows:
             if row.state == "running" and not row.leaving and not live.get(row.id):
                 yield Suspicion(1, f"row {row.id}", "is running in our database and has no live job", TRUTH)
-            lives = row.open and not row.leaving and live.get(row.id)
-            if lives and (row.user, row.server_name) not in servers:
+            is_alive = row.open and not row.leaving and live.get(row.id)
+            if is_alive and (row.user, row.server_name) not in servers:
                 yield Suspicion(1, f"hidden {row.id}", f"of {row.user} lives and the hub says there is none", TRUTH)
 
     def _jobs(self, queue: list[QueuedJob], rows: list[Row]) -> Iterator[Suspicion]:
-        """2: a live job of ours has exactly one session, which has not ended; and one server has one at most."""
+        """2: each of our live jobs has exactly one session, which has not ended; and a server has one at most."""
         sessions = {row.id: row for row in rows}
         servers: dict[tuple[str, str], list[str]] = {}
         for id, jobs in _live_by_session(queue).items():
@@ -212,8 +212,8 @@ class Oracle:
             if len(ids) > 1:
                 yield Suspicion(2, f"{user}/{name}", f"has live jobs of {len(ids)} sessions", ORPHAN)
 
-    def _budgets(self, queue: list[QueuedJob], books: Books) -> Iterator[Suspicion]:
-        """3: no budget is exceeded by what is used and held, and nothing runs past it without a hold."""
+    def _budgets(self, queue: list[QueuedJob], books: BudgetReport) -> Iterator[Suspicion]:
+        """3: used plus held exceeds no budget, and no job with GPUs runs without a hold."""
         for budget in books.budgets:
             if budget.exceeded:
                 yield Suspicion(3, budget.about, str(budget), NEVER)
@@ -224,12 +224,12 @@ class Oracle:
                 )
 
     def _slots(self, where: str, claims: list[Claim], nodes: Nodes) -> Iterator[Suspicion]:
-        """5: no GPU is promised twice for a moment."""
-        for each in shared(claims, nodes):
+        """5: no GPU is promised twice for the same time."""
+        for each in overlaps(claims, nodes):
             yield Suspicion(5, f"{each.node} in {where}", each.text, NEVER)
 
     def _routes(self, routes: dict[tuple[str, str], str], rows: list[Row]) -> Iterator[Suspicion]:
-        """6: routes lead to the port on which the server of that session proved itself."""
+        """6: routes lead to the port that the session's server has reported."""
         for (user, name), target in routes.items():
             row = _newest(rows, user, name)
             if row is None or not row.open:
@@ -238,14 +238,14 @@ class Oracle:
                 yield Suspicion(6, f"{user}/{name}", f"has a route to {target}; port {row.port} was proved", TRUTH)
 
     def _tokens(self, tokens: list[Any], rows: list[Row]) -> Iterator[Suspicion]:
-        """7: a server's token belongs to a session that is open and not to end."""
+        """7: a server's token belongs to an open session that is not ending."""
         wanted = {(row.user, row.token_id) for row in rows if row.open and not row.leaving}
         for token in tokens:
             if (token.user, token.id) not in wanted:
                 yield Suspicion(7, f"token {token.id}", f"of {token.user} ({token.note}) has no open session", TRUTH)
 
     def _compare_with_accounting(self) -> None:
-        """Two jobs that ran for one session at the same moment, however short, are in ``sacct -D``."""
+        """Find two jobs of one session that ran at the same time, however short, by ``sacct -D``."""
         records = self.truth.records()
         queue = self.truth.queue()
         if records is None or queue is None:

@@ -1,7 +1,7 @@
-"""A PostgreSQL of our own for tests: in a temporary folder, on a unix socket, gone afterwards.
+"""A separate PostgreSQL for tests: in a temporary folder, on a unix socket, removed afterwards.
 
-It is started once per test session and process; every test gets a database of its own, copied from one that has been
-migrated, which takes a few hundredths of a second.
+It starts once per test session and process; every test gets its own database, copied from a migrated one, which takes
+a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from carme_hub.store.engine import CarmeStore
 
 #: The apt package that brings initdb and pg_ctl; named in sandbox/apt-packages.txt.
 PACKAGE = "postgresql"
-#: The system account that package makes; PostgreSQL does not run as root.
+#: The system account of that package; PostgreSQL does not run as root.
 ACCOUNT = "postgres"
 _TEMPLATE = "carme_template"
 
@@ -44,7 +44,7 @@ class Postgres:
     """One running server.
 
     Args:
-        folder: holds its files and its socket; belongs to the account that it runs as.
+        folder: the folder of its files and its socket, which belongs to its account.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class Postgres:
         return f"postgresql+psycopg://{ACCOUNT}@/{database}?host={self.folder}"
 
     def prepare(self) -> None:
-        """Make the database that the others are copied from."""
+        """Create the database that the others are copied from."""
         self._execute(f"CREATE DATABASE {_TEMPLATE}")
         CarmeStore(url=self.url(_TEMPLATE)).open().dispose()
 
@@ -78,7 +78,7 @@ class Postgres:
 
 @contextmanager
 def postgres(*, durable: bool = False) -> Iterator[Postgres]:
-    """Start a server and stop it; nothing is left behind.
+    """Start a server, and stop and remove it at the end.
 
     Args:
         durable: wait for the disk at each commit, as a site's server does.

@@ -1,7 +1,7 @@
-"""Write down what pyslurm and Slurm's commands say of the same moment, for the tests of both to be held against.
+"""Record the answers of pyslurm and of Slurm's commands at the same moment, for the tests that compare both.
 
 ``python tests/rig/record_pyslurm.py FOLDER NAME…`` with an interpreter that has pyslurm, in front of a Slurm 25.11; the
-names are of jobs whose records are wanted, with the user: ``carme-x:alice``. See ``tests/unit/slurm/golden/pyslurm``.
+names are those of jobs to record, with the user: ``carme-x:alice``. See ``tests/unit/slurm/golden/pyslurm``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Answer, Commands
 from carme_hub.slurm.pyslurm import server
 from carme_hub.slurm.reservations import ReservationsCli
-from carme_hub.slurm.submit.ways import DirectSubmitter
+from carme_hub.slurm.submit.submitters import DirectSubmitter
 
 
-class Recorded:
-    """One job, node, record or reservation of the library's, which notes what is read of it."""
+class RecordedObject:
+    """One job, node, record or reservation of the library, which records the attributes that are read."""
 
-    def __init__(self, thing: Any, words: dict[str, Any]) -> None:
-        self._thing, self._words = thing, words
+    def __init__(self, thing: Any, attributes: dict[str, Any]) -> None:
+        self._thing, self._words = thing, attributes
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -57,7 +57,7 @@ class Recorder:
     """The library as the product uses it."""
 
     def __init__(self) -> None:
-        self.said: dict[str, list[dict[str, Any]]] = {}
+        self.records: dict[str, list[dict[str, Any]]] = {}
         self.Jobs = SimpleNamespace(load=lambda: self._note("jobs", pyslurm.Jobs.load()))
         self.Nodes = SimpleNamespace(load=lambda: self._note("nodes", pyslurm.Nodes.load()))
         self.Reservations = SimpleNamespace(load=lambda: self._note("reservations", pyslurm.Reservations.load()))
@@ -65,20 +65,20 @@ class Recorder:
         self.db = SimpleNamespace(
             Connection=pyslurm.db.Connection,
             JobFilter=pyslurm.db.JobFilter,
-            Jobs=SimpleNamespace(load=lambda *words: self._note("records", pyslurm.db.Jobs.load(*words))),
+            Jobs=SimpleNamespace(load=lambda *attributes: self._note("records", pyslurm.db.Jobs.load(*attributes))),
         )
 
     def _note(self, what: str, found: Any) -> Any:
-        things = [Recorded(thing, {}) for thing in found.values()]
+        things = [RecordedObject(thing, {}) for thing in found.values()]
         for thing in things:
-            self.said.setdefault(what, []).append(thing._words)
+            self.records.setdefault(what, []).append(thing._words)
             if what == "records":
                 _ = thing.eligible_time  # by which slurmdbd chooses
         return SimpleNamespace(values=lambda: things)
 
 
-class Noting(Commands):
-    """Runs commands and keeps their answers, with the separator that the tests put into them."""
+class RecordingCommands(Commands):
+    """Runs commands and stores their answers, with the separator that the tests use."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -96,28 +96,28 @@ class Noting(Commands):
         return answer
 
 
-def _text(said: dict[str, Any]) -> str:
-    """Return it as JSON with one thing on each line."""
+def _text(records: dict[str, Any]) -> str:
+    """Return it as JSON with one record on each line."""
     parts = []
-    for name, words in said.items():
-        rows = [json.dumps(each) for each in words]
-        text = "[\n  " + ",\n  ".join(rows) + "\n ]" if rows and rows[0][0] == "{" else json.dumps(words)
+    for name, attributes in records.items():
+        rows = [json.dumps(each) for each in attributes]
+        text = "[\n  " + ",\n  ".join(rows) + "\n ]" if rows and rows[0][0] == "{" else json.dumps(attributes)
         parts.append(f' "{name}": {text}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
-    """Ask both."""
-    commands, library = Noting(folder), Recorder()
+    """Query both."""
+    commands, library = RecordingCommands(folder), Recorder()
     cli = SlurmCli(cluster="x", commands=commands, submitter=DirectSubmitter(commands))
     begun = time.time() - 3600
     await cli.snapshot()
     server.jobs(library)
-    for words in library.said["jobs"]:
+    for attributes in library.records["jobs"]:
         if (
-            words["time_limit"] is None and (words["end_time"] or 0) > time.time()
+            attributes["time_limit"] is None and (attributes["end_time"] or 0) > time.time()
         ):  # squeue calls it NONE while it lies ahead
-            words["end_time"] = 4102444800
+            attributes["end_time"] = 4102444800
     await cli.nodes()
     server.nodes(library)
     await ReservationsCli(commands).show()
@@ -125,10 +125,12 @@ async def record(folder: Path, wanted: list[tuple[str, str]]) -> None:
     for name, user in wanted:
         await cli.records(name, user, begun)
         server.records(library, name, user, begun)
-    numbers = {words["user_id"] for words in (*library.said["jobs"], *library.said.get("records", ()))} | {0}
+    numbers = {
+        attributes["user_id"] for attributes in (*library.records["jobs"], *library.records.get("records", ()))
+    } | {0}
     users = {str(number): pwd.getpwuid(number).pw_name for number in numbers}
-    said = {**library.said, "users": users, "tracked": pyslurm.slurmctld.Config.load().accounting_storage_tres}
-    (folder / "answers.json").write_text(_text(said))
+    records = {**library.records, "users": users, "tracked": pyslurm.slurmctld.Config.load().accounting_storage_tres}
+    (folder / "answers.json").write_text(_text(records))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""REST of a service as one user, through hub and proxy."""
+"""A service's REST API as one user, through hub and proxy."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .hub import Answer, Hub, wait_for
 
 
 class Rest:
-    """One user's token. ``root`` is where the interface lies: ``/services/quotas/api/v1/``."""
+    """One user's token. ``root`` is the path of the API: ``/services/quotas/api/v1/``."""
 
     def __init__(self, hub: Hub, user: str, root: str) -> None:
         self.hub = hub
         self.root = root
-        hub.login(user)  # so that the hub knows their groups
+        hub.login(user)  # so that the hub reads the user's groups
         self.token = hub.api("POST", f"/users/{user}/tokens", {"note": "test"}).body["token"]
 
     def get(self, path: str) -> Any:
-        """Return what lies there."""
+        """Return the body of a GET."""
         answer = self.hub.request("GET", self.root + path, headers={"Authorization": f"token {self.token}"})
         assert answer.status == 200, answer
         return answer.body
 
     def send(self, path: str, body: dict[str, Any], key: str = "", method: str = "POST") -> Answer:
-        """Send a write, with a key of its own."""
+        """Send a write, with a new key."""
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
         headers["Idempotency-Key"] = key or uuid.uuid4().hex
         return self.hub.request(method, self.root + path, json.dumps(body), headers, timeout=60)
 
 
-#: 422: an Idempotency-Key that was used for something else, which no schema can say.
+#: 422: an Idempotency-Key that was used for another request, which no schema can express.
 EXPECTED = 'positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 422]'
 
 
@@ -43,8 +43,8 @@ def check_document(rest: Rest, folder: Path, config: str, *part: str) -> None:
     """Compare a service with its OpenAPI document by schemathesis, for 20 seconds at most.
 
     Args:
-        rest: who asks. folder: to run in. config: of schemathesis, in which ``${CARME_TEST_TOKEN}`` is their token.
-        part: how much of it is asked.
+        rest: the user. folder: to run in. config: of schemathesis, in which ``${CARME_TEST_TOKEN}`` is the token.
+        part: options that select operations.
     """
     file = folder / "schemathesis.toml"
     file.write_text(config, encoding="utf-8")
@@ -66,7 +66,7 @@ def check_document(rest: Rest, folder: Path, config: str, *part: str) -> None:
 
 
 def clear_calendar(hub: Hub) -> None:
-    """Take back all that is booked, and wait until Slurm has nothing of it: others use the same cluster."""
+    """Cancel all bookings, and wait until Slurm has no reservation: other tests use the same cluster."""
     ada = Rest(hub, "ada", "/services/reservations/api/v1/")
     for state in ("draft", "pending", "confirmed", "active"):
         verb = "release" if state == "active" else "cancel"
@@ -77,10 +77,10 @@ def clear_calendar(hub: Hub) -> None:
 
 
 def wait_for_calendar(hub: Hub) -> None:
-    """Wait until the reservations service has looked at Slurm; the hub is ready without it."""
+    """Wait until the reservations service has read Slurm; the hub is ready without it."""
 
-    def keeping() -> bool:
+    def is_ready() -> bool:
         answer = hub.request("GET", "/services/reservations/api/v1/health")
         return answer.status == 200 and bool(answer.body["keeping"])
 
-    wait_for(keeping, 120, "the calendar")
+    wait_for(is_ready, 120, "the calendar")

@@ -1,9 +1,9 @@
-"""Invariant 5: no two reservations share a GPU and a moment, in our database and in Slurm. Asked without our code.
+"""Invariant 5: no two reservations share a GPU and a moment, in our database and in Slurm. Read without our code.
 
-Slurm says only when a job starts which of a node's GPUs it has, so two share one where the reservations of a moment
-take more GPUs of a type than the node has, or where one takes the whole node and another is on it. The most are there
-at once when one of them begins, so those moments are looked at, each against all. Maintenance windows may lie over
-bookings, whose owners are told; they are not looked at.
+Slurm assigns a node's GPUs only when a job starts, so two reservations share a GPU where the reservations of a moment
+take more GPUs of a type than the node has, or where one takes the whole node and another is on it. The maximum occurs
+when one of them begins, so those moments are checked, each against all. Maintenance windows may overlap bookings, whose
+owners are notified; they are not checked.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _GPUS = re.compile(r"gres/gpu:([^=,]+)=(\d+)")
 _HAS = re.compile(r"\bgpu:([^:,()]+):(\d+)")
 _HOSTS = re.compile(r"([^,\[]+)(?:\[([^\]]+)\])?,?")
 
-#: What a node has, by GPU type, by node.
+#: The number of GPUs by type, by node.
 Nodes = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What one reservation has of one node, from ``start`` to ``end`` (not within it); no type is the whole node."""
+    """One reservation's share of one node, from ``start`` to before ``end``; no type is the whole node."""
 
     name: str
     node: str
@@ -41,15 +41,15 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Shared:
+class Overlap:
     """A node and a moment that two reservations share."""
 
     node: str
     text: str
 
 
-def shared(claims: Iterable[Claim], nodes: Nodes) -> list[Shared]:
-    """Return every node of which more is taken than there is, at the first moment that shows it."""
+def overlaps(claims: Iterable[Claim], nodes: Nodes) -> list[Overlap]:
+    """Return every node of which more is taken than it has, with the first such moment."""
     on: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         on[claim.node].append(claim)
@@ -57,24 +57,24 @@ def shared(claims: Iterable[Claim], nodes: Nodes) -> list[Shared]:
     return [each for each in found if each is not None]
 
 
-def _first(node: str, claims: list[Claim], has: Mapping[str, int] | None) -> Shared | None:
+def _first(node: str, claims: list[Claim], has: Mapping[str, int] | None) -> Overlap | None:
     for moment in sorted({claim.start for claim in claims}):
-        there = [claim for claim in claims if claim.start <= moment < claim.end]
-        names = ", ".join(sorted(claim.name for claim in there))
-        if len(there) > 1 and any(not claim.gpus for claim in there):
-            return Shared(node, f"{names} at {moment}: one of them has the whole node")
+        present = [claim for claim in claims if claim.start <= moment < claim.end]
+        names = ", ".join(sorted(claim.name for claim in present))
+        if len(present) > 1 and any(not claim.gpus for claim in present):
+            return Overlap(node, f"{names} at {moment}: one of them has the whole node")
         taken: dict[str, int] = defaultdict(int)
-        for claim in there:
+        for claim in present:
             for type, count in claim.gpus.items():
                 taken[type] += count
         for type, count in taken.items():
             if has is not None and count > has.get(type, 0):
-                return Shared(node, f"{names} at {moment}: {count} × {type} of {has.get(type, 0)}")
+                return Overlap(node, f"{names} at {moment}: {count} × {type} of {has.get(type, 0)}")
     return None
 
 
 def booked(database: Path) -> list[Claim] | None:
-    """Return what the reservations in our database hold; None when it does not answer."""
+    """Return the claims of the reservations in our database; None when it does not answer."""
     try:
         connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=2)
         try:
@@ -91,7 +91,7 @@ def booked(database: Path) -> list[Claim] | None:
 
 
 def reserved(text: str, prefix: str) -> list[Claim]:
-    """Return what ours hold by ``scontrol show reservation --oneliner`` with times in seconds; GPUs lie on one node."""
+    """Return our claims by ``scontrol show reservation --oneliner`` with times in seconds; GPUs are on one node."""
     found = []
     for line in text.splitlines():
         words: dict[str, str] = {}
@@ -112,7 +112,7 @@ def nodes(text: str) -> dict[str, dict[str, int]]:
 
 
 def hosts(text: str) -> Iterator[str]:
-    """Yield the nodes of ``node1`` or ``node[1-2,08]``, of several such with commas."""
+    """Yield the nodes of ``node1`` or ``node[1-2,08]``, or of a list with commas."""
     for name, numbers in _HOSTS.findall(text):
         for part in numbers.split(","):
             first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""A session with a notebook, as somebody who trains uses it: cells are run, interrupted, and looked at from outside."""
+"""A session with a notebook, as a user who trains uses it: tests run and interrupt cells, and inspect the result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .hub import Hub
 
 
 @dataclass
-class Said:
-    """What came of a cell.
+class CellResult:
+    """The result of a cell.
 
     Attributes:
-        out: what it printed. errors: tracebacks, one string each. shown: MIME bundles of its displays, as they are at
-        last; ``updates``: how often one was changed in place. given_up: its kernel was ended, and nothing more comes.
+        out: its output. errors: tracebacks, one string each. shown: MIME bundles of its displays, in their last state;
+        ``updates``: how often one was updated. given_up: its kernel was ended, and no more output comes.
     """
 
     out: str = ""
@@ -35,7 +35,7 @@ class Said:
         return "\n".join(self.errors)
 
     def text(self, kind: str = "text/plain") -> str:
-        """Return all displays of one MIME type, one below the other."""
+        """Return all displays of one MIME type, one line each."""
         return "\n".join(str(bundle.get(kind, "")) for bundle in self.shown)
 
 
@@ -52,40 +52,40 @@ class Lab:
         self.hub, self.user, self.name, self._kernel_name = hub, user, name, kernel
         hub.start_server(user, name, **{"profile": "a100", "image": "training", "cpus": 4, **options})
         self.kernel = hub.new_kernel(user, name, kernel)
-        self._beside: list[Said] = []
+        self._background: list[CellResult] = []
 
     # -- cells --------------------------------------------------------------------------------------------------------
 
-    def run(self, code: str, timeout: float = 60) -> Said:
-        """Run one cell to its end; fails where that takes longer than ``timeout`` seconds."""
-        said = Said()
-        asyncio.run(asyncio.wait_for(self._run(code, said), timeout))
-        return said
+    def run(self, code: str, timeout: float = 60) -> CellResult:
+        """Run one cell to its end; fail after ``timeout`` seconds."""
+        result = CellResult()
+        asyncio.run(asyncio.wait_for(self._run(code, result), timeout))
+        return result
 
-    def begin(self, code: str, timeout: float = 120) -> tuple[Said, threading.Thread]:
-        """Run one cell beside; return what it says so far, and the thread that reads it."""
-        said = Said()
-        self._beside.append(said)
+    def begin(self, code: str, timeout: float = 120) -> tuple[CellResult, threading.Thread]:
+        """Run one cell in the background; return its result so far, and the thread that reads it."""
+        result = CellResult()
+        self._background.append(result)
 
         def read() -> None:
             try:
-                asyncio.run(asyncio.wait_for(self._run(code, said), timeout))
+                asyncio.run(asyncio.wait_for(self._run(code, result), timeout))
             except (AssertionError, TimeoutError):
-                if not said.given_up:
+                if not result.given_up:
                     raise
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
-        return said, thread
+        return result, thread
 
     def check(self, code: str, timeout: float = 60) -> str:
-        """Run one cell that must not fail, and return what it printed."""
-        said = self.run(code, timeout)
-        assert not said.errors, said.error
-        return said.out
+        """Run one cell that must not fail, and return its output."""
+        result = self.run(code, timeout)
+        assert not result.errors, result.error
+        return result.out
 
     def command(self, *argv: str, timeout: float = 120) -> tuple[int, str]:
-        """Run a program in the session's container; return exit status and output, errors among it."""
+        """Run a program in the session's container; return exit status and output, including stderr."""
         code = (
             "import json, subprocess\n"
             f"done = subprocess.run({list(argv)!r}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)\n"
@@ -94,7 +94,7 @@ class Lab:
         status, out = json.loads(self.check(code, timeout).strip().splitlines()[-1])
         return int(status), str(out)
 
-    async def _run(self, code: str, said: Said) -> None:
+    async def _run(self, code: str, result: CellResult) -> None:
         async with self.hub.channel(self.user, self.kernel, self.name) as socket:
             id = uuid.uuid4().hex
             header = {"msg_id": id, "msg_type": "execute_request", "username": "test", "session": id, "version": "5.3"}
@@ -102,29 +102,29 @@ class Lab:
             message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
             await socket.write_message(json.dumps(message))
             displays: dict[str, int] = {}
-            while not said.done:
+            while not result.done:
                 raw = await socket.read_message()
-                assert raw is not None, f"the kernel's connection closed; so far {said}"
+                assert raw is not None, f"the kernel's connection closed; so far {result}"
                 answer = json.loads(raw)
                 if answer.get("parent_header", {}).get("msg_id") == id:
-                    _take(said, displays, answer["msg_type"], answer["content"])
+                    _add_message(result, displays, answer["msg_type"], answer["content"])
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Press the stop button of the notebook."""
+        """Interrupt the kernel, as the notebook's stop button does."""
         answer = self._kernel("POST", "/interrupt")
         assert answer.status == 204, answer
 
     def restart_kernel(self) -> None:
-        """Have a new kernel in the old one's place, which is killed."""
+        """Restart the kernel."""
         answer = self._kernel("POST", "/restart")
         assert answer.status == 200, answer
 
     def end_kernel(self) -> None:
-        """End the kernel, as closing a notebook does, and start another for what comes."""
-        for said in self._beside:
-            said.given_up = True  # a kernel that is killed in the end says no last word
+        """End the kernel, as closing a notebook does, and start another."""
+        for result in self._background:
+            result.given_up = True  # a kernel that is killed sends no last message
         answer = self._kernel("DELETE", "")
         assert answer.status == 204, answer
         self.kernel = self.hub.new_kernel(self.user, self.name, self._kernel_name)
@@ -132,7 +132,7 @@ class Lab:
     def _kernel(self, method: str, what: str) -> Any:
         return self.hub.server_api(method, self.user, self.name, f"/api/kernels/{self.kernel}{what}")
 
-    # -- what is seen from outside ------------------------------------------------------------------------------------
+    # -- from outside -------------------------------------------------------------------------------------------------
 
     @property
     def session(self) -> str:
@@ -140,12 +140,12 @@ class Lab:
         return self.check("import os; print(os.environ['CARME_SESSION'])").strip()
 
     def steps(self) -> list[str]:
-        """Return the names of all steps of this user's jobs, but for those that Slurm makes for every job."""
-        said = self.hub.cluster.run("squeue", "--steps", "--noheader", "--user", self.user, "--format=%i %j").stdout
-        return [line for line in said.splitlines() if line.strip() and ".batch" not in line and ".extern" not in line]
+        """Return the names of all steps of this user's jobs, except those that Slurm creates for every job."""
+        result = self.hub.cluster.run("squeue", "--steps", "--noheader", "--user", self.user, "--format=%i %j").stdout
+        return [line for line in result.splitlines() if line.strip() and ".batch" not in line and ".extern" not in line]
 
     def wait_no_step(self, limit: float = 10) -> float:
-        """Wait until no step is left, and return the seconds it took."""
+        """Wait until no step is left, and return the seconds."""
         began = time.monotonic()
         while left := self.steps():
             assert time.monotonic() < began + limit, f"steps are left: {left}"
@@ -157,21 +157,21 @@ class Lab:
         self.hub.stop_server(self.user, self.name)
 
 
-def _take(said: Said, displays: dict[str, int], kind: str, content: dict[str, Any]) -> None:
-    """Add one message of the kernel to what came of a cell."""
+def _add_message(result: CellResult, displays: dict[str, int], kind: str, content: dict[str, Any]) -> None:
+    """Add one message of the kernel to the result of a cell."""
     if kind == "stream":
-        said.out += content["text"]
+        result.out += content["text"]
     elif kind == "error":
-        said.errors.append("\n".join(content["traceback"]))
+        result.errors.append("\n".join(content["traceback"]))
     elif kind in ("display_data", "execute_result"):
         name = content.get("transient", {}).get("display_id")
         if name is not None:
-            displays[name] = len(said.shown)
-        said.shown.append(content["data"])
+            displays[name] = len(result.shown)
+        result.shown.append(content["data"])
     elif kind == "update_display_data":
         place = displays.get(content["transient"]["display_id"])
         if place is not None:
-            said.shown[place] = content["data"]
-            said.updates += 1
+            result.shown[place] = content["data"]
+            result.updates += 1
     elif kind == "status" and content["execution_state"] == "idle":
-        said.done = True
+        result.done = True

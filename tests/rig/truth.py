@@ -1,7 +1,7 @@
-"""What is really so, asked without the hub's help: Slurm's queue and accounting, both databases, the proxy's routes.
+"""The facts, read without the hub: Slurm's queue and accounting, both databases, the proxy's routes.
 
-Every question returns None when there was no answer: that is not the same as "nothing". Those whose names end in
-``_now`` ask again for a while, and fail where there is none.
+Every query returns None when there was no answer, which differs from an empty answer. Methods whose names end in
+``_now`` repeat the query for a while, and fail without an answer.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import slots
-from .budgets import Books, budgets
+from .budgets import BudgetReport, budgets
 from .hub import Hub
 
 T = TypeVar("T")
 
 PREFIX = "carme-"
-#: Seconds for which a snapshot is asked for again: on a busy machine one answer may be late, or be an error.
-PATIENCE = 30.0
+#: Seconds for which a query is repeated: on a busy machine one answer may be late, or be an error.
+ANSWER_TIMEOUT = 30.0
 OVER = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """One job of ours as squeue shows it."""
+    """One of our jobs as squeue shows it."""
 
     id: int
     name: str
@@ -47,7 +47,7 @@ class QueuedJob:
 
     @property
     def live(self) -> bool:
-        """Whether it waits or runs; COMPLETING is an end that is decided."""
+        """Whether it waits or runs; a COMPLETING job is ending."""
         return self.state not in OVER and self.state != "COMPLETING"
 
 
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def leaving(self) -> bool:
-        """Whether its end is certain: it is wanted, or its server has ended."""
+        """Whether it is ending: its end was requested, or its server has ended."""
         return bool(self.cancel_wanted or self.server_ended)
 
     @property
@@ -104,7 +104,7 @@ class Token:
 
 
 class Truth:
-    """Questions about one sandbox and its hub that the hub has no part in."""
+    """Queries about one sandbox and its hub that do not involve the hub."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -123,14 +123,14 @@ class Truth:
 
     def queue_now(self) -> list[QueuedJob]:
         """Return our jobs, ended ones too."""
-        return _answered(self.queue, "Slurm")
+        return _repeat_until_answered(self.queue, "Slurm")
 
     def live_jobs(self, session: str) -> list[QueuedJob]:
-        """Return the live jobs of a session, asked as ``queue_now`` asks."""
+        """Return the live jobs of a session, with the repetition of ``queue_now``."""
         return [job for job in self.queue_now() if job.session == session and job.live]
 
     def records(self, session: str = "") -> list[Record] | None:
-        """Return what ``sacct -D`` says of our jobs, or of one session's."""
+        """Return the records of ``sacct -D`` of our jobs, or of one session's."""
         words = ["sacct", "-D", "-X", "-a", "-n", "-P", "-S", "now-1day", "-o", "JobIDRaw,JobName,User,State,Start,End"]
         text = self._slurm(*words, *(["--name", PREFIX + session] if session else []))
         if text is None:
@@ -143,16 +143,16 @@ class Truth:
         ]
 
     def records_now(self, session: str) -> list[Record]:
-        """Return what ``sacct -D`` says of a session's jobs."""
-        return _answered(lambda: self.records(session), "accounting")
+        """Return the records of ``sacct -D`` of a session's jobs."""
+        return _repeat_until_answered(lambda: self.records(session), "accounting")
 
     def reserved(self) -> list[slots.Claim] | None:
-        """Return what our reservations hold by Slurm; None when the controller does not answer."""
+        """Return the claims of our reservations in Slurm; None when the controller does not answer."""
         text = self._slurm("scontrol", "show", "reservation", "--oneliner")
         return None if text is None else slots.reserved(text, PREFIX)
 
     def gpus(self) -> slots.Nodes | None:
-        """Return what the nodes have, whatever state they are in: asked once, since nobody plugs GPUs in meanwhile."""
+        """Return the nodes' GPUs, whatever their state; queried once, because they do not change."""
         if not self._gpus:
             text = self._slurm("sinfo", "-h", "-a", "-N", "-o", "%N|%G")
             self._gpus = None if text is None else slots.nodes(text)
@@ -179,7 +179,7 @@ class Truth:
 
     def rows_now(self) -> list[Row]:
         """Return our session rows, oldest first."""
-        return _answered(self.rows, "our database")
+        return _repeat_until_answered(self.rows, "our database")
 
     def row(self, user: str, server_name: str = "") -> Row:
         """Return the newest session of a server."""
@@ -194,16 +194,16 @@ class Truth:
         assert found, f"there is no session {id}"
         return found[0]
 
-    def budgets(self) -> Books | None:
-        """Return what our database says of the policy's budgets."""
+    def budgets(self) -> BudgetReport | None:
+        """Return the policy's budgets by our database."""
         return budgets(self.folder, datetime.now(UTC))
 
     def booked(self) -> list[slots.Claim] | None:
-        """Return what the reservations in our database hold."""
+        """Return the claims of the reservations in our database."""
         return slots.booked(self.folder / "carme-hub.sqlite")
 
     def tokens(self) -> list[Token] | None:
-        """Return the tokens of servers that the hub would accept now."""
+        """Return the valid tokens of servers."""
         found = self._read(
             "jupyterhub.sqlite",
             "SELECT t.id, u.name, t.note FROM api_tokens t JOIN users u ON u.id = t.user_id "
@@ -240,7 +240,7 @@ class Truth:
             context = ssl.create_default_context(cafile=str(certs / "hub-ca_trust.crt"))
             context.load_cert_chain(certs / "hub-internal/hub-internal.crt", certs / "hub-internal/hub-internal.key")
         except OSError:
-            return None  # a hub that starts is just writing them
+            return None  # a starting hub is writing them
         port = self.hub.demo.ports["proxy_api"]
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=context)
         try:
@@ -257,10 +257,10 @@ class Truth:
         return {(r["user"], r["server_name"]): r["target"] for r in found.values() if "server_name" in r}
 
 
-def _answered(ask: Callable[[], T | None], who: str) -> T:
-    deadline = time.monotonic() + PATIENCE
+def _repeat_until_answered(ask: Callable[[], T | None], who: str) -> T:
+    deadline = time.monotonic() + ANSWER_TIMEOUT
     while (found := ask()) is None:
-        assert time.monotonic() < deadline, f"{who} has not answered in {PATIENCE:g} s"
+        assert time.monotonic() < deadline, f"{who} has not answered in {ANSWER_TIMEOUT:g} s"
         time.sleep(0.5)
     return found
 

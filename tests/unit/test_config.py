@@ -110,7 +110,7 @@ def test_one_box_without_slurm(c: Config) -> None:
 def test_a_secret_that_lies_open_is_refused_by_name_with_the_command(
     c: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(secret_files, "_passable", lambda folder: True)
+    monkeypatch.setattr(secret_files, "_is_traversable", lambda folder: True)
     (tmp_path / name).write_text("secret")
     (tmp_path / name).chmod(0o644)
     with pytest.raises(ConfigError, match=f"chmod 600 {tmp_path / name}"):

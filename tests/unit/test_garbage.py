@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from carme_hub.garbage import DUE, ShortCollections
+from carme_hub.garbage import DUE_YOUNG_COLLECTIONS, ShortCollections
 
 
 class Circle:
@@ -42,7 +42,7 @@ def old_circle() -> weakref.ref[Circle]:
 
 @contextlib.asynccontextmanager
 async def going_on(collections: ShortCollections) -> AsyncIterator[None]:
-    task = asyncio.create_task(collections.go_on())
+    task = asyncio.create_task(collections.run())
     yield
     task.cancel()
 
@@ -66,7 +66,7 @@ def due() -> list[Callable[[], object]]:
 @pytest.fixture
 def collections(work: Work, due: list[Callable[[], object]]) -> Iterator[ShortCollections]:
     before = list(gc.callbacks)
-    found = ShortCollections(due.append, logging.getLogger("test"), worked=work)
+    found = ShortCollections(due.append, logging.getLogger("test"), cpu_time=work)
     found.start()
     yield found
     found.stop()
@@ -113,44 +113,44 @@ def test_everything_is_looked_at_once_a_night(collections: ShortCollections) -> 
     del circle
     gc.collect()
     assert known() is not None  # the price of it
-    collections.look_at_everything()
+    collections.collect_all()
     assert known() is None
 
 
 async def test_one_that_is_due_is_made_when_the_loop_has_time(
     collections: ShortCollections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.garbage.LOOK", 0.01)
-    monkeypatch.setattr("carme_hub.garbage.BUSY", 10.0)
+    monkeypatch.setattr("carme_hub.garbage.CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr("carme_hub.garbage.BUSY_DELAY", 10.0)
     known = old_circle()
     async with going_on(collections):
         await asyncio.sleep(0.05)
         assert known() is not None  # none is due
-        for _ in range(DUE):
+        for _ in range(DUE_YOUNG_COLLECTIONS):
             gc.collect(1)
         await until(lambda: known() is None)
-    assert gc.get_count()[2] < DUE
+    assert gc.get_count()[2] < DUE_YOUNG_COLLECTIONS
 
 
 async def test_one_that_is_due_waits_while_the_loop_is_busy_but_not_for_ever(
     collections: ShortCollections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.garbage.LOOK", 0.01)
-    monkeypatch.setattr("carme_hub.garbage.BUSY", -1.0)
+    monkeypatch.setattr("carme_hub.garbage.CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr("carme_hub.garbage.BUSY_DELAY", -1.0)
     known = old_circle()
-    for _ in range(DUE):
+    for _ in range(DUE_YOUNG_COLLECTIONS):
         gc.collect(1)
     async with going_on(collections):
         await asyncio.sleep(0.1)
         assert known() is not None
-        monkeypatch.setattr("carme_hub.garbage.LATEST", 0.1)
+        monkeypatch.setattr("carme_hub.garbage.MAX_DELAY", 0.1)
         await until(lambda: known() is None)
 
 
 async def test_of_many_objects_that_come_at_once_each_looks_at_a_part(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.garbage.LOOK", 60.0)
+    monkeypatch.setattr("carme_hub.garbage.CHECK_INTERVAL", 60.0)
     full: list[int] = []
 
     def seen(phase: str, about: dict[str, int]) -> None:
@@ -158,7 +158,7 @@ async def test_of_many_objects_that_come_at_once_each_looks_at_a_part(
             full.append(len(kept))
 
     loop = asyncio.get_running_loop()
-    collections = ShortCollections(loop.call_soon_threadsafe, logging.getLogger("test"), worked=work)
+    collections = ShortCollections(loop.call_soon_threadsafe, logging.getLogger("test"), cpu_time=work)
     kept: list[list[int]] = []
     collections.start()
     gc.callbacks.append(seen)
@@ -177,7 +177,7 @@ async def test_of_many_objects_that_come_at_once_each_looks_at_a_part(
 
 def test_python_makes_none_by_itself_until_it_is_told_to_again(work: Work) -> None:
     before = gc.get_threshold()
-    collections = ShortCollections(lambda _: None, logging.getLogger("test"), worked=work)
+    collections = ShortCollections(lambda _: None, logging.getLogger("test"), cpu_time=work)
     collections.start()
     assert gc.get_threshold()[:2] == before[:2]
     assert gc.get_threshold()[2] > 1_000_000
@@ -188,7 +188,7 @@ def test_python_makes_none_by_itself_until_it_is_told_to_again(work: Work) -> No
 async def test_a_loop_that_is_closed_is_no_failure(work: Work) -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    collections = ShortCollections(loop.call_soon_threadsafe, logging.getLogger("test"), worked=work)
+    collections = ShortCollections(loop.call_soon_threadsafe, logging.getLogger("test"), cpu_time=work)
     collections.start()
     work.each = 1.0
     gc.collect()

@@ -1,1 +1,1 @@
-"""Records of Slurm that look wrong, and what people decide on them."""
+"""Anomalies: their detection in Slurm's records, and people's decisions on them."""

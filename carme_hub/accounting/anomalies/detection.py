@@ -1,4 +1,7 @@
-"""What looks wrong in Slurm's accounting, and so waits for a person in place of being charged. Pure."""
+"""Detection of anomalies in Slurm's accounting: such records wait for a person and are not charged. Pure.
+
+``settlement`` and ``reconciliation`` call it for each record.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ NEGATIVE, LONG, RUNAWAY, REUSED, MISSING, CHANGED = "negative", "long", "runaway
 
 
 def is_ended(usage: Usage) -> bool:
-    """Return whether this incarnation held GPUs and does no more. Accounting may know the state before the end."""
+    """Return whether this incarnation had GPUs and has ended. Accounting may know the state before the end."""
     return bool(usage.start and usage.end) and usage.phase not in (Phase.ACTIVE, Phase.ENDING)
 
 
@@ -26,7 +29,7 @@ def is_open(usage: Usage) -> bool:
     return not (usage.phase is Phase.TERMINAL and not usage.start)
 
 
-def oddity(
+def anomaly_kind(
     usage: Usage,
     others: Iterable[tuple[float, float]],
     *,
@@ -34,7 +37,7 @@ def oddity(
     grace: int,
     live: Collection[int] | None,
 ) -> str:
-    """Return what is wrong with a record, "" for nothing.
+    """Return the kind of the anomaly that a record shows, "" for none.
 
     Args:
         others: (start, end) of other incarnations of the same job id; the end is 0 for open ones.
@@ -54,12 +57,12 @@ def oddity(
 
 
 def is_runaway(usage: Usage, live: Collection[int], *, now: float, grace: int) -> bool:
-    """Return whether accounting says running, and the controller has had the time to know the job and does not."""
+    """Return whether accounting says running, and the controller does not know the job although ``grace`` is over."""
     return is_open(usage) and bool(usage.start) and usage.job_id not in live and usage.start < now - grace
 
 
 def is_changed(usage: Usage, charge: Entry) -> bool:
-    """Return whether a record says something else than what was charged for it. Prices may have changed since."""
+    """Return whether a record differs from its charge. Prices are not compared: they may have changed since."""
     return (int(usage.start), int(usage.end), usage.account, usage.user, gpus_text(usage.gpus)) != (
         int(charge.start),
         int(charge.end),
@@ -70,7 +73,7 @@ def is_changed(usage: Usage, charge: Entry) -> bool:
 
 
 def anomaly_key(kind: str, cluster: str, job_id: int, submitted: float) -> str:
-    """Return the key under which one thing is flagged once."""
+    """Return the key under which an anomaly is recorded once."""
     return f"{kind}:{cluster}:{job_id}:{submitted:.0f}"
 
 
@@ -83,10 +86,10 @@ def anomaly(
     price: tuple[int, int],
     charge: Entry | None = None,
 ) -> Anomaly:
-    """Return what a person needs to decide on a record.
+    """Return an anomaly with what a person needs to decide on it.
 
     Args:
-        price: milli-GPU-seconds per second and the factor that count for it now; prices may change until it is decided.
+        price: milli-GPU-seconds per second, and the factor, in force now; prices may change until somebody decides.
     """
     seen: dict[str, Any] = {
         "job": usage.shown_id,
@@ -121,7 +124,7 @@ def anomaly(
 
 
 def missing(cluster: str, hold: Entry, job_id: int, now: float) -> Anomaly:
-    """Return the anomaly of a session that ran and of which accounting knows nothing."""
+    """Return the anomaly of a session that ran and has no job in accounting."""
     return Anomaly(
         key=f"{MISSING}:{cluster}:{hold.session}",
         kind=MISSING,

@@ -1,1 +1,1 @@
-"""GPU time of reservations: held when booked, handed to sessions in it, settled at its end."""
+"""GPU time of reservations: held when booked, taken over by sessions in them, settled at their end."""

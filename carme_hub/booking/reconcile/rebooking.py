@@ -1,8 +1,9 @@
-"""What cannot be kept is moved to where it can be; where that is nowhere its owner is told, until it can be kept again.
+"""Rebooking: reservations that cannot be kept get other places, or a problem of which their owner is notified.
 
-A reason counts once it has lasted from one pass to the next: nodes flap. So does that there is none any more. A place
-is looked for and taken in one transaction, so that nobody else books it meanwhile. What has begun is moved only while
-no job runs in it. What was tried in vain is not tried again for an hour, so that nothing goes to and fro.
+The reconciler calls it in each pass. A violation, and its end, count once they have lasted from one pass to the next,
+because nodes flap. Places are found and reserved in one transaction, so that nobody else books them in between. A
+reservation that has begun is moved only while no job runs in it. Nodes that failed for a reservation are not tried
+again for an hour, so that it does not move back and forth.
 """
 
 from __future__ import annotations
@@ -17,90 +18,94 @@ from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.store.reservations import ConcurrentChange, ReservationReads, ReservationStore
 
 from .transitions import jobs_by_reservation, jobs_inside
-from .violations import ObservedSlurm, ViolationCheck, ViolationReason, moved, problem
+from .violations import ObservedSlurm, Violation, ViolationCheck, moved, problem
 
-#: Seconds for which nodes on which a reservation could not be kept are not tried again for it.
-IN_VAIN = 3600.0
+#: Seconds before a node on which a reservation could not be kept is tried again for it.
+RETRY_AFTER = 3600.0
 
 
 class Rebooking:
-    """Mends the promises of one cluster.
+    """Rebooks the reservations of one cluster.
 
     Args:
-        supply: None where no places elsewhere are sought. lasting: seconds from which a reason counts.
+        supply: the GPUs that can be booked; None = search no other places.
+        min_duration: seconds for which a violation must last before it counts.
     """
 
     def __init__(
-        self, store: ReservationStore, cluster: str, *, supply: Callable[[], Supply] | None, lasting: float
+        self, store: ReservationStore, cluster: str, *, supply: Callable[[], Supply] | None, min_duration: float
     ) -> None:
         self._store = store
         self._cluster = cluster
         self._supply = supply
-        self._lasting = lasting
-        #: Since when each is broken, by node ("" = wherever it is), and since when those with a problem are not.
-        self._broken: dict[tuple[str, str], float] = {}
-        self._well: dict[str, float] = {}
-        self._in_vain: dict[tuple[str, str], float] = {}
+        self._min_duration = min_duration
+        #: Start of each violation by reservation and node ("" = on any node), and since when those with a problem
+        #: have none.
+        self._broken_since: dict[tuple[str, str], float] = {}
+        self._kept_since: dict[str, float] = {}
+        self._tried: dict[tuple[str, str], float] = {}
 
-    def mend(self, known: Sequence[Reservation], seen: ObservedSlurm, now: float) -> list[Reservation]:
-        """Look at all promises; return all reservations as they are now."""
-        promises = ViolationCheck(known, seen)
-        broken = promises.broken()
+    def rebook(self, known: Sequence[Reservation], seen: ObservedSlurm, now: float) -> list[Reservation]:
+        """Check all reservations; return them as they are now."""
+        check = ViolationCheck(known, seen)
+        broken = check.broken()
         self._note(known, broken, now)
         named = jobs_by_reservation(seen.jobs)
         found = []
         for each in known:
-            why = broken.get(each.id)
-            if why is not None and self._lasts(each, why, now):
+            violation = broken.get(each.id)
+            if violation is not None and self._has_lasted(each, violation, now):
                 inside = [job.phase for job in jobs_inside(each, named)]
-                found.append(self._mended(each, why, promises, inside, now))
-            elif why is None and now - self._well.get(each.id, now) >= self._lasting:
-                found.append(self._written(each, each.but(problem=""), now))
+                found.append(self._rebooked(each, violation, check, inside, now))
+            elif violation is None and now - self._kept_since.get(each.id, now) >= self._min_duration:
+                found.append(self._written(each, each.replace(problem=""), now))
             else:
                 found.append(each)
         return found
 
-    def _note(self, known: Sequence[Reservation], broken: Mapping[str, ViolationReason], now: float) -> None:
-        reasons = [(id, node) for id, why in broken.items() for node in (why.nodes or ("",))]
-        self._broken = {reason: self._broken.get(reason, now) for reason in reasons}
+    def _note(self, known: Sequence[Reservation], broken: Mapping[str, Violation], now: float) -> None:
+        reasons = [(id, node) for id, violation in broken.items() for node in (violation.nodes or ("",))]
+        self._broken_since = {reason: self._broken_since.get(reason, now) for reason in reasons}
         well = (each.id for each in known if each.problem and each.state in PROMISED and each.id not in broken)
-        self._well = {id: self._well.get(id, now) for id in well}
-        self._in_vain = {key: at for key, at in self._in_vain.items() if now - at < IN_VAIN}
+        self._kept_since = {id: self._kept_since.get(id, now) for id in well}
+        self._tried = {key: at for key, at in self._tried.items() if now - at < RETRY_AFTER}
 
-    def _lasts(self, reservation: Reservation, why: ViolationReason, now: float) -> bool:
-        return any(now - self._broken[reservation.id, node] >= self._lasting for node in why.nodes or ("",))
+    def _has_lasted(self, reservation: Reservation, violation: Violation, now: float) -> bool:
+        return any(
+            now - self._broken_since[reservation.id, node] >= self._min_duration for node in violation.nodes or ("",)
+        )
 
-    def _mended(
+    def _rebooked(
         self,
         reservation: Reservation,
-        why: ViolationReason,
-        promises: ViolationCheck,
+        violation: Violation,
+        check: ViolationCheck,
         inside: Collection[Phase],
         now: float,
     ) -> Reservation:
-        self._in_vain |= {(reservation.id, node): now for node in why.nodes}
-        in_use = not why.places and not {Phase.ACTIVE, Phase.ENDING, Phase.UNKNOWN}.isdisjoint(inside)
+        self._tried |= {(reservation.id, node): now for node in violation.nodes}
+        in_use = not violation.places and not {Phase.ACTIVE, Phase.ENDING, Phase.UNKNOWN}.isdisjoint(inside)
 
         def places(reads: ReservationReads) -> tuple[Place, ...] | None:
-            if in_use or not why.nodes or self._supply is None:
+            if in_use or not violation.nodes or self._supply is None:
                 return None
-            without = {node for id, node in self._in_vain if id == reservation.id}
-            booked = reads.taken(reservation.period, {reservation.id})
-            return promises.elsewhere(reservation, self._supply(), booked, without)
+            without = {node for id, node in self._tried if id == reservation.id}
+            booked = reads.occupied(reservation.period, {reservation.id})
+            return check.elsewhere(reservation, self._supply(), booked, without)
 
         with self._store.reading(self._cluster) as reads:
             there = places(reads) is not None
-        if not there and why.places:
-            return self._written(reservation, reservation.but(problem=""), now)
+        if not there and violation.places:
+            return self._written(reservation, reservation.replace(problem=""), now)
         if not there:
-            return self._written(reservation, _told(reservation, why, now, in_use=in_use), now)
+            return self._written(reservation, _with_problem(reservation, violation, now, in_use=in_use), now)
         try:
             with self._store.transaction(self._cluster) as writes:
                 if (new := places(writes)) is None:
-                    return reservation  # somebody was faster; the next pass looks again
-                reason = moved(reservation, new, why, waited=Phase.WAITING in inside and not why.places)
-                changed = reservation.but(places=new, problem="", reason=reason, actor=ACTOR)
-                changed = changed.but(changed=now, version=reservation.version + 1)
+                    return reservation  # another change was faster; the next pass checks again
+                reason = moved(reservation, new, violation, waited=Phase.WAITING in inside and not violation.places)
+                changed = reservation.replace(places=new, problem="", reason=reason, actor=ACTOR)
+                changed = changed.replace(changed=now, version=reservation.version + 1)
                 writes.save(changed)
         except ConcurrentChange:
             return reservation
@@ -109,7 +114,7 @@ class Rebooking:
     def _written(self, old: Reservation, new: Reservation, now: float) -> Reservation:
         if new.problem == old.problem:
             return old
-        new = new.but(changed=now, version=old.version + 1)
+        new = new.replace(changed=now, version=old.version + 1)
         try:
             with self._store.transaction(self._cluster) as writes:
                 writes.save(new)
@@ -118,5 +123,5 @@ class Rebooking:
         return new
 
 
-def _told(reservation: Reservation, why: ViolationReason, now: float, *, in_use: bool) -> Reservation:
-    return reservation.but(problem=problem(reservation, why, int(now), in_use=in_use))
+def _with_problem(reservation: Reservation, violation: Violation, now: float, *, in_use: bool) -> Reservation:
+    return reservation.replace(problem=problem(reservation, violation, int(now), in_use=in_use))

@@ -1,14 +1,15 @@
-"""Why what was promised cannot be kept, and where else it could be. Pure.
+"""Violations: why reservations cannot be kept, and where else they could be. Pure; ``rebooking`` calls it.
 
-Looked at is what begins within a day or has begun; maintenance at all times. A node that is out of order now may be
-back by then, and a job may end long before its limit, so places elsewhere are sought first and nothing is taken away.
+It checks reservations that begin within a day or have begun, and maintenance at all times. A node that is out of order
+now may be back by then, and a job may end long before its limit, so other places are searched first, and no reservation
+is cancelled.
 
-Slurm does not look at running jobs when it reserves single GPUs, and a booking for now asks nobody who is there. So the
-jobs that may still run at its start are counted here: all that are not in bookings which hold at that moment.
-What they leave of a node goes to its bookings in the order in which those begin.
+Slurm ignores running jobs when it reserves single GPUs. So the jobs that may still run at a booking's start are counted
+here: all that are not in bookings which are active then. The GPUs that they leave on a node go to its bookings in the
+order of their starts.
 
-What is kept by licences may be on any nodes, so it is broken when too few GPUs of its type are left in all. Its places
-are the calendar's alone. They are moved all the same, so that nobody else books what it will be on instead.
+A reservation that is kept by licenses may be on any nodes, so it is violated if too few GPUs of its type are left in
+total. Its places exist only in the calendar. They are moved, too, so that nobody else books the GPUs that it will use.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import takewhile
 
 from carme_hub.booking import messages
 from carme_hub.booking.calendar import Supply
-from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, is_out
+from carme_hub.domain.calendar.bookable_nodes import is_unavailable, occupied_by_jobs
 from carme_hub.domain.calendar.capacity import Capacity, OccupiedGpus, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import PROMISED, Kind, Reservation, by_type
@@ -27,20 +28,20 @@ from carme_hub.domain.calendar.slurm_reservations import SlurmReservation, stem_
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.resources import Node
 
-#: Seconds before its start from which a booking is looked at.
+#: Seconds before its start from which a booking is checked.
 SOON = 86_400
-#: How the words of a refusal show that other nodes might do (Slurm's errors on nodes; not on users and accounts).
-_ABOUT_NODES = ("node", "overlap", "busy")
+#: Words in Slurm's refusals that are about nodes, so that other nodes may help (not those on users and accounts).
+_NODE_WORDS = ("node", "overlap", "busy")
 _DRAINED = frozenset({"drain", "drained", "draining"})
 _SILENT = frozenset({"not_responding", "no_respond"})
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedSlurm:
-    """What is known of Slurm at one moment.
+    """The observed state of Slurm at one time.
 
     Attributes:
-        there: its reservations. refused: Slurm's words by the name of the reservation that it does not keep.
+        there: its reservations. refused: Slurm's message by the name of the reservation that it refused.
     """
 
     now: int
@@ -51,13 +52,13 @@ class ObservedSlurm:
 
 
 @dataclass(frozen=True, slots=True)
-class ViolationReason:
-    """Why a promise cannot be kept.
+class Violation:
+    """Why a reservation cannot be kept.
 
     Attributes:
-        nodes: where it cannot be, and the reason in words; {} where other nodes would not help.
-        other: the reason then. maintenance: that is the cause of it.
-        places: only its places in the calendar are meant: it is kept wherever they are.
+        nodes: the reason in words by node; {} if other nodes would not help.
+        other: the reason then. maintenance: the maintenance that causes it, if one does.
+        places: only its places in the calendar are affected: Slurm keeps it on any nodes.
     """
 
     nodes: Mapping[str, str]
@@ -66,20 +67,20 @@ class ViolationReason:
     places: bool = False
 
     @property
-    def words(self) -> str:
-        """Return the reasons in a row."""
+    def text(self) -> str:
+        """Return all reasons as one text."""
         return messages.listed([*self.nodes.values()]) if self.nodes else self.other
 
 
 class ViolationCheck:
-    """What is promised, against what is known of Slurm."""
+    """Check of the reservations against the observed state of Slurm."""
 
     def __init__(self, known: Iterable[Reservation], seen: ObservedSlurm) -> None:
         self._seen = seen
         promised = [each for each in known if each.state in PROMISED]
         self._refused_stems = {stem_of(name) for name in seen.refused}
         self._promised = sorted(promised, key=lambda each: (each.period.start, each.created, each.id))
-        #: The bookings on each node, who begins first before the others.
+        #: The bookings on each node, by start.
         self._on: dict[str, list[tuple[Reservation, Place]]] = {}
         for each in self._promised:
             for place in each.places if each.kind is Kind.BOOKING else ():
@@ -90,71 +91,72 @@ class ViolationCheck:
         for nodes, period, it in (*ours, *by_hand):
             for node in nodes:
                 self._windows.setdefault(node, []).append((period, it))
-        #: What each running job has of a node, and the booking that it runs in.
+        #: The GPUs of each running job on a node, and the booking in which it runs.
         self._held: dict[str, list[tuple[OccupiedGpus, Reservation | None]]] = {}
         stems = {each.stem: each for each in promised}
         for job in seen.jobs:
             asked = (stems[stem] for stem in map(stem_of, job.reservations) if stem in stems)
             of = next((each for each in asked if each.license or not each.nodes.isdisjoint(job.nodes)), None)
-            for held in held_by_jobs((job,), seen.nodes, seen.now):
+            for held in occupied_by_jobs((job,), seen.nodes, seen.now):
                 self._held.setdefault(held.node, []).append((held, of))
 
-    def broken(self) -> dict[str, ViolationReason]:
-        """Return why promises cannot be kept, by the id of the reservation."""
-        found = {each.id: self._why(each) for each in self._promised}
-        return {id: why for id, why in found.items() if why is not None}
+    def broken(self) -> dict[str, Violation]:
+        """Return the violations by the id of the reservation."""
+        found = {each.id: self._violation(each) for each in self._promised}
+        return {id: violation for id, violation in found.items() if violation is not None}
 
     def elsewhere(
         self, reservation: Reservation, supply: Supply, booked: Iterable[OccupiedGpus], without: Collection[str]
     ) -> tuple[Place, ...] | None:
-        """Return where else the same can be for the same period, None where nowhere.
+        """Return other places for the same period, None if there are none.
 
-        As many GPUs as now, since nobody is asked who would pay for more. Its share was granted when it was booked.
+        They have as many GPUs as now, since nobody is asked whether they pay for more. Its share was granted when it
+        was booked.
 
         Args:
-            booked: what all others have booked. without: nodes where it cannot be.
+            booked: GPUs of all other bookings. without: nodes on which it cannot be.
         """
         period, nodes = reservation.period, self._seen.nodes
         sizes = {place.count for place in reservation.places if place.whole}
-        spots = (
-            spot
-            for spot in supply.spots
-            if spot.node in nodes and spot.node not in without and not is_out(nodes[spot.node])
-            if not sizes or spot.count in sizes
+        inventory = (
+            item
+            for item in supply.inventory
+            if item.node in nodes and item.node not in without and not is_unavailable(nodes[item.node])
+            if not sizes or item.count in sizes
         )
         running = (held for node in self._held for held in self._running(node, reservation))
         taken = (each for each in (*supply.taken, *booked, *running) if each.period.overlaps(period))
-        need, capacity = reservation.need, Capacity(spots, taken, by_node=supply.by_node)
-        places = capacity.only(supply.open_to(reservation.profile, need)).place(need, period)
+        need, capacity = reservation.need, Capacity(inventory, taken, by_node=supply.by_node)
+        places = capacity.restricted_to(supply.places_for_profile(reservation.profile, need)).place(need, period)
         return places if places and by_type(places) == reservation.by_type else None
 
-    def _why(self, reservation: Reservation) -> ViolationReason | None:
+    def _violation(self, reservation: Reservation) -> Violation | None:
         refused = self._refused(reservation)
-        nodes, planned = self._maintained(reservation)
-        if reservation.kind is Kind.MAINTENANCE or not all(_about_nodes(said) for _, said in refused):
-            return ViolationReason({}, f"Slurm refuses it ({refused[0][1]})") if refused else None
+        nodes, planned = self._maintenance_then(reservation)
+        if reservation.kind is Kind.MAINTENANCE or not all(_is_about_nodes(said) for _, said in refused):
+            return Violation({}, f"Slurm refuses it ({refused[0][1]})") if refused else None
         soon = reservation.period.start - self._seen.now <= SOON
         for place in reservation.places if soon else ():
-            jobs = "" if reservation.license else self._short(reservation, place)
-            if reason := self._out_of_order(place.node) or jobs:
+            jobs = "" if reservation.license else self._jobs_in_the_way(reservation, place)
+            if reason := self._node_fault(place.node) or jobs:
                 nodes.setdefault(place.node, reason)
         if reservation.license:
             if reason := self._too_few(reservation, soon=soon):
-                return ViolationReason({}, reason)
-            return ViolationReason(nodes, places=True) if nodes else None
+                return Violation({}, reason)
+            return Violation(nodes, places=True) if nodes else None
         for part, _ in refused:
             for node in sorted(part.nodes):
                 nodes.setdefault(node, f"Slurm does not reserve {node}")
-        return ViolationReason(nodes, maintenance=planned) if nodes else None
+        return Violation(nodes, maintenance=planned) if nodes else None
 
     def _refused(self, reservation: Reservation) -> list[tuple[SlurmReservation, str]]:
         refused = self._seen.refused
         if reservation.stem not in self._refused_stems:
             return []
-        return [(part, refused[part.name]) for part in reservation.in_slurm() if part.name in refused]
+        return [(part, refused[part.name]) for part in reservation.slurm_reservations() if part.name in refused]
 
-    def _maintained(self, reservation: Reservation) -> tuple[dict[str, str], Reservation | None]:
-        """Return which of its nodes are maintained in its time, in words, and the calendar's maintenance if any."""
+    def _maintenance_then(self, reservation: Reservation) -> tuple[dict[str, str], Reservation | None]:
+        """Return its nodes with maintenance in its time, in words, and the calendar's maintenance if any."""
         there = [
             (node, it)
             for node in sorted(reservation.nodes)
@@ -164,19 +166,19 @@ class ViolationCheck:
         nodes = {node: f"{node} is in maintenance then" for node, _ in there}
         return nodes, next((it for _, it in there if it is not None), None)
 
-    def _out_of_order(self, name: str) -> str:
+    def _node_fault(self, name: str) -> str:
         node = self._seen.nodes.get(name)
         if node is None:
             return f"{name} is not in Slurm any more"
-        if not is_out(node):
+        if not is_unavailable(node):
             return ""
         state = {node.state, *node.flags}
         if state & _DRAINED:
             return f"{name} is drained"
         return f"{name} does not answer" if state & _SILENT else f"{name} is down"
 
-    def _short(self, reservation: Reservation, place: Place) -> str:
-        """Return that jobs leave too little of a node for a booking and those that begin before it, "" otherwise."""
+    def _jobs_in_the_way(self, reservation: Reservation, place: Place) -> str:
+        """Return a sentence if jobs leave too few GPUs on a node for a booking and earlier ones, "" otherwise."""
         theirs = self._running(place.node, reservation)
         need = reservation.need
         if theirs and need.gpus:
@@ -195,7 +197,7 @@ class ViolationCheck:
         return f"jobs of others {self._when(reservation)} on {place.node}"
 
     def _too_few(self, reservation: Reservation, *, soon: bool) -> str:
-        """Return why too few GPUs of its type are left in all of its time, in words; "" where enough are."""
+        """Return why too few GPUs of its type are left in all of its time, in words; "" if there are enough."""
         type, at = reservation.need.type, self._at(reservation)
         gone: list[str] = []
         left = 0
@@ -203,7 +205,7 @@ class ViolationCheck:
             if not (count := node.gpus.get(type, 0)):
                 continue
             windows = (period for period, _ in self._windows.get(node.name, ()))
-            if soon and (reason := self._out_of_order(node.name)):
+            if soon and (reason := self._node_fault(node.name)):
                 gone.append(reason)
             elif any(period.overlaps(reservation.period) for period in windows):
                 gone.append(f"{node.name} is in maintenance then")
@@ -214,10 +216,10 @@ class ViolationCheck:
                 gone += [f"jobs of others {self._when(reservation)} on {node.name}"] if used else []
         ahead = takewhile(lambda each: each is not reservation, self._promised)
         same = (each for each in ahead if each.kind is Kind.BOOKING)
-        left -= sum(each.own for each in same if each.period.start <= at < each.period.end)
-        if left >= reservation.own or not gone:
+        left -= sum(each.own_type_gpus for each in same if each.period.start <= at < each.period.end)
+        if left >= reservation.own_type_gpus or not gone:
             return ""
-        return f"only {max(0, left)} of its {reservation.own} × {type} are left: {messages.listed(gone)}"
+        return f"only {max(0, left)} of its {reservation.own_type_gpus} × {type} are left: {messages.listed(gone)}"
 
     def _when(self, reservation: Reservation) -> str:
         return "run" if reservation.period.start <= self._seen.now else "may still run then"
@@ -226,7 +228,7 @@ class ViolationCheck:
         return max(reservation.period.start, self._seen.now)
 
     def _running(self, node: str, reservation: Reservation) -> list[OccupiedGpus]:
-        """Return what jobs that are in no booking then may still have of a node when a reservation begins."""
+        """Return the GPUs on a node that jobs outside of bookings may still use when a reservation begins."""
         at = self._at(reservation)
         return [
             held
@@ -235,28 +237,28 @@ class ViolationCheck:
         ]
 
 
-def problem(reservation: Reservation, why: ViolationReason, now: int, *, in_use: bool) -> str:
-    """Return the sentence for the owner of what cannot be kept, and has no other place."""
-    if why.maintenance is not None:
-        # Its days are told from today, so it is written once.
+def problem(reservation: Reservation, violation: Violation, now: int, *, in_use: bool) -> str:
+    """Return the sentence for the owner of a reservation that cannot be kept and has no other places."""
+    if violation.maintenance is not None:
+        # The sentence names days relative to today, so it is written once.
         known = reservation.problem.startswith(messages.MAINTENANCE)
-        return reservation.problem if known else messages.maintenance_problem(why.maintenance, reservation, now)
-    begin = f"This booking cannot be kept as it is: {why.words}"
-    if not why.nodes:
-        return f"{begin}. It is tried again every half minute; ask an administrator."
+        return reservation.problem if known else messages.maintenance_problem(violation.maintenance, reservation, now)
+    begin = f"This booking cannot be kept as it is: {violation.text}"
+    if not violation.nodes:
+        return f"{begin}. It is tried again every half minute; ask an administrator for help."
     if in_use:
-        return f"{begin}. It is not moved to other nodes, since jobs run in it."
-    return f"{begin}, and no other {reservation.need.type} are free for all of its time. They are still looked for."
+        return f"{begin}. It is not moved to other nodes, because jobs run in it."
+    return f"{begin}, and no other {reservation.need.type} are free for all of its time. The search continues."
 
 
-def moved(old: Reservation, new: Sequence[Place], why: ViolationReason, *, waited: bool) -> str:
-    """Return why a reservation has other places, in the words of its reason."""
+def moved(old: Reservation, new: Sequence[Place], violation: Violation, *, waited: bool) -> str:
+    """Return the reason text of a reservation that was moved to other places."""
     after = frozenset(place.node for place in new)
     left, come = sorted(old.nodes - after), sorted(after - old.nodes)
-    where = f"moved from {messages.listed(left)} to {messages.listed(come or sorted(after))}: {why.words}"
-    # Slurm holds the jobs that wait for a reservation that is deleted, and it is made anew on the other nodes.
-    return f"{where}. Stop and start again what waited for it" if waited else where
+    where = f"moved from {messages.listed(left)} to {messages.listed(come or sorted(after))}: {violation.text}"
+    # Slurm holds jobs that wait for a deleted reservation; this one is created again on the other nodes.
+    return f"{where}. Stop and restart the sessions and jobs that waited for it" if waited else where
 
 
-def _about_nodes(said: str) -> bool:
-    return any(word in said.lower() for word in _ABOUT_NODES)
+def _is_about_nodes(said: str) -> bool:
+    return any(word in said.lower() for word in _NODE_WORDS)

@@ -1,1 +1,1 @@
-"""``carme-hub doctor``: each file looks at one subject, says what is unsafe there, and the line that mends it."""
+"""``carme-hub doctor``: each file checks one subject, and yields what is unsafe there with the line that mends it."""

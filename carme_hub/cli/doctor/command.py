@@ -1,4 +1,4 @@
-"""``carme-hub doctor``: each unsafe setting of a hub and of its Slurm, and how to mend it."""
+"""``carme-hub doctor``: print each unsafe setting of a hub and of its Slurm, and how to mend it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from carme_hub.errors import CarmeError
 
 from .findings import Finding, Level, unsafe
 
-#: Exit statuses: something is unsafe; something could not be looked at, and so is not known to be safe.
-UNSAFE, UNSEEN = 1, 3
+#: Exit statuses: something is unsafe; something could not be checked, and so is not known to be safe.
+EXIT_UNSAFE, EXIT_UNKNOWN = 1, 3
 
 
 class DoctorApp(Application):
-    """Look at a configuration file and at the Slurm it points to."""
+    """Check a configuration file and the Slurm that it points to."""
 
     name = "carme-hub doctor"
     description = """Name each unsafe setting of a JupyterHub configuration and of the Slurm that it points to.
 
-    Exits with 1 when something unsafe was found, with 3 when something could not be looked at, with 0 otherwise. Run it
+    Exits with 1 when something unsafe was found, with 3 when something could not be checked, with 0 otherwise. Run it
     as the hub's user, on the hub's machine. Nothing is changed."""
 
     config_path = Unicode(
@@ -35,7 +35,7 @@ class DoctorApp(Application):
     no_slurm = Bool(False, help="Do not ask Slurm.").tag(config=True)
     accept = List(
         Unicode(),
-        help="""Settings whose findings are known and accepted, by name: they are shown and do not fail. The sandbox,
+        help="""Settings whose findings are known and accepted, by name: they are printed and do not count. The sandbox,
         whose GPUs are virtual, needs ``--accept TaskPlugin``.""",
     ).tag(config=True)
 
@@ -46,12 +46,12 @@ class DoctorApp(Application):
     }
 
     def start(self) -> None:
-        """Look, print, and exit with what was found."""
+        """Check, print, and exit with the status that the findings give."""
         self.exit(self.report(list(self.examine(Path(self.config_path)))))
 
     def examine(self, file: Path) -> Iterator[Finding]:
         """Yield the findings about this file and its Slurm."""
-        # Here: JupyterHub takes a second to import, and --help need not wait.
+        # Here: importing JupyterHub takes a second, which --help need not wait for.
         from carme_hub.cli.hub_config import load_config
 
         from . import calendar, hub, policy, slurm
@@ -59,36 +59,36 @@ class DoctorApp(Application):
         try:
             config = load_config(file)
         except CarmeError as error:
-            yield unsafe(str(file), "", str(error), "as the message says; then run the doctor again")
+            yield unsafe(str(file), "", str(error), "do what the message says; then run the doctor again")
             return
-        yield from hub.judge(config, file.resolve())
-        yield from policy.judge(config)
+        yield from hub.check(config, file.resolve())
+        yield from policy.check(config)
         if self.no_slurm or not _uses_slurm(config):
             return
         try:
             folder, environ = hub.slurm_commands(config)
         except (TraitError, CarmeError):
-            return  # said already
+            return  # reported already
         facts, licenses = slurm.read_facts(folder, environ), policy.licenses(config)
-        yield from slurm.judge(facts, policy.soft_qos(config), licenses)
-        if facts.config is not None:  # else it is said already that Slurm does not answer
-            yield from calendar.judge_site(config)
+        yield from slurm.check(facts, policy.soft_qos(config), licenses)
+        if facts.config is not None:  # else it is reported already that Slurm does not answer
+            yield from calendar.check_site(config)
 
     def report(self, findings: list[Finding]) -> int:
         """Print the findings, worst first, and return the exit status."""
         order = list(Level)
         accepted = set(self.accept)
-        bad = unseen = 0
+        unsafe_count = unknown_count = 0
         for finding in sorted(findings, key=lambda found: order.index(found.level)):
             known = finding.setting in accepted
-            bad += finding.level is Level.UNSAFE and not known
-            unseen += finding.level is Level.UNKNOWN and not known
+            unsafe_count += finding.level is Level.UNSAFE and not known
+            unknown_count += finding.level is Level.UNKNOWN and not known
             print(json.dumps(finding.json(known)) if self.as_json else finding.text(known))
         if not self.as_json:
             count = {level: sum(f.level is level for f in findings) for level in order}
-            words = ", ".join(f"{count[level]} {level.value}" for level in order if count[level])
-            print(f"{self.config_path}: {words or 'nothing to mend'}", file=sys.stderr)
-        return UNSAFE if bad else UNSEEN if unseen else 0
+            summary = ", ".join(f"{count[level]} {level.value}" for level in order if count[level])
+            print(f"{self.config_path}: {summary or 'nothing to mend'}", file=sys.stderr)
+        return EXIT_UNSAFE if unsafe_count else EXIT_UNKNOWN if unknown_count else 0
 
 
 def _uses_slurm(config: Config) -> bool:

@@ -1,4 +1,4 @@
-"""What the doctor finds: one setting, what is wrong with it, and the line that mends it."""
+"""A finding of the doctor: one setting, what is wrong with it, and the line that mends it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Level(Enum):
     """How much a finding matters."""
 
     UNSAFE = "unsafe"  # breaks a promise; the doctor exits non-zero
-    UNKNOWN = "unknown"  # could not be looked at, so not known to be safe; the doctor exits non-zero too
-    ADVICE = "advice"  # works, and could be better
+    UNKNOWN = "unknown"  # could not be checked, so not known to be safe; the doctor exits non-zero too
+    ADVICE = "advice"  # works, but could be better
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +51,5 @@ def advice(setting: str, value: object, why: str, mend: str) -> Finding:
 
 
 def unknown(setting: str, why: str, mend: str) -> Finding:
-    """Return a finding about what could not be looked at."""
+    """Return a finding about what could not be checked."""
     return Finding(Level.UNKNOWN, setting, "", why, mend)

@@ -1,4 +1,4 @@
-"""What in a ``jupyterhub_config.py`` endangers sessions, people or secrets."""
+"""Settings of a ``jupyterhub_config.py`` that endanger sessions, people or secrets."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .findings import Finding, advice, unsafe
 
 #: Names of settings whose value is a secret.
 _SECRET = re.compile(r"(secret|token|password|api_key|auth_token|crypt_key)$")
-#: A closed account must be out of services within 60 s and lose its servers within 5 minutes, of which three looks.
+#: A closed account must lose access to services within 60 s and its servers within 5 minutes, which is three checks.
 REFRESH_AGE, REVOKE_INTERVAL = 60, 90
 
 
-def judge(config: Config, file: Path) -> Iterator[Finding]:
+def check(config: Config, file: Path) -> Iterator[Finding]:
     """Yield what is unsafe in the settings that a hub would read from this file."""
     yield from _file(config, file)
     try:
@@ -45,14 +45,14 @@ def judge(config: Config, file: Path) -> Iterator[Finding]:
         return
     yield from _hub(app)
     yield from _proxy(app, config)
-    yield from machine.judge(app, config)
+    yield from machine.check(app, config)
     yield from _secrets(app, config, file.parent)
-    yield from mail.judge(config)
+    yield from mail.check(config)
     if not issubclass(authenticator, CarmeAuthenticator):
         yield unsafe(
             "JupyterHub.authenticator_class",
             authenticator.__name__,
-            "nothing checks system users, counts wrong passwords or shuts out closed accounts",
+            "nothing checks system users, counts wrong passwords or locks out closed accounts",
             f'c.JupyterHub.authenticator_class = "carme" and '
             f"c.CarmeAuthenticator.authenticator_class = {authenticator.__name__!r}",
         )
@@ -115,22 +115,22 @@ def _hub(app: Any) -> Iterator[Finding]:
         yield unsafe(
             "JupyterHub.internal_ssl",
             False,
-            "everybody on the network or the same node can listen to a session, or take its place",
+            "everybody on the network or the same node can read a session's traffic, or impersonate it",
             "c.JupyterHub.internal_ssl = True",
         )
     if not app.spawner_class.__module__.startswith("carme_hub."):
         yield advice(
             "JupyterHub.spawner_class",
             app.spawner_class.__name__,
-            "not one of ours: none of what Carme Hub promises about sessions holds",
+            "it is not one of Carme Hub's: nothing that Carme Hub promises about sessions holds",
             'c.JupyterHub.spawner_class = "carme-slurm"',
         )
     if "batchspawner" in sys.modules:
         ours = app.spawner_class.__module__.startswith("carme_hub.")
-        why = "importing it adds a call to the hub that sets any attribute of a user's spawner"
-        mend = "take the import of batchspawner out of the configuration; req_* settings work without it"
+        why = "importing it adds an API handler to the hub that sets any attribute of a user's spawner"
+        mend = "remove the import of batchspawner from the configuration; req_* settings work without it"
         level = advice if ours else unsafe
-        yield level("batchspawner", "imported", why + ("; ours takes that call out again" if ours else ""), mend)
+        yield level("batchspawner", "imported", why + ("; Carme Hub removes that handler" if ours else ""), mend)
     if os.environ.get("JUPYTERHUB_ALLOW_TOKEN_IN_URL", "0").lower() not in ("", "0", "false"):
         yield unsafe(
             "JUPYTERHUB_ALLOW_TOKEN_IN_URL",
@@ -144,34 +144,34 @@ def _hub(app: Any) -> Iterator[Finding]:
             yield advice(
                 "JupyterHub.load_roles",
                 f"no {role['name']}",
-                "the role is set up by configure(c), and something after it replaced the list",
+                "configure(c) defines the role, and something after it replaced the list",
                 "c.JupyterHub.load_roles.append(…) instead of c.JupyterHub.load_roles = […]",
             )
 
 
 def _proxy(app: Any, config: Config) -> Iterator[Finding]:
     if issubclass(app.proxy_class, ConfigurableHTTPProxy):
-        settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # not made: without a token it only raises
+        settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # no instance: without a token it raises
         if settings.get("should_start", True):
             yield unsafe(
                 "ConfigurableHTTPProxy.should_start",
                 True,
                 "the proxy ends with the hub, and with it everybody's connection",
-                "c.ConfigurableHTTPProxy.should_start = False, and run it by itself (docs/howto/proxy.md)",
+                "c.ConfigurableHTTPProxy.should_start = False, and run it as a separate process (docs/howto/proxy.md)",
             )
         elif not (settings.get("auth_token") or os.environ.get("CONFIGPROXY_AUTH_TOKEN")):
             yield unsafe(
                 "ConfigurableHTTPProxy.auth_token",
                 "none",
-                "the hub cannot speak with its proxy, and does not start",
-                "carme-hub init makes a file with it; or set CONFIGPROXY_AUTH_TOKEN",
+                "the hub cannot authenticate to its proxy, and does not start",
+                "carme-hub init creates a file with it; or set CONFIGPROXY_AUTH_TOKEN",
             )
     if app.internal_ssl and not issubclass(app.proxy_class, CarmeProxy):
         yield unsafe(
             "JupyterHub.proxy_class",
             app.proxy_class.__name__,
             "the proxy does not check whose server answers: on a shared node another user's program can take the port "
-            "of a server that is gone, and its visitors with their cookies",
+            "of a server that has ended, and receive its visitors' cookies",
             'c.JupyterHub.proxy_class = "carme", as configure(c) sets it',
         )
     where = urlsplit(app.bind_url)
@@ -179,7 +179,7 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
         yield advice(
             "JupyterHub.bind_url",
             app.bind_url,
-            "passwords travel in the open, unless something before the hub speaks TLS",
+            "passwords travel unencrypted, unless a server in front of the hub terminates TLS",
             "set JupyterHub.ssl_key and ssl_cert, or listen on 127.0.0.1 behind a web server",
         )
 
@@ -216,10 +216,10 @@ def _authenticator(a: Any, app: Any) -> Iterator[Finding]:
     def bad(name: str, why: str, mend: str) -> Finding:
         return unsafe(f"CarmeAuthenticator.{name}", getattr(a, name), why, f"c.CarmeAuthenticator.{mend}")
 
-    if issubclass(a.over, DummyAuthenticator):
+    if issubclass(a.wrapped, DummyAuthenticator):
         yield bad("authenticator_class", "anybody can log in as anybody", 'authenticator_class = "pam"')
     if a.allow_all:
-        yield bad("allow_all", "whoever the login knows is let in", 'allowed_groups = {"gpu-users"}')
+        yield bad("allow_all", "everybody whom the login knows may log in", 'allowed_groups = {"gpu-users"}')
     elif not a.any_allow_config:
         yield advice(
             "CarmeAuthenticator.allowed_groups",
@@ -228,19 +228,21 @@ def _authenticator(a: Any, app: Any) -> Iterator[Finding]:
             'c.CarmeAuthenticator.allowed_groups = {"gpu-users"}',
         )
     if a.allow_existing_users:
-        yield bad("allow_existing_users", "whoever was in once stays in", "allow_existing_users = False")
+        yield bad(
+            "allow_existing_users", "everybody who logged in once may log in for ever", "allow_existing_users = False"
+        )
     if a.minimum_uid < 1000:
         yield bad("minimum_uid", "system accounts can log in and run jobs", "minimum_uid = 1000")
     if a.login_tries == 0 or a.login_tries > 100:
         yield bad("login_tries", "passwords can be guessed as fast as the hub answers", "login_tries = 10")
     if not 0 < a.auth_refresh_age <= REFRESH_AGE:
-        yield bad("auth_refresh_age", "a closed account is served on", "auth_refresh_age = 30")
+        yield bad("auth_refresh_age", "a closed account keeps access to services", "auth_refresh_age = 30")
     if not a.auth_refresh_strict:
-        yield bad("auth_refresh_strict", "the tokens of a closed account work on", "auth_refresh_strict = True")
+        yield bad("auth_refresh_strict", "the tokens of a closed account keep working", "auth_refresh_strict = True")
     if not a.refresh_pre_spawn:
         yield bad("refresh_pre_spawn", "a closed account can start a server", "refresh_pre_spawn = True")
     if not 0 < a.revoke_interval <= REVOKE_INTERVAL:
-        yield bad("revoke_interval", "servers of a closed account run on", "revoke_interval = 60")
+        yield bad("revoke_interval", "servers of a closed account keep running", "revoke_interval = 60")
     if a.enable_auth_state and not os.environ.get("JUPYTERHUB_CRYPT_KEY") and "CryptKeeper" not in app.config:
         yield advice(
             "Authenticator.enable_auth_state",
@@ -251,7 +253,7 @@ def _authenticator(a: Any, app: Any) -> Iterator[Finding]:
 
 
 def slurm_commands(config: Config) -> tuple[str, dict[str, str]]:
-    """Return the folder of Slurm's commands, "" = PATH, and the environment the hub would run them in."""
+    """Return the folder of Slurm's commands, "" = PATH, and the environment in which the hub would run them."""
     settings = CarmeSlurm(config=config)
     environ = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"}
     conf = settings.slurm_conf or os.environ.get("SLURM_CONF", "")

@@ -1,4 +1,4 @@
-"""What a ``jupyterhub_config.py`` needs of the machine that it is on: addresses, certificates, programs, images."""
+"""What a ``jupyterhub_config.py`` needs of its machine: addresses, certificates, programs, images."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from carme_hub.slurm.settings import CarmeSlurm
 from .findings import Finding, unknown, unsafe
 
 #: Hosts that stand for every address of a machine.
-_ALL = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
-#: What JupyterHub writes into the hub's certificate by itself.
-_LOCAL = ("127.0.0.1", "::1", "localhost")
+_WILDCARD_HOSTS = ("", "*", "0.0.0.0", "::")  # noqa: S104  nothing is bound
+#: The names that JupyterHub writes into the hub's certificate by itself.
+_LOCAL_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
-def judge(app: Any, config: Config) -> Iterator[Finding]:
-    """Yield what the settings name and this machine has not."""
+def check(app: Any, config: Config) -> Iterator[Finding]:
+    """Yield what the settings name and this machine lacks."""
     yield from _addresses(app)
     if app.internal_ssl:
         yield from _certificate(app)
@@ -40,7 +40,7 @@ def judge(app: Any, config: Config) -> Iterator[Finding]:
 def _addresses(app: Any) -> Iterator[Finding]:
     for setting, url in (("JupyterHub.hub_bind_url", app.hub_bind_url), ("JupyterHub.bind_url", app.bind_url)):
         host = _host(url)
-        if host not in _ALL and (why := _no_address(host)):
+        if host not in _WILDCARD_HOSTS and (why := _why_not_bindable(host)):
             yield unsafe(setting, url, why, f"name an address of this machine in c.{setting} (`ip address` lists them)")
 
 
@@ -50,43 +50,43 @@ def _host(url: str) -> str:
     return "" if parts.scheme.startswith("unix") else parts.hostname or ""
 
 
-def _no_address(host: str) -> str:
+def _why_not_bindable(host: str) -> str:
     """Return why nothing can listen at a host here, "" where it can."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        return f"{host} is no name that this machine knows ({error.strerror}), so nothing can listen there"
+        return f"this machine cannot resolve {host} ({error.strerror}), so nothing can listen there"
     try:
-        with socket.socket(family, kind, protocol) as line:
-            line.bind(where)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(where)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            return f"{host} is no address of this machine, so the hub does not start"
+            return f"{host} is not an address of this machine, so the hub does not start"
     return ""
 
 
 def _certificate(app: Any) -> Iterator[Finding]:
     host = app.hub_connect_ip or _host(app.hub_connect_url) or _host(app.hub_bind_url)
-    if host in _ALL:
+    if host in _WILDCARD_HOSTS:
         return
     file = Path(app.internal_certs_location) / "hub-internal" / "hub-internal.crt"
     try:
-        names, made = _names_in(file), True
+        names, exists = _names_in(file), True
     except FileNotFoundError:
-        told = [name.partition(":")[2] for name in app.trusted_alt_names]
-        names, made = [*_LOCAL, socket.getfqdn(), _host(app.subdomain_host), *told], False
+        extra = [name.partition(":")[2] for name in app.trusted_alt_names]
+        names, exists = [*_LOCAL_NAMES, socket.getfqdn(), _host(app.subdomain_host), *extra], False
     except (OSError, ValueError) as error:
         mend = "run the doctor as the hub's user, on the hub's machine"
         yield unknown("JupyterHub.trusted_alt_names", f"{file} cannot be read: {error}", mend)
         return
-    if _plain(host) not in map(_plain, names):
-        mend = f'c.JupyterHub.trusted_alt_names = ["{_kind(host)}:{host}"]'
-        if made:
+    if _normalized(host) not in map(_normalized, names):
+        mend = f'c.JupyterHub.trusted_alt_names = ["{_alt_name_type(host)}:{host}"]'
+        if exists:
             mend += f"; then, while no session runs, move {app.internal_certs_location} away, and start proxy and hub"
         yield unsafe(
             "JupyterHub.trusted_alt_names",
             app.trusted_alt_names,
-            f"the hub's certificate does not name {host}: compute nodes do not believe it, and no session starts",
+            f"the hub's certificate does not name {host}: compute nodes do not trust it, and no session starts",
             mend,
         )
 
@@ -98,16 +98,16 @@ def _names_in(file: Path) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def _plain(host: str) -> str:
-    """Return one way of writing an address, and of a name."""
+def _normalized(host: str) -> str:
+    """Return the canonical spelling of an address or a name."""
     try:
         return ip_address(host).compressed
     except ValueError:
         return host.lower().rstrip(".")
 
 
-def _kind(host: str) -> str:
-    """Return as what a certificate names a host."""
+def _alt_name_type(host: str) -> str:
+    """Return the type of a host's subjectAltName."""
     try:
         ip_address(host)
     except ValueError:
@@ -118,7 +118,7 @@ def _kind(host: str) -> str:
 def _proxy(app: Any, config: Config) -> Iterator[Finding]:
     if not issubclass(app.proxy_class, ConfigurableHTTPProxy):
         return
-    settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # not made: without a token it only raises
+    settings = {**config.Proxy, **config.ConfigurableHTTPProxy}  # no instance: without a token it raises
     command = settings.get("command") or ["configurable-http-proxy"]
     for program in dict.fromkeys((str(command[0]), "node")):
         if shutil.which(program) is None:
@@ -126,7 +126,7 @@ def _proxy(app: Any, config: Config) -> Iterator[Finding]:
                 "ConfigurableHTTPProxy.command",
                 " ".join(map(str, command)),
                 f"the program {program} is not on this machine, or not in PATH: nobody reaches the hub",
-                "install Node.js, then: npm install -g configurable-http-proxy; or set the command's whole path",
+                "install Node.js, then: npm install -g configurable-http-proxy; or set the command's absolute path",
             )
             return
 
@@ -135,11 +135,11 @@ def _submitting(config: Config) -> Iterator[Finding]:
     try:
         slurm: Any = CarmeSlurm(config=config)
     except (TraitError, CarmeError):
-        return  # said already
-    wanted: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
+        return  # reported already
+    commands: dict[str, Sequence[str]] = {"token_command": slurm.token_command, "tail_command": slurm.tail_command}
     if slurm.submit_via == "sudo":
-        wanted |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
-    for name, command in wanted.items():
+        commands |= {"submit_via": ("sudo",), "submit_command": slurm.submit_command}
+    for name, command in commands.items():
         for word in [word for at, word in enumerate(command) if at == 0 or word.startswith("/")]:
             if shutil.which(word) is None:
                 yield unsafe(
@@ -157,6 +157,6 @@ def _images(config: Config) -> Iterator[Finding]:
         if path.startswith("/") and not Path(path).exists():
             yield unknown(
                 "SlurmContainerSpawner.images",
-                f"{path} is not on this machine; whether compute nodes have it cannot be seen from here",
-                f"look on a compute node (ls -d {path}); `carme-hub image` makes images",
+                f"{path} is not on this machine; whether compute nodes have it is not visible from here",
+                f"look on a compute node (ls -d {path}); `carme-hub image` builds images",
             )

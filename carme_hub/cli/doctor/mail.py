@@ -1,4 +1,4 @@
-"""What in the settings of mail tells a password to others."""
+"""Settings of mail that expose a password."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from carme_hub.errors import CarmeError
 from .findings import Finding, unsafe
 
 
-def judge(config: Config) -> Iterator[Finding]:
+def check(config: Config) -> Iterator[Finding]:
     """Yield what is unsafe about the login to the mail server, where the site has one."""
     try:
         settings = CarmeQuotas(config=config)
@@ -28,8 +28,8 @@ def judge(config: Config) -> Iterator[Finding]:
         yield unsafe(
             "CarmeQuotas.smtp_tls",
             settings.smtp_tls,
-            "the password of the mail server travels in the open, and whoever listens can send mail with it",
-            'c.CarmeQuotas.smtp_tls = "require", or log in to none (smtp_user = "")',
+            "the password of the mail server travels unencrypted, and whoever reads it can send mail with it",
+            'c.CarmeQuotas.smtp_tls = "require", or send mail without a login (smtp_user = "")',
         )
     wrong = exposure(Path(settings.smtp_password_file)) if settings.smtp_password_file else ""
     if wrong:

@@ -1,4 +1,4 @@
-"""What of the policy endangers starts, or does nothing: one that cannot be read, what it needs of Slurm, booking."""
+"""Faults of the policy: it cannot be read, it needs something that Slurm lacks, or a rule of it limits nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from carme_hub.errors import ConfigError
 from .findings import Finding, advice, unsafe
 
 
-def judge(config: Config) -> Iterator[Finding]:
-    """Yield why the policy cannot come into force, if it cannot, and what of it does nothing."""
+def check(config: Config) -> Iterator[Finding]:
+    """Yield why the policy cannot come into force, and which of its rules limit nothing."""
     wrong = "correct what the message names"
     try:
         policy = _policy(config)
@@ -26,26 +26,24 @@ def judge(config: Config) -> Iterator[Finding]:
         return
     try:
         settings = CarmeReservations(config=config)
-        books = settings.enabled
+        has_calendar = settings.enabled
         settings.counted_by()
     except (TraitError, ConfigError) as error:
         yield unsafe("CarmeReservations", "", f"the hub cannot start: {error}", wrong)
         return
-    yield from _booking(policy, books)
+    yield from _booking(policy, has_calendar)
 
 
-def _booking(policy: Policy, books: bool) -> Iterator[Finding]:
-    """Yield the rules on booking that limit nothing. ``books``: whether there is a calendar."""
+def _booking(policy: Policy, has_calendar: bool) -> Iterator[Finding]:
+    """Yield the rules on booking that limit nothing. ``has_calendar``: whether there is a calendar."""
     rules = [quota.id for quota in policy.quotas if quota.booking]
-    over = [f"blackouts[{n}]" for n, each in enumerate(policy.blackouts) if each.period.end <= time.time()]
-    if (rules or policy.blackouts) and not books:
+    past = [f"blackouts[{n}]" for n, each in enumerate(policy.blackouts) if each.period.end <= time.time()]
+    if (rules or policy.blackouts) and not has_calendar:
         what = f"booking of {', '.join(rules)}" if rules else "blackouts"
         why = f"the policy has {what}, and there is no calendar in which anything can be booked"
         yield advice("CarmeReservations.enabled", False, why, "configure(c, reservations=True)")
-    elif over:
-        yield advice(
-            "blackouts", ", ".join(over), "over, so that nothing is kept free by it", "remove it, or correct its year"
-        )
+    elif past:
+        yield advice("blackouts", ", ".join(past), "over, so it keeps nothing free", "remove it, or correct its year")
 
 
 def soft_qos(config: Config) -> tuple[str, ...]:

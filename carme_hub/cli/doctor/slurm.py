@@ -1,4 +1,7 @@
-"""What in a Slurm configuration endangers sessions, accounts or secrets. Reading asks Slurm; judging is pure."""
+"""Settings of Slurm that endanger sessions, accounts or secrets.
+
+``read_facts`` asks Slurm; ``check`` is pure. ``carme-hub doctor`` calls both.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from carme_hub.domain.calendar.licenses import faults
+from carme_hub.domain.calendar.licenses import license_problems
 from carme_hub.slurm.reservations import read_licenses
 
 from .findings import Finding, advice, unknown, unsafe
@@ -25,12 +28,12 @@ PRIVATE = ("jobs", "usage", "users", "accounts", "reservations")
 
 @dataclass(frozen=True, slots=True)
 class SlurmFacts:
-    """What Slurm said of itself; None where it did not answer.
+    """What Slurm reports of itself; None where it did not answer.
 
     Attributes:
         config: ``scontrol show config``. dbd: the daemon's half of ``sacctmgr show configuration``.
         gres: the GRES of each node. qos: the names of all QOS. gpus: how many there are of each type.
-        licenses: how many there are of each licence.
+        licenses: how many there are of each licence. errors: why a command gave no answer, by the command.
     """
 
     config: Mapping[str, str] | None = None
@@ -39,18 +42,18 @@ class SlurmFacts:
     qos: Sequence[str] | None = None
     gpus: Mapping[str, int] | None = None
     licenses: Mapping[str, int] | None = None
-    silence: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) -> SlurmFacts:
-    """Ask Slurm for what ``judge`` needs.
+    """Ask Slurm for what ``check`` needs.
 
     Args:
         path: folder of Slurm's commands, "" = PATH.
     """
-    silence: dict[str, str] = {}
+    errors: dict[str, str] = {}
 
-    def ask(*argv: str) -> str | None:
+    def run_command(*argv: str) -> str | None:
         command = [f"{path}/{argv[0]}" if path else argv[0], *argv[1:]]
         try:
             done = subprocess.run(
@@ -62,38 +65,38 @@ def read_facts(path: str, environ: Mapping[str, str], time_limit: float = 10.0) 
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
-            silence[argv[0]] = f"no answer within {time_limit:.0f} s"
+            errors[argv[0]] = f"no answer within {time_limit:.0f} s"
         except OSError as error:
-            silence[argv[0]] = error.strerror or str(error)
+            errors[argv[0]] = error.strerror or str(error)
         else:
             text = done.stdout.decode("utf-8", "replace")
             if done.returncode == 0 and text.strip():
                 return text
-            words = " ".join(done.stderr.decode("utf-8", "replace").split())
-            silence[argv[0]] = words[:200] or f"exit status {done.returncode}"
+            text = " ".join(done.stderr.decode("utf-8", "replace").split())
+            errors[argv[0]] = text[:200] or f"exit status {done.returncode}"
         return None
 
-    config = ask("scontrol", "show", "config")
-    both = ask("sacctmgr", "-n", "show", "configuration") if config is not None else None
-    there = ask("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
+    config = run_command("scontrol", "show", "config")
+    both = run_command("sacctmgr", "-n", "show", "configuration") if config is not None else None
+    nodes = run_command("sinfo", "-h", "-N", "-o", "%N %G") if config is not None else None
     # A node is listed once for each of its partitions.
-    gres = {node: text for node, _, text in (line.partition(" ") for line in (there or "").splitlines())}
-    licenses = ask("scontrol", "show", "licenses", "--oneliner") if config is not None else None
-    qos = ask("sacctmgr", "-n", "-P", "show", "qos", "format=Name") if both is not None else None
+    gres = {node: text for node, _, text in (line.partition(" ") for line in (nodes or "").splitlines())}
+    licenses = run_command("scontrol", "show", "licenses", "--oneliner") if config is not None else None
+    qos = run_command("sacctmgr", "-n", "-P", "show", "qos", "format=Name") if both is not None else None
     _, found, dbd = (both or "").partition("SlurmDBD configuration")
     return SlurmFacts(
         config=parse(config) if config is not None else None,
         dbd=parse(dbd) if found else None,
-        gres=tuple(sorted(set(gres.values()))) if there is not None else None,
+        gres=tuple(sorted(set(gres.values()))) if nodes is not None else None,
         qos=tuple(qos.split()) if qos is not None else None,
-        gpus=_gpus(gres.values()) if there is not None else None,
+        gpus=_gpus(gres.values()) if nodes is not None else None,
         licenses=read_licenses(licenses) if licenses is not None else None,
-        silence=silence,
+        errors=errors,
     )
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return ``Name = value`` lines; Slurm's ``(null)`` is "". The first of a name counts."""
+    """Return ``Name = value`` lines; Slurm's ``(null)`` is "". The first line of a name counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -102,18 +105,18 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-def judge(
+def check(
     facts: SlurmFacts, soft_qos: Sequence[str] = (), licenses: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
-    """Yield what is unsafe in what Slurm said.
+    """Yield the unsafe settings among these facts.
 
     Args:
         soft_qos: the QOS that the policy gives sessions over a soft limit.
         licenses: the licence by which the calendar counts each GPU type.
     """
     if facts.config is None:
-        words = facts.silence.get("scontrol", "not asked")
-        yield unknown("slurm.conf", f"scontrol gave no answer: {words}", "run the doctor where Slurm answers")
+        text = facts.errors.get("scontrol", "not asked")
+        yield unknown("slurm.conf", f"scontrol gave no answer: {text}", "run the doctor where Slurm answers")
         return
     yield from _sessions(facts.config)
     yield from _limits(facts.config, facts.gres)
@@ -129,7 +132,7 @@ def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
         yield unsafe(
             "SlurmdTimeout",
             f"{timeout} s",
-            "a node out of reach for longer (network, munge) is given up, and its sessions with it",
+            "Slurm gives up a node that is unreachable for longer (network, munge), and its sessions with it",
             f"SlurmdTimeout={SLURMD_TIMEOUT} in slurm.conf",
         )
     age = _number(config.get("MinJobAge", ""))
@@ -137,7 +140,7 @@ def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
         yield unsafe(
             "MinJobAge",
             f"{age} s",
-            "the controller forgets ended jobs before their end is certain, so sessions stay in doubt",
+            "the controller forgets ended jobs before their end is certain, so the state of sessions stays unknown",
             "MinJobAge=300 in slurm.conf",
         )
     if config.get("JobRequeue") == "1":
@@ -157,7 +160,7 @@ def _sessions(config: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[Finding]:
-    enforce = set(_words(config.get("AccountingStorageEnforce", "")))
+    enforce = set(_list_of(config.get("AccountingStorageEnforce", "")))
     missing = [word for word in ENFORCE if word not in enforce and "all" not in enforce]
     if missing:
         yield unsafe(
@@ -173,11 +176,11 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
     if not gpus:
         return
     typed = {part[1] for part in gpus if len(part) > 1 and not part[1].isdigit()}
-    bare = {":".join(part) for part in gpus if len(part) == 1 or part[1].isdigit()}
-    if bare:
+    untyped = {":".join(part) for part in gpus if len(part) == 1 or part[1].isdigit()}
+    if untyped:
         yield unsafe(
             "Gres",
-            ", ".join(sorted(bare)),
+            ", ".join(sorted(untyped)),
             "GPUs without a type: profiles ask by type, and limits on a type do not see them",
             "give each GPU a type in gres.conf and slurm.conf, such as Gres=gpu:a100:4",
         )
@@ -188,15 +191,15 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
             "a job that asks for GPUs without a type (--gres=gpu:2) passes every limit on a type",
             "JobSubmitPlugins=lua in slurm.conf, with the job_submit.lua of share/carme_hub/slurm",
         )
-    tracked = set(_words(config.get("AccountingStorageTRES", "")))
+    tracked = set(_list_of(config.get("AccountingStorageTRES", "")))
     shards = {"gres/shard"} if any(part.startswith("shard") for line in gres for part in _split(line)) else set()
-    lacking = {"gres/gpu", *(f"gres/gpu:{name}" for name in typed), *shards} - tracked
-    if lacking:
-        names = ",".join(sorted(lacking))
+    untracked = {"gres/gpu", *(f"gres/gpu:{name}" for name in typed), *shards} - tracked
+    if untracked:
+        names = ",".join(sorted(untracked))
         yield unsafe(
             "AccountingStorageTRES",
             config.get("AccountingStorageTRES", ""),
-            f"what is not tracked can be neither limited nor charged: {names}",
+            f"Slurm can neither limit nor charge what it does not track: {names}",
             f"add {names} to AccountingStorageTRES in slurm.conf",
         )
     if "task/cgroup" not in config.get("TaskPlugin", ""):
@@ -216,12 +219,12 @@ def _limits(config: Mapping[str, str], gres: Sequence[str] | None) -> Iterator[F
 
 
 def _secrets(config: Mapping[str, str]) -> Iterator[Finding]:
-    flags = set(_words(config.get("AccountingStoreFlags", "")))
+    flags = set(_list_of(config.get("AccountingStoreFlags", "")))
     for flag in sorted(flags & {"job_env", "job_script"}):
         yield unsafe(
             "AccountingStoreFlags",
             flag,
-            "the environment or script of each job is kept in the database, a session's data among them",
+            "the database keeps the environment or script of each job, including the data of sessions",
             f"take {flag} out of AccountingStoreFlags in slurm.conf",
         )
     alternatives = config.get("AuthAltTypes", "")
@@ -236,7 +239,7 @@ def _secrets(config: Mapping[str, str]) -> Iterator[Finding]:
         yield advice(
             "AuthAltParameters",
             "without disable_token_creation",
-            "every user can make tokens of any life span for themselves",
+            "every user can make tokens of any lifetime for themselves",
             "AuthAltParameters=jwt_key=…,disable_token_creation in slurm.conf",
         )
     keys = {"munge's key": "/etc/munge/munge.key", "Slurm's own key": "/etc/slurm/slurm.key"}
@@ -252,9 +255,9 @@ def _key(what: str, key: Path) -> Iterator[Finding]:
     except OSError:
         return
     if mode & 0o077:
-        why, mend = f"{what} can be read by others: whoever has it is everybody, root included", f"chmod 600 {key}"
+        why, mend = f"{what} can be read by others: its holder can act as any user, root included", f"chmod 600 {key}"
     elif os.geteuid() != 0 and os.access(key, os.R_OK):
-        why = f"the hub's user can read {what}: a break-in to the hub is one to the whole cluster"
+        why = f"the hub's user can read {what}: whoever breaks into the hub controls the whole cluster"
         mend = f"chown root {key}, and let the token helper hand out short-lived tokens"
     else:
         return
@@ -273,8 +276,8 @@ def _accounting(facts: SlurmFacts) -> Iterator[Finding]:
         return
     yield from _private("slurm.conf", config)
     if facts.dbd is None:
-        words = facts.silence.get("sacctmgr", "it does not show slurmdbd's settings")
-        yield unknown("slurmdbd.conf", f"sacctmgr gave no answer: {words}", "run the doctor while slurmdbd answers")
+        text = facts.errors.get("sacctmgr", "it does not show slurmdbd's settings")
+        yield unknown("slurmdbd.conf", f"sacctmgr gave no answer: {text}", "run the doctor while slurmdbd answers")
     else:
         yield from _private("slurmdbd.conf", facts.dbd)
 
@@ -298,18 +301,18 @@ def _licenses(facts: SlurmFacts, licenses: Mapping[str, str]) -> Iterator[Findin
         return
     setting = "CarmeReservations.licenses"
     if facts.licenses is None or facts.gpus is None:
-        words = facts.silence.get("scontrol", facts.silence.get("sinfo", "not asked"))
-        yield unknown(setting, f"Slurm named no licences: {words}", "run the doctor where Slurm answers")
+        text = facts.errors.get("scontrol", facts.errors.get("sinfo", "not asked"))
+        yield unknown(setting, f"Slurm named no licences: {text}", "run the doctor where Slurm answers")
         return
     wanted = ",".join(f"{name}:{facts.gpus.get(type, 0)}" for type, name in sorted(licenses.items()))
-    for why in faults(licenses, facts.licenses, facts.gpus):
+    for why in license_problems(licenses, facts.licenses, facts.gpus):
         yield unsafe(setting, ", ".join(licenses.values()), why, f"Licenses={wanted} in slurm.conf")
     if left := sorted(facts.gpus.keys() - licenses.keys()):
         yield advice(
             setting,
             ", ".join(licenses),
             f"GPUs that have no licence cannot be booked: {', '.join(left)}",
-            "name one for each type, where they are to be booked",
+            "name one for each type that people may book",
         )
 
 
@@ -322,7 +325,7 @@ def _gpus(gres: Iterable[str]) -> Counter[str]:
 
 
 def _private(file: str, config: Mapping[str, str]) -> Iterator[Finding]:
-    private = set(_words(config.get("PrivateData", "")))
+    private = set(_list_of(config.get("PrivateData", "")))
     missing = [word for word in PRIVATE if word not in private and "all" not in private]
     if missing:
         yield unsafe(
@@ -333,7 +336,7 @@ def _private(file: str, config: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _words(value: str) -> list[str]:
+def _list_of(value: str) -> list[str]:
     return [] if value.lower() in ("", "none", "(null)") else [word.strip().lower() for word in value.split(",")]
 
 

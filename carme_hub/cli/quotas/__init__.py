@@ -1,1 +1,1 @@
-"""``carme-hub quotas``: GPU time for the administrator on the hub's machine, on the ledger itself."""
+"""``carme-hub quotas``: GPU time for the administrator on the hub's machine; on the ledger.s database itself."""

@@ -1,4 +1,4 @@
-"""What the commands on GPU time work with: the ledger of a configuration, its Slurm, and its users."""
+"""What the ``carme-hub quotas`` commands share: the ledger of a configuration, its Slurm, its users, and parsing."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
 
-_QUIET = logging.Logger("carme-hub quotas", logging.CRITICAL)
+_SILENT_LOG = logging.Logger("carme-hub quotas", logging.CRITICAL)
 
 
 @dataclass
 class LedgerAccess:
-    """One site's ledger, opened. ``jobs`` are the open jobs with GPUs, once ``look`` has asked for them."""
+    """One site's open ledger, its Slurm and its users. ``load_open_jobs`` fills ``jobs``: the open jobs with GPUs."""
 
     config: Config
     settings: CarmeQuotas
@@ -57,37 +57,37 @@ class LedgerAccess:
 
     @property
     def zone(self) -> str:
-        """Return the zone in which times are said."""
+        """Return the time zone in which times are shown."""
         return self.policy().zone
 
     def when(self, at: float) -> str:
         """Return a time in the policy's zone, "-" for none."""
         return f"{datetime.fromtimestamp(at, ZoneInfo(self.zone)):%Y-%m-%d %H:%M}" if at else "-"
 
-    async def look(self, app: ConfiguredApp) -> None:
-        """Take what runs outside the hub into account; said where Slurm is silent."""
+    async def load_open_jobs(self, app: ConfiguredApp) -> None:
+        """Load the jobs that run outside the hub, too; print a note where Slurm does not answer."""
         try:
-            self.jobs[:] = running(await app.waiting("asking Slurm for open jobs", self.client.snapshot()))
+            self.jobs[:] = running(await app.with_progress("asking Slurm for open jobs", self.client.snapshot()))
         except SlurmError as error:
-            app.note(f"Slurm does not say what runs now, so that is left out: {error}")
+            app.note(f"Slurm does not answer, so jobs that run now are left out: {error}")
 
     async def associations(self, app: ConfiguredApp) -> tuple[Association, ...]:
-        """Return all associations of the cluster; ``SlurmError`` while Slurm is silent."""
-        return await app.waiting("asking Slurm for accounts", self.client.associations())
+        """Return all associations of the cluster; raise ``SlurmError`` while Slurm does not answer."""
+        return await app.with_progress("asking Slurm for accounts", self.client.associations())
 
-    def settling(self) -> SettlementLoop:
-        """Return what settles this ledger; what it has to say is in its answers."""
-        commands, slurm = self.slurm.commands(), SlurmByHub(self.client, ask=None, log=_QUIET)
-        return SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _QUIET)
+    def settlement_loop(self) -> SettlementLoop:
+        """Return the settlement loop of this ledger; it logs nothing, its results say everything."""
+        commands, slurm = self.slurm.commands(), SlurmByHub(self.client, ask=None, log=_SILENT_LOG)
+        return SettlementLoop(self.settings, commands, slurm, self.ledger, self.sessions, self.prices, _SILENT_LOG)
 
     async def people(self) -> dict[str, Person]:
-        """Return groups and roles of everybody whom the hub knows."""
+        """Return groups and roles of every user of the hub."""
         return await asyncio.to_thread(_people, self.config)
 
 
 @contextlib.asynccontextmanager
-async def opened(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
-    """Open the ledger that the configuration names. The schema is never changed from here."""
+async def open_ledger(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
+    """Open the ledger that the configuration names, without upgrading its schema."""
     config = app.configuration()
     store = CarmeStore(config=config)
     store.upgrade = False
@@ -116,7 +116,7 @@ async def opened(app: ConfiguredApp) -> AsyncIterator[LedgerAccess]:
 
 
 def hours(amount: int) -> str:
-    """Return GPU-hours with at most three decimals, as on every page; the JSON has the exact amount beside it."""
+    """Return GPU-hours with at most three decimals, as on every page; the JSON output has the exact amount."""
     found = (Decimal(amount) / GPU_HOUR).quantize(Decimal("0.001"), ROUND_HALF_UP).normalize()
     return f"{found:f}" if found else "0"
 
@@ -144,7 +144,7 @@ def read_time(text: str, zone: str, *, after: int = 0) -> float:
     """Return epoch seconds from a date or a time in the zone.
 
     Args:
-        after: 1 where a date is meant to be within (``--expires``, ``--to``): its end then, in place of its start.
+        after: 1 where the day itself is included (``--expires``, ``--to``): the end of the day, not its start.
     """
     try:
         if len(text) == 10:
@@ -156,7 +156,7 @@ def read_time(text: str, zone: str, *, after: int = 0) -> float:
 
 
 def _people(config: Config) -> dict[str, Person]:
-    """Read JupyterHub's own database; nobody is known where there is none."""
+    """Read users and groups from JupyterHub's own database; {} where there is none."""
     from jupyterhub import orm
 
     from carme_hub.cli.hub_config import hub_of

@@ -1,4 +1,4 @@
-"""``carme-hub quotas replay | mirror``: a policy tried on past jobs, and the part of it that Slurm keeps by itself."""
+"""``carme-hub quotas replay | mirror``: try a policy on past jobs, and copy its limits to Slurm."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from traitlets.config import Config
 from carme_hub.accounting.policy_trial import Trial, try_policy
 from carme_hub.accounting.settings import CarmeMirror, read_policy
 from carme_hub.accounting.slurm_limits import MIRRORED, compare
-from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, table, words
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, actor, positional_arguments, table
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.quotas.slurm_limits import Change, Plan
 from carme_hub.slurm.limits import LimitsWriter, script
 from carme_hub.slurm.usage import UsageReader
 
-from .ledger_access import LedgerAccess, hours, opened, read_time
+from .ledger_access import LedgerAccess, hours, open_ledger, read_time
 
 
 class ReplayApp(ConfiguredApp):
     """Try a policy on past jobs."""
 
     name = "carme-hub quotas replay"
-    description = """What the jobs of a time would have done under a policy: which would have been refused, for whom,
-    and how much they used. Jobs come from Slurm's accounting; jobs from before fill the policy's windows. Nothing is
-    written, and the policy is not switched on."""
+    description = """Show what would have become of the jobs of a time under a policy: which jobs it would have refused,
+    whose, and how much they used. Jobs come from Slurm's accounting; earlier jobs fill the policy's windows. Nothing is
+    written, and the policy does not come into force."""
     examples = "carme-hub quotas replay --policy new.yaml --from 2026-10-01 --to 2026-10-31"
 
     policy = Unicode("", help="The YAML file of the policy. The default is the policy in force.").tag(config=True)
@@ -42,31 +42,31 @@ class ReplayApp(ConfiguredApp):
     }
 
     async def work(self) -> int:
-        """Walk through the jobs, and print who loses what."""
-        words(self)
-        async with opened(self) as desk:
-            policy = self._policy(desk)
+        """Replay the jobs, and print which the policy would have refused."""
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            policy = self._policy(access)
             if not self.since:
-                raise UsageError("say from when: --from 2026-10-01")
+                raise UsageError("give the start: --from 2026-10-01")
             now = time.time()
             since = read_time(self.since, policy.zone)
             until = min(now, read_time(self.until, policy.zone, after=1)) if self.until else now
             if until <= since:
-                raise UsageError("there is no time between --from and --to")
-            reader, books = UsageReader(desk.slurm.commands()), desk.ledger.books
-            trying = try_policy(books, reader, policy, await desk.people(), since, until)
-            return self._print(desk, await self.waiting("replaying what Slurm's accounting has", trying))
+                raise UsageError("--to must be after --from")
+            reader, context = UsageReader(access.slurm.commands()), access.ledger.context
+            replaying = try_policy(context, reader, policy, await access.people(), since, until)
+            return self._print(access, await self.with_progress("replaying what Slurm's accounting has", replaying))
 
-    def _policy(self, desk: LedgerAccess) -> Policy:
+    def _policy(self, access: LedgerAccess) -> Policy:
         if not self.policy:
-            return desk.policy()
+            return access.policy()
         try:
             return read_policy(Path(self.policy).read_text(encoding="utf-8"), self.policy)
         except UnicodeDecodeError as error:
             raise UsageError(f"{self.policy} is no text: {error}") from error
 
-    def _print(self, desk: LedgerAccess, tried: Trial) -> int:
-        found = tried.replay
+    def _print(self, access: LedgerAccess, trial: Trial) -> int:
+        found = trial.replay
         total = found.total
         if self.as_json:
             lines = [
@@ -79,8 +79,8 @@ class ReplayApp(ConfiguredApp):
             ]
             sums = {"jobs": total.jobs, "refused": total.refused, "used": total.before}
             sums["used_by_refused"] = total.refused_amount
-            counted = {"from": int(tried.reaches), "known_from": int(tried.known), "missing": tried.missing}
-            self.give({"total": sums, "rules": dict(found.rules), "lines": lines, "counted": counted})
+            counted = {"from": int(trial.use_since), "known_from": int(trial.known), "missing": trial.missing}
+            self.print_json({"total": sums, "rules": dict(found.rules), "lines": lines, "counted": counted})
             return 0
         rows = [
             (one.user, one.account, one.jobs, one.refused, one.soft, hours(one.before), hours(one.refused_amount))
@@ -89,21 +89,21 @@ class ReplayApp(ConfiguredApp):
         rows.append(
             ("total", "", total.jobs, total.refused, total.soft, hours(total.before), hours(total.refused_amount))
         )
-        heads = ("user", "account", "jobs", "refused", "over soft", "GPU-hours", "of refused")
-        print(table(heads, rows, "jobs refused over_soft GPU-hours of_refused"))
+        headers = ("user", "account", "jobs", "refused", "over soft", "GPU-hours", "of refused")
+        print(table(headers, rows, "jobs refused over_soft GPU-hours of_refused"))
         for one in found.lines:
             if one.first:
-                print(f"\n{one.user} in {one.account}, first at {desk.when(one.first_at)}:\n  {one.first}")
+                print(f"\n{one.user} in {one.account}, first at {access.when(one.first_at)}:\n  {one.first}")
         if found.rules:
             print("\n" + table(("rule", "refused"), list(found.rules.items()), "refused"))
-        print(f"\nThe policy's windows count use from {desk.when(tried.reaches or tried.known or tried.since)} on.")
-        if tried.missing:
-            print(f"Not in them: {hours(tried.missing)} GPU-hours that the ledger has and Slurm's accounting no more.")
+        print(f"\nThe policy's windows count use from {access.when(trial.use_since or trial.known or trial.since)} on.")
+        if trial.missing:
+            print(f"Not in them: {hours(trial.missing)} GPU-hours in the ledger that Slurm's accounting has purged.")
         return 0
 
 
 class MirrorApp(ConfiguredApp, CarmeMirror):
-    """Let Slurm keep the policy's limits by itself."""
+    """Copy the policy's limits to Slurm, which then keeps them by itself."""
 
     name = "carme-hub quotas mirror"
     description = """The second fence: compare the limits in Slurm with the policy, and with --apply write what an
@@ -120,56 +120,61 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
     }
     flags: Any = {
         **ConfiguredApp.flags,
-        **YES,
+        **YES_FLAG,
         "apply": ({"MirrorApp": {"apply": True}}, "Write the changes."),
         "force": ({"MirrorApp": {"force": True}}, "Overwrite limits that somebody has set by hand."),
         "every-job": ({"MirrorApp": {"every_job": True}}, "Limits of sessions hold for every job."),
     }
 
     async def work(self) -> int:
-        """Compare, print, and write where that is asked for."""
-        words(self)
-        async with opened(self) as desk:
-            said = {name: desk.config[name] for name in ("CarmeMirror", "MirrorApp") if name in desk.config}
-            self.update_config(Config(said))
+        """Compare and print; write with ``--apply``."""
+        positional_arguments(self)
+        async with open_ledger(self) as access:
+            overrides = {name: access.config[name] for name in ("CarmeMirror", "MirrorApp") if name in access.config}
+            self.update_config(Config(overrides))
             self.update_config(self.cli_config)
-            writer = LimitsWriter(desk.slurm.commands(), desk.slurm.cluster)
-            comparing = compare(desk.ledger, writer, self, desk.prices, await desk.people(), force=self.force)
-            compared = await self.waiting("reading Slurm's limits", comparing)
-            found, last = compared.plan, compared.last
+            writer = LimitsWriter(access.slurm.commands(), access.slurm.cluster)
+            comparison = compare(access.ledger, writer, self, access.prices, await access.people(), force=self.force)
+            compared = await self.with_progress("reading Slurm's limits", comparison)
+            plan, last = compared.plan, compared.last
             applied: Sequence[Change] = ()
             if self.apply:
-                if found.changes and self.force:
-                    self.confirm(f"Change {len(found.changes)} limits in Slurm, also what was set by hand?")
-                applied = await self.waiting("writing limits", writer.apply(found.changes))
-                written = found.written(last, applied)
+                if plan.changes and self.force:
+                    self.confirm(f"Change {len(plan.changes)} limits in Slurm, including those set by hand?")
+                applied = await self.with_progress("writing limits", writer.apply(plan.changes))
+                written = plan.written(last, applied)
                 if applied or written != last:
                     changed = [f"{each.entity.value} {each.name} {each.key}={each.want}" for each in applied]
-                    await desk.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
-            return self._print(desk, found, applied)
+                    await access.ledger.add_note(MIRRORED, {"written": written, "changed": changed}, actor=actor())
+            return self._print(access, plan, applied)
 
-    def _print(self, desk: LedgerAccess, found: Plan, applied: Sequence[Change]) -> int:
-        left = [change for change in found.changes if change not in applied]
-        commands = script(found.changes, desk.slurm.cluster)
-        code = 1 if left or found.drift else 0
+    def _print(self, access: LedgerAccess, plan: Plan, applied: Sequence[Change]) -> int:
+        left = [change for change in plan.changes if change not in applied]
+        commands = script(plan.changes, access.slurm.cluster)
+        code = 1 if left or plan.drift else 0
         if self.as_json:
-            self.give(
+            self.print_json(
                 {
-                    "applied": [_change(each) for each in applied],
-                    "changes": [_change(each) for each in left],
-                    "drift": [_change(each) for each in found.drift],
-                    "left_out": [{"quota": each.quota, "why": each.why} for each in found.left_out],
+                    "applied": [_change_document(each) for each in applied],
+                    "changes": [_change_document(each) for each in left],
+                    "drift": [_change_document(each) for each in plan.drift],
+                    "left_out": [{"quota": each.quota, "why": each.reason} for each in plan.unenforced],
                     "commands": commands.splitlines(),
                 }
             )
             return code
-        for head, changes in (("written", applied), ("to be written", left), ("set by hand, kept", found.drift)):
+        for head, changes in (("written", applied), ("to be written", left), ("set by hand, kept", plan.drift)):
             if changes:
-                rows = [(c.entity.value, c.name, c.key, c.have or "-", c.want or "-", c.needs.value) for c in changes]
+                rows = [
+                    (c.entity.value, c.name, c.key, c.have or "-", c.want or "-", c.admin_level.value) for c in changes
+                ]
                 print(f"{head}:\n" + table(("", "name", "limit", "is", "policy", "takes"), rows) + "\n")
-        if found.left_out:
-            print("only the hub's own check keeps:")
-            print("\n".join(f"  {each.quota + ': ' if each.quota else ''}{each.why}" for each in found.left_out) + "\n")
+        if plan.unenforced:
+            print("kept by the hub's own check alone:")
+            print(
+                "\n".join(f"  {each.quota + ': ' if each.quota else ''}{each.reason}" for each in plan.unenforced)
+                + "\n"
+            )
         if commands:
             print(f"for an administrator of Slurm to run, then mirror again:\n{commands}")
         if not code:
@@ -179,8 +184,8 @@ class MirrorApp(ConfiguredApp, CarmeMirror):
         return code
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change_document(change: Change) -> dict[str, Any]:
     return {
         **{"entity": change.entity.value, "name": change.name, "limit": change.key, "is": change.have},
-        **{"policy": change.want, "takes": change.needs.value, "argv": list(change.argv)},
+        **{"policy": change.want, "takes": change.admin_level.value, "argv": list(change.argv)},
     }

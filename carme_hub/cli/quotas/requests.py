@@ -1,4 +1,4 @@
-"""``carme-hub quotas request | approve | deny``: ask for more GPU time, and answer."""
+"""``carme-hub quotas request | approve | deny``: request more GPU time, and decide requests."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from traitlets import Bool, Unicode
 
 from carme_hub.accounting.requests import OPEN, Request, Requests
-from carme_hub.cli.base import YES, ConfiguredApp, UsageError, actor, new_key, table, words
+from carme_hub.cli.base import YES_FLAG, ConfiguredApp, UsageError, actor, new_key, positional_arguments, table
 from carme_hub.errors import SlurmError
 from carme_hub.store.ledger.requests import RequestFilter
 
-from .ledger_access import LedgerAccess, hours, opened, read_amount
+from .ledger_access import LedgerAccess, hours, open_ledger, read_amount
 
 
 class RequestApp(ConfiguredApp):
-    """Ask for more GPU time, or list what was asked for."""
+    """Request more GPU time, or list requests."""
 
     name = "carme-hub quotas request"
-    description = """Ask for more GPU time for an account: carme-hub quotas request ACCOUNT AMOUNT --reason "…". Without
-    these it lists the requests that wait for an answer."""
+    description = """Request more GPU time for an account: carme-hub quotas request ACCOUNT AMOUNT --reason "…". Without
+    these arguments it lists the requests that wait for an answer."""
     examples = 'carme-hub quotas request physics 50h --reason "Runs for the paper"'
 
-    reason = Unicode("", help="What it is for. Needed to ask.").tag(config=True)
+    reason = Unicode("", help="What it is for. Required for a request.").tag(config=True)
     key = Unicode("", help="Idempotency key: the same key again is the same request.").tag(config=True)
     everything = Bool(False, help="List answered requests too.").tag(config=True)
     aliases: Any = {**ConfiguredApp.aliases, "reason": "RequestApp.reason", "key": "RequestApp.key"}
@@ -34,65 +34,69 @@ class RequestApp(ConfiguredApp):
     }
 
     async def work(self) -> int:
-        """Ask, or list."""
-        async with opened(self) as desk:
-            requests = Requests(desk.ledger)
+        """Send the request, or list requests."""
+        async with open_ledger(self) as access:
+            requests = Requests(access.ledger)
             if not self.extra_args:
                 found = await requests.all(RequestFilter(state="" if self.everything else OPEN))
-                return self._list(desk, found)
-            account, amount = words(self, "ACCOUNT", "AMOUNT")
+                return self._list(access, found)
+            account, amount = positional_arguments(self, "ACCOUNT", "AMOUNT")
             if not self.reason.strip():
-                raise UsageError("say what it is for with --reason")
+                raise UsageError("give the purpose with --reason")
             who = actor()
-            await self._known(desk, who, account)
-            asked = await requests.ask(account, who, read_amount(amount), self.reason, key=new_key(self.key))
-            self.give(_plain(asked)) if self.as_json else print(f"request {asked.id} waits for an answer")
+            await self._require_account(access, who, account)
+            request = await requests.ask(account, who, read_amount(amount), self.reason, key=new_key(self.key))
+            self.print_json(_request_document(request)) if self.as_json else print(
+                f"request {request.id} waits for an answer"
+            )
         return 0
 
-    async def _known(self, desk: LedgerAccess, who: str, account: str) -> None:
-        """Refuse an account that there is not: nobody would answer."""
+    async def _require_account(self, access: LedgerAccess, who: str, account: str) -> None:
+        """Refuse an account that does not exist: nobody would answer the request."""
         try:
-            known = {each.account for each in await desk.associations(self)}
+            known = {each.account for each in await access.associations(self)}
         except SlurmError as error:
-            raise UsageError(f"Slurm does not say which accounts there are, try again later. {error}") from error
+            raise UsageError(f"Slurm does not answer which accounts exist; try again later. {error}") from error
         if account not in known:
-            raise UsageError(f"there is no Slurm account {account!r} that {who} could ask for")
+            raise UsageError(f"there is no Slurm account {account!r} for which {who} could ask")
 
-    def _list(self, desk: LedgerAccess, found: Sequence[Request]) -> int:
+    def _list(self, access: LedgerAccess, found: Sequence[Request]) -> int:
         if self.as_json:
-            self.give({"requests": [_plain(each) for each in found]})
+            self.print_json({"requests": [_request_document(each) for each in found]})
         elif not found:
-            print("Nothing was asked for yet." if self.everything else "No request waits for an answer.")
+            print("There are no requests yet." if self.everything else "No request waits for an answer.")
         else:
             rows = [
-                (one.id, desk.when(one.asked), one.account, one.user, hours(one.amount), one.reason, _state(one))
+                (one.id, access.when(one.asked), one.account, one.user, hours(one.amount), one.reason, _state(one))
                 for one in found
             ]
-            print(table(("id", f"asked ({desk.zone})", "account", "user", "GPU-hours", "for", ""), rows, "GPU-hours"))
+            print(table(("id", f"asked ({access.zone})", "account", "user", "GPU-hours", "for", ""), rows, "GPU-hours"))
         return 0
 
 
 class _AnswerApp(ConfiguredApp):
-    """Answers a request."""
+    """A command that decides a request."""
 
-    reason = Unicode("", help="What is said to who asked.").tag(config=True)
+    reason = Unicode("", help="The answer that the requester reads.").tag(config=True)
     aliases: Any = {**ConfiguredApp.aliases, "reason": "_AnswerApp.reason"}
-    flags: Any = {**ConfiguredApp.flags, **YES}
+    flags: Any = {**ConfiguredApp.flags, **YES_FLAG}
 
     async def answer(self, *, approve: bool, amount: int | None = None) -> int:
-        """Answer the request that the command line names, and say what came of it."""
-        (id,) = words(self, "ID")
+        """Decide the request that the command line names, and print its new state."""
+        (id,) = positional_arguments(self, "ID")
         if not id.strip():
-            raise UsageError("give the id of the request; `carme-hub quotas request` lists those that wait")
-        async with opened(self) as desk:
-            requests = Requests(desk.ledger)
-            asked = await requests.get(id)
-            verb = f"Grant {hours(asked.amount if amount is None else amount)} GPU-hours to" if approve else "Deny"
-            self.confirm(f"{verb} {asked.account} as {asked.user} asked? This is final.")
+            raise UsageError("give the id of the request; `carme-hub quotas request` lists the waiting ones")
+        async with open_ledger(self) as access:
+            requests = Requests(access.ledger)
+            request = await requests.get(id)
+            verb = f"Grant {hours(request.amount if amount is None else amount)} GPU-hours to" if approve else "Deny"
+            self.confirm(f"{verb} {request.account} as {request.user} requested? This is final.")
             done = await requests.decide(
                 id, actor=actor(), approve=approve, answer=self.reason.strip(), amount=amount, may_grant=True
             )
-            self.give(_plain(done)) if self.as_json else print(f"request {id} of {done.user}: {_state(done)}")
+            self.print_json(_request_document(done)) if self.as_json else print(
+                f"request {id} of {done.user}: {_state(done)}"
+            )
         return 0
 
 
@@ -100,10 +104,10 @@ class ApproveApp(_AnswerApp):
     """Approve a request."""
 
     name = "carme-hub quotas approve"
-    description = "Approve a request and grant what was asked for, or --amount: carme-hub quotas approve ID."
+    description = "Approve a request and grant the requested amount, or --amount: carme-hub quotas approve ID."
     examples = "carme-hub quotas approve 0f3a9d4c5b6e7f80 --amount 25h"
 
-    amount = Unicode("", help="Grant this in place of what was asked for.").tag(config=True)
+    amount = Unicode("", help="Grant this amount in place of the requested one.").tag(config=True)
     aliases = {**_AnswerApp.aliases, "amount": "ApproveApp.amount"}
 
     async def work(self) -> int:
@@ -121,16 +125,16 @@ class DenyApp(_AnswerApp):
     async def work(self) -> int:
         """Deny it."""
         if not self.reason.strip():
-            raise UsageError("say why with --reason: who asked will want to know")
+            raise UsageError("give a reason with --reason: the requester reads it")
         return await self.answer(approve=False)
 
 
-def _plain(request: Request) -> dict[str, Any]:
+def _request_document(request: Request) -> dict[str, Any]:
     return {**asdict(request), "asked": int(request.asked), "decided": int(request.decided)}
 
 
 def _state(request: Request) -> str:
     if request.state == OPEN:
         return "waits"
-    given = f" with {hours(request.granted)} GPU-hours" if request.granted else ""
-    return f"{request.state}{given} by {request.decided_by}" + (f": {request.answer}" if request.answer else "")
+    granted = f" with {hours(request.granted)} GPU-hours" if request.granted else ""
+    return f"{request.state}{granted} by {request.decided_by}" + (f": {request.answer}" if request.answer else "")

@@ -1,1 +1,1 @@
-"""``carme-hub reservations``: the calendar, asked of the reservations service by REST."""
+"""``carme-hub reservations``: the calendar on the command line, through the reservations service's REST API."""

@@ -1,8 +1,8 @@
-"""What of a cluster can be booked, by what Slurm says of its nodes and of reservations that are not ours. Pure.
+"""Derive what can be booked from Slurm's nodes, its jobs, and the reservations that are not ours. Pure.
 
-Slurm does not keep shards off GPUs that are reserved (seen on 24.11: a job with ``--gres=shard:1`` ran on one). It does
-keep everybody off a node that is reserved whole. So a node with shards is booked whole, unless its site says that it
-keeps them off by itself.
+Slurm lets shard jobs run on reserved GPUs (seen on 24.11: a job with ``--gres=shard:1`` ran on one), but no job runs on
+a node that is reserved as a whole. So a node with shards is booked as a whole, unless the site declares that it keeps
+shard jobs off reserved GPUs. The reservations service and the calendar's reconciler call this module.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.resources import SHARD, Node
 from carme_hub.domain.cluster.tres import ANY_TYPE
 
-from .capacity import OccupiedGpus, Spot
+from .capacity import GpuInventory, OccupiedGpus
 from .periods import Period
 from .slurm_reservations import SlurmReservation
 
-#: States and flags of a node that nobody can say when it will be back.
+#: States and flags of a node that is unavailable without a known end.
 _OUT = frozenset({"down", "error", "fail", "failing", "drain", "drained", "draining", "not_responding", "no_respond"})
-#: The type under which a job without GPUs is in the way of who wants the whole node.
+#: The GPU type of a job without GPUs, which conflicts only with a booking of the whole node.
 _NO_GPU = "no gpu"
-#: Seconds for which a job without a time limit is taken to run on.
+#: Seconds for which a job without a time limit is assumed to run.
 _WITHOUT_END = 10 * 366 * 86_400
 _QUARTER = 900
 
 
-def spots_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[Spot, ...]:
-    """Return the GPUs of nodes; a node's CPUs are shared out to all its GPUs alike, rounded down.
+def inventory_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[GpuInventory, ...]:
+    """Return the GPUs of nodes; a node's CPUs are divided evenly among all its GPUs, rounded down.
 
     Args:
-        shards_kept_off: whether the site sees to it that no shard job runs on GPUs that are reserved.
+        shards_kept_off: whether the site prevents shard jobs on reserved GPUs.
     """
     return tuple(
-        Spot(
+        GpuInventory(
             node.name,
             type,
             count,
             max(1, node.cpus // sum(node.gpus.values())),
-            alone=bool(node.shards) and not shards_kept_off,
+            exclusive=bool(node.shards) and not shards_kept_off,
         )
         for node in nodes
         for type, count in sorted(node.gpus.items())
@@ -46,12 +46,12 @@ def spots_of(nodes: Iterable[Node], *, shards_kept_off: bool = False) -> tuple[S
     )
 
 
-def is_out(node: Node) -> bool:
-    """Return whether a node is down or drained. That it is reserved or in maintenance has an end, and is no outage."""
+def is_unavailable(node: Node) -> bool:
+    """Return whether a node is down or drained. Reserved and maintenance states have an end and do not count."""
     return node.state in _OUT or bool(node.flags & _OUT)
 
 
-def taken_by_others(
+def occupied_by_others(
     nodes: Iterable[Node],
     reservations: Iterable[SlurmReservation],
     *,
@@ -59,23 +59,23 @@ def taken_by_others(
     now: int,
     back_in: int,
 ) -> tuple[OccupiedGpus, ...]:
-    """Return what cannot be booked though there are GPUs.
+    """Return the GPUs that cannot be booked because of outages or other reservations.
 
     Args:
-        reservations: all of Slurm's. ours: the names of those that are bookings, and are counted as such.
-        back_in: seconds after which a node that is out now is taken to be back, at the next quarter of an hour:
-            what is offered from then on can still be taken a moment later.
+        reservations: all of Slurm's. ours: names of those that are bookings, which are counted elsewhere.
+        back_in: seconds after which an unavailable node is assumed to be back, rounded up to a quarter of an hour,
+            so that an offered time stays valid for a while.
     """
     known, back = {node.name: node for node in nodes}, -(-(now + back_in) // _QUARTER) * _QUARTER
-    found = [OccupiedGpus(Period(now, back), node.name) for node in known.values() if is_out(node)]
+    found = [OccupiedGpus(Period(now, back), node.name) for node in known.values() if is_unavailable(node)]
     for each in reservations:
         if each.name not in ours:
-            found += taken_by(each, known)
+            found += occupied_by(each, known)
     return tuple(found)
 
 
-def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[OccupiedGpus]:
-    """Yield what a reservation by hand has of each node: where it does not say how many GPUs, as many as it may."""
+def occupied_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterator[OccupiedGpus]:
+    """Yield what a manual reservation occupies on each node; all GPUs if it does not say how many."""
     there = [nodes[name] for name in sorted(reservation.nodes) if name in nodes]
     if reservation.gpus:
         for node in there:
@@ -86,11 +86,11 @@ def taken_by(reservation: SlurmReservation, nodes: Mapping[str, Node]) -> Iterat
         yield from (OccupiedGpus(reservation.period, node.name) for node in there)
 
 
-def held_by_jobs(jobs: Iterable[Job], nodes: Mapping[str, Node], now: int) -> tuple[OccupiedGpus, ...]:
-    """Return what running jobs have of each node until their time limits end them.
+def occupied_by_jobs(jobs: Iterable[Job], nodes: Mapping[str, Node], now: int) -> tuple[OccupiedGpus, ...]:
+    """Return what running jobs occupy on each node until their time limits.
 
-    A job of several nodes is taken to have as many GPUs on each, rounded up, and a shard to have its part of one. GPUs
-    of a type that nobody has said count where the node has one type only.
+    A job on several nodes counts with the same number of GPUs on each, rounded up; a shard counts as its fraction of a
+    GPU. Untyped GPUs count on nodes that have one type only.
     """
     return tuple(
         OccupiedGpus(Period(now, _end(job, now)), node.name, *_held(job, node))

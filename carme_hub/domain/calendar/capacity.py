@@ -1,9 +1,9 @@
-"""Which GPUs can be booked when, and what else could be: every booking has its place on nodes. Pure.
+"""Which GPUs can be booked when, and the alternatives to a booking that does not fit. Pure.
 
-A booking is *seats*: each on one node, with a number of GPUs of one type, so that a session of that size fits; or whole
-nodes. It is placed when it is made and keeps its place, since a job cannot move: a node's GPUs are free for a period
-when they are so at each moment of it. Where Slurm cannot reserve single GPUs, a seat takes its whole node with all that
-is on it (``by_node``), and as many seats as the node has room for.
+A booking consists of *seats*: each seat is on one node and has a number of GPUs of one type, so that one session fits
+in it; or a seat is a whole node. A booking is placed on nodes when it is made and keeps its places, since a job cannot
+move. GPUs are free for a period if they are free at every moment of it. If Slurm cannot reserve single GPUs
+(``by_node``), a booking takes whole nodes, each with as many seats as fit on it. ``carme_hub.booking`` calls this.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from .periods import Period
-from .step_function import Steps
+from .step_function import StepFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class GpuInventory:
     """The GPUs of one type on one node, and the CPUs that go with each of them.
 
-    ``alone``: the node is booked whole, whoever books some of it.
+    ``exclusive``: any booking on the node takes the whole node.
     """
 
     node: str
     type: str
     count: int
     cpus: int = 1
-    alone: bool = False
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OccupiedGpus:
-    """GPUs of a node that somebody has for a period. ``count`` 0 is the whole node, with all types.
+    """GPUs of a node that are occupied for a period. ``count`` 0 is the whole node, with all types.
 
-    ``booked``: by a booking of ours, which counts in the share of the cluster that may be booked.
+    ``booked``: by a booking of ours, which counts towards the share of the cluster that may be booked.
     """
 
     period: Period
@@ -47,14 +47,14 @@ class OccupiedGpus:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is to be booked.
+    """What a booking needs.
 
     Attributes:
         type: GPU type. seats: how many; each is on one node.
-        gpus: GPUs of one seat; 0 = a whole node that has this type, with nobody else on it.
+        gpus: GPUs of one seat; 0 = a whole node that has this type, exclusively.
 
     Raises:
-        ValueError: it is nothing.
+        ValueError: a value is out of range.
     """
 
     type: str
@@ -68,9 +68,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a booking has on one node: ``count`` GPUs for ``seats`` seats, with so many CPUs.
+    """What a booking has on one node: ``count`` GPUs for ``seats`` seats, and their CPUs.
 
-    ``whole``: and nobody else is there. ``also``: how many GPUs of which other types go with that.
+    ``whole``: the booking has the node exclusively. ``also``: the number of GPUs of other types that go with it.
     """
 
     node: str
@@ -83,100 +83,107 @@ class Place:
 
     @property
     def gpus(self) -> int:
-        """Return how many GPUs it takes, of all types."""
+        """Return the number of GPUs of all types."""
         return self.count + sum(count for _, count in self.also)
 
-    def taken(self, period: Period) -> OccupiedGpus:
-        """Return what it takes from others."""
+    def occupied(self, period: Period) -> OccupiedGpus:
+        """Return what the place occupies during a period."""
         if self.whole:
             return OccupiedGpus(period, self.node, "", 0, True)
         return OccupiedGpus(period, self.node, self.type, self.count, True)
 
 
 class Capacity:
-    """The GPUs of a cluster and who has them when.
+    """The GPUs of a cluster, and when they are occupied.
 
     Args:
-        spots: every node's GPUs, by type; nodes that nobody may book are left out.
-        taken: bookings, maintenance, reservations by hand, nodes that are down; in any order, of any node.
+        inventory: every node's GPUs, by type; without nodes that nobody may book.
+        occupied: bookings, maintenance, manual reservations, nodes that are down; in any order, of any node.
         by_node: whether a seat takes its whole node.
-        share: the part of each type's GPUs that may be booked at one moment, in percent.
+        share: the percentage of each type's GPUs that may be booked at one moment.
     """
 
     def __init__(
-        self, spots: Iterable[Spot], taken: Iterable[OccupiedGpus], *, by_node: bool = False, share: int = 100
+        self,
+        inventory: Iterable[GpuInventory],
+        occupied: Iterable[OccupiedGpus],
+        *,
+        by_node: bool = False,
+        share: int = 100,
     ) -> None:
-        self._spots: dict[str, dict[str, int]] = defaultdict(dict)
-        self._nodes: dict[str, dict[str, int]] = defaultdict(dict)
+        self._by_type: dict[str, dict[str, int]] = defaultdict(dict)
+        self._by_node: dict[str, dict[str, int]] = defaultdict(dict)
         self._cpus: dict[tuple[str, str], int] = {}
-        self._alone: set[str] = set()
-        for spot in spots:
-            if spot.count > 0:
-                self._spots[spot.type][spot.node] = spot.count
-                self._nodes[spot.node][spot.type] = spot.count
-                self._cpus[spot.node, spot.type] = spot.cpus
-                if by_node or spot.alone:
-                    self._alone.add(spot.node)
-        total = {type: sum(nodes.values()) for type, nodes in self._spots.items()}
-        #: How many GPUs of a type may be booked at one moment, where not all of them may.
+        self._exclusive: set[str] = set()
+        for item in inventory:
+            if item.count > 0:
+                self._by_type[item.type][item.node] = item.count
+                self._by_node[item.node][item.type] = item.count
+                self._cpus[item.node, item.type] = item.cpus
+                if by_node or item.exclusive:
+                    self._exclusive.add(item.node)
+        total = {type: sum(nodes.values()) for type, nodes in self._by_type.items()}
+        #: How many GPUs of a type may be booked at one moment, for types that have such a limit.
         self._limit = {type: limit for type, all in total.items() if (limit := all * share // 100) < all}
-        #: The lines of nodes while nobody has anything.
-        self._bare: dict[str, dict[str, tuple[int, Steps | None]]] = {}
-        #: Where alone something new is placed, by node and type; None = anywhere.
-        self._where: Collection[tuple[str, str]] | None = None
-        self._take(taken)
+        #: Free GPUs of each node while nothing is occupied.
+        self._unoccupied: dict[str, dict[str, tuple[int, StepFunction | None]]] = {}
+        #: The nodes and types on which new places are allowed; None = all.
+        self._allowed: Collection[tuple[str, str]] | None = None
+        self._set_occupied(occupied)
 
-    def _take(self, taken: Iterable[OccupiedGpus]) -> None:
-        self._taken = [*taken]
-        self._on: dict[str, list[OccupiedGpus]] = defaultdict(list)
-        for each in self._taken:
-            self._on[each.node].append(each)
-        # What is made of it is kept: one conflict asks for several things, and for many times.
-        self._lines: dict[tuple[str, bool], dict[str, tuple[int, Steps | None]]] = {}
-        self._bookable: dict[str, Steps] = {}
+    def _set_occupied(self, occupied: Iterable[OccupiedGpus]) -> None:
+        self._occupied = [*occupied]
+        self._occupied_on: dict[str, list[OccupiedGpus]] = defaultdict(list)
+        for each in self._occupied:
+            self._occupied_on[each.node].append(each)
+        # Derived values are cached: one conflict needs several of them, for many times.
+        self._free_cache: dict[tuple[str, bool], dict[str, tuple[int, StepFunction | None]]] = {}
+        self._share_left: dict[str, StepFunction] = {}
 
-    def but(self, taken: Iterable[OccupiedGpus]) -> Capacity:
-        """Return the same GPUs, of which others have these."""
+    def with_occupied(self, occupied: Iterable[OccupiedGpus]) -> Capacity:
+        """Return the same GPUs with other occupied ones."""
         other = copy(self)
-        other._take(taken)
+        other._set_occupied(occupied)
         return other
 
-    def only(self, where: Collection[tuple[str, str]] | None) -> Capacity:
-        """Return the same, of which new places are taken on these nodes with these types alone; None = anywhere.
+    def restricted_to(self, allowed: Collection[tuple[str, str]] | None) -> Capacity:
+        """Return the same capacity with new places allowed only on these nodes and types; None = all.
 
-        The share is still that of all nodes, and ``fits`` asks of any places.
+        The share still counts all nodes, and ``fits`` checks places on any node.
         """
-        if where is None:
+        if allowed is None:
             return self
         other = copy(self)
-        other._where = where
+        other._allowed = allowed
         return other
 
     @property
     def types(self) -> tuple[str, ...]:
         """Return the GPU types, by name."""
-        return tuple(sorted(self._spots))
+        return tuple(sorted(self._by_type))
 
     def total(self, type: str) -> int:
-        """Return how many GPUs of a type there are."""
-        return sum(self._spots.get(type, {}).values())
+        """Return the number of GPUs of a type."""
+        return sum(self._by_type.get(type, {}).values())
 
-    def room(self, type: str) -> int:
-        """Return how many GPUs of a type the largest node has: no seat may have more."""
-        return max(self._spots.get(type, {}).values(), default=0)
+    def largest_node(self, type: str) -> int:
+        """Return the number of GPUs of a type on the largest node, which is the limit for one seat."""
+        return max(self._by_type.get(type, {}).values(), default=0)
 
-    def free_on(self, node: str, type: str, period: Period) -> int:
-        """Return how many GPUs of a type a node has free at every moment of a period."""
-        return self._left(node, type, period)
+    def free_on(self, node: str, type: str, period: Period, *, exclusive: bool = False) -> int:
+        """Return the GPUs of a type that a node has free at every moment. ``exclusive``: while all of it is free."""
+        count, free = self._free_by_node(type, exclusive=exclusive).get(node, (0, None))
+        return count if free is None else free.least(period.start, period.end)
 
     # -- places -----------------------------------------------------------------------------------------------------
 
     def place(self, need: Need, period: Period) -> tuple[Place, ...] | None:
-        """Return where it can be for the whole period, by node; None where it cannot.
+        """Return places for the whole period, sorted by node; None if there are none.
 
-        The largest rooms are filled first, so that it is on few nodes, and the rest goes where it leaves least.
+        Nodes with the most free seats come first, so that few nodes are used; the rest goes to the node with the least
+        left over.
         """
-        if need.gpus > self.room(need.type):
+        if need.gpus > self.largest_node(need.type):
             return None
         return self._place(need, period, self._offers(need, period))
 
@@ -186,66 +193,61 @@ class Capacity:
             return None
         found: list[Place] = []
         for number, (seats, _, node) in enumerate(offers):
-            if -seats >= wanted:  # all of these have room for the rest
+            if -seats >= wanted:  # each of these nodes can take the rest
                 rest = (offer for offer in offers[number:] if -offer[0] >= wanted)
-                _, _, node = min(rest, key=lambda offer: (offer[2] in self._alone, *offer[1:]))
+                _, _, node = min(rest, key=lambda offer: (offer[2] in self._exclusive, *offer[1:]))
             mine = min(-seats, wanted)
-            found.append(self._placed(need, node, mine))
+            found.append(self._place_on(need, node, mine))
             wanted -= mine
             if not wanted:
                 break
         return tuple(sorted(found, key=_node)) if self._within_share(found, period) else None
 
     def fits(self, places: Iterable[Place], period: Period) -> bool:
-        """Return whether these very places are free for the whole period."""
+        """Return whether exactly these places are free for the whole period."""
         there = [*places]
-        return all(self._has(place, period) for place in there) and self._within_share(there, period)
+        return all(self._is_free(place, period) for place in there) and self._within_share(there, period)
 
-    def _has(self, place: Place, period: Period) -> bool:
-        return 0 < place.count <= self._left(place.node, place.type, period, alone=place.whole)
+    def _is_free(self, place: Place, period: Period) -> bool:
+        return 0 < place.count <= self.free_on(place.node, place.type, period, exclusive=place.whole)
 
     def _offers(self, need: Need, period: Period) -> list[tuple[int, int, str]]:
-        """Return, for each node with room, for how many seats (negative), the GPUs free there, and its name; sorted."""
+        """Return (negative number of free seats, free GPUs, name) of each node with a free seat, sorted."""
         found, start, end = [], period.start, period.end
-        for node, count, free in self._rooms(need):
+        for node, count, free in self._candidates(need):
             left = count if free is None else free.least(start, end)
             if seats := _seats(need, left):
                 found.append((-seats, left, node))
         return sorted(found)
 
-    def _seats_at_all(self, need: Need) -> int:
-        """Return for how many seats there is room while nobody has anything."""
-        where, there = self._where, self._spots.get(need.type, {}).items()
-        return sum(_seats(need, count) for node, count in there if where is None or (node, need.type) in where)
+    def _max_seats(self, need: Need) -> int:
+        """Return how many seats fit while nothing is occupied."""
+        allowed, there = self._allowed, self._by_type.get(need.type, {}).items()
+        return sum(_seats(need, count) for node, count in there if allowed is None or (node, need.type) in allowed)
 
-    def _rooms(self, need: Need) -> Iterator[tuple[str, int, Steps | None]]:
-        """Yield the lines of the nodes on which it may be placed."""
-        where = self._where
-        for node, (count, free) in self._line(need.type, alone=not need.gpus).items():
-            if where is None or (node, need.type) in where:
+    def _candidates(self, need: Need) -> Iterator[tuple[str, int, StepFunction | None]]:
+        """Yield name, GPUs and free GPUs over time of the nodes on which the need may be placed."""
+        allowed = self._allowed
+        for node, (count, free) in self._free_by_node(need.type, exclusive=not need.gpus).items():
+            if allowed is None or (node, need.type) in allowed:
                 yield node, count, free
 
-    def _left(self, node: str, type: str, period: Period, *, alone: bool = False) -> int:
-        """Return how many GPUs of a type a node has free at every moment. ``alone``: while nobody else is there."""
-        count, free = self._line(type, alone=alone).get(node, (0, None))
-        return count if free is None else free.least(period.start, period.end)
-
-    def _line(self, type: str, *, alone: bool = False) -> dict[str, tuple[int, Steps | None]]:
-        """Return how many GPUs of a type each node has, and how many are free over time (None = all, always)."""
-        if (type, alone) not in self._lines:
-            if type not in self._bare:
-                self._bare[type] = {node: (count, None) for node, count in self._spots.get(type, {}).items()}
-            line = self._bare[type].copy()
-            for node in self._on:
+    def _free_by_node(self, type: str, *, exclusive: bool = False) -> dict[str, tuple[int, StepFunction | None]]:
+        """Return each node's number of GPUs of a type, and how many are free over time (None = always all)."""
+        if (type, exclusive) not in self._free_cache:
+            if type not in self._unoccupied:
+                self._unoccupied[type] = {node: (count, None) for node, count in self._by_type.get(type, {}).items()}
+            line = self._unoccupied[type].copy()
+            for node in self._occupied_on:
                 if node in line:
-                    line[node] = (line[node][0], self._free(node, type, line[node][0], alone))
-            self._lines[type, alone] = line
-        return self._lines[type, alone]
+                    line[node] = (line[node][0], self._free(node, type, line[node][0], exclusive))
+            self._free_cache[type, exclusive] = line
+        return self._free_cache[type, exclusive]
 
-    def _free(self, node: str, type: str, count: int, alone: bool) -> Steps | None:
-        alone, changes = alone or node in self._alone, dict[int, int]()
-        for each in self._on[node]:
-            if alone or not each.count:
+    def _free(self, node: str, type: str, count: int, exclusive: bool) -> StepFunction | None:
+        exclusive, changes = exclusive or node in self._exclusive, dict[int, int]()
+        for each in self._occupied_on[node]:
+            if exclusive or not each.count:
                 mine = count
             elif each.type == type:
                 mine = each.count
@@ -256,13 +258,13 @@ class Capacity:
             changes[end] = changes.get(end, 0) + mine
         if not changes:
             return None
-        steps = Steps.of(count, changes)
-        return Steps(steps.edges, [max(0, level) for level in steps.levels])
+        steps = StepFunction.of(count, changes)
+        return StepFunction(steps.edges, [max(0, level) for level in steps.levels])
 
-    def _placed(self, need: Need, node: str, seats: int) -> Place:
-        count, whole = self._spots[need.type][node], node in self._alone or not need.gpus
+    def _place_on(self, need: Need, node: str, seats: int) -> Place:
+        count, whole = self._by_type[need.type][node], node in self._exclusive or not need.gpus
         mine = count if whole else seats * need.gpus
-        also = tuple(sorted(other for other in self._nodes[node].items() if other[0] != need.type)) if whole else ()
+        also = tuple(sorted(other for other in self._by_node[node].items() if other[0] != need.type)) if whole else ()
         return Place(node, need.type, mine, seats, whole, mine * self._cpus[node, need.type], also)
 
     # -- the share that may be booked ---------------------------------------------------------------------------------
@@ -272,57 +274,57 @@ class Capacity:
             return True
         more: dict[str, int] = defaultdict(int)
         for place in places:
-            for type, count in self._gpus_of(place.taken(period)):
+            for type, count in self._gpus_of(place.occupied(period)):
                 more[type] += count
         return all(count <= self._left_of_share(type, period) for type, count in more.items() if type in self._limit)
 
     def _left_of_share(self, type: str, period: Period) -> int:
-        """Return how many GPUs of a type of which not all may be booked still may, at every moment."""
-        if type not in self._bookable:
+        """Return how many more GPUs of a type with a limit may be booked at every moment of a period."""
+        if type not in self._share_left:
             changes: dict[int, int] = defaultdict(int)
-            for each in self._taken:
+            for each in self._occupied:
                 for of, count in self._gpus_of(each) if each.booked else ():
                     if of == type:
                         changes[each.period.start] -= count
                         changes[each.period.end] += count
-            self._bookable[type] = Steps.of(self._limit[type], changes)
-        return self._bookable[type].least(period.start, period.end)
+            self._share_left[type] = StepFunction.of(self._limit[type], changes)
+        return self._share_left[type].least(period.start, period.end)
 
-    def _gpus_of(self, taken: OccupiedGpus) -> Collection[tuple[str, int]]:
-        """Return what it takes, by type: of a node that is taken whole, all."""
-        return ((taken.type, taken.count),) if taken.count else self._nodes.get(taken.node, {}).items()
+    def _gpus_of(self, occupied: OccupiedGpus) -> Collection[tuple[str, int]]:
+        """Return the number of occupied GPUs by type; all of the node if it is occupied as a whole."""
+        return ((occupied.type, occupied.count),) if occupied.count else self._by_node.get(occupied.node, {}).items()
 
     # -- over time --------------------------------------------------------------------------------------------------
 
-    def band(self, type: str, period: Period) -> tuple[tuple[Period, int], ...]:
-        """Return how many GPUs of a type are free: parts of the period, one after the other, each unlike the next."""
+    def free_over_time(self, type: str, period: Period) -> tuple[tuple[Period, int], ...]:
+        """Return how many GPUs of a type are free: consecutive parts of the period with different numbers."""
         changes: dict[int, int] = defaultdict(int)
-        for _, free in self._line(type).values():
+        for _, free in self._free_by_node(type).values():
             if free is not None:
                 for at, before, after in zip(free.edges, free.levels, free.levels[1:], strict=False):
                     changes[at] += after - before
-        return Steps.of(self.total(type), changes).parts(period)
+        return StepFunction.of(self.total(type), changes).parts(period)
 
-    def _seats_from(self, need: Need, length: int, within: Period) -> Steps:
-        """Return for how many seats there is room for so long, by the moment from which on."""
+    def _seats_from(self, need: Need, length: int, within: Period) -> StepFunction:
+        """Return how many seats fit for a length of time, by their start."""
         first, last = within.start, within.end - length
         total, changes = 0, dict[int, int]()
-        for _, count, free in self._rooms(need):
+        for _, count, free in self._candidates(need):
             if free is None:
                 total += _seats(need, count)
                 continue
             before = _seats(need, free.least(first, first + length))
             total += before
-            # It grows where something ends, and shrinks where it would reach into what begins.
+            # The number grows where an occupied period ends, and shrinks where the time would run into the next one.
             for at in sorted({*free.edges, *(edge - length + 1 for edge in free.edges)}):
                 if first < at <= last:
                     seats = _seats(need, free.least(at, at + length))
                     if seats != before:
                         changes[at] = changes.get(at, 0) + seats - before
                         before = seats
-        return Steps.of(total, changes)
+        return StepFunction.of(total, changes)
 
-    # -- what else --------------------------------------------------------------------------------------------------
+    # -- alternatives -----------------------------------------------------------------------------------------------
 
     def other_times(
         self,
@@ -333,20 +335,20 @@ class Capacity:
         *,
         allowed: Callable[[Period], bool] | None = None,
     ) -> tuple[Period, ...]:
-        """Return the nearest times at which it could be, of the same length, the nearest first.
+        """Return the nearest times of the same length at which the need fits, the nearest first.
 
-        They do not overlap each other. A time begins where the wanted one does, where something ends, or so that it
-        ends where something begins: in between there is nothing new.
+        They do not overlap each other. Candidates begin at the wanted start, where an occupied period ends, or end
+        where one begins: nothing changes in between.
 
         Args:
             allowed: whether a time may be booked at all.
         """
         length = period.length
-        if within.length < length or self._seats_at_all(need) < need.seats:
+        if within.length < length or self._max_seats(need) < need.seats:
             return ()
         edges = {period.start, within.start, within.end - length}
-        for node in self._spots.get(need.type, {}):
-            for each in self._on.get(node, ()):
+        for node in self._by_type.get(need.type, {}):
+            for each in self._occupied_on.get(node, ()):
                 edges |= {each.period.end, each.period.start - length}
         room, last = self._seats_from(need, length, within), within.end - length
         possible = [at for at in edges if within.start <= at <= last and room.at(at) >= need.seats]
@@ -362,7 +364,7 @@ class Capacity:
         return tuple(found)
 
     def _may_be_booked(self, need: Need, period: Period) -> bool:
-        """Return whether the share allows what there is room for."""
+        """Return whether the bookable share allows the need in a period in which it fits."""
         if not self._limit:
             return True
         least = need.gpus * need.seats or need.seats
@@ -370,7 +372,7 @@ class Capacity:
         return not few and self.place(need, period) is not None
 
     def fewer_seats(self, need: Need, period: Period) -> Need | None:
-        """Return the same with as many seats as there is room for then, None where there is none."""
+        """Return the need with as many seats as fit in the period, None if none fits."""
         offers = self._offers(need, period)
         low, high = 0, min(need.seats, sum(-seats for seats, _, _ in offers))
         while low < high:
@@ -382,13 +384,13 @@ class Capacity:
         return replace(need, seats=low) if low else None
 
     def other_types(self, need: Need, period: Period) -> tuple[Need, ...]:
-        """Return the same of other types that have room then, by name."""
+        """Return the need with each other type that fits in the period, by name."""
         others = (replace(need, type=type) for type in self.types if type != need.type)
         return tuple(other for other in others if self.place(other, period) is not None)
 
 
 def _seats(need: Need, free: int) -> int:
-    """Return for how many seats a node with so many free GPUs has room."""
+    """Return how many seats fit on a node with a number of free GPUs."""
     return free // need.gpus if need.gpus else int(free > 0)
 
 

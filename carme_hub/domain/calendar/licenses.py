@@ -1,9 +1,9 @@
-"""GPUs that Slurm counts by licences: what a session names, and why the count would not hold. Pure.
+"""GPUs that Slurm counts by licences: the ``--licenses`` of a session, and checks of the configuration. Pure.
 
-A site gives each GPU type a licence of Slurm with as many of it as it has GPUs, and every job that takes GPUs names as
-many of it. A booking is then a reservation of licences, of no nodes. A job inside a booking names none: the booking's
-reservation has them, and Slurm would count what its jobs name a second time, so that another booking could not start
-in what is its own (seen on 22.05 and 24.11).
+A site defines a Slurm licence for each GPU type, with as many licences as it has GPUs of the type, and every job with
+GPUs names as many of them. A booking is then a reservation of licences, without nodes. A job inside a booking names no
+licence: the booking's reservation holds them, and Slurm would count the job's licences a second time, so that another
+booking could not start with its own GPUs (seen on 22.05 and 24.11).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from carme_hub.domain.sessions.session import Request
 from .slurm_reservations import PREFIX
 
 
-def named_by(request: Request, licenses: Mapping[str, str]) -> str:
-    """Return what a session says to ``--licenses``, "" for nothing.
+def license_argument(request: Request, licenses: Mapping[str, str]) -> str:
+    """Return the value of ``--licenses`` for a session, "" for none.
 
     Args:
-        licenses: the licence by which each GPU type is counted, {} where none is.
+        licenses: the licence that counts each GPU type, {} if none does.
     """
     name = licenses.get(request.gpus.type, "") if request.gpus else ""
     return f"{name}:{request.gpus.count}" if name and not request.reservation.startswith(PREFIX) else ""
 
 
-def faults(licenses: Mapping[str, str], there: Mapping[str, int], gpus: Mapping[str, int]) -> tuple[str, ...]:
-    """Return why the count does not hold, in sentences; () where it does.
+def license_problems(licenses: Mapping[str, str], there: Mapping[str, int], gpus: Mapping[str, int]) -> tuple[str, ...]:
+    """Return sentences about what is wrong with the licences, () if they are right.
 
     Args:
-        licenses: the licence of each GPU type. there: how many of each licence Slurm has. gpus: of each type, in all.
+        licenses: the licence of each GPU type. there: Slurm's number of each licence. gpus: total number by type.
     """
     found = []
     for type, name in sorted(licenses.items()):

@@ -1,4 +1,4 @@
-"""Half-open periods in whole UTC epoch seconds: who ends at nine is not in the way of who starts at nine. Pure."""
+"""Half-open periods in whole UTC epoch seconds: a period that ends at 9:00 and one that starts then don't overlap."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """From ``start`` (within it) to ``end`` (not within it).
+    """From ``start`` (included) to ``end`` (excluded).
 
     Raises:
-        ValueError: it would not have a second in it.
+        ValueError: the period would be shorter than a second.
     """
 
     start: int
@@ -22,11 +22,11 @@ class Period:
 
     @property
     def length(self) -> int:
-        """Return its seconds."""
+        """Return the length in seconds."""
         return self.end - self.start
 
     def overlaps(self, other: Period) -> bool:
-        """Return whether they share a second; that they touch is no overlap."""
+        """Return whether the periods share a second; adjacent periods do not overlap."""
         return self.start < other.end and other.start < self.end
 
     def at(self, start: int) -> Period:

@@ -1,7 +1,8 @@
-"""Where sessions of a profile can start: so that what is booked for them is GPUs that they can have. Pure.
+"""On which nodes sessions of a profile can start, so that a booking for the profile gets usable GPUs. Pure.
 
-What a profile's choices fix counts: the first way of choosing that gives what is needed, that of the defaults before
-others. Whether a person is offered the profile is not looked at here.
+The settings that the profile's choices fix are decisive: the first combination of choices that gives the needed GPUs
+counts, beginning with the defaults. Whether the profile is offered to a person is not checked here.
+``carme_hub.booking.calendar`` calls this.
 """
 
 from __future__ import annotations
@@ -12,58 +13,58 @@ from itertools import islice, product
 
 from carme_hub.domain.sessions.profile import Choice, GpuLimit, Limit, Profile, ProfileOption
 
-from .capacity import Need, Spot
+from .capacity import GpuInventory, Need
 
-#: Settings that say where a session can start.
-_DECIDING = frozenset({"gpu_type", "gpus", "partition", "cpus"})
-#: The most ways of choosing that are looked at.
-_MOST = 1000
-#: The most GPUs of a seat that a refusal names.
-_LARGEST = 64
+#: Settings that decide where a session can start.
+_PLACEMENT_KEYS = frozenset({"gpu_type", "gpus", "partition", "cpus"})
+#: How many combinations of choices are tried at most.
+_MAX_COMBINATIONS = 1000
+#: The largest number of GPUs of a seat that a refusal names.
+_MAX_SEAT_GPUS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """How a session of a profile is submitted: to partitions ("" = to none by name), with this many CPUs at least."""
+class SubmitOptions:
+    """How a session of a profile is submitted: partitions ("" = none named), and the least number of CPUs."""
 
     partition: str
     cpus: int
 
-    def on(self, spot: Spot, gpus: int, partitions: Collection[str]) -> bool:
-        """Return whether it can be on a node of these partitions, beside so many GPUs of it (0 = all)."""
+    def fits_on(self, item: GpuInventory, gpus: int, partitions: Collection[str]) -> bool:
+        """Return whether the session can run on a node of these partitions with ``gpus`` GPUs (0 = all) of it."""
         inside = not set(self.partition.split(",")).isdisjoint(partitions)
-        # Of a node that is booked whole, how many CPUs a seat has is known when its places are.
-        return inside and (spot.alone or self.cpus <= spot.cpus * (gpus or spot.count))
+        # On a node that is booked as a whole, the CPUs of a seat are known only when it is placed.
+        return inside and (item.exclusive or self.cpus <= item.cpus * (gpus or item.count))
 
 
-def start_of(profile: Profile, need: Need) -> Start | None:
-    """Return how a session starts that is to have a seat, None where the profile never gives it."""
-    for fixed in _ways(profile):
+def submit_options(profile: Profile, need: Need) -> SubmitOptions | None:
+    """Return how a session that gets a seat is submitted, None if the profile never gives such GPUs."""
+    for fixed in _combinations(profile):
         if _gives(profile, fixed, need):
-            cpus = fixed.get("cpus", _least(profile.cpus))
-            return Start(str(fixed.get("partition", profile.partition)), cpus if isinstance(cpus, int) else 1)
+            cpus = fixed.get("cpus", _lowest(profile.cpus))
+            return SubmitOptions(str(fixed.get("partition", profile.partition)), cpus if isinstance(cpus, int) else 1)
     return None
 
 
 def places_for(
-    profile: Profile, need: Need, spots: Iterable[Spot], partitions: Mapping[str, Collection[str]]
+    profile: Profile, need: Need, inventory: Iterable[GpuInventory], partitions: Mapping[str, Collection[str]]
 ) -> frozenset[tuple[str, str]]:
-    """Return the nodes where its sessions can have such seats, with GPUs of which type: also of others than needed.
+    """Return the (node, GPU type) pairs on which sessions of the profile can have such seats, of any type.
 
     Args:
-        partitions: by node, with "" among those of the nodes on which jobs start that name none.
+        partitions: by node; "" is among them if jobs that name no partition start on the node.
     """
-    known = [*spots]
-    starts = {type: start_of(profile, Need(type, need.gpus)) for type in {spot.type for spot in known}}
+    known = [*inventory]
+    starts = {type: submit_options(profile, Need(type, need.gpus)) for type in {item.type for item in known}}
     return frozenset(
-        (spot.node, spot.type)
-        for spot in known
-        if (start := starts[spot.type]) is not None and start.on(spot, need.gpus, partitions.get(spot.node, ()))
+        (item.node, item.type)
+        for item in known
+        if (start := starts[item.type]) is not None and start.fits_on(item, need.gpus, partitions.get(item.node, ()))
     )
 
 
-def misfit(profile: Profile, need: Need, account: str) -> str:
-    """Return why no session of a profile can have such a seat anywhere, as a sentence; "" where one could."""
+def mismatch(profile: Profile, need: Need, account: str) -> str:
+    """Return why no session of a profile can have such a seat on any node, as a sentence; "" if one can."""
     name, limit = f"“{profile.display_name}”", profile.gpus
     if limit is None:
         return f"{name} gives no GPU. Choose another profile, or none."
@@ -71,8 +72,8 @@ def misfit(profile: Profile, need: Need, account: str) -> str:
         return f"Sessions of {name} start in the reservation {profile.reservation} alone. Choose another profile."
     if profile.accounts and account and account not in profile.accounts:
         listed = ", ".join(profile.accounts)
-        return f"{name} is for the account{'' if len(profile.accounts) == 1 else 's'} {listed}, and not for {account}."
-    if start_of(profile, need) is not None:
+        return f"{name} is for the account{'' if len(profile.accounts) == 1 else 's'} {listed}, not for {account}."
+    if submit_options(profile, need) is not None:
         return ""
     if not (most := _counts(profile, limit, need.type)):
         return f"{name} gives no {need.type}, but {', '.join(limit.types)}. Choose one of these, or another profile."
@@ -81,20 +82,22 @@ def misfit(profile: Profile, need: Need, account: str) -> str:
 
 
 def _counts(profile: Profile, limit: GpuLimit, type: str) -> list[str]:
-    most = min(limit.most(type), _LARGEST)
-    return [str(count) for count in range(1, most + 1) if start_of(profile, Need(type, count)) is not None]
+    most = min(limit.most(type), _MAX_SEAT_GPUS)
+    return [str(count) for count in range(1, most + 1) if submit_options(profile, Need(type, count)) is not None]
 
 
-def _ways(profile: Profile) -> Iterator[Mapping[str, object]]:
-    """Yield what is fixed by each way of choosing from its options, as far as that matters; the defaults first."""
-    options = [each for each in profile.options if any(_DECIDING & choice.override.keys() for choice in each.choices)]
+def _combinations(profile: Profile) -> Iterator[Mapping[str, object]]:
+    """Yield the settings fixed by each combination of relevant choices, the defaults first."""
+    options = [
+        each for each in profile.options if any(_PLACEMENT_KEYS & choice.override.keys() for choice in each.choices)
+    ]
     names = [each.name for each in options]
-    choices = [[*_those(each, default=True), *_those(each, default=False)] for each in options]
-    for some in islice(product(*choices), _MOST):
+    choices = [[*_choices(each, default=True), *_choices(each, default=False)] for each in options]
+    for some in islice(product(*choices), _MAX_COMBINATIONS):
         yield profile.overridden(dict(zip(names, some, strict=True)))
 
 
-def _those(option: ProfileOption, *, default: bool) -> Iterator[Choice]:
+def _choices(option: ProfileOption, *, default: bool) -> Iterator[Choice]:
     return (choice for choice in option.choices if (choice.name == option.default) is default)
 
 
@@ -108,5 +111,5 @@ def _gives(profile: Profile, fixed: Mapping[str, object], need: Need) -> bool:
     return not need.gpus or (limit.count.allows(need.gpus) and need.gpus <= limit.most(need.type))
 
 
-def _least(limit: Limit) -> int:
+def _lowest(limit: Limit) -> int:
     return min(limit.choices, default=limit.min)

@@ -1,4 +1,7 @@
-"""A reservation: GPUs on nodes for some people, from one moment to another, and what may become of it. Pure."""
+"""Reservations: GPUs on nodes for some people and a period, with their states and transitions. Pure.
+
+The store, ``carme_hub.booking``, the reservations service and the start form work with these values.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,31 @@ from carme_hub.errors import Refused
 
 from .capacity import Need, OccupiedGpus, Place
 from .periods import Period
-from .slurm_reservations import LICENSES_ALONE, MAINTAIN, PREFIX, SlurmReservation
+from .slurm_reservations import LICENSE_ONLY_FLAGS, OWN_MAINTENANCE_FLAGS, PREFIX, SlurmReservation
 
 
 class State(Enum):
-    """Where a reservation stands; the last three are final."""
+    """The state of a reservation; the last three are final."""
 
-    DRAFT = "draft"  # being put together; takes nothing from anybody
-    PENDING = "pending"  # waits for an approval, and keeps its place meanwhile
-    CONFIRMED = "confirmed"  # will be, and Slurm knows of it or is being told
+    DRAFT = "draft"  # not booked yet; occupies nothing
+    PENDING = "pending"  # waits for an approval, and keeps its places meanwhile
+    CONFIRMED = "confirmed"  # in the future; Slurm has it or gets it now
     ACTIVE = "active"  # its time is now
     ENDED = "ended"  # its time is over
-    CANCELLED = "cancelled"  # somebody took it back, or did not approve it
-    RELEASED = "released"  # given back in its time: unused, or not needed any more
+    CANCELLED = "cancelled"  # cancelled, or not approved
+    RELEASED = "released"  # ended early: unused, or not needed any more
 
 
 class Kind(Enum):
     """What a reservation is for."""
 
-    BOOKING = "booking"  # somebody's work
-    MAINTENANCE = "maintenance"  # nobody's jobs run there; no account pays, and it may lie over bookings
+    BOOKING = "booking"  # for a user's work
+    MAINTENANCE = "maintenance"  # no jobs run there; no account pays, and it may overlap bookings
 
 
-#: States in which it takes its GPUs from others.
+#: States in which a reservation occupies its GPUs.
 HOLDING = frozenset({State.PENDING, State.CONFIRMED, State.ACTIVE})
-#: States in which Slurm is to have it.
+#: States in which Slurm has to have the reservation.
 PROMISED = frozenset({State.CONFIRMED, State.ACTIVE})
 _NEXT = {
     State.DRAFT: {State.PENDING, State.CONFIRMED, State.CANCELLED},
@@ -47,32 +50,32 @@ _NEXT = {
 
 
 def stem_of_id(id: str) -> str:
-    """Return how all names in Slurm of a reservation begin."""
+    """Return the beginning of all names that a reservation has in Slurm."""
     return f"{PREFIX}{id.replace('-', '')[:16]}"
 
 
 class NotPossible(Refused):
-    """What is asked cannot be done with the reservation as it stands."""
+    """The reservation's state does not allow what is requested."""
 
     reason = "not-possible"
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One period of one booking; of a booking that comes again there are several. Times are UTC epoch seconds.
+    """One period of one booking; a recurring booking has several. Times are UTC epoch seconds.
 
     Attributes:
-        owner: who booked it. account: who pays; jobs in it are charged to that.
-        users, group: for whom it is, besides the owner; a hub group's members are those of the moment. everybody: for
-            all users of the account.
-        profile: with which its seats are started, "" for any. zone: IANA zone in which it was booked, for its words.
-        series, occurrence: what it comes from and which time of that it is, "" for what comes once.
-        version: one more with each change; a change of an older version is refused.
-        reason, actor: of the last change of state. used: when the first job in it was seen, 0 = none yet.
-        ended: when it was over before its time, 0 otherwise.
-        waits: of a draft: it is on the waitlist, and is booked when its GPUs become free.
-        problem: why it cannot be kept as it was promised, for its owner; "" while it can.
-        license: the licence of Slurm by which the site has its GPUs kept now, wherever they are; "" = its places are.
+        owner: who booked it. account: the account that pays, and that jobs in the reservation are charged to.
+        users, group: who may use it besides the owner; a hub group counts with its current members. everybody: all
+            users of the account may use it.
+        profile: the profile of sessions in its seats, "" for any. zone: IANA zone of the booking, for messages.
+        series, occurrence: the recurring booking and the id of its occurrence, "" for a single booking.
+        version: increases with each change; a change of an older version is refused.
+        reason, actor: of the last transition. used: when the first job in it was seen, 0 = none yet.
+        ended: when it ended early, 0 otherwise.
+        waits: a draft on the waitlist, which is booked when its GPUs become free.
+        problem: why it cannot be kept as promised, for its owner; "" if it can.
+        license: the Slurm licence that counts its GPUs, on any nodes; "" = its places count.
     """
 
     id: str
@@ -103,34 +106,34 @@ class Reservation:
     problem: str = ""
     license: str = ""
 
-    def but(self, **changes: Any) -> Reservation:
-        """Return the same with changes."""
+    def replace(self, **changes: Any) -> Reservation:
+        """Return a copy with changes."""
         return replace(self, **changes)
 
-    def to(self, state: State, now: float, *, actor: str, reason: str = "") -> Reservation:
-        """Return it in another state.
+    def in_state(self, state: State, now: float, *, actor: str, reason: str = "") -> Reservation:
+        """Return the reservation after a transition to another state.
 
         Raises:
-            NotPossible: what it is cannot become that.
+            NotPossible: the transition is not allowed.
         """
         if state not in _NEXT.get(self.state, ()):
             raise NotPossible(f"“{self.title}” is {self.state.value}, and cannot be {state.value} any more.")
         over = now if state in (State.CANCELLED, State.RELEASED) else 0.0
-        return self.but(state=state, changed=now, actor=actor, reason=reason, ended=over, version=self.version + 1)
+        return self.replace(state=state, changed=now, actor=actor, reason=reason, ended=over, version=self.version + 1)
 
     @property
     def gpus(self) -> int:
-        """Return how many GPUs it takes, of all types: with a whole node go all that it has."""
+        """Return the number of GPUs of all types; a whole node counts with all its GPUs."""
         return sum(place.gpus for place in self.places)
 
     @property
-    def own(self) -> int:
-        """Return how many GPUs of its own type it takes."""
+    def own_type_gpus(self) -> int:
+        """Return the number of GPUs of the type that was booked."""
         return sum(place.count for place in self.places)
 
     @property
     def by_type(self) -> dict[str, int]:
-        """Return how many GPUs of each type it takes, its own type first."""
+        """Return the number of GPUs by type, the booked type first."""
         return by_type(self.places)
 
     @property
@@ -139,21 +142,21 @@ class Reservation:
         return self.gpus * self.period.length
 
     def concerns(self, user: str, accounts: Collection[str], groups: Collection[str]) -> bool:
-        """Return whether it was booked by a user, or for them, their groups, or all users of an account of theirs."""
+        """Return whether a user booked it, or may use it personally, by a group, or by an account."""
         listed = user == self.owner or user in self.users or bool(self.group and self.group in groups)
         return listed or (self.everybody and self.account in accounts)
 
-    def taken(self) -> tuple[OccupiedGpus, ...]:
-        """Return what it takes from others: nothing in states in which it holds nothing."""
-        return tuple(place.taken(self.period) for place in self.places) if self.state in HOLDING else ()
+    def occupied(self) -> tuple[OccupiedGpus, ...]:
+        """Return what it occupies: nothing in states outside of ``HOLDING``."""
+        return tuple(place.occupied(self.period) for place in self.places) if self.state in HOLDING else ()
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that its reservations in Slurm have, also those that it had before it was over."""
+        """Return the names of its reservations in Slurm, also after it has ended."""
         return tuple(f"{self.stem}-{number}" for number, _ in enumerate(self._parts()))
 
     @property
     def stem(self) -> str:
-        """Return how all its names in Slurm begin, also those of places that it does not have any more."""
+        """Return the beginning of all its names in Slurm, also of places that it had earlier."""
         return stem_of_id(self.id)
 
     @property
@@ -161,22 +164,24 @@ class Reservation:
         """Return the nodes that it is on."""
         return frozenset(place.node for place in self.places)
 
-    def in_slurm(self, members: Collection[str] = ()) -> tuple[SlurmReservation, ...]:
-        """Return what Slurm is to have: nothing where nothing is promised.
+    def slurm_reservations(self, members: Collection[str] = ()) -> tuple[SlurmReservation, ...]:
+        """Return the reservations that Slurm has to have: none in states outside of ``PROMISED``.
 
         Args:
-            members: who is in its group now.
+            members: the current members of its group.
         """
         if self.state not in PROMISED or not self.places:
             return ()
         if self.kind is Kind.MAINTENANCE:
             root = frozenset({"root"})
-            return (SlurmReservation(self.names()[0], self.period, self.nodes, users=root, flags=MAINTAIN),)
+            return (
+                SlurmReservation(self.names()[0], self.period, self.nodes, users=root, flags=OWN_MAINTENANCE_FLAGS),
+            )
         users = frozenset() if self.everybody else frozenset({self.owner, *self.users, *members})
         accounts = frozenset({self.account})
         if self.license:
             wanted = SlurmReservation(self.names()[0], self.period, frozenset(), users=users, accounts=accounts)
-            return (replace(wanted, flags=LICENSES_ALONE, licenses={self.license: self.own}),)
+            return (replace(wanted, flags=LICENSE_ONLY_FLAGS, licenses={self.license: self.own_type_gpus}),)
         return tuple(
             SlurmReservation(
                 name,
@@ -191,9 +196,9 @@ class Reservation:
         )
 
     def _parts(self) -> tuple[tuple[Place, ...], ...]:
-        """Return the places that are one reservation in Slurm: all whole nodes, but each node with single GPUs.
+        """Return the places of each reservation in Slurm: one for all whole nodes, one per node with single GPUs.
 
-        By licences they are one all together.
+        A reservation by licences, and maintenance, is one reservation.
         """
         if self.kind is Kind.MAINTENANCE or self.license:
             return (self.places,) if self.places else ()
@@ -202,7 +207,7 @@ class Reservation:
 
 
 def by_type(places: Collection[Place]) -> dict[str, int]:
-    """Return how many GPUs of each type places take; the types that were asked for come first."""
+    """Return the number of GPUs by type; the types that were booked come first."""
     found: dict[str, int] = {}
     others = (other for place in places for other in place.also)
     for type, count in (*((place.type, place.count) for place in places), *others):
@@ -210,10 +215,10 @@ def by_type(places: Collection[Place]) -> dict[str, int]:
     return found
 
 
-def in_the_way(reservation: Reservation, jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """Return the jobs of sessions that run on its nodes and may do so past its start, by their time limits.
+def jobs_past_start(reservation: Reservation, jobs: Iterable[Job]) -> tuple[Job, ...]:
+    """Return the jobs of sessions on its nodes whose time limits end after its start.
 
-    Who has one of them is told before a maintenance: such a job ends with the node.
+    Their users are notified before a maintenance, because these jobs end with the node.
     """
     start = reservation.period.start
     return tuple(

@@ -1,7 +1,7 @@
-"""What a rule of RFC 5545 says, and the days that it names, of which dateutil is asked month by month or year by year.
+"""Parse recurrence rules of RFC 5545 and list their days, which dateutil computes one month or year at a time. Pure.
 
-Its own search ends where it has found enough or in the year 9999, and some rules never come: a 30 February. Asked about
-one month or year it is done with that, so whatever a rule says is known after some forty questions. Pure.
+dateutil searches until it has found enough days or reached the year 9999, and some rules have no day at all: a
+30 February. A query for one month or year ends with it, so any rule is expanded after about forty queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from dateutil.rrule import rrulestr
 
 _FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
-#: By its name the least and the largest number of a part, and the frequencies with which RFC 5545 lets it stand.
+#: Smallest and largest number of each part, and the frequencies with which RFC 5545 allows the part.
 _NUMBERS = {
     "INTERVAL": (1, 366, _FREQUENCIES),
     "BYMONTH": (1, 12, _FREQUENCIES),
@@ -27,22 +27,22 @@ _OTHERS = ("FREQ", "COUNT", "UNTIL", "BYDAY", "WKST")
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,3}")
 _BYDAY = re.compile(rf"([+-]?[0-9]{{1,2}})?({'|'.join(_WEEKDAYS)})")
-#: Characters of a rule: a number of each day of a month has room.
-_LONGEST = 500
-#: Every so many years, or months, there is nothing else until the year 9999, where dateutil ends its search.
-_NO_MORE = 120_000
+#: Longest rule in characters: enough for a number for each day of a month.
+_MAX_LENGTH = 500
+#: An interval in years or months that leads beyond the year 9999, where dateutil ends its search.
+_BEYOND_ALL = 120_000
 
 
 class BadRule(ValueError):
-    """It is no rule that can be followed; the message says what to write."""
+    """An invalid rule; the message says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that makes sense.
+    """A parsed rule.
 
     Attributes:
-        count, until: as they are written; one of them is "". by: all other parts.
+        count, until: as written; one of them is "". by: all other parts.
     """
 
     freq: str
@@ -52,35 +52,35 @@ class Rule:
     by: Mapping[str, str]
 
 
-def read(text: str) -> Rule:
-    """Return what a rule says.
+def parse(text: str) -> Rule:
+    """Return the parsed rule.
 
     Raises:
-        BadRule: it makes no sense, or never ends.
+        BadRule: the rule is invalid, or never ends.
     """
-    if len(text) > _LONGEST:
-        raise BadRule(f"The rule is too long: it may have {_LONGEST} characters.")
+    if len(text) > _MAX_LENGTH:
+        raise BadRule(f"The rule is too long: it may have {_MAX_LENGTH} characters.")
     parts: dict[str, str] = {}
     for part in text.upper().strip().removeprefix("RRULE:").split(";"):
         name, equals, value = part.partition("=")
         if name not in (*_NUMBERS, *_OTHERS) or not equals or not value or name in parts:
-            raise BadRule(f"{part!r} is not understood. Write a rule like FREQ=WEEKLY;BYDAY=TU;COUNT=12.")
+            raise BadRule(f"{part!r} is not valid. Write a rule like FREQ=WEEKLY;BYDAY=TU;COUNT=12.")
         parts[name] = value
     if parts.get("FREQ") not in _FREQUENCIES:
-        raise BadRule("It comes daily, weekly, monthly or yearly: write FREQ=WEEKLY, for example.")
+        raise BadRule("FREQ is DAILY, WEEKLY, MONTHLY or YEARLY: write FREQ=WEEKLY, for example.")
     if ("COUNT" in parts) == ("UNTIL" in parts):
-        raise BadRule("Say when it ends, by COUNT (how many times) or UNTIL (the last day), and not by both.")
-    _need_numbers(parts)
-    _need_days(parts)
+        raise BadRule("Set its end by either COUNT (how many times) or UNTIL (the last day).")
+    _check_numbers(parts)
+    _check_days(parts)
     freq, interval = parts.pop("FREQ"), int(parts.pop("INTERVAL", "1"))
     return Rule(freq, interval, parts.pop("COUNT", ""), parts.pop("UNTIL", ""), parts)
 
 
 def days(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
-    """Yield the days of a rule that begins with ``first``, up to ``last``, at the time of ``first``.
+    """Yield the days of a rule from ``first`` to ``last``, at the time of day of ``first``.
 
     Args:
-        first: on the wall, without an offset, some years from the ends of the calendar; and so is ``last``.
+        first, last: wall-clock times without an offset, some years away from the ends of the calendar.
     """
     by, first = dict(rule.by), first.replace(microsecond=0)
     if rule.freq in ("DAILY", "WEEKLY"):
@@ -89,18 +89,18 @@ def days(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
         by["BYMONTHDAY"] = str(first.day)
         if rule.freq == "YEARLY":
             by.setdefault("BYMONTH", str(first.month))
-    freq = "MONTHLY" if rule.freq == "MONTHLY" else "YEARLY"  # of single days and weeks a year is asked for at once
-    asked = ";".join([f"FREQ={freq}", f"INTERVAL={_NO_MORE}", *(f"{name}={value}" for name, value in by.items())])
-    for begin in _begins(rule, first, last):
-        for day in rrulestr(asked, dtstart=begin):
+    freq = "MONTHLY" if rule.freq == "MONTHLY" else "YEARLY"  # daily and weekly rules are expanded a year at a time
+    query = ";".join([f"FREQ={freq}", f"INTERVAL={_BEYOND_ALL}", *(f"{name}={value}" for name, value in by.items())])
+    for begin in _period_starts(rule, first, last):
+        for day in rrulestr(query, dtstart=begin):
             if day > last:
                 return
-            if day >= first and _counts(rule, first, day):
+            if day >= first and _matches_interval(rule, first, day):
                 yield day
 
 
-def _begins(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
-    """Yield the first days of the months or years that are asked for."""
+def _period_starts(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
+    """Yield the first days of the months or years to query."""
     month = first.year * 12 + (first.month - 1 if rule.freq == "MONTHLY" else 0)
     step = {"MONTHLY": rule.interval, "YEARLY": 12 * rule.interval}.get(rule.freq, 12)
     while month <= last.year * 12 + last.month - 1:
@@ -108,8 +108,8 @@ def _begins(rule: Rule, first: datetime, last: datetime) -> Iterator[datetime]:
         month += step
 
 
-def _counts(rule: Rule, first: datetime, day: datetime) -> bool:
-    """Return whether it is one of every so many days or weeks."""
+def _matches_interval(rule: Rule, first: datetime, day: datetime) -> bool:
+    """Return whether a day matches the INTERVAL of a daily or weekly rule."""
     if rule.freq == "DAILY":
         return (day - first).days % rule.interval == 0
     if rule.freq == "WEEKLY":
@@ -118,23 +118,25 @@ def _counts(rule: Rule, first: datetime, day: datetime) -> bool:
     return True
 
 
-def _need_numbers(parts: Mapping[str, str]) -> None:
+def _check_numbers(parts: Mapping[str, str]) -> None:
     for name in _NUMBERS.keys() & parts.keys():
-        (least, most, fits), value = _NUMBERS[name], parts[name]
-        if parts["FREQ"] not in fits:
-            raise BadRule(f"{name} does not go with FREQ={parts['FREQ']}. Write FREQ={fits[-1]}, or leave it out.")
+        (least, most, frequencies), value = _NUMBERS[name], parts[name]
+        if parts["FREQ"] not in frequencies:
+            raise BadRule(
+                f"{name} does not go with FREQ={parts['FREQ']}. Write FREQ={frequencies[-1]}, or leave it out."
+            )
         numbers = [value] if name == "INTERVAL" else value.split(",")
         if not all(_NUMBER.fullmatch(each) and int(each) and least <= int(each) <= most for each in numbers):
             below = f", or from {least} to -1" if least < 0 else ""
-            raise BadRule(f"{name}={value} cannot be followed. Write whole numbers from 1 to {most}{below}.")
+            raise BadRule(f"{name}={value} is not valid. Write whole numbers from 1 to {most}{below}.")
 
 
-def _need_days(parts: Mapping[str, str]) -> None:
+def _check_days(parts: Mapping[str, str]) -> None:
     if (start := parts.get("WKST", "MO")) not in _WEEKDAYS:
-        raise BadRule(f"WKST={start} cannot be followed. Write the day with which a week begins: MO or SU.")
+        raise BadRule(f"WKST={start} is not valid. Write the day with which a week begins: MO or SU.")
     if "BYDAY" not in parts:
         return
-    wrong = f"BYDAY={parts['BYDAY']} cannot be followed."
+    wrong = f"BYDAY={parts['BYDAY']} is not valid."
     found = [_BYDAY.fullmatch(each) for each in parts["BYDAY"].split(",")]
     numbers = [int(each[1]) for each in found if each and each[1]]
     if not all(found):
@@ -142,9 +144,9 @@ def _need_days(parts: Mapping[str, str]) -> None:
     if not numbers:
         return
     if parts["FREQ"] not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts:
-        raise BadRule(f"{wrong} Days have numbers with FREQ=MONTHLY or FREQ=YEARLY, and without BYWEEKNO.")
+        raise BadRule(f"{wrong} Days can have numbers only with FREQ=MONTHLY or FREQ=YEARLY, and without BYWEEKNO.")
     if len(numbers) < len(found):
         raise BadRule(f"{wrong} Give all days or none of them a number.")
     most = 53 if parts["FREQ"] == "YEARLY" and "BYMONTH" not in parts else 5
     if not all(1 <= abs(each) <= most for each in numbers):
-        raise BadRule(f"{wrong} Their numbers are from 1 to {most}, or from -{most} to -1.")
+        raise BadRule(f"{wrong} The numbers are from 1 to {most}, or from -{most} to -1.")

@@ -1,23 +1,23 @@
-"""Slurm's reservations against those that were booked: what is to be created, changed and deleted. Pure.
+"""Compare Slurm's reservations with the bookings, and plan what to create, change and delete. Pure.
 
-A booking has one Slurm reservation for each node that its seats are on (a job names all of them, and starts in one
-that has room), or one for all its whole nodes. Each bears our id in its name. What Slurm cannot change is made anew:
-one of single GPUs keeps its nodes and GPUs (seen on 24.11: "Core-based reservation can not be updated"), and one that
-has begun keeps its start. Reservations that do not bear an id of ours are never touched; those made by hand take
-capacity.
+The calendar's reconciler calls ``plan`` and carries out its steps. A booking has one Slurm reservation for each node
+that its seats are on (a job names all of them, and starts in one with free GPUs), or one for all its whole nodes. Each
+name contains our id. What Slurm cannot change is deleted and created again: a reservation of single GPUs keeps its
+nodes and GPUs (seen on 24.11: "Core-based reservation can not be updated"), and one that has begun keeps its start.
+Reservations without an id of ours are never changed; manual ones only occupy capacity.
 
-Where Slurm is to count GPUs by licences, a booking is one reservation of licences and of no nodes. All of one can be
-changed, also while jobs run in it (seen on 22.05 and 24.11), and it is never made anew.
+If Slurm counts GPUs by licences, a booking is one reservation of licences without nodes. All of it can be changed, also
+while jobs run in it (seen on 22.05 and 24.11), so it is never created again.
 
-One that was given back while a job still runs in it can be neither deleted nor made shorter: Slurm refuses both
-("Requested reservation is in use"). Its deletion is planned again at each look, until that job has ended.
+A reservation that was released while a job still runs in it can be neither deleted nor shortened: Slurm refuses both
+("Requested reservation is in use"). Its deletion is planned in each round until the job has ended.
 
-Of Slurm's flags (scontrol(1)) a booking has none. PURGE_COMP deletes a reservation that is idle for a while: who pauses
-in his own time would lose it, and when it is idle for too long is for us to say (no-show), with the refund. FLEX lets
-its jobs run on after its end and on other nodes, which are somebody else's then. MAGNETIC pulls jobs into it that did
-not ask for it, so that one seat's owner takes another's. Maintenance has MAINT, which may lie over bookings, and
-IGNORE_JOBS, since those that run there now are told, and not asked. One of licences has ANY_NODES, without which Slurm
-makes none that names no node. Slurm adds flags by itself (SPEC_NODES).
+A booking has none of Slurm's flags (scontrol(1)). PURGE_COMP deletes a reservation that is idle for a while: a user who
+pauses would lose it, and we decide ourselves when it counts as unused (no-show), with the refund. FLEX lets jobs run
+on after its end and on other nodes, which others may have booked. MAGNETIC pulls jobs into a reservation that did not
+request it, so that they take seats of others. Maintenance has MAINT, which may overlap bookings, and IGNORE_JOBS,
+because users of running jobs are notified and cannot prevent it. A reservation of licences has ANY_NODES, which Slurm
+requires if no node is named. Slurm adds flags by itself (SPEC_NODES).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from dataclasses import dataclass, field, replace
 from .periods import Period
 
 PREFIX = "carme-"
-#: Seconds by which times may differ; Slurm keeps them to the second.
-CLOSE = 1
-#: Seconds before its start from which a reservation does not make way for another one any more.
-_IN_TIME = 120
-#: Flags that mean that nobody's ordinary jobs run there.
-MAINTENANCE = frozenset({"MAINT"})
-#: Flags of our own maintenance windows: they may lie over bookings and over jobs that run.
-MAINTAIN = MAINTENANCE | {"IGNORE_JOBS"}
-#: The flag of what is of licences alone; LICENSE_ONLY is another name for it.
-LICENSES_ALONE = frozenset({"ANY_NODES"})
+#: Seconds by which times may differ; Slurm stores whole seconds.
+TIME_TOLERANCE = 1
+#: A reservation that starts in fewer seconds is not deleted in favour of another one.
+_MIN_LEAD = 120
+#: Flags of reservations in which no ordinary jobs run.
+MAINTENANCE_FLAGS = frozenset({"MAINT"})
+#: Flags of our own maintenance windows: they may overlap bookings and running jobs.
+OWN_MAINTENANCE_FLAGS = MAINTENANCE_FLAGS | {"IGNORE_JOBS"}
+#: The flag of a reservation of licences only; LICENSE_ONLY is another name for it.
+LICENSE_ONLY_FLAGS = frozenset({"ANY_NODES"})
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmReservation:
-    """A reservation as Slurm shows it, or as it is to be.
+    """A reservation as Slurm shows it, or as Slurm should have it.
 
     Attributes:
-        gpus: by type; {} = whole nodes. cpus: of all its nodes together, 0 = whatever the nodes have.
-        licenses: how many of each, by name.
-        users, accounts: who may use it; where both are given, a job must match both (scontrol(1)).
+        gpus: by type; {} = whole nodes. cpus: of all its nodes together, 0 = all CPUs of the nodes.
+        licenses: number by name.
+        users, accounts: who may use it; if both are set, a job must match both (scontrol(1)).
         flags: as Slurm prints them, in upper case, without values.
-        state: ``ACTIVE`` or ``INACTIVE``; "" for one that is to be.
+        state: ``ACTIVE`` or ``INACTIVE``; "" if Slurm does not have it yet.
     """
 
     name: str
@@ -65,17 +65,17 @@ class SlurmReservation:
 
     @property
     def ours(self) -> bool:
-        """Whether it bears our prefix."""
+        """Whether the name has our prefix."""
         return self.name.startswith(PREFIX)
 
     @property
     def maintenance(self) -> bool:
         """Whether it is a maintenance window."""
-        return bool(self.flags & MAINTENANCE)
+        return bool(self.flags & MAINTENANCE_FLAGS)
 
     @property
     def stem(self) -> str:
-        """Return what the names of all reservations of one booking have in common."""
+        """Return the common beginning of the names of all reservations of one booking."""
         return stem_of(self.name)
 
 
@@ -86,14 +86,14 @@ def stem_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make this one."""
+    """Create a reservation."""
 
     wanted: SlurmReservation
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Give the one of this name these: None and empty are left as they are. All but the period are given whole."""
+    """Change a reservation: None and empty values stay as they are; the others are replaced as a whole."""
 
     name: str
     period: Period | None = None
@@ -104,7 +104,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """End the one of this name. Slurm refuses while a job runs in it."""
+    """Delete a reservation. Slurm refuses while a job runs in it."""
 
     name: str
 
@@ -113,16 +113,16 @@ Step = Create | Change | Delete
 
 
 def plan(
-    wanted: Iterable[SlurmReservation], there: Iterable[SlurmReservation], *, gone: Collection[str], now: int
+    wanted: Iterable[SlurmReservation], existing: Iterable[SlurmReservation], *, obsolete: Collection[str], now: int
 ) -> tuple[Step, ...]:
-    """Return the steps that make Slurm's reservations those that are wanted: deletions first, since they make room.
+    """Return the steps from Slurm's reservations to the wanted ones: deletions first, since they free capacity.
 
     Args:
-        there: all of Slurm's. gone: names that we know and that are not wanted any more; other names are left alone.
-        now: epoch seconds; what is over is neither made nor changed.
+        existing: all of Slurm's. obsolete: names of ours that are no longer wanted; other names are left alone.
+        now: epoch seconds; a reservation that is over is neither created nor changed.
     """
-    known = {each.name: each for each in there}
-    deletions: list[Step] = [Delete(name) for name in sorted(gone) if name in known]
+    known = {each.name: each for each in existing}
+    deletions: list[Step] = [Delete(name) for name in sorted(obsolete) if name in known]
     changes: list[Step] = []
     for want in sorted(wanted, key=lambda each: (each.period, each.name)):
         have = known.get(want.name)
@@ -130,7 +130,7 @@ def plan(
             continue
         if have is None:
             changes.append(Create(_from(want, now)))
-        elif not _same(want, have) or have.period.start <= now < want.period.start - CLOSE:
+        elif not _same(want, have) or have.period.start <= now < want.period.start - TIME_TOLERANCE:
             deletions.append(Delete(want.name))
             changes.append(Create(_from(want, now)))
         elif (change := _change(want, have, now)) is not None:
@@ -138,19 +138,19 @@ def plan(
     return (*deletions, *changes)
 
 
-def make_way(
-    refused: Iterable[Step], there: Iterable[SlurmReservation], *, named: Collection[str], now: int
+def deletions_for_retry(
+    refused: Iterable[Step], existing: Iterable[SlurmReservation], *, named: Collection[str], now: int
 ) -> tuple[Delete, ...]:
-    """Return what of licences is to be deleted, so that Slurm takes what it has refused, and then that again.
+    """Return the reservations of licences to delete so that Slurm accepts what it has refused; they are created again.
 
-    Slurm adds up all reservations of a licence that a new one overlaps, also those of which no two are at the same
-    moment (seen on 22.05 and 24.11). In the order of their starts none is refused without need: what a new one overlaps
-    then is all there at its start. So what starts later is deleted, and the next plan makes it in that order.
+    Slurm adds up all reservations of a licence that a new one overlaps, even if no two of them overlap each other (seen
+    on 22.05 and 24.11). Created in the order of their starts, none is refused without need: all that a new one overlaps
+    is active at its start. So those that start later are deleted, and the next plan creates them in that order.
 
     Args:
-        there: all of Slurm's. named: those that jobs name, which stay: Slurm would hold these jobs.
+        existing: all of Slurm's. named: those that jobs name; they stay, because Slurm would hold these jobs.
     """
-    known = {each.name: each for each in there}
+    known = {each.name: each for each in existing}
     found: set[str] = set()
     for step in refused:
         match step:
@@ -164,32 +164,32 @@ def make_way(
             each.name
             for each in known.values()
             if each.ours and not licenses.keys().isdisjoint(each.licenses)
-            if each.period.overlaps(period) and each.period.start > max(period.start, now + _IN_TIME)
+            if each.period.overlaps(period) and each.period.start > max(period.start, now + _MIN_LEAD)
         }
     return tuple(Delete(name) for name in sorted(found - set(named)))
 
 
 def _from(want: SlurmReservation, now: int) -> SlurmReservation:
-    """Return what is left of it: Slurm makes none that began in the past."""
+    """Return the remaining part of a reservation: Slurm creates none that began in the past."""
     if want.period.start >= now:
         return want
     return replace(want, period=Period(now, want.period.end))
 
 
 def _same(want: SlurmReservation, have: SlurmReservation) -> bool:
-    """Return whether nodes and GPUs are the same, and no flag is lacking. Slurm may add CPUs, for whole cores.
+    """Return whether nodes and GPUs are the same, and no flag is missing. Slurm may add CPUs, for whole cores.
 
-    How many licences they are can be changed, but not whether they are of licences.
+    The number of licences can be changed, but not whether it is a reservation of licences.
     """
     same_place = want.nodes == have.nodes and dict(want.gpus) == dict(have.gpus) and have.cpus >= want.cpus
     return same_place and want.flags <= have.flags and bool(want.licenses) == bool(have.licenses)
 
 
 def _change(want: SlurmReservation, have: SlurmReservation, now: int) -> Change | None:
-    # When it began is past changing, and matters to nobody; Slurm lets none begin in the past.
+    # A start in the past cannot be changed and does not matter; Slurm accepts no start in the past.
     began = have.period.start <= now and want.period.start <= now
     start = have.period.start if began else max(now, want.period.start)
-    moved = abs(start - have.period.start) > CLOSE or abs(want.period.end - have.period.end) > CLOSE
+    moved = abs(start - have.period.start) > TIME_TOLERANCE or abs(want.period.end - have.period.end) > TIME_TOLERANCE
     who = (want.users, want.accounts) != (have.users, have.accounts)
     counted = dict(want.licenses) != dict(have.licenses)
     if not moved and not who and not counted:

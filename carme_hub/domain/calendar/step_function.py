@@ -1,4 +1,4 @@
-"""A number that changes at some moments and stays in between, as how many GPUs of a node are free. Pure."""
+"""A step function over time, such as the number of free GPUs of a node. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .periods import Period
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """A number over time.
+class StepFunction:
+    """A number that changes at some moments.
 
     Attributes:
-        edges: moments, in order. levels: the number before the first of them, and from each of them on.
+        edges: the moments, in order. levels: the number before the first moment, and from each moment on.
     """
 
     edges: list[int]
     levels: list[int]
 
     @classmethod
-    def of(cls, first: int, changes: Mapping[int, int]) -> Steps:
-        """Return what begins as ``first`` and changes by so much at each moment."""
+    def of(cls, first: int, changes: Mapping[int, int]) -> StepFunction:
+        """Return the function that begins as ``first`` and changes by a difference at each moment."""
         edges = sorted(changes)
         return cls(edges, list(accumulate(map(changes.__getitem__, edges), initial=first)))
 
@@ -32,12 +32,12 @@ class Steps:
         return self.levels[bisect_right(self.edges, moment)]
 
     def least(self, start: int, end: int) -> int:
-        """Return the smallest number from ``start`` (within it) to ``end`` (not within it)."""
+        """Return the smallest number from ``start`` (included) to ``end`` (excluded)."""
         edges = self.edges
         return min(self.levels[bisect_right(edges, start) : bisect_left(edges, end) + 1])
 
     def parts(self, period: Period) -> tuple[tuple[Period, int], ...]:
-        """Return the parts of a period, each with its number, which is unlike the next one's."""
+        """Return consecutive parts of a period with their numbers; neighbours differ."""
         found: list[tuple[Period, int]] = []
         first, last = bisect_right(self.edges, period.start), bisect_left(self.edges, period.end)
         start, level = period.start, self.levels[first]

@@ -1,1 +1,1 @@
-"""Slurm as we see it: resources, jobs, states and reasons. Pure."""
+"""Slurm's resources, jobs, states and reasons as values. Pure."""

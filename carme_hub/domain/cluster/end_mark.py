@@ -1,7 +1,7 @@
-"""The end mark: what a job's own supervisor writes last into the job's log, once nothing of the session is left.
+"""The end mark: the last line that a job's supervisor writes into the job's log, after the session's processes ended.
 
-It stands in for accounting where that does not answer. A user can write such a line too: it proves an end only of a job
-that the controller no longer shows as live, and only to the session whose log it is in.
+The session reconciler uses it in place of accounting when that does not answer. A user can write such a line, too: it
+proves the end only of a job that the controller no longer shows as live, and only for the session that owns the log.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 _MARK = re.compile(r"\[carme\] ended with exit status (\d{1,3}) \(job (\d{1,10})\)")
 
 
-#: Exit status of a job whose report the hub refused: Slurm did not say that it runs (``reasons.LAUNCH_CODES``).
+#: Exit status of a job whose callback the hub refused because Slurm did not show it running (``reasons.LAUNCH_CODES``).
 REFUSED = 75
 
 
 @dataclass(frozen=True, slots=True)
 class EndMark:
-    """How a job ended, by its own word. ``status`` is an exit status, 128 + n for signal n."""
+    """How a job ended, as its supervisor reports it. ``status`` is an exit status, 128 + n for signal n."""
 
     status: int
     job_id: int

@@ -1,4 +1,4 @@
-"""Slurm jobs as we see them: one row of squeue, one record of sacct, one answer for all."""
+"""Slurm jobs: one row of squeue, one record of sacct, and a snapshot of the whole queue. Pure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _T = TypeVar("_T")
 
 
 class Phase(Enum):
-    """What a job state means for a session. Slurm has many states; these are the ones that differ to us."""
+    """What a job state means for a session. Slurm has many states; these are the ones we distinguish."""
 
     WAITING = "waiting"  # PENDING, CONFIGURING, REQUEUED, REQUEUE_HOLD, RESV_DEL_HOLD, SPECIAL_EXIT, …
     ACTIVE = "active"  # RUNNING, SUSPENDED, STOPPED, SIGNALING, STAGE_OUT, RESIZING, …
-    ENDING = "ending"  # COMPLETING: the end is decided, processes may still be there
+    ENDING = "ending"  # COMPLETING: the job ends, processes may still run
     TERMINAL = "terminal"  # COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, PREEMPTED, …
-    UNKNOWN = "unknown"  # a word we do not know; never taken for terminal
+    UNKNOWN = "unknown"  # a state we do not know; never treated as terminal
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """All that is needed to submit one job.
+    """Everything needed to submit one job.
 
     Attributes:
-        name: the job's name; carries the session's UUID.
+        name: the job's name; it contains the session's UUID.
         script: the batch script, the same text for every session.
-        data: the session's data document, delivered as a file of mode 0600 (see ``slurm.submit.ways``).
+        data: the session's data document, delivered as a file of mode 0600 (see ``slurm.submit.submitters``).
         session_folder: absolute path of the session's folder on the compute node, mode 0700.
         environment: what the batch script starts with. No secret: only names and paths.
-        gpus: in all, the same number on each node. cpus, memory_mib: on each node.
-        extra: further sbatch options by their long name, from the administrator only.
-        nice: by how much Slurm lowers the job's priority.
+        gpus: in total, the same number on each node. cpus, memory_mib: on each node.
+        extra: further sbatch options by their long name, set by the administrator only.
+        nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
     """
 
     name: str
@@ -62,7 +62,7 @@ class JobSpec:
     @property
     def gpus_per_node(self) -> Gpus:
         """The GPUs on each of its nodes."""
-        return self.gpus.on_each(self.nodes)
+        return self.gpus.per_node(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class Job:
     """One job in the queue as squeue shows it. Times are UTC epoch seconds, 0 = none.
 
     Attributes:
-        state: Slurm's word in full (``RUNNING``). reason: Slurm's Reason code ("" when there is none).
-        start: when it started; for a waiting job Slurm's estimate, 0 where Slurm has none.
+        state: Slurm's full state (``RUNNING``). reason: Slurm's Reason code ("" if there is none).
+        start: when it started; for a waiting job Slurm's estimate, 0 if Slurm has none.
         nodes: names of allocated nodes.
-        reservation: what it asked for or runs in; several with commas, also while it runs in one of them.
-        exit_code: exit status of the batch script and signal, where Slurm knows them.
+        reservation: the names it requested, separated by commas, also while it runs in one of them.
+        exit_code: exit status of the batch script and signal, if Slurm knows them.
     """
 
     id: int
@@ -121,32 +121,32 @@ class JobRecord:
 
 
 class JobsOnDemand(Mapping[int, Job]):
-    """Jobs by id, each read only when somebody asks for it: a queue may hold 50,000 that concern nobody here."""
+    """Jobs by id, each parsed only on access: a queue may hold 50,000 jobs that do not concern the hub."""
 
     @abstractmethod
-    def begin_with(self, prefix: str) -> Iterable[Job]:
-        """Return those whose names begin so, without reading others."""
+    def with_prefix(self, prefix: str) -> Iterable[Job]:
+        """Return the jobs whose names begin with a prefix, without parsing others."""
 
     @abstractmethod
     def in_phases(self, phases: Collection[Phase]) -> Iterable[Job]:
-        """Return those in these phases, without reading others."""
+        """Return the jobs in these phases, without parsing others."""
 
     @abstractmethod
-    def reading(self, phases: Collection[Phase] = ()) -> Iterator[None]:
-        """Read what was not read yet of those in these phases, or of all; a few jobs at each step."""
+    def read_in_steps(self, phases: Collection[Phase] = ()) -> Iterator[None]:
+        """Parse the jobs in these phases (or all) that are not parsed yet, a few jobs at each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One complete, understood answer for all jobs of the cluster.
+    """One complete, parsed answer for all jobs of the cluster.
 
-    Its times are readings of the monotonic clock of this process: wall clocks step.
+    Its times are readings of this process's monotonic clock, because wall clocks step.
 
     Attributes:
-        asked: when the question was put. Whatever happened before is in the answer.
+        asked: when the query was sent. Whatever happened before is in the answer.
         answered: when the answer was complete.
-        jobs: by job id; may be ``JobsOnDemand``, so whoever goes through all of them pays for that.
-        ours: those with names like ours.
+        jobs: by job id; may be ``JobsOnDemand``, so iterating over all of them is expensive.
+        ours: the jobs whose names have our prefix.
     """
 
     asked: float
@@ -158,11 +158,11 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         if isinstance(self.jobs, JobsOnDemand):
-            ours = self.jobs.begin_with(JOB_NAME_PREFIX)
+            ours = self.jobs.with_prefix(JOB_NAME_PREFIX)
         else:
             ours = (job for job in self.jobs.values() if job.name.startswith(JOB_NAME_PREFIX))
         object.__setattr__(self, "ours", tuple(ours))
-        # Many sessions are looked up in each answer, so it is sorted by name once.
+        # Many sessions are looked up in each answer, so it is indexed by name once.
         named: dict[tuple[str, str], tuple[Job, ...]] = {(job.name, job.user): (job,) for job in self.ours}
         if len(named) < len(self.ours):
             several: dict[tuple[str, str], list[Job]] = {}
@@ -173,30 +173,30 @@ class Snapshot:
         object.__setattr__(self, "_made", {})
 
     def named(self, name: str, user: str) -> tuple[Job, ...]:
-        """Return the jobs of that name, which is one like ours, and user, oldest first. More than one is a fault."""
+        """Return the jobs of a session's job name and user, oldest first. More than one is an error."""
         return self._named.get((name, user), ())
 
     def in_phases(self, *phases: Phase) -> tuple[Job, ...]:
-        """Return all jobs in these phases, other people's too; others are not read."""
+        """Return all jobs in these phases, also those of other people; jobs in other phases are not parsed."""
         if isinstance(self.jobs, JobsOnDemand):
             return tuple(self.jobs.in_phases(phases))
         return tuple(job for job in self.jobs.values() if job.phase in phases)
 
-    def reading(self, *phases: Phase) -> Iterator[None]:
-        """Read the jobs in these phases, or all, a few at each step: others can go on in between."""
+    def read_in_steps(self, *phases: Phase) -> Iterator[None]:
+        """Parse the jobs in these phases (or all), a few at each step, so that other tasks can run in between."""
         if isinstance(self.jobs, JobsOnDemand):
-            yield from self.jobs.reading(phases)
+            yield from self.jobs.read_in_steps(phases)
 
-    def once(self, make: Callable[[Snapshot], _T]) -> _T:
-        """Return what a function makes of this answer. It is made once, whoever asks for it."""
+    def cached(self, make: Callable[[Snapshot], _T]) -> _T:
+        """Return a value that a function derives from this snapshot; it is computed once."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]  # type: ignore[return-value]
 
-    def keep(self, make: Callable[[Snapshot], _T], made: _T) -> None:
-        """Take what that function would make, where it was made in steps."""
+    def put_cached(self, make: Callable[[Snapshot], _T], made: _T) -> None:
+        """Store the value of that function, if it was computed in steps."""
         self._made[make] = made
 
-    def knows(self, make: Callable[[Snapshot], object]) -> bool:
-        """Return whether that was made already."""
+    def has_cached(self, make: Callable[[Snapshot], object]) -> bool:
+        """Return whether the value of that function is cached."""
         return make in self._made

@@ -1,10 +1,10 @@
-"""Slurm's JOB REASON CODES, 22.05 to 26.05, each with its sentence; codes of limits are read by their grammar."""
+"""Slurm's JOB REASON CODES, 22.05 to 26.05, each with its sentence; codes of limits are parsed by a pattern."""
 
 from __future__ import annotations
 
 import re
 
-#: What stands in the names of limits, in the words of the form.
+#: Resources in the names of limits, in the form's terms.
 RESOURCES = {
     "gres": "GPUs",
     "cpu": "CPUs",
@@ -38,7 +38,7 @@ _ADMIN = "an administrator must look at it"
 _NODES = "the nodes that could run it are down, drained or reserved; another GPU type or profile may start sooner"
 _BUSY = "the GPUs and nodes it needs are in use; a smaller request may start sooner"
 
-#: Reason code, or the beginning of a longer text that Slurm writes there, to a sentence.
+#: Sentences by Reason code, or by the beginning of a longer text that Slurm shows there.
 CODES = {
     "None": "Slurm has given no reason.",
     "WaitingForScheduling": "Slurm has not looked at the job yet.",

@@ -1,7 +1,7 @@
-"""Slurm's reasons, states and refusals as plain sentences: what happened, and what to do.
+"""Slurm's reasons, states and refusals as plain sentences for users: what happened, and what to do. Pure.
 
-A code that is not known is shown as it is, never hidden: somebody can look it up. docs/reference/slurm-reasons.md is
-made from the table in ``reason_codes`` and compared with it by a test.
+An unknown code is shown as it is, so that it can be looked up. docs/reference/slurm-reasons.md is generated from the
+table in ``reason_codes``, and a test compares them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tres import ANY_TYPE
 
 _ADMIN = "ask an administrator"
 
-#: Exit code of a session whose working folder does not exist, and what a submit program says where it can see that.
+#: Exit code of a session whose working folder does not exist, and the message of a submit program that can see it.
 NO_FOLDER, NO_WORKING_FOLDER = 77, "the working folder does not exist"
 #: Exit codes of the batch script (see docs/explanation/architecture.md).
 LAUNCH_CODES = {
@@ -52,7 +52,7 @@ _ENDS = {
 
 
 def reason_sentence(reason: str) -> str:
-    """Return what a job's Reason code means and what can be done, or the code itself where it is not known."""
+    """Return what a job's Reason code means and what to do, or the code itself if it is unknown."""
     code = reason.strip().removeprefix("(").removesuffix(")")
     known = CODES.get(code)
     if known is not None:
@@ -70,8 +70,8 @@ def waiting_sentence(job: Job, ahead: int | None, now: float, zone: tzinfo = UTC
     """Return what a waiting job waits for: ``waiting for 2 × a100; 1 ahead of you; expected start 14:05``.
 
     Args:
-        ahead: see ``queue.ahead_of``; None = not known.
-        now: epoch seconds. zone: in which clock times are said.
+        ahead: see ``queue_position.ahead_of``; None = unknown.
+        now: epoch seconds. zone: the time zone of clock times.
     """
     what = f"waiting for {_asked(job.gpus)}" if job.gpus else "waiting for a place on a compute node"
     parts = [what]
@@ -82,7 +82,7 @@ def waiting_sentence(job: Job, ahead: int | None, now: float, zone: tzinfo = UTC
         parts.append(reason_sentence(job.reason).rstrip("."))
     if ahead is not None and job.reason in common and job.state != "CONFIGURING":
         parts.append("you are next" if ahead == 0 else f"{ahead} ahead of you")
-    if job.start > now:  # only Slurm's own estimate; it has none for many jobs
+    if job.start > now:  # Slurm's own estimate, which many jobs do not have
         parts.append(f"expected start {_clock(job.start, now, zone)}")
     return "; ".join(parts)
 
@@ -91,9 +91,9 @@ def end_sentence(state: str, exit_code: tuple[int, int] | None = None, *, name: 
     """Return how a job ended, and what to do.
 
     Args:
-        state: Slurm's word, ``CANCELLED by 1000`` included. exit_code: exit status and signal.
-        name: the user whose uid Slurm names after "by", where the caller knows it.
-        folder: the session's working folder, as it was asked for.
+        state: Slurm's state, ``CANCELLED by 1000`` included. exit_code: exit status and signal.
+        name: the user whose uid follows "by", if the caller knows it.
+        folder: the session's working folder, as requested.
     """
     word, _, by = state.partition(" by ")
     status, signal = exit_code or (0, 0)
@@ -110,15 +110,15 @@ def end_sentence(state: str, exit_code: tuple[int, int] | None = None, *, name: 
 
 
 def mark_sentence(mark: EndMark, folder: str = "") -> str:
-    """Return how a job ended by what its own script said, and what to do; ``folder`` as in ``end_sentence``."""
+    """Return how a job ended by its end mark, and what to do; ``folder`` as in ``end_sentence``."""
     return end_sentence("FAILED" if mark.status else "COMPLETED", (mark.status, mark.signal), folder=folder)
 
 
 def refusal_sentence(words: str, folder: str = "") -> str:
-    """Return why a job was refused at once: which limit, what is wrong with the request, or that its folder is missing.
+    """Return why Slurm refused a job at submission: a limit, an invalid request, or a missing folder.
 
     Args:
-        folder: the session's working folder, as it was asked for.
+        folder: the session's working folder, as requested.
     """
     if words == NO_WORKING_FOLDER:
         return end_sentence("FAILED", (NO_FOLDER, 0), folder=folder)
@@ -162,7 +162,7 @@ _REFUSALS = {
 
 
 def _limit(code: str) -> str:
-    """Return the sentence for the reason of a limit: whose, on what, for what; "" for other codes."""
+    """Return the sentence for the Reason code of a limit, "" for other codes."""
     match = LIMITS.fullmatch(code)
     if match is None:
         return ""

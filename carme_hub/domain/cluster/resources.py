@@ -1,11 +1,11 @@
-"""GPUs, nodes and what is free on them, as integers."""
+"""GPUs, nodes and their free resources, as integers. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: The type of shards (``gres/shard``), parts of GPUs: jobs from outside the hub may hold them, sessions never do.
+#: The type of shards (``gres/shard``), parts of GPUs: jobs from outside the hub may have them, sessions never do.
 SHARD = "shard"
 
 
@@ -34,7 +34,7 @@ class Gpus:
 
     @property
     def whole(self) -> int:
-        """How many GPUs these are to limits on numbers of GPUs: shards are none."""
+        """The number that limits on GPUs count: shards count as none."""
         return 0 if self.type == SHARD else self.count
 
     @property
@@ -42,8 +42,8 @@ class Gpus:
         """The value of sbatch's ``--gres``; ``gpu:a100:2``. Empty for no GPU."""
         return f"gpu:{self.type}:{self.count}" if self.count else ""
 
-    def on_each(self, nodes: int) -> Gpus:
-        """Return the part of them that is on each of so many nodes."""
+    def per_node(self, nodes: int) -> Gpus:
+        """Return the GPUs on each of a number of nodes."""
         if nodes < 1 or self.count % nodes:
             raise ValueError(f"{self} cannot be the same number on each of {nodes} nodes")
         return Gpus(self.type, self.count // nodes)
@@ -59,11 +59,11 @@ class Node:
     Attributes:
         state: Slurm's base state in lower case without flags (idle, mixed, allocated, down, …).
         usable: new jobs can start here (not down, drained, in maintenance or not responding).
-        flags: what Slurm adds to the state, in lower case (drain, reserved, maintenance, …).
-        gpus: GPU type to number of GPUs; gpus_used likewise, those allocated now.
-        shards: GPU type to number of shards of its GPUs; "gpu" where Slurm names no type.
+        flags: Slurm's flags of the state, in lower case (drain, reserved, maintenance, …).
+        gpus: GPU type to number of GPUs; gpus_used: likewise, those allocated now.
+        shards: GPU type to number of shards of its GPUs; "gpu" if Slurm names no type.
         memory_mib, memory_used_mib: in MiB.
-        address: what others connect to (NodeAddr).
+        address: the address for connections to the node (NodeAddr).
     """
 
     name: str
@@ -81,7 +81,7 @@ class Node:
     flags: frozenset[str] = frozenset()
 
     def free_gpus(self, type: str) -> int:
-        """Return how many GPUs of the type a new job could get here now."""
+        """Return how many GPUs of a type a new job could get on this node now."""
         if not self.usable:
             return 0
         return max(0, self.gpus.get(type, 0) - self.gpus_used.get(type, 0))

@@ -1,7 +1,7 @@
-"""Slurm's small languages as values: TRES and GRES strings, host lists, state words, times. All pure.
+"""Parse Slurm's notations: TRES and GRES strings, host lists, states, times. Pure.
 
-Each function takes what Slurm 22.05 to 26.05 print, raises ``ValueError`` for what none of them prints, and treats
-the words for "nothing" (``N/A``, ``(null)``, ``Unknown`` …) as nothing.
+Each function accepts what Slurm 22.05 to 26.05 print, raises ``ValueError`` for anything else, and treats the values
+for "nothing" (``N/A``, ``(null)``, ``Unknown`` …) as nothing. The clients in ``carme_hub.slurm`` call them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import lru_cache
 from .jobs import Phase
 from .resources import NO_GPUS, SHARD, Gpus
 
-#: The type of GPUs that were not asked for by type. Ours always are; other people's jobs may not be.
+#: The type of GPUs that were requested without a type. Our jobs always name one; other people's jobs may not.
 ANY_TYPE = "gpu"
 
-_NOTHING = frozenset({"", "N/A", "n/a", "(null)", "NONE", "None", "Unknown", "UNKNOWN", "NOT_SET", "UNLIMITED"})
+_NO_VALUE = frozenset({"", "N/A", "n/a", "(null)", "NONE", "None", "Unknown", "UNKNOWN", "NOT_SET", "UNLIMITED"})
 _MAX_HOSTS = 100_000
 
 _PHASES = {
@@ -30,13 +30,13 @@ _PHASE_OF = {word: phase for phase, words in _PHASES.items() for word in words.s
 
 
 def phase_of(state: str) -> Phase:
-    """Return what a state in full means; ``CANCELLED by 1000`` counts by its first word."""
+    """Return the phase of a full state; of ``CANCELLED by 1000`` the first word counts."""
     return _PHASE_OF.get(state.split(" ", 1)[0], Phase.UNKNOWN)
 
 
 def time_of(text: str) -> float:
     """Return an epoch time from ``%s`` or from Slurm's standard form in UTC; 0 for none."""
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return 0.0
     if _is_number(text):
         return float(text)
@@ -45,8 +45,8 @@ def time_of(text: str) -> float:
 
 @lru_cache(maxsize=4096)
 def minutes_of(text: str) -> int:
-    """Return minutes from ``days-hours:minutes:seconds``, rounded up; 0 for no limit or none known."""
-    if text in _NOTHING or text in {"Partition_Limit", "INVALID"}:
+    """Return minutes from ``days-hours:minutes:seconds``, rounded up; 0 for no or an unknown limit."""
+    if text in _NO_VALUE or text in {"Partition_Limit", "INVALID"}:
         return 0
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None:
@@ -63,7 +63,7 @@ def minutes_of(text: str) -> int:
 
 def exit_of(text: str) -> tuple[int, int] | None:
     """Return exit status and signal from ``3:0`` (sacct) or from a raw wait status (squeue)."""
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return None
     if ":" in text:
         status, _, signal = text.partition(":")
@@ -73,18 +73,18 @@ def exit_of(text: str) -> tuple[int, int] | None:
 
 
 def gpus_of_tres(text: str) -> Gpus:
-    """Return the GPUs in a TRES string: ``cpu=1,gres/gpu=2,gres/gpu:a100=2``; of several types the most frequent."""
-    total, typed = _counted(text, "gres/gpu")
-    return _one(total, typed) or next(iter(held_of_tres(text)), NO_GPUS)
+    """Return the GPUs in a TRES string: ``cpu=1,gres/gpu=2,gres/gpu:a100=2``; of several types the largest one."""
+    total, typed = _tres_counts(text, "gres/gpu")
+    return _dominant_type(total, typed) or next(iter(typed_gpus_of_tres(text)), NO_GPUS)
 
 
-def held_of_tres(text: str) -> tuple[Gpus, ...]:
-    """Return the GPUs in a TRES string, one value for each type, by type; shards where it names no GPUs.
+def typed_gpus_of_tres(text: str) -> tuple[Gpus, ...]:
+    """Return the GPUs in a TRES string, one value for each type, sorted by type; shards if it names no GPUs.
 
-    A type is named only where the site lists it in AccountingStorageTRES; the rest is of any type. Shards are parts of
-    the same GPUs, so a string that names both (all of a node's GRES) is about its GPUs.
+    A type is named only if the site lists it in AccountingStorageTRES; the rest has any type. Shards are parts of the
+    same GPUs, so only the GPUs count in a string that names both (all of a node's GRES).
     """
-    total, typed = _counted(text, "gres/gpu")
+    total, typed = _tres_counts(text, "gres/gpu")
     unnamed = max(0, total - typed.total())
     if unnamed:
         typed[ANY_TYPE] += unnamed
@@ -94,8 +94,8 @@ def held_of_tres(text: str) -> tuple[Gpus, ...]:
 
 
 def shards_of_tres(text: str) -> int:
-    """Return the number of shards in a TRES string: ``gres/shard=2``, perhaps ``gres/shard:a100=2`` beside it."""
-    total, typed = _counted(text, f"gres/{SHARD}")
+    """Return the number of shards in a TRES string: ``gres/shard=2``, possibly with ``gres/shard:a100=2``."""
+    total, typed = _tres_counts(text, f"gres/{SHARD}")
     return max(total, typed.total())
 
 
@@ -103,10 +103,10 @@ def gpus_of_gres(text: str, name: str = "gpu") -> dict[str, int]:
     """Return GPU type to count from a GRES string: ``gpu:a100:4(S:0-1),shard:16``, ``gres:gpu:2``.
 
     Args:
-        name: ``shard`` for the shards of those GPUs in place of them.
+        name: ``shard`` for the shards in place of the GPUs.
     """
     found: Counter[str] = Counter()
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return {}
     for part in _split(text):
         words = re.sub(r"\(.*\)", "", part).removeprefix("gres:").removeprefix("gres/").replace("=", ":").split(":")
@@ -121,10 +121,10 @@ def gpus_of_gres(text: str, name: str = "gpu") -> dict[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def gpus_asked(alloc: str, per_node: str, per_job: str, per_task: str, nodes: int) -> Gpus:
-    """Return the GPUs of a job from what squeue shows.
+def job_gpus(alloc: str, per_node: str, per_job: str, per_task: str, nodes: int) -> Gpus:
+    """Return the GPUs of a job from squeue's fields.
 
-    The TRES string knows types only where the site lists each in AccountingStorageTRES; the request knows its own.
+    The TRES string has types only if the site lists them in AccountingStorageTRES; the request has its own.
     """
     counted = gpus_of_tres(alloc)
     if counted and counted.type != ANY_TYPE:
@@ -132,7 +132,7 @@ def gpus_asked(alloc: str, per_node: str, per_job: str, per_task: str, nodes: in
     for text, times in ((per_node, max(1, nodes)), (per_job, 1), (per_task, 1)):
         typed = Counter({t: n * times for t, n in gpus_of_gres(text).items()})
         if typed:
-            asked = _one(sum(typed.values()), typed)
+            asked = _dominant_type(sum(typed.values()), typed)
             return Gpus(asked.type, counted.count) if counted else asked
     return counted
 
@@ -145,7 +145,7 @@ def gpus_in_use(gres: str, used: str) -> dict[str, int]:
     result = Counter(gpus_of_gres(used))
     taken: set[int] = set()
     shared: dict[str, set[int]] = {}
-    for part in _split(used) if used not in _NOTHING else ():
+    for part in _split(used) if used not in _NO_VALUE else ():
         words = re.sub(r"\(.*\)", "", part).split(":")
         if words[0] == "gpu":
             taken |= _indexes(part)
@@ -162,9 +162,9 @@ def gpus_in_use(gres: str, used: str) -> dict[str, int]:
 def hosts_of(text: str) -> tuple[str, ...]:
     """Return the names in a host list, in its order: ``node[1-3,07],login`` and ``r[1-2]n[01-02]``.
 
-    The same as ``scontrol show hostnames``. Why no library does it: docs/explanation/libraries.md.
+    The result is that of ``scontrol show hostnames``. docs/explanation/libraries.md says why no library does it.
     """
-    if text in _NOTHING:
+    if text in _NO_VALUE:
         return ()
     names: list[str] = []
     for part in _split(text):
@@ -174,8 +174,8 @@ def hosts_of(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _counted(text: str, wanted: str) -> tuple[int, Counter[str]]:
-    """Return the count of a TRES name as such, and by type."""
+def _tres_counts(text: str, wanted: str) -> tuple[int, Counter[str]]:
+    """Return the count of a TRES name without a type, and the counts by type."""
     total, typed = 0, Counter[str]()
     for part in text.split(","):
         name, _, count = part.partition("=")
@@ -186,8 +186,8 @@ def _counted(text: str, wanted: str) -> tuple[int, Counter[str]]:
     return total, typed
 
 
-def _one(total: int, typed: Counter[str]) -> Gpus:
-    """Return one value for GPUs that may be of several types: the type of which there are most."""
+def _dominant_type(total: int, typed: Counter[str]) -> Gpus:
+    """Return one value for GPUs that may be of several types: the type with the most GPUs."""
     typed = +typed
     if not typed:
         return Gpus(ANY_TYPE, total) if total else NO_GPUS
@@ -196,7 +196,7 @@ def _one(total: int, typed: Counter[str]) -> Gpus:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether these are plain digits; ``"²".isdigit()`` is true as well."""
+    """Return whether a text consists of ASCII digits; ``"²".isdigit()`` is true as well."""
     return text.isascii() and text.isdigit()
 
 

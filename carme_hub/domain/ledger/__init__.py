@@ -1,1 +1,1 @@
-"""Entries of the ledger, what they cost, and the use that they are of. Pure."""
+"""Ledger entries, prices, expiring credits, and the usage that is charged. Pure."""

@@ -1,7 +1,7 @@
-"""Entries of the ledger, and what sums of them mean. docs/explanation/ledger.md is the design.
+"""Entries of the ledger, their keys, and balances. docs/explanation/ledger.md describes the design. Pure.
 
-Amounts are integers of milli-GPU-seconds (seconds × GPUs × factor, the factor in thousandths), signed by what they do
-to the account's balance. Times are UTC epoch seconds.
+Amounts are integers in milli-GPU-seconds (seconds × GPUs × factor, the factor in thousandths), signed by their effect
+on the account's balance. Times are UTC epoch seconds. The store and ``carme_hub.accounting`` use these values.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from carme_hub.domain.cluster.resources import Gpus
 ONE = 1000
 #: Milli-GPU-seconds in one GPU-hour.
 GPU_HOUR = 3600 * ONE
-#: Begins the keys of what is held for reservations; the session of such an entry is the reservation's id.
-SLOT = "slot:"
-#: Who writes by the rules, and is no person.
-RULES = "carme-hub"
+#: Prefix of the keys of holds for reservations; the session of such an entry is the reservation's id.
+SLOT_PREFIX = "slot:"
+#: The actor of entries that the rules write, without a person.
+SYSTEM_ACTOR = "carme-hub"
 
 
 class Kind(Enum):
-    """What an entry is. Nothing else is ever written."""
+    """The kinds of entries."""
 
     GRANT = "grant"
     HOLD = "hold"
@@ -36,15 +36,15 @@ class Entry:
     """One line of the ledger.
 
     Attributes:
-        key: unique over the whole ledger; writing a key again writes nothing.
-        amount: milli-GPU-seconds, signed: what it does to the balance.
-        at: when it was written. start, end: the time that was used or is held; 0 where it is about no time.
-        user: who used or was given it; "" for the account as a whole.
-        session: UUID of the session, or of the reservation that it is about; "" for jobs from outside the hub.
-        job_id, submitted: Slurm's job and its submit time; 0 where it is about no job.
-        gpus: one value for each GPU type. factor: price factor in thousandths, 0 where the types differ in it.
-        reason: one sentence for the statement. actor: who wrote it: a user's name, or ``RULES``.
-        expires: when a grant loses its value; 0 = never. On what takes the rest back: when the credit did, where known.
+        key: unique in the whole ledger; writing a key again has no effect.
+        amount: milli-GPU-seconds, signed: the change of the balance.
+        at: when it was written. start, end: the period of use or of the hold; 0 if there is none.
+        user: who used or received it; "" for the account as a whole.
+        session: UUID of the session or of the reservation; "" for jobs from outside the hub.
+        job_id, submitted: Slurm's job and its submit time; 0 if there is no job.
+        gpus: one value for each GPU type. factor: price factor in thousandths, 0 if the types have different ones.
+        reason: one sentence for the statement. actor: who wrote it: a user's name, or ``SYSTEM_ACTOR``.
+        expires: when a grant expires; 0 = never. On the correction of an expired credit: its expiry, if known.
     """
 
     key: str
@@ -65,21 +65,21 @@ class Entry:
     qos: str = ""
     nodes: str = ""
     reason: str = ""
-    actor: str = RULES
+    actor: str = SYSTEM_ACTOR
     expires: float = 0.0
     id: int = 0
 
-    def but(self, **changes: object) -> Entry:
+    def replace(self, **changes: object) -> Entry:
         """Return a copy with changes."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Sums over one account's entries, in milli-GPU-seconds; ``left`` is what may still be held.
+    """Sums over one account's entries in milli-GPU-seconds; ``left`` may still be held.
 
     Attributes:
-        granted: grants and corrections that are about no job. used: charges less refunds, as a positive number.
+        granted: grants, and corrections without a job. used: charges minus refunds, as a positive number.
         held: open holds, as a positive number.
     """
 
@@ -89,20 +89,20 @@ class Balance:
 
     @property
     def left(self) -> int:
-        """Return what is neither used nor held."""
+        """Return the amount that is neither used nor held."""
         return self.granted - self.used - self.held
 
     @property
     def left_of_grants(self) -> int | None:
-        """Return what is left to show; None for an account that was never given anything."""
+        """Return what is left of grants; None for an account without grants."""
         return self.left if self.granted else None
 
 
 def price(gpus: Gpus, seconds: int, factor: int = ONE) -> int:
-    """Return the milli-GPU-seconds of so many GPUs for so long.
+    """Return the price of GPUs for a time in milli-GPU-seconds.
 
     Raises:
-        ValueError: a negative time or factor; nothing may be gained by using GPUs.
+        ValueError: the time or factor is negative, so that usage would add to the balance.
     """
     if seconds < 0 or factor < 0:
         raise ValueError("seconds and factor are zero or more")
@@ -118,19 +118,19 @@ def slot_key(reservation: str, number: int = 0, session: str = "") -> str:
     """Return the key of a reservation's hold, or of the Nth change of it.
 
     Args:
-        session: which took over what the change takes away, or gives it back.
+        session: the session that takes over the changed amount, or returns it.
     """
     parts = [reservation, *([str(number)] if number else []), *([session] if session else [])]
-    return SLOT + ":".join(parts)
+    return SLOT_PREFIX + ":".join(parts)
 
 
 def slot_session(key: str, reservation: str) -> str:
-    """Return the session that a change of a reservation's hold is about, "" for none."""
+    """Return the session of a change of a reservation's hold, "" for none."""
     return key.removeprefix(slot_key(reservation)).removeprefix(":").partition(":")[2]
 
 
 def release_key(session: str) -> str:
-    """Return the key of the entry that gives a session's or a reservation's holds back."""
+    """Return the key of the entry that releases the holds of a session or reservation."""
     return f"release:{session}"
 
 
@@ -140,8 +140,8 @@ def charge_key(cluster: str, job_id: int, submitted: float) -> str:
 
 
 def slot_charge_key(reservation: str, type: str = "") -> str:
-    """Return the key of the charge for what a reservation had and did not use. ``type``: of other GPUs than its own."""
-    return f"charge:{SLOT}{reservation}{f':{type}' if type else ''}"
+    """Return the key of the charge for unused time of a reservation. ``type``: a type other than the booked one."""
+    return f"charge:{SLOT_PREFIX}{reservation}{f':{type}' if type else ''}"
 
 
 def refund_key(cluster: str, job_id: int, submitted: float) -> str:

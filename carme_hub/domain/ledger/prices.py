@@ -1,8 +1,8 @@
-"""What a GPU-second costs: a factor by GPU type, partition and QOS, in whole thousandths. Pure.
+"""Prices: a factor for GPU-seconds by GPU type, partition and QOS, in whole thousandths. Pure.
 
-The three are multiplied; what is not named costs 1. They come from the config, or from Slurm (``slurm.billing``),
-where the price of a type may differ from partition to partition. Whole GPUs have exact prices, or none; a shard is a
-part of a GPU that few prices divide evenly, so what it costs is rounded up to a thousandth.
+The three factors are multiplied; the default factor is 1. They come from the configuration, or from Slurm
+(``slurm.billing``), where the price of a type may differ between partitions. Prices of whole GPUs must be exact; the
+price of a shard, a fraction of a GPU, is rounded up to a thousandth. ``carme_hub.accounting`` calls this.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def thousandths(value: object, what: str, *, round_up: bool = False) -> int:
     """Return a factor in thousandths from a text or a whole number: "2.5" is 2500, "1.000000" is 1000.
 
     Args:
-        round_up: take further decimals as one thousandth more, in place of refusing them.
+        round_up: round further decimals up to a thousandth instead of refusing them.
 
     Raises:
-        ConfigError: it is no such number, is negative, or has more than three decimals; the message names ``what``.
+        ConfigError: not a number, negative, or more than three decimals; the message names ``what``.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ConfigError(f'{what}: write {value!r} as a text, such as "2.5": a number with a point is not exact.')
     match = _DECIMAL.fullmatch(str(value).strip())
     if match is None:
-        raise ConfigError(f"{what}: {value!r} is no price. Write a number of 0 or more, with at most three decimals.")
+        raise ConfigError(f"{what}: {value!r} is not a price. Write a number of 0 or more with at most three decimals.")
     decimals = (match[2] or "").rstrip("0")
     if len(decimals) > 3 and not round_up:
         raise ConfigError(f"{what}: {value!r} has more than three decimals, which the ledger cannot count exactly.")
@@ -43,14 +43,14 @@ def thousandths(value: object, what: str, *, round_up: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Price factors in thousandths, 1000 = 1. What they multiply to is exact; that of a shard is rounded up.
+    """Price factors in thousandths, 1000 = 1. Their products are exact; the product for a shard is rounded up.
 
     Attributes:
         gpu: by GPU type. partition: by partition. qos: by QOS, in lower case as Slurm keeps them.
-        gpu_in: by partition, then by GPU type; where it names the type, it counts in place of ``gpu``.
+        gpu_in: by partition, then by GPU type; it overrides ``gpu``.
 
     Raises:
-        ConfigError: a factor is negative, or some of whole GPUs multiply to more than three decimals.
+        ConfigError: a factor is negative, or a product for whole GPUs has more than three decimals.
     """
 
     gpu: Mapping[str, int] = field(default_factory=dict)
@@ -76,12 +76,12 @@ class Prices:
         """Return prices from ``{"gpu": {"h100": "2.5"}, "partition": {…}, "qos": {…}}``.
 
         Raises:
-            ConfigError: it holds something else, or a price that is not exact.
+            ConfigError: it has another shape, or a price that is not exact.
         """
         found: dict[str, dict[str, int]] = {}
         for kind, factors in config.items():
             if kind not in _KINDS:
-                raise ConfigError(f"CarmeQuotas.prices: {kind!r} is none of {', '.join(_KINDS)}.")
+                raise ConfigError(f"CarmeQuotas.prices: {kind!r} is not one of {', '.join(_KINDS)}.")
             if not isinstance(factors, Mapping):
                 raise ConfigError(f'CarmeQuotas.prices: {kind!r} holds names and factors, as {{"a100": "2.5"}}.')
             found[kind] = {
@@ -93,28 +93,28 @@ class Prices:
         qos: dict[str, int] = {}
         for name, factor in found.get("qos", {}).items():
             if name.lower() in qos:
-                raise ConfigError(f"CarmeQuotas.prices: qos names {name.lower()} twice; Slurm does not see case.")
+                raise ConfigError(f"CarmeQuotas.prices: qos names {name.lower()} twice; Slurm ignores case.")
             qos[name.lower()] = factor
         return cls(found.get("gpu", {}), found.get("partition", {}), qos)
 
     def factor(self, gpu_type: str, partition: str = "", qos: str = "") -> int:
-        """Return the price of one second of one GPU of that type, in thousandths."""
+        """Return the price of one second of one GPU of a type, in thousandths."""
         type_, where, quality = self._factors(gpu_type, partition, qos)
         return -(-type_ * where * quality // ONE**2)
 
-    def of_shard(self, parts: Mapping[str, Mapping[str, int]], partition: str = "", qos: str = "") -> int:
-        """Return the price of one second of one shard, in thousandths: as named, or drawn from the parts, rounded up.
+    def shard_factor(self, parts: Mapping[str, Mapping[str, int]], partition: str = "", qos: str = "") -> int:
+        """Return the price of one second of one shard in thousandths: the configured one, or derived and rounded up.
 
         Args:
-            parts: what ``shard_parts`` returned. Without any, a shard that is not named costs 1 like other types.
+            parts: the result of ``shard_parts``. If it is empty, a shard without a price costs 1 like other types.
         """
         here = parts.get(partition) or parts.get("", {})
         if not here or SHARD in self.gpu or SHARD in self.gpu_in.get(partition, {}):
             return self.factor(SHARD, partition, qos)
         return max(-(-part * self.factor(type_, partition, qos) // ONE) for type_, part in here.items())
 
-    def least(self, gpu_types: Iterable[str]) -> int:
-        """Return the lowest factor that any of the types has anywhere, in thousandths."""
+    def lowest_factor(self, gpu_types: Iterable[str]) -> int:
+        """Return the lowest factor of any of the types in any partition and QOS, in thousandths."""
         places = tuple(product({*self.partition, *self.gpu_in, ""}, {*self.qos, ""}))
         kinds = {*gpu_types} or {""}
         return min(self.factor(type_, *place) for place in places for type_ in kinds)
@@ -129,14 +129,14 @@ class Prices:
 
 
 def shard_parts(nodes: Iterable[Node]) -> dict[str, dict[str, int]]:
-    """Return partition to GPU type to the part of such a GPU that a shard is, in thousandths, rounded up, at most 1000.
+    """Return by partition and GPU type which fraction of a GPU a shard is, in thousandths, rounded up, at most 1000.
 
-    The partition "" is all of the cluster. Where nodes differ, the largest part counts.
+    The partition "" is the whole cluster. If nodes differ, the largest fraction counts.
     """
     found: dict[str, dict[str, int]] = {}
     for node in nodes:
         for of, shards in node.shards.items():
-            # Shards of no type are spread over all GPUs of the node.
+            # Untyped shards are spread over all GPUs of the node.
             gpus = {of: node.gpus[of]} if of in node.gpus else node.gpus
             if not shards or not gpus:
                 continue

@@ -1,4 +1,4 @@
-"""What Slurm's accounting says was used: one incarnation of one job that had GPUs, from ``sacct -D``."""
+"""Usage from Slurm's accounting: one incarnation of one job with GPUs, from ``sacct -D``. Settlement charges it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Usage:
         shown_id: the id as people know it (``17_3``, ``17+1``).
         gpus: one value for each GPU type that the job held.
         reservation: Slurm's name of the reservation that it ran in, "" for none.
-        time_limit: seconds, 0 = none. suspended: seconds of it all in which the job stood still; Slurm does not count
-            them towards the time limit. Its GPUs stayed its own.
+        time_limit: seconds, 0 = none. suspended: seconds in which the job was suspended; Slurm does not count them
+            towards the time limit, but the job keeps its GPUs.
     """
 
     job_id: int
@@ -41,7 +41,7 @@ class Usage:
     reservation: str = ""
 
     def seconds(self, now: float) -> int:
-        """Return how long the GPUs were held, up to ``now`` where it has not ended; negative when clocks stepped."""
+        """Return how long the GPUs were allocated, until ``now`` for a running job; negative if clocks stepped."""
         if not self.start:
             return 0
         return int((self.end or now) - self.start)

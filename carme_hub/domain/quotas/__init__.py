@@ -1,1 +1,1 @@
-"""Rules on GPU time and bookings, the policy that holds them, and what they decide. Pure."""
+"""Quotas on GPU time and bookings, the policy that holds them, and the decisions on requests. Pure."""

@@ -1,7 +1,7 @@
-"""Who may book how much of the cluster, how far ahead and how often. Pure.
+"""Limits on booking: how much of the cluster, how far ahead and how often. Pure.
 
-All rules that are about somebody hold at once, so the strictest word on each thing counts; what no rule speaks of is as
-the site's usual rule says.
+All rules that apply to a user hold at once, so the strictest value of each limit counts; the site's default rule
+supplies limits that no rule sets. ``carme_hub.booking.rules`` calls this.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from carme_hub.domain.calendar.periods import Period
 
 @dataclass(frozen=True, slots=True)
 class BookingRule:
-    """Limits on booking; None says nothing.
+    """Limits on booking; None = not set.
 
     Attributes:
         ahead: seconds from now to the latest start. length: seconds of one reservation.
-        at_once: bookings of one user that are not over; one that comes again is one.
+        at_once: bookings of one user that are not over; a recurring booking counts once.
         cooldown: seconds between two reservations of one user.
-        approval_above: milli-GPU-seconds of one booking from which somebody has to approve it.
-        share: percent of each GPU type that may be booked at one moment, by everybody together.
+        approval_above: milli-GPU-seconds of one booking above which it needs an approval.
+        share: percentage of each GPU type that all users together may book at one moment.
     """
 
     ahead: int | None = None
@@ -35,7 +35,7 @@ class BookingRule:
 
 @dataclass(frozen=True, slots=True)
 class Blackout:
-    """A time in which nothing can be booked, and why."""
+    """A period in which nothing can be booked, and the reason."""
 
     period: Period
     reason: str
@@ -43,34 +43,34 @@ class Blackout:
 
 @dataclass(frozen=True, slots=True)
 class ExistingBooking:
-    """A reservation of the same user. ``booking``: the same for all times of one that comes again."""
+    """A reservation of the same user. ``booking``: the id that all occurrences of a recurring booking share."""
 
     booking: str
     period: Period
 
 
-def strictest(rules: Iterable[BookingRule], usual: BookingRule) -> BookingRule:
-    """Return what several rules come to together."""
+def strictest(rules: Iterable[BookingRule], default: BookingRule) -> BookingRule:
+    """Return the strictest values of several rules."""
     known = [*rules]
 
-    def word(name: str, *, largest: bool = False) -> int | None:
+    def strictest_value(name: str, *, largest: bool = False) -> int | None:
         said = [value for rule in known if (value := getattr(rule, name)) is not None]
         if not said:
-            said = [value for value in (getattr(usual, name),) if value is not None]
+            said = [value for value in (getattr(default, name),) if value is not None]
         return (max(said) if largest else min(said)) if said else None
 
     return BookingRule(
-        word("ahead"),
-        word("length"),
-        word("at_once"),
-        word("cooldown", largest=True),
-        word("approval_above"),
-        word("share"),
+        strictest_value("ahead"),
+        strictest_value("length"),
+        strictest_value("at_once"),
+        strictest_value("cooldown", largest=True),
+        strictest_value("approval_above"),
+        strictest_value("share"),
     )
 
 
 def needs_approval(rule: BookingRule, amount: int) -> bool:
-    """Return whether somebody has to approve a booking of so many milli-GPU-seconds."""
+    """Return whether a booking of ``amount`` milli-GPU-seconds needs an approval."""
     return rule.approval_above is not None and amount > rule.approval_above
 
 
@@ -84,11 +84,11 @@ def refusal(
     now: float,
     zone: str,
 ) -> str:
-    """Return why a period cannot be booked, as a sentence for who asks, "" where it can.
+    """Return why a period cannot be booked, as a sentence for the user, "" if it can.
 
     Args:
-        booking: which one it belongs to. mine: the user's reservations that are not over, those just over, and the
-            other times of the same booking.
+        booking: the booking of the period. mine: the user's reservations that are not over or ended recently, and the
+            other occurrences of the same booking.
         zone: IANA zone of the times in the sentence.
     """
     if period.end <= now:
@@ -97,8 +97,8 @@ def refusal(
         latest = wording.moment(now + rule.ahead, now, zone)
         return f"You may book {wording.duration(rule.ahead)} ahead: the latest start is {latest}."
     if rule.length is not None and period.length > rule.length:
-        asked = wording.duration(period.length)
-        return f"You may book at most {wording.duration(rule.length)} at a time, and this is {asked}."
+        requested = wording.duration(period.length)
+        return f"You may book at most {wording.duration(rule.length)} at a time, and this is {requested}."
     for blackout in blackouts:
         if period.overlaps(blackout.period):
             edges = (wording.moment(at, now, zone) for at in (blackout.period.start, blackout.period.end))
@@ -117,7 +117,7 @@ def refusal(
                 before = each.period.end <= period.start
                 at = wording.moment(each.period.end if before else each.period.start, now, zone)
                 return (
-                    f"Between two bookings of yours there have to be {wording.duration(rule.cooldown)}, and one of "
-                    f"them {'ends' if before else 'begins'} {at}."
+                    f"There must be {wording.duration(rule.cooldown)} between two of your bookings, and one of them "
+                    f"{'ends' if before else 'begins'} {at}."
                 )
     return ""

@@ -1,4 +1,4 @@
-"""Times as people write them, read exactly: "1d 12h", "90 min", "1.5 h". Pure; no rounding anywhere."""
+"""Parse and write durations such as "1d 12h", "90 min", "1.5 h", exactly and without rounding. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _UNITS = {
     **dict.fromkeys(("s", "sec", "second", "seconds", "gpu-second", "gpu-seconds"), 1),
 }
 _PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([A-Za-z-]+)")
-#: The most that is taken for a time: 10,000 years.
+#: The longest accepted duration in seconds: 10,000 years.
 MOST = 10_000 * 366 * 86400
 
 
 def read_seconds(text: str) -> Fraction | None:
-    """Return how many seconds a text says, or None where it says none: no unit, a unit that is not known, too much."""
+    """Return the seconds of a text, or None if it has no unit, an unknown unit, or is too long."""
     at, total = 0, Fraction(0)
     while match := _PART.match(text, at):
         unit = _UNITS.get(match[2].lower())
@@ -30,7 +30,7 @@ def read_seconds(text: str) -> Fraction | None:
 
 
 def write_seconds(milliseconds: int) -> str:
-    """Return a text that ``read_seconds`` reads as so many thousandths of a second: "1h 30min 0.5s"."""
+    """Return the text that ``read_seconds`` reads as these milliseconds: "1h 30min 0.5s"."""
     parts, left = [], milliseconds
     for unit, size in (("h", 3_600_000), ("min", 60_000)):
         count, left = divmod(left, size)

@@ -1,4 +1,4 @@
-"""What the names of hub groups carry: a Slurm account, a role, or just a group of the system or of the login. Pure."""
+"""Names of hub groups: a group stands for a Slurm account, for a role, or is an ordinary group. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from .rules import Person
 
-#: Hub groups of this prefix say which accounts a user may charge. System group names cannot hold a colon.
+#: Prefix of hub groups for accounts that a user may charge. System group names cannot contain a colon.
 ACCOUNT_GROUP = "account:"
-#: Hub groups of this prefix carry the roles of the same name; see ``CarmeAuthenticator.role_groups``.
+#: Prefix of hub groups for roles of the same name; see ``CarmeAuthenticator.role_groups``.
 ROLE_GROUP = "role:"
 
 
@@ -18,7 +18,7 @@ def accounts_in(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def person_in(user: str, groups: Iterable[str], *, admin: bool = False) -> Person:
-    """Return who a user of these groups is to the policy; JupyterHub's admin flag is the role ``admin``."""
+    """Return the policy's view of a user with these groups; JupyterHub's admin flag is the role ``admin``."""
     names = tuple(groups)
     roles = {name.removeprefix(ROLE_GROUP) for name in names if name.startswith(ROLE_GROUP)}
     own = (name for name in names if not name.startswith((ROLE_GROUP, ACCOUNT_GROUP)))

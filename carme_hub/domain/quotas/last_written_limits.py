@@ -1,4 +1,4 @@
-"""What was last written to Slurm, by id (``account physics MaxJobs``), and what of it is still as we left it. Pure."""
+"""Limits that were last written to Slurm, by id (``account physics MaxJobs``), to detect changes by others. Pure."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from .sacctmgr_argv import Entity, Target
 
 
 def id_of(target: Target, key: str) -> str:
-    """Return what names a limit in the data that is kept."""
+    """Return the id of a limit in the stored data."""
     return f"{target[0].value} {target[1]} {key}"
 
 
 def read_id(id_: str) -> tuple[Target, str]:
-    """Return the target and the key of an id. Names in Slurm hold no spaces."""
+    """Return the target and the key of an id. Names in Slurm contain no spaces."""
     entity, name, key = id_.split(" ", 2)
     return (Entity(entity), name), key
 
 
 def list_of(id_: str) -> str:
-    """Return the id of the list of QOS that ``QOS/NAME`` is in, "" for every other limit."""
+    """Return the id of the QOS list that contains ``QOS/NAME``, "" for any other limit."""
     before, cut, _ = id_.partition(" QOS/")
     return f"{before} QOS" if cut else ""
 
 
 def is_ours(id_: str, have: str, known: Mapping[str, str]) -> bool:
-    """Return whether a limit is as we left it.
+    """Return whether a limit still has the value that we wrote.
 
-    A list of QOS that we never wrote is so where we added each name in it: sacctmgr shows ``QOS+=low`` on an account
-    without a list as the list ``low``.
+    A QOS list that we never wrote counts as ours if we added each name in it: after ``QOS+=low`` on an account without
+    a list, sacctmgr shows the list ``low``.
     """
     if have == known.get(id_, ""):
         return True

@@ -1,4 +1,4 @@
-"""What a quota says to the user, in plain words. Pure."""
+"""Messages for users about quotas: refusals, warnings, and what is possible. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from zoneinfo import ZoneInfo
 
 from carme_hub.domain.wording import day, duration, gpu_hours, hours, moment
 
-from .rules import AppliedQuota, Ask, Check, Quota
+from .rules import AppliedQuota, Check, Quota, QuotaRequest
 
 _EACH = {"day": "a day", "week": "a week", "month": "a calendar month", "total": "in total"}
-#: Parts of a limit, in percent, from which people are told.
-MARKS = (100, 90, 75)
+#: Percentages of a limit at which users are notified.
+THRESHOLDS = (100, 90, 75)
 
 
 def subject(rule: AppliedQuota) -> str:
-    """Return whom a rule is about, at the beginning of a sentence."""
+    """Return the subject of a rule as the beginning of a sentence."""
     quota, who = rule.quota, rule.quota.who.value
     if who in ("user", "account") or quota.together:
         return f"{who.capitalize()} {rule.subject}"
@@ -27,7 +27,7 @@ def subject(rule: AppliedQuota) -> str:
 
 
 def window(quota: Quota, zone: str) -> str:
-    """Return over which time a limit is: "a week", "in any 30 days", "from 1 October 2026 to 31 March 2027"."""
+    """Return the window of a limit: "a week", "in any 30 days", "from 1 October 2026 to 31 March 2027"."""
     if quota.window.value == "rolling":
         return f"in any {quota.days} days" if quota.days != 1 else "in any 24 hours"
     if quota.window.value == "term":
@@ -37,41 +37,45 @@ def window(quota: Quota, zone: str) -> str:
     return _EACH[quota.window.value]
 
 
-def refusal(check: Check, ask: Ask, zone: str) -> str:
-    """Return the sentence about one limit that does not hold: subject, limit, use, and what is asked."""
-    who, limit, used, asked = subject(check.rule), check.limit, check.used, check.asked
-    priced = "" if ask.factor == 1000 or ask.also else f" at a price factor of {ask.factor / 1000:g}"
-    more = " more" if ask.held else ""
+def refusal(check: Check, request: QuotaRequest, zone: str) -> str:
+    """Return the sentence about one limit that does not hold: subject, limit, usage, and request."""
+    who, limit, used, requested = subject(check.rule), check.limit, check.used, check.requested
+    priced = "" if request.factor == 1000 or request.other_rate else f" at a price factor of {request.factor / 1000:g}"
+    more = " more" if request.already_held else ""
     match check.reason:
         case "gpu-time":
             held = f"{hours(used)} {'is' if hours(used) == '1' else 'are'} used or held"
             over = window(check.rule.quota, zone)
-            return f"{who} may use {gpu_hours(limit)} {over}; {held}, and this needs {hours(asked)}{more}{priced}."
+            return f"{who} may use {gpu_hours(limit)} {over}; {held}, and this needs {hours(requested)}{more}{priced}."
         case "needs-grant":
             has = f"{gpu_hours(limit)} left" if limit > 0 else "no GPU time left"
-            return f"Account {ask.account} has {has}, and this needs {hours(asked)}{more}{priced}."
+            return f"Account {request.account} has {has}, and this needs {hours(requested)}{more}{priced}."
         case "concurrent-gpus":
-            return f"{who} may have {_gpus(limit)} at once; {used} {_are(used)} in use, and this needs {asked}."
+            return f"{who} may have {_gpus(limit)} at once; {used} {_are(used)} in use, and this needs {requested}."
         case "session-gpus":
-            return f"{who} may have {_gpus(limit)} in one session, and this needs {asked}."
+            return f"{who} may have {_gpus(limit)} in one session, and this needs {requested}."
         case "sessions":
             return f"{who} may have {_sessions(limit)} at once; {used} {_are(used)} open."
         case "sessions-per-day":
             were = "was" if used == 1 else "were"
             return f"{who} may start {_sessions(limit)} in 24 hours; {used} {were} started."
         case "time-limit":
-            needs = f"this would make it {duration(used + asked)}" if ask.held else f"this needs {duration(asked)}"
+            needs = (
+                f"this would make it {duration(used + requested)}"
+                if request.already_held
+                else f"this needs {duration(requested)}"
+            )
             return f"{who} may have sessions of at most {duration(limit)}, and {needs}."
         case "gpu-types":
             types = check.rule.quota.gpu_types or ()
             only = f"use only {_or(types)}" if types else "use no GPU"
-            return f"{who} may {only}, and this needs {ask.gpus.type}."
+            return f"{who} may {only}, and this needs {request.gpus.type}."
     return f"{who} may not extend sessions."
 
 
-def outlook(when: float, largest: Ask | None, now: float, zone: str) -> str:
-    """Return what follows a refusal: when the same is possible again (0 = not known), and what would be granted now."""
-    smaller = "" if largest is None else f"at most {request(largest)}"
+def possibility_hint(when: float, largest: QuotaRequest | None, now: float, zone: str) -> str:
+    """Return the end of a refusal: when the request is possible again (0 = unknown), and what is granted now."""
+    smaller = "" if largest is None else f"at most {request_text(largest)}"
     if when:
         other = f", or with {smaller} now." if smaller else ". Nothing smaller would be granted now."
         return f"Possible again {moment(when, now, zone)}{other}"
@@ -80,32 +84,32 @@ def outlook(when: float, largest: Ask | None, now: float, zone: str) -> str:
     return "Nothing smaller would be granted now."
 
 
-def request(ask: Ask) -> str:
-    """Return what is asked as "2 × a100 for 1 h 30 min"."""
-    return f"{ask.gpus} for {duration(ask.seconds)}{' more' if ask.held else ''}"
+def request_text(request: QuotaRequest) -> str:
+    """Return a request as "2 × a100 for 1 h 30 min"."""
+    return f"{request.gpus} for {duration(request.seconds)}{' more' if request.already_held else ''}"
 
 
-def mark(total: int, limit: int) -> int:
-    """Return the highest of ``MARKS`` that so much of a limit reaches, in percent, or 0."""
-    return next((m for m in MARKS if limit > 0 and 100 * total >= m * limit), 0)
+def threshold(total: int, limit: int) -> int:
+    """Return the highest of ``THRESHOLDS`` that a total reaches, in percent, or 0."""
+    return next((m for m in THRESHOLDS if limit > 0 and 100 * total >= m * limit), 0)
 
 
-def near(rule: AppliedQuota, share: int, zone: str) -> str:
-    """Return the warning about a limit that is nearly reached."""
+def near_limit(rule: AppliedQuota, share: int, zone: str) -> str:
+    """Return the warning about a limit that is reached or nearly reached."""
     limit = rule.quota.gpu_time or 0
-    least = "at least " if share < MARKS[0] else ""
+    least = "at least " if share < THRESHOLDS[0] else ""
     return (
         f"{subject(rule)} may use {gpu_hours(limit)} {window(rule.quota, zone)}; with this, {least}{share} % is taken."
     )
 
 
-def over(rule: AppliedQuota, used: int, ask: Ask, zone: str, qos: str) -> str:
-    """Return the warning about a soft limit that this goes over; ``qos`` is what the rule brings, "" for nothing."""
+def over_limit(rule: AppliedQuota, used: int, request: QuotaRequest, zone: str, qos: str) -> str:
+    """Return the warning about a soft limit that the request exceeds; ``qos``: the QOS that it gets, "" for none."""
     limit = rule.quota.gpu_time or 0
     slower = f" It runs with QOS {qos}." if qos else ""
     return (
         f"{subject(rule)} should use at most {gpu_hours(limit)} {window(rule.quota, zone)}; {hours(used)} "
-        f"{'is' if hours(used) == '1' else 'are'} used or held, and this needs {hours(ask.amount)}.{slower}"
+        f"{'is' if hours(used) == '1' else 'are'} used or held, and this needs {hours(request.amount)}.{slower}"
     )
 
 

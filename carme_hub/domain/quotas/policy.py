@@ -1,8 +1,8 @@
-"""A site's policy: its quotas, refunds, money and blackouts, read from plain data and written back as such. Pure.
+"""A site's policy (quotas, refunds, currency and blackouts), parsed from plain data and written back. Pure.
 
-The data come from a YAML file, from a setting, or from the history of the administrator's page; they are lists, dicts,
-texts and numbers. Nothing is ignored: whatever is not understood is a ``ConfigError`` that begins with its place.
-docs/reference/policies.md has every key.
+The data come from a YAML file, from a setting, or from the history on the administrator's page; they are lists, dicts,
+texts and numbers. Nothing is ignored: an unknown key or invalid value is a ``ConfigError`` that begins with its
+location. docs/reference/policies.md describes every key.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from . import policy_booking as booking
 from . import policy_values as values
 from .booking_rules import Blackout
-from .policy_values import wrong
-from .rules import AppliedQuota, Quota, Who, Window
+from .policy_values import config_error
+from .rules import AppliedQuota, Quota, SubjectKind, Window
 
-#: Why GPU time is given back without anybody asking.
+#: Reasons for automatic refunds of GPU time.
 REFUNDS = ("node-failure", "preemption", "start-failed", "maintenance")
 _POLICY_KEYS = ("zone", "currency", "refunds", "quotas", "blackouts")
-_WHO_KEYS = tuple(who.value for who in Who)
+_WHO_KEYS = tuple(who.value for who in SubjectKind)
 _COUNTS = ("concurrent_gpus", "session_gpus", "sessions", "sessions_per_day")
 _MAY = ("may_extend", "may_book", "may_add_images")
 _OTHERS = ("time_limit", "gpu_types", "needs_grant", *_MAY, "booking", "priority", "owners_approve")
@@ -39,13 +39,13 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a site decided.
+    """A parsed policy.
 
     Attributes:
-        quotas: in the file's order. refunds: those of ``REFUNDS`` that it names, None where it says nothing of them.
+        quotas: in the file's order. refunds: the named ones of ``REFUNDS``, None if the policy does not set them.
         zone: IANA zone in which days, weeks and months begin. currency: ISO 4217 code for reports.
-        blackouts: the times in which nothing can be booked.
-        otherwise: what is refunded where the policy says nothing; the site's settings, and so no part of the policy.
+        blackouts: the periods in which nothing can be booked.
+        default_refunds: the refunds of a policy that does not set them; from the site's settings, not the policy.
     """
 
     quotas: tuple[Quota, ...] = ()
@@ -53,17 +53,17 @@ class Policy:
     zone: str = "UTC"
     currency: str = "EUR"
     blackouts: tuple[Blackout, ...] = ()
-    otherwise: tuple[str, ...] = field(default=REFUNDS, compare=False)
+    default_refunds: tuple[str, ...] = field(default=REFUNDS, compare=False)
 
     @property
     def refunded(self) -> tuple[str, ...]:
-        """Return for what GPU time is given back: what the policy says, or else what the site's settings say."""
-        return self.otherwise if self.refunds is None else self.refunds
+        """Return the reasons for refunds: those of the policy, or else those of the site's settings."""
+        return self.default_refunds if self.refunds is None else self.refunds
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What somebody may do besides starting sessions, and their priority; the defaults are for who has no rule."""
+    """What a user may do besides starting sessions, and the priority; the defaults are for users without rules."""
 
     may_extend: bool = True
     may_book: bool = True
@@ -72,13 +72,13 @@ class Permissions:
 
 
 def permissions(applied: Iterable[AppliedQuota], now: float) -> Permissions:
-    """Return what the rules in force come to: one False wins over every True, and the highest priority counts."""
+    """Return the permissions by the rules in force: False wins over True, and the highest priority counts."""
     rules = [one.quota for one in applied if one.quota.in_force(now)]
     none = Permissions()
 
-    def may(said: Iterable[bool | None], otherwise: bool) -> bool:
+    def may(said: Iterable[bool | None], default: bool) -> bool:
         words = [word for word in said if word is not None]
-        return all(words) if words else otherwise
+        return all(words) if words else default
 
     return Permissions(
         may((rule.may_extend for rule in rules), none.may_extend),
@@ -89,54 +89,56 @@ def permissions(applied: Iterable[AppliedQuota], now: float) -> Permissions:
 
 
 def nice_of(quotas: Iterable[Quota], priority: int) -> int:
-    """Return sbatch's ``--nice`` for a priority: how far it is below the highest that any rule names.
+    """Return sbatch's ``--nice`` for a priority: the difference to the highest priority of any rule.
 
-    Slurm lets ordinary users lower a job's priority and never raise it, so the highest is 0 and all others are nice.
+    Slurm lets ordinary users only lower a job's priority, so the highest priority is nice 0.
     """
     named = (quota.priority for quota in quotas if quota.priority is not None)
     return max(0, max(named, default=0) - priority)
 
 
 def owners_approve(quotas: Iterable[Quota], account: str, now: float) -> int:
-    """Return what an account's owners may approve in a calendar month, in milli-GPU-seconds; without a rule nothing."""
+    """Return what an account's owners may approve per calendar month in milli-GPU-seconds; 0 without a rule."""
     said = (
         rule.owners_approve
         for rule in quotas
-        if rule.who is Who.ACCOUNT and rule.name in ("*", account) and rule.in_force(now)
+        if rule.who is SubjectKind.ACCOUNT and rule.name in ("*", account) and rule.in_force(now)
     )
     return min((amount for amount in said if amount is not None), default=0)
 
 
 def parse_policy(document: Mapping[str, object]) -> Policy:
-    """Return the policy that a document says.
+    """Return the policy of a document.
 
     Raises:
-        ConfigError: a key is unknown, a value cannot be understood, or two things contradict each other.
+        ConfigError: a key is unknown, a value is invalid, or two values contradict each other.
     """
-    given = values.mapping(document, "policy", _POLICY_KEYS)
-    zone = _zone(given.get("zone", "UTC"))
-    rules = values.items(given.get("quotas", []), "quotas")
+    data = values.mapping(document, "policy", _POLICY_KEYS)
+    zone = _zone(data.get("zone", "UTC"))
+    rules = values.items(data.get("quotas", []), "quotas")
     quotas = tuple(_quota(rule, f"quotas[{n}]", zone) for n, rule in enumerate(rules))
     seen: dict[str, int] = {}
     for n, quota in enumerate(quotas):
         if quota.id in seen:
-            raise wrong(f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once")
+            raise config_error(
+                f"quotas[{n}].id", f"{quota.id!r} is quotas[{seen[quota.id]}] already; each id is used once"
+            )
         seen[quota.id] = n
-    currency = given.get("currency", "EUR")
+    currency = data.get("currency", "EUR")
     if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
-        raise wrong("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
-    refunds = values.items(given["refunds"], "refunds") if "refunds" in given else None
+        raise config_error("currency", f"give the three letters of ISO 4217, such as EUR, not {currency!r}")
+    refunds = values.items(data["refunds"], "refunds") if "refunds" in data else None
     for n, name in enumerate(refunds or ()):
         if name not in REFUNDS:
-            raise wrong(f"refunds[{n}]", f"{name!r} is no refund. {values.near(name, REFUNDS)}")
+            raise config_error(f"refunds[{n}]", f"{name!r} is not a refund. {values.hint(name, REFUNDS)}")
     named = None if refunds is None else tuple(name for name in REFUNDS if name in refunds)
-    blackouts = values.items(given.get("blackouts", []), "blackouts")
+    blackouts = values.items(data.get("blackouts", []), "blackouts")
     times = tuple(booking.read_blackout(each, f"blackouts[{n}]", zone) for n, each in enumerate(blackouts))
     return Policy(quotas, named, zone, currency, times)
 
 
 def dump_policy(policy: Policy) -> dict[str, object]:
-    """Return the document that ``parse_policy`` reads as this policy; JSON and YAML can write it."""
+    """Return the document that ``parse_policy`` reads as this policy; it can be written as JSON or YAML."""
     times = [booking.write_blackout(each, policy.zone) for each in policy.blackouts]
     return {
         "zone": policy.zone,
@@ -179,86 +181,90 @@ def _dump_quota(quota: Quota, zone: str) -> dict[str, object]:
 
 
 def _quota(entry: object, where: str, zone: str) -> Quota:
-    given = values.mapping(entry, where, _QUOTA_KEYS)
+    data = values.mapping(entry, where, _QUOTA_KEYS)
 
     def place(key: str) -> str:
         return f"{where}.{key}"
 
-    if not isinstance(given.get("id"), str) or not _ID.fullmatch(str(given["id"])):
-        raise wrong(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
-    subjects = [key for key in _WHO_KEYS if key in given]
+    if not isinstance(data.get("id"), str) or not _ID.fullmatch(str(data["id"])):
+        raise config_error(place("id"), "give each quota an id of its own, of lower-case letters, digits and . _ -")
+    subjects = [key for key in _WHO_KEYS if key in data]
     if len(subjects) != 1:
-        raise wrong(where, f"say whom it is about with one of {', '.join(_WHO_KEYS)}, such as group: students")
+        raise config_error(where, f"set the subject with one of {', '.join(_WHO_KEYS)}, such as group: students")
     (who,) = subjects
-    if not any(key in given for key in _LIMITS):
-        raise wrong(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
-    window, days, start, end = _window(given, where, zone)
-    soft = values.flag(given, "soft", where)
-    if soft and "gpu_time" not in given:
-        raise wrong(place("soft"), "only gpu_time can be soft, and this quota has none")
-    if "soft_qos" in given and not soft:
-        raise wrong(place("soft_qos"), "it is for soft limits; add soft: true")
-    together = values.flag(given, "together", where)
-    if together and who not in (Who.GROUP.value, Who.ROLE.value):
-        raise wrong(place("together"), f"it is for groups and roles, and this quota is about {who}s")
-    if "owners_approve" in given and who != Who.ACCOUNT.value:
-        raise wrong(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
-    if together and "booking" in given:
-        raise wrong(place("together"), "limits on booking are each user's own; give booking a quota without together")
+    if not any(key in data for key in _LIMITS):
+        raise config_error(where, f"it limits nothing; known limits are {', '.join(_LIMITS)}")
+    window, days, start, end = _window(data, where, zone)
+    soft = values.flag(data, "soft", where)
+    if soft and "gpu_time" not in data:
+        raise config_error(place("soft"), "only gpu_time can be soft, and this quota has none")
+    if "soft_qos" in data and not soft:
+        raise config_error(place("soft_qos"), "it is for soft limits; add soft: true")
+    together = values.flag(data, "together", where)
+    if together and who not in (SubjectKind.GROUP.value, SubjectKind.ROLE.value):
+        raise config_error(place("together"), f"it is for groups and roles, and this quota is about {who}s")
+    if "owners_approve" in data and who != SubjectKind.ACCOUNT.value:
+        raise config_error(place("owners_approve"), f"it is for accounts, and this quota is about {who}s")
+    if together and "booking" in data:
+        raise config_error(
+            place("together"), "limits on booking are each user's own; give booking a quota without together"
+        )
     types = [
         values.text(name, f"{where}.gpu_types[{n}]", _GPU_TYPE, "a GPU type as in gres.conf, such as a100")
-        for n, name in enumerate(values.items(given.get("gpu_types", []), place("gpu_types")))
+        for n, name in enumerate(values.items(data.get("gpu_types", []), place("gpu_types")))
     ]
-    numbers = {key: values.count(given[key], place(key)) for key in (*_COUNTS, "priority") if key in given}
-    numbers |= {key: values.gpu_time(given[key], place(key)) for key in ("gpu_time", "owners_approve") if key in given}
+    numbers = {key: values.count(data[key], place(key)) for key in (*_COUNTS, "priority") if key in data}
+    numbers |= {key: values.gpu_time(data[key], place(key)) for key in ("gpu_time", "owners_approve") if key in data}
     return Quota(
-        id=str(given["id"]),
-        who=Who(who),
-        name=values.text(given[who], place(who), _SUBJECT, 'a name, or "*" for each'),
+        id=str(data["id"]),
+        who=SubjectKind(who),
+        name=values.text(data[who], place(who), _SUBJECT, 'a name, or "*" for each'),
         together=together,
         window=window,
         days=days,
         start=start,
         end=end,
         soft=soft,
-        soft_qos=_qos(given["soft_qos"], place("soft_qos")) if "soft_qos" in given else "",
-        time_limit=values.duration(given["time_limit"], place("time_limit")) if "time_limit" in given else None,
-        gpu_types=tuple(dict.fromkeys(types)) if "gpu_types" in given else None,
-        needs_grant=values.flag(given, "needs_grant", where),
-        booking=booking.read_rule(given["booking"], place("booking")) if "booking" in given else None,
-        **{key: values.flag(given, key, where) for key in _MAY if key in given},
+        soft_qos=_qos(data["soft_qos"], place("soft_qos")) if "soft_qos" in data else "",
+        time_limit=values.duration(data["time_limit"], place("time_limit")) if "time_limit" in data else None,
+        gpu_types=tuple(dict.fromkeys(types)) if "gpu_types" in data else None,
+        needs_grant=values.flag(data, "needs_grant", where),
+        booking=booking.read_rule(data["booking"], place("booking")) if "booking" in data else None,
+        **{key: values.flag(data, key, where) for key in _MAY if key in data},
         **numbers,  # type: ignore[arg-type]
     )
 
 
-def _window(given: Mapping[str, object], where: str, zone: str) -> tuple[Window, int, float, float]:
+def _window(data: Mapping[str, object], where: str, zone: str) -> tuple[Window, int, float, float]:
     names = [window.value for window in Window]
-    if "window" not in given:
-        if "gpu_time" in given:
-            raise wrong(f"{where}.window", f"say over which time gpu_time is counted: {', '.join(names)}")
+    if "window" not in data:
+        if "gpu_time" in data:
+            raise config_error(f"{where}.window", f"set the window in which gpu_time is counted: {', '.join(names)}")
         word = Window.TOTAL.value
     else:
-        word = str(given["window"])
+        word = str(data["window"])
         if word not in names:
-            raise wrong(f"{where}.window", f"{given['window']!r} is no window. {values.near(word, names)}")
-        if "gpu_time" not in given and word != Window.TERM.value:
-            raise wrong(f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none")
+            raise config_error(f"{where}.window", f"{data['window']!r} is not a window. {values.hint(word, names)}")
+        if "gpu_time" not in data and word != Window.TERM.value:
+            raise config_error(
+                f"{where}.window", "it is the time over which gpu_time is counted, and this quota has none"
+            )
     needed = {Window.ROLLING.value: ("days",), Window.TERM.value: ("start", "end")}.get(word, ())
     for key in ("days", "start", "end"):
-        if (key in given) != (key in needed):
+        if (key in data) != (key in needed):
             does = "needs it" if key in needed else "does not take it"
-            raise wrong(f"{where}.{key}", f"window: {word} {does}")
-    days = values.count(given["days"], f"{where}.days") if "days" in needed else 0
+            raise config_error(f"{where}.{key}", f"window: {word} {does}")
+    days = values.count(data["days"], f"{where}.days") if "days" in needed else 0
     if "days" in needed and not 1 <= days <= 3660:
-        raise wrong(f"{where}.days", "give a whole number of days from 1 to 3660")
+        raise config_error(f"{where}.days", "give a whole number of days from 1 to 3660")
     if "start" not in needed:
         return Window(word), days, 0.0, 0.0
     start, end = (
-        values.moment(given["start"], f"{where}.start", zone, 0),
-        values.moment(given["end"], f"{where}.end", zone, 1),
+        values.moment(data["start"], f"{where}.start", zone, 0),
+        values.moment(data["end"], f"{where}.end", zone, 1),
     )
     if end <= start:
-        raise wrong(f"{where}.end", "the term ends before it begins")
+        raise config_error(f"{where}.end", "the term ends before it begins")
     return Window(word), days, start, end
 
 
@@ -268,9 +274,9 @@ def _zone(value: object) -> str:
             return ZoneInfo(value).key
     near = difflib.get_close_matches(str(value), sorted(available_timezones()), 1)
     hint = f"Did you mean {near[0]}?" if near else "Zones are named like Europe/Berlin."
-    raise wrong("zone", f"{value!r} is no time zone. {hint}")
+    raise config_error("zone", f"{value!r} is not a time zone. {hint}")
 
 
 def _qos(value: object, where: str) -> str:
-    """Return the name of a QOS as Slurm keeps it, in lower case: what Slurm has is compared with it."""
+    """Return the name of a QOS in lower case, as Slurm stores it, so that the names can be compared."""
     return values.text(value, where, _NAME, "the name of a QOS").lower()

@@ -1,8 +1,8 @@
-"""Rules of a site beside its policy: functions that may refuse what the policy grants, and grant nothing. Pure.
+"""A site's own rules in addition to its policy: functions that can refuse what the policy grants. Pure.
 
-Each is a function of one ``PolicyRequest`` that raises ``Refused``. Which there are is a setting
-(``accounting.policy_rules``); they are asked where the quotas are: at a start, an extension and a booking, and in the
-form.
+Each is a function of one ``PolicyRequest`` that raises ``Refused`` to refuse. A setting names the rules
+(``accounting.policy_rules``). They are called wherever the quotas are checked: at a start, an extension and a booking,
+and in the form. A rule cannot grant what the quotas refuse.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Literal
 from carme_hub.errors import Refused
 
 from .decision import Decision, Refusal
-from .rules import Ask, Person
+from .rules import Person, QuotaRequest
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """What a rule is asked about.
+    """A request on which a rule decides.
 
     Attributes:
-        person: who asks: user, groups, roles. ask: account, GPUs, seconds, price factor.
-        start, end: when it would be, in UTC epoch seconds. now: the time at which it is asked.
-        kind: a new session, more time for one, or a booking. in_booking: a session within a booking, which the rule was
-            asked about when that was made.
-        partition, qos: as the session names them, "" for Slurm's default; a booking names none.
+        person: the user, with groups and roles. ask: account, GPUs, seconds, price factor.
+        start, end: the requested time, in UTC epoch seconds. now: the time of the decision.
+        kind: a new session, more time for one, or a booking. in_booking: the session is within a booking, which the
+            rule has granted before.
+        partition, qos: those of the session, "" for Slurm's default; a booking has none.
     """
 
     person: Person
-    ask: Ask
+    ask: QuotaRequest
     start: float
     end: float
     now: float
@@ -40,14 +40,14 @@ class PolicyRequest:
     qos: str = ""
 
 
-#: Raises ``Refused`` with a sentence for the user; what it returns means nothing.
+#: Raises ``Refused`` with a sentence for the user; the returned value is ignored.
 PolicyRule = Callable[[PolicyRequest], None]
 
 
 def with_rules(decision: Decision, rules: Mapping[str, PolicyRule], request: PolicyRequest) -> Decision:
-    """Return a decision on quotas with what these rules say, by name; they can only refuse.
+    """Return a decision on quotas with the refusals of these rules added; ``rules`` maps names to rules.
 
-    The largest request that would be granted is then unknown, since a rule says no more than yes or no.
+    After a refusal the largest request that would be granted is unknown, since a rule only says yes or no.
     """
     refusals = []
     for name, rule in rules.items():

@@ -1,9 +1,9 @@
-"""What the jobs of some past time would have done under a policy. Pure.
+"""Replay past jobs under a policy, to show what it would have refused. Pure.
 
-The jobs are walked through in the order in which they were submitted, with holds and charges as the ledger would have
-had them: a job that the policy admits holds GPUs × time limit until it ends and is then charged what it ran, refunds
-left out; one that it refuses holds and uses nothing, so that the next may find room. Jobs from outside the hub are
-asked like sessions: what cannot be refused at the door is refused by the second fence.
+The jobs are processed in the order of submission, with holds and charges as in the ledger: a job that the policy admits
+holds GPUs × time limit until it ends and is then charged for its run time, without refunds; a refused job holds and
+uses nothing, so that the next job may be admitted. Jobs from outside the hub are treated like sessions: the hub cannot
+refuse them, but the limits in Slurm do. ``carme_hub.accounting.policy_trial`` calls this.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from carme_hub.domain.ledger.usage import Usage
 
 from .decision import decide
 from .policy import Policy
-from .rules import AppliedQuota, Ask, Check, Facts, Person, Use, applying, checks
+from .rules import AppliedQuota, Check, Facts, Person, QuotaRequest, SubjectUsage, applicable, checks
 from .running_totals import Meter
 
-#: Slurm's states for which GPU time is refunded, by the rule that does it.
+#: Slurm's states for which GPU time is refunded, with the reason of the refund.
 _REFUNDED = {"NODE_FAIL": "node-failure", "BOOT_FAIL": "node-failure", "PREEMPTED": "preemption"}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What a policy would have meant for one user in one account. Amounts are milli-GPU-seconds of real use.
+class ReplayLine:
+    """The effect of a policy on one user in one account. Amounts are milli-GPU-seconds of real usage.
 
     Attributes:
-        jobs: asked for, of which so many were refused, and so many went over a soft limit.
+        jobs: number of jobs. refused, soft: how many of them were refused, or exceeded a soft limit.
         before: what they used. after: what the admitted ones of them used.
-        first_at, first: when and with what sentence the first was refused; 0 and "" where none was.
+        first_at, first: time and sentence of the first refusal; 0 and "" if there was none.
     """
 
     user: str
@@ -47,27 +47,27 @@ class Line:
 
     @property
     def refused_amount(self) -> int:
-        """Return what the refused jobs used in truth."""
+        """Return the real usage of the refused jobs."""
         return self.before - self.after
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came out.
+    """The result of a replay.
 
     Attributes:
-        lines: one for each user and account, the one that loses most first.
-        rules: how many jobs each rule refused, by its id; a job that several refuse counts for each.
+        lines: one for each user and account, the largest loss first.
+        rules: how many jobs each rule refused, by its id; a job that several rules refuse counts for each.
     """
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ReplayLine, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def total(self) -> Line:
-        """Return the sums of all lines, for no user and account."""
+    def total(self) -> ReplayLine:
+        """Return the sums of all lines, without user and account."""
         counted = ("jobs", "refused", "soft", "before", "after")
-        return Line("", "", **{name: sum(getattr(line, name) for line in self.lines) for name in counted})
+        return ReplayLine("", "", **{name: sum(getattr(line, name) for line in self.lines) for name in counted})
 
 
 def full_price(type: str, partition: str, qos: str) -> int:  # noqa: ARG001
@@ -86,18 +86,18 @@ def replay(
     left: Mapping[str, int] | None = None,
     grants: Iterable[Entry] = (),
 ) -> Replay:
-    """Walk through jobs under a policy.
+    """Replay jobs under a policy.
 
     Args:
-        jobs: every incarnation; the later ones of a job are not asked again, and share the fate of the first.
-        people: groups and roles by user name; who is not there has none.
-        now: up to when open jobs are counted.
-        since: jobs submitted before are taken as they were: they fill the windows, and are in no line.
+        jobs: every incarnation; the decision on the first one of a job counts for the later ones.
+        people: groups and roles by user name; missing users have none.
+        now: the end of the period for open jobs.
+        since: earlier jobs are admitted without a check: they fill the windows, and appear in no line.
         factor: price in thousandths by GPU type, partition and QOS.
-        left: each account's balance before the first of the jobs, for rules that need grants.
-        grants: entries that gave or took balance while the jobs ran; those about jobs are not looked at.
+        left: each account's balance before the first job, for rules that need grants.
+        grants: entries that changed balances while the jobs ran; entries about jobs are ignored.
     """
-    return _Walk(policy, people, now, since, factor, left or {}, grants).run(jobs)
+    return _ReplayRun(policy, people, now, since, factor, left or {}, grants).run(jobs)
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _Sums:
     first: str = ""
 
 
-class _Walk:
+class _ReplayRun:
     """The state of the ledger and of the queue while the clock runs through the jobs."""
 
     def __init__(
@@ -148,12 +148,12 @@ class _Walk:
         self._rules: dict[str, int] = {}
 
     def run(self, jobs: Iterable[Usage]) -> Replay:
-        """Walk through all jobs and report."""
+        """Process all jobs and return the result."""
         for number, usage in enumerate(sorted(jobs, key=lambda u: (u.submitted, u.job_id))):
             self._settle(usage.submitted)
             self._next(number, usage)
         lines = [
-            Line(user, account, s.jobs, s.refused, s.soft, s.before, s.after, s.first_at, s.first)
+            ReplayLine(user, account, s.jobs, s.refused, s.soft, s.before, s.after, s.first_at, s.first)
             for (user, account), s in self._lines.items()
         ]
         lines.sort(key=lambda line: (-line.refused_amount, -line.refused, line.account, line.user))
@@ -161,7 +161,7 @@ class _Walk:
 
     def _next(self, number: int, usage: Usage) -> None:
         ran = max(0, usage.seconds(self._now))
-        seconds = usage.time_limit or ran  # without a time limit, as if it had known
+        seconds = usage.time_limit or ran  # without a time limit, assume its real run time
         count = sum(gpus.count for gpus in usage.gpus)
         rate = sum(gpus.count * self._factor(gpus.type, usage.partition, usage.qos) for gpus in usage.gpus)
         whole = sum(gpus.whole for gpus in usage.gpus)
@@ -197,12 +197,12 @@ class _Walk:
     ) -> bool:
         at = usage.submitted
         facts = Facts(at, {meter.key: meter.use(at) for meter in meters}, self._left)
-        # A job with several types is asked for with each of them, and with the price of all.
+        # A job with several types is checked with each of them, and with the price of all.
         priced = -(-rate // count) if count else ONE
         types = [Gpus(gpus.type, count) for gpus in usage.gpus if gpus] or [NO_GPUS]
         for gpus in types:
-            ask = Ask(usage.account, gpus, seconds, priced)
-            broken: list[Check] = [check for check in checks(applied, ask, facts) if not check.holds]
+            request = QuotaRequest(usage.account, gpus, seconds, priced)
+            broken: list[Check] = [check for check in checks(applied, request, facts) if not check.holds]
             if broken:
                 sums.refused += 1
                 for id in {check.rule.quota.id for check in broken}:
@@ -210,9 +210,9 @@ class _Walk:
                 if not sums.first:
                     full = Facts(at, {meter.key: meter.use(at, whole=True) for meter in meters}, self._left)
                     sums.first_at = at
-                    sums.first = decide(applied, ask, full, zone=self._policy.zone).message
+                    sums.first = decide(applied, request, full, zone=self._policy.zone).message
                 return False
-        none = Use()
+        none = SubjectUsage()
         sums.soft += any(
             one.quota.soft
             and one.quota.gpu_time is not None
@@ -223,7 +223,7 @@ class _Walk:
         return True
 
     def _settle(self, until: float) -> None:
-        """Charge what ended up to a moment, release its hold, and book what was granted."""
+        """Charge the jobs that ended until a moment, release their holds, and apply grants."""
         while self._open and self._open[0][0] <= until:
             end, number, job = heappop(self._open)
             usage = job.usage
@@ -240,7 +240,7 @@ class _Walk:
         key = (usage.user, usage.account)
         if key not in self._applied:
             person = self._people.get(usage.user) or Person(usage.user)
-            applied = applying(self._policy.quotas, person, usage.account)
+            applied = applicable(self._policy.quotas, person, usage.account)
             meters = []
             for one in applied:
                 if Meter.needed(one.quota):

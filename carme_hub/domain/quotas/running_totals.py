@@ -1,6 +1,6 @@
-"""What one subject of one rule has taken, kept up while a clock runs forward: the sums of a replay. Pure.
+"""Running totals of the usage of one rule by one subject, for the replay of a policy. Pure.
 
-Every question and every event costs about the same however much has gone by, so that a month takes seconds.
+The cost of each query and event does not grow with the number of earlier events, so that a month takes seconds.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush, nsmallest
 
-from .rules import DAY, AppliedQuota, Quota, Use, Window
+from .rules import DAY, AppliedQuota, Quota, SubjectUsage, Window
 from .windows import overlap, span
 
-#: How much of what leaves a rolling window is looked at to say when a request is possible again.
+#: How many items that leave a rolling window are considered to say when a request is possible again.
 _AHEAD = 100
 
 
 class Meter:
-    """Use of one rule by one subject. Times never go back from call to call."""
+    """Usage of one rule by one subject. Times must not decrease from call to call."""
 
     def __init__(self, rule: AppliedQuota, zone: str) -> None:
         self.key = (rule.quota.id, rule.subject)
@@ -32,12 +32,12 @@ class Meter:
 
     @staticmethod
     def needed(quota: Quota) -> bool:
-        """Return whether a rule asks for anything that must be counted."""
+        """Return whether a rule has a limit that needs counting."""
         limits = (quota.gpu_time, quota.concurrent_gpus, quota.sessions, quota.sessions_per_day)
         return any(limit is not None for limit in limits)
 
     def open(self, number: int, at: float, end: float, gpus: int, held: int) -> None:
-        """Count a job that was admitted; ``end`` is by its time limit, ``held`` in milli-GPU-seconds."""
+        """Count an admitted job; ``end`` is by its time limit, ``held`` in milli-GPU-seconds."""
         self._held += held
         self._gpus += gpus
         self._open[number] = (end, gpus, held)
@@ -45,7 +45,7 @@ class Meter:
             self._started.append(at)
 
     def close(self, number: int, at: float, start: float, rate: int) -> None:
-        """Charge a job that ended at a moment and began at ``start``, at so many milli-GPU-seconds a second."""
+        """Charge a job that ran from ``start`` to ``at``, at ``rate`` milli-GPU-seconds a second."""
         _, gpus, held = self._open.pop(number)
         self._held -= held
         self._gpus -= gpus
@@ -57,8 +57,8 @@ class Meter:
             self._advance(at)
             self._used += rate * int(overlap(start, at, self._window))
 
-    def use(self, at: float, *, whole: bool = False) -> Use:
-        """Return the use at a moment; ``whole`` with what is needed to say when it will be possible again."""
+    def use(self, at: float, *, whole: bool = False) -> SubjectUsage:
+        """Return the usage at a moment; ``whole``: with the values that tell when a request is possible again."""
         frees_at = 0.0
         frees: tuple[tuple[float, int], ...] = ()
         if self._quota.gpu_time is None:
@@ -72,7 +72,7 @@ class Meter:
             frees_at = 0.0 if self._quota.window is Window.TOTAL else self._window[1]
         while self._started and self._started[0] <= at - DAY:
             self._started.popleft()
-        return Use(
+        return SubjectUsage(
             gpu_time=used + self._held,
             frees_at=frees_at or (frees[0][0] if frees else 0.0),
             gpus=self._gpus,
@@ -83,21 +83,21 @@ class Meter:
         )
 
     def _advance(self, at: float) -> None:
-        # Whatever ended before the new window began is no part of it; what ends later is added by its part.
+        # Usage that ended before the new window began does not count; later usage is added as far as it overlaps.
         if not self._window[0] <= at < self._window[1]:
             self._window = span(self._quota, at, self._zone)
             self._used = 0
 
 
 class _Rolling:
-    """Sums over the last so many seconds. What lies across the edge counts by its part, exactly."""
+    """Sums over a rolling window. Usage that crosses the edge of the window counts exactly by its part inside."""
 
     def __init__(self, length: int) -> None:
         self._length = length
         self._whole = 0
         self._by_start: list[tuple[int, int]] = []
         self._by_end: list[tuple[int, int, int]] = []
-        # Of what lies across the edge: the sum of rates, and of rates × starts.
+        # Of usage that crosses the edge: the sum of rates, and of rates × starts.
         self._rates = 0
         self._starts = 0
 
@@ -108,7 +108,7 @@ class _Rolling:
         heappush(self._by_end, (end, start, rate))
 
     def used(self, at: int) -> int:
-        """Return the use in the window that ends now."""
+        """Return the usage in the window that ends now."""
         edge = at - self._length
         while self._by_start and self._by_start[0][0] < edge:
             start, rate = heappop(self._by_start)
@@ -122,6 +122,6 @@ class _Rolling:
         return self._whole - (self._rates * edge - self._starts)
 
     def frees(self) -> tuple[tuple[float, int], ...]:
-        """Return when what is next to leave will have left, and how much it is."""
+        """Return (time, amount) of the usage that leaves the window next."""
         soon = nsmallest(_AHEAD, self._by_end)
         return tuple((float(end + self._length), rate * (end - start)) for end, start, rate in soon)

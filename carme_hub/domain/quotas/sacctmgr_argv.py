@@ -1,4 +1,4 @@
-"""sacctmgr's commands for limits, as argv. Pure. ``-1`` takes a limit away; a TRES that is not named stays as it is."""
+"""sacctmgr's commands for limits, as argv. ``-1`` removes a limit; a TRES that is not named does not change. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Entity(Enum):
-    """What has limits in Slurm. A user's are those of the user's association with one account."""
+    """What has limits in Slurm. A user's limits belong to the user's association with one account."""
 
     QOS = "qos"
     ACCOUNT = "account"
@@ -18,19 +18,19 @@ class Entity(Enum):
 Target = tuple[Entity, str]
 #: QOS come first: accounts name them.
 ORDER = (Entity.QOS, Entity.ACCOUNT, Entity.USER)
-#: sacctmgr's words where they differ from ours: on a QOS the limit of one job is named so.
+#: sacctmgr's names of limits on a QOS, if they differ from those on associations.
 _ON_QOS = {"MaxTRES": "MaxTRESPerJob"}
 #: How many users one command names.
 _TOGETHER = 200
 
 
 def single(target: Target, key: str, want: str, cluster: str) -> tuple[str, ...]:
-    """Return the command that sets one limit, "" = takes it away."""
+    """Return the command that sets one limit; "" removes it."""
     return settings_of([(target, key, want)], cluster)[0]
 
 
 def settings_of(changes: Sequence[tuple[Target, str, str]], cluster: str) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that set these limits, in an order in which they work."""
+    """Return the commands that set these limits, in an order that works."""
     by_target: dict[Target, list[tuple[str, str]]] = {}
     for target, key, want in changes:
         by_target.setdefault(target, []).append((key, want))
@@ -58,7 +58,7 @@ def settings_of(changes: Sequence[tuple[Target, str, str]], cluster: str) -> tup
 
 
 def _settings(entity: Entity, limits: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return sacctmgr's words; the limits on several TRES are one word, and the QOS allowed come before the default."""
+    """Return sacctmgr's arguments; several TRES share one argument, and the allowed QOS come before the default."""
     words: dict[str, list[str]] = {}
     for key, want in sorted(limits, key=lambda one: (one[0] != "QOS", one[0])):
         word, _, tres = key.partition("/")

@@ -1,8 +1,9 @@
-"""The second fence: which limits Slurm should keep by itself for a policy, and what has to change for that. Pure.
+"""Derive the limits that Slurm itself should enforce for a policy, and the changes they need. Pure.
 
-The fence is never tighter than the policy, so nobody is stopped by Slurm whom the hub would let in, and it is as tight
-as Slurm can be made (docs/explanation/second-fence.md). A limit that somebody has set by hand is reported as drift and
-kept, unless forced. What was last written comes in and goes out as plain data: ``{"user physics/alice MaxJobs": "3"}``.
+Slurm's limits are never tighter than the policy, so Slurm refuses nobody whom the hub admits, and as tight as Slurm
+allows (docs/explanation/second-fence.md). A limit that somebody has set manually is reported as drift and kept, unless
+forced. The limits written last are passed as plain data: ``{"user physics/alice MaxJobs": "3"}``. The quotas service
+and ``carme-hub quotas`` call ``plan``.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from enum import Enum
 from carme_hub.domain.ledger.entries import ONE
 
 from .last_written_limits import id_of, is_ours, list_of, read_id
-from .rules import Person, Quota, Who, Window, applying
+from .rules import Person, Quota, SubjectKind, Window, applicable
 from .sacctmgr_argv import ORDER, Entity, Target, settings_of, single
 
 GPU = "gres/gpu"
-#: The account of Slurm's own administrators; policies are not about it.
+#: The account of Slurm's own administrators; policies do not apply to it.
 ROOT = "root"
-#: Leave to use a QOS is never taken from anybody.
+#: Permissions to use a QOS are never removed.
 _STAYS = ("QOS", "DefaultQOS")
 
 
-class Needs(Enum):
-    """Which AdminLevel in Slurm a change takes."""
+class AdminLevel(Enum):
+    """The AdminLevel in Slurm that a change requires."""
 
     OPERATOR = "operator"
     ADMINISTRATOR = "administrator"
 
 
 class Budgets(Enum):
-    """Where budgets of GPU time are kept in Slurm.
+    """Where Slurm enforces budgets of GPU time.
 
-    On a QOS of its own for each account (NoDecay, exact; the account's jobs may use no other), on the account's
-    association (decays with PriorityDecayHalfLife; exact where that is 0), or nowhere.
+    On a QOS for each account (NoDecay, exact; the account's jobs may use no other), on the account's association
+    (decays with PriorityDecayHalfLife; exact if that is 0), or nowhere.
     """
 
     QOS = "qos"
@@ -45,16 +46,16 @@ class Budgets(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """How the site wants its fence.
+    """The site's settings for limits in Slurm.
 
     Attributes:
-        session_qos: a QOS that only the hub's sessions use, "" = none. Limits of sessions are written to it.
-        every_job: limits of sessions hold for every job, also from outside the hub; they go to associations then.
-        budgets: where budgets are kept. prefix: of the QOS made for accounts.
-        keep_qos: what accounts with a QOS of their own may use beside it; its jobs are outside of the budget.
-        least_factor: the lowest price factor there is, in thousandths. Slurm counts GPU-minutes, not prices.
+        session_qos: a QOS that only the hub's sessions use, "" = none. It gets the limits of sessions.
+        every_job: limits of sessions apply to every job, also from outside the hub, and are written to associations.
+        budgets: where budgets are enforced. prefix: of the QOS created for accounts.
+        keep_qos: QOS that accounts may use besides their own; jobs with them do not count in the budget.
+        least_factor: the lowest price factor, in thousandths. Slurm counts GPU-minutes, not prices.
 
-    Names of QOS are taken in lower case, as Slurm keeps them.
+    Names of QOS are converted to lower case, as Slurm stores them.
     """
 
     session_qos: str = ""
@@ -72,13 +73,13 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What Slurm has now.
+    """The current limits in Slurm.
 
     Attributes:
-        limits: by what has them, the limits set on itself (not inherited): key to value, nothing for what is not set.
-            Keys are sacctmgr's words, with the TRES after a slash where it is one: ``GrpTRES/gres/gpu``. Times are
-            minutes, lists sorted. Users are named ``account/user``, with ``/partition`` where they are for one only.
-        tres: the TRES that Slurm counts (AccountingStorageTRES); it limits no others.
+        limits: by target, the limits set on it directly (not inherited): value by key, without limits that are not set.
+            Keys are sacctmgr's names, with a slash before the TRES: ``GrpTRES/gres/gpu``. Times are minutes, lists are
+            sorted. Users are named ``account/user``, or ``account/user/partition`` for one partition.
+        tres: the TRES that Slurm counts (AccountingStorageTRES) and can limit.
         may_use: the QOS that each account and user may use, inherited or not.
     """
 
@@ -88,7 +89,7 @@ class State:
     may_use: Mapping[Target, frozenset[str]] = field(default_factory=dict)
 
     def value(self, target: Target, key: str) -> str:
-        """Return what a limit is, "" = not set. ``QOS/NAME`` is "yes" where that QOS may be used."""
+        """Return the value of a limit, "" = not set. ``QOS/NAME`` is "yes" if that QOS may be used."""
         word, _, name = key.partition("/")
         if word == "QOS" and name:
             return "yes" if name in self.may_use.get(target, ()) else ""
@@ -97,54 +98,54 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One limit that is not as the policy wants it. "" = not set. ``argv`` is the command that sets it."""
+    """One limit that differs from the policy. "" = not set. ``argv`` is the command that sets it."""
 
     entity: Entity
     name: str
     key: str
     have: str
     want: str
-    needs: Needs = Needs.OPERATOR
+    admin_level: AdminLevel = AdminLevel.OPERATOR
     argv: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
-        """Return what names this limit in the data that is kept."""
+        """Return the id of this limit in the stored data."""
         return id_of((self.entity, self.name), self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class UnenforcedRule:
-    """A rule, or a part of one, that Slurm cannot keep: the quota's id and a sentence that says why."""
+    """A rule, or a part of one, that Slurm cannot enforce: the quota's id and the reason as a sentence."""
 
     quota: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """The changes that a policy needs.
 
     Attributes:
-        changes: what to write. drift: what differs by somebody's hand and is left as it is.
-        left_out: what only the hub's own check keeps. wanted: all limits, by their id.
-        stays: QOS that we once allowed and no rule wants any more, which Slurm still has; they are never taken away.
+        changes: limits to write. drift: limits that somebody changed manually; they stay as they are.
+        unenforced: what only the hub's own check enforces. wanted: all limits, by their id.
+        kept: QOS that we allowed earlier and no rule wants any more; they are never removed.
     """
 
     changes: tuple[Change, ...] = ()
     drift: tuple[Change, ...] = ()
-    left_out: tuple[UnenforcedRule, ...] = ()
+    unenforced: tuple[UnenforcedRule, ...] = ()
     wanted: Mapping[str, str] = field(default_factory=dict)
-    stays: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def written(self, last: Mapping[str, str], applied: Iterable[Change] = ()) -> dict[str, str]:
-        """Return what is last written by us, once these changes are applied: the ``last`` of the next plan."""
+        """Return the limits written by us after these changes are applied: the ``last`` of the next plan."""
         done, kept = {c.id: c.want for c in applied}, {c.id for c in self.drift}
         open_ = {c.id for c in self.changes} - set(done)
         ours = {id_: want for id_, want in self.wanted.items() if id_ not in open_ | kept}
         old = {id_: value for id_, value in last.items() if id_ in open_ | kept}
         ours |= {id_: want for id_, want in done.items() if want}
-        return {**{id_: value for id_, value in self.stays.items() if list_of(id_) not in ours}, **old, **ours}
+        return {**{id_: value for id_, value in self.kept.items() if list_of(id_) not in ours}, **old, **ours}
 
 
 def plan(
@@ -154,32 +155,32 @@ def plan(
     now: float,
     people: Mapping[str, Person] | None = None,
     budgets: Mapping[str, int] | None = None,
-    fence: LimitSettings | None = None,
+    limit_settings: LimitSettings | None = None,
     last: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> Plan:
-    """Return what has to change in Slurm for these quotas.
+    """Return the changes that Slurm needs for these quotas.
 
     Args:
-        people: groups and roles by user name. budgets: by account, all that was ever granted to it (with refunds), in
-            milli-GPU-seconds. last: what an earlier plan has written. force: overwrite what others have set.
+        people: groups and roles by user name. budgets: all grants of each account (with refunds), in
+            milli-GPU-seconds. last: limits that earlier plans have written. force: overwrite limits set by others.
     """
-    wish = _Wish(quotas, state, fence or LimitSettings(), now)
-    wish.collect(people or {}, budgets or {})
+    builder = _LimitBuilder(quotas, state, limit_settings or LimitSettings(), now)
+    builder.collect(people or {}, budgets or {})
     known, changes, drift = dict(last or {}), [], []
-    by_hand = set() if force else wish.lists_by_hand(known)
-    wanted = {(target, key): str(value) for target, limits in wish.limits.items() for key, value in limits.items()}
+    by_hand = set() if force else builder.lists_by_hand(known)
+    wanted = {(target, key): str(value) for target, limits in builder.limits.items() for key, value in limits.items()}
     named = {id_of(t, k): (t, k) for t in state.limits for k in state.limits[t]} | {id_of(*one): one for one in wanted}
     for id_, (target, key) in sorted(named.items()):
         if (target, key) not in wanted and id_ not in known:
-            continue  # no business of ours
+            continue  # not a limit of ours
         have, want = state.value(target, key), wanted.get((target, key), "")
         if have == want or (not want and key.partition("/")[0] in (*_STAYS, "Name")):
             continue
         change = Change(
-            *target, key, have, want, wish.needs(target, key, want), single(target, key, want, state.cluster)
+            *target, key, have, want, builder.admin_level(target, key, want), single(target, key, want, state.cluster)
         )
-        # A default that is not in the list kept by hand would be refused, or let nobody run.
+        # Slurm refuses a default QOS that is not in a manual list, or starts no job with it.
         ours = is_ours(id_, have, known) and not (key == "DefaultQOS" and target in by_hand)
         if ours or force:
             changes.append(change)
@@ -188,33 +189,31 @@ def plan(
     ids = {id_of(*one): value for one, value in wanted.items()}
     changes.sort(key=lambda c: (ORDER.index(c.entity), c.name, c.key != "Name", c.key != "QOS", c.key))
     old = {id_: value for id_, value in known.items() if id_ not in ids and state.value(*read_id(id_)) == value}
-    stays = {id_: value for id_, value in old.items() if read_id(id_)[1].partition("/")[0] in _STAYS}
-    return Plan(tuple(changes), tuple(drift), tuple(dict.fromkeys(wish.left_out)), ids, stays)
+    kept = {id_: value for id_, value in old.items() if read_id(id_)[1].partition("/")[0] in _STAYS}
+    return Plan(tuple(changes), tuple(drift), tuple(dict.fromkeys(builder.unenforced)), ids, kept)
 
 
-class _Wish:
-    """Collects the limits that a policy wants, the tightest where several are about the same thing."""
+class _LimitBuilder:
+    """Collects the limits of a policy, the tightest if several rules set the same limit."""
 
-    def __init__(self, quotas: Sequence[Quota], state: State, fence: LimitSettings, now: float) -> None:
+    def __init__(self, quotas: Sequence[Quota], state: State, settings: LimitSettings, now: float) -> None:
         self.quotas = [quota for quota in quotas if quota.in_force(now)]
         self.soft = [q for q in quotas if q.soft_qos and (q.window is not Window.TERM or now < q.end)]
         self.soft_of: dict[str, set[str]] = {}
-        self.state, self.fence = state, fence
+        self.state, self.settings = state, settings
         self.limits: dict[Target, dict[str, int | str]] = {}
-        self.left_out: list[UnenforcedRule] = []
+        self.unenforced: list[UnenforcedRule] = []
 
     def collect(self, people: Mapping[str, Person], budgets: Mapping[str, int]) -> None:
-        """Go through all associations that there are."""
+        """Collect the limits of all associations."""
         if GPU not in self.state.tres:
-            self.left_out.append(
-                UnenforcedRule("", "Slurm counts no GPUs: AccountingStorageTRES does not name gres/gpu.")
-            )
+            self._report_unenforced(None, "Slurm counts no GPUs: AccountingStorageTRES does not name gres/gpu.")
         self._find_soft(people)
         accounts = [name for entity, name in self.state.limits if entity is Entity.ACCOUNT and name != ROOT]
         for account in accounts:
             target = (Entity.ACCOUNT, account)
-            for one in applying(self.quotas, Person(""), account):
-                if one.quota.who is Who.ACCOUNT:
+            for one in applicable(self.quotas, Person(""), account):
+                if one.quota.who is SubjectKind.ACCOUNT:
                     self._rule(target, one.quota)
                     self._budget(account, one.quota)
             if account in budgets:
@@ -224,11 +223,11 @@ class _Wish:
             user = user.partition("/")[0]
             if entity is not Entity.USER or account == ROOT:
                 continue
-            for one in applying(self.quotas, people.get(user, Person(user)), account):
-                if one.quota.who is Who.ACCOUNT:
+            for one in applicable(self.quotas, people.get(user, Person(user)), account):
+                if one.quota.who is SubjectKind.ACCOUNT:
                     continue
                 if one.subject != user or one.quota.together:
-                    self._leave(one.quota, "Slurm knows no limit that the members of a group or role share.")
+                    self._report_unenforced(one.quota, "Slurm has no limit that the members of a group or role share.")
                     continue
                 self._rule((entity, name), one.quota)
                 self._user_time((entity, name), one.quota)
@@ -237,7 +236,7 @@ class _Wish:
         self._sessions()
 
     def lists_by_hand(self, known: Mapping[str, str]) -> set[Target]:
-        """Return who has a list of QOS by somebody's hand in place of ours; the QOS of soft limits are added to it."""
+        """Return the targets with a manual QOS list in place of ours, and add the QOS of soft limits to it."""
         found = set()
         for target in [target for target, limits in self.limits.items() if "QOS" in limits]:
             have = self.state.value(target, "QOS")
@@ -247,12 +246,12 @@ class _Wish:
                     self._put(target, f"QOS/{qos}", "yes")
         return found
 
-    def needs(self, target: Target, key: str, want: str) -> Needs:
-        """Return who may make this change: QOS take an administrator, and nothing can name one that is not there."""
+    def admin_level(self, target: Target, key: str, want: str) -> AdminLevel:
+        """Return the AdminLevel for a change: QOS need an administrator, as does a limit that names a missing QOS."""
         names = want.split(",") if key in ("QOS", "DefaultQOS") else []
         names += [key.partition("/")[2]] if key.startswith("QOS/") else []
         missing = any((Entity.QOS, name) not in self.state.limits for name in names if name)
-        return Needs.ADMINISTRATOR if target[0] is Entity.QOS or missing else Needs.OPERATOR
+        return AdminLevel.ADMINISTRATOR if target[0] is Entity.QOS or missing else AdminLevel.OPERATOR
 
     def _rule(self, target: Target, quota: Quota) -> None:
         """Write the limits of one rule to an association."""
@@ -264,15 +263,15 @@ class _Wish:
                 if type_ != name and type_ not in quota.gpu_types:
                     self._put(target, f"GrpTRES/{name}", 0)
         if quota.sessions_per_day is not None:
-            self._leave(quota, "Slurm does not count starts per day.")
+            self._report_unenforced(quota, "Slurm does not count starts per day.")
         for key, value in self._of_sessions(quota, "GrpJobs" if target[0] is Entity.ACCOUNT else "MaxJobs").items():
-            if self.fence.every_job:
+            if self.settings.every_job:
                 self._put(target, key, value)
-            elif quota.who is not Who.USER or quota.name != "*" or not self.fence.session_qos:
-                self._leave(
+            elif quota.who is not SubjectKind.USER or quota.name != "*" or not self.settings.session_qos:
+                self._report_unenforced(
                     quota,
-                    "Limits of single sessions: Slurm cannot tell a session from another job. For all users alike "
-                    "they can be kept on a QOS for sessions only, otherwise for every job or not at all.",
+                    "Limits of single sessions: Slurm cannot tell a session from another job. If they are for all "
+                    "users, a QOS for sessions only can enforce them; otherwise they apply to every job or to none.",
                 )
 
     @staticmethod
@@ -285,39 +284,39 @@ class _Wish:
         return {key: value for key, value in found.items() if value is not None}
 
     def _sessions(self) -> None:
-        """Write what holds for every user's sessions to the QOS that only sessions use."""
-        name = self.fence.session_qos
+        """Write the limits of every user's sessions to the QOS that only sessions use."""
+        name = self.settings.session_qos
         if not name:
             return
         target = (Entity.QOS, name)
         self._put(target, "Name", "yes")
         for quota in self.quotas:
-            if quota.who is Who.USER and quota.name == "*":
+            if quota.who is SubjectKind.USER and quota.name == "*":
                 for key, value in self._of_sessions(quota, "MaxJobsPerUser").items():
                     self._put(target, key, value)
                 if quota.concurrent_gpus is not None:
                     self._put(target, f"MaxTRESPerUser/{GPU}", quota.concurrent_gpus)
 
     def _find_soft(self, people: Mapping[str, Person]) -> None:
-        """Find the QOS of soft limits that may be about each account or one of its users, soon or now."""
+        """Find the QOS of soft limits that apply to each account or one of its users, now or later."""
         for entity, name in self.state.limits:
             account, _, user = name.partition("/")
             user = user.partition("/")[0]
             if entity is Entity.QOS or account == ROOT:
                 continue
-            for one in applying(self.soft, people.get(user, Person(user)), account):
-                if user or one.quota.who is Who.ACCOUNT:
+            for one in applicable(self.soft, people.get(user, Person(user)), account):
+                if user or one.quota.who is SubjectKind.ACCOUNT:
                     self.soft_of.setdefault(account, set()).add(one.quota.soft_qos)
         for quota in self.soft:
             if (Entity.QOS, quota.soft_qos) not in self.state.limits:
-                self._leave(
+                self._report_unenforced(
                     quota,
                     f"Slurm refuses whoever is over this limit (Invalid qos) until there is a QOS {quota.soft_qos}; "
                     "its Priority is yours to set.",
                 )
 
     def _allow_soft(self) -> None:
-        """Let accounts use the QOS of their soft limits, and users who have QOS of their own."""
+        """Allow the QOS of soft limits to accounts, and to users with QOS of their own."""
         for (entity, name), limits in self.state.limits.items():
             own = bool(limits.get("QOS")) if entity is Entity.USER else entity is Entity.ACCOUNT
             for qos in sorted(self.soft_of.get(name.partition("/")[0], ())) if own else ():
@@ -331,52 +330,52 @@ class _Wish:
         if quota.window is Window.TOTAL:
             self._write_budget(account, quota.gpu_time)
         else:
-            self._leave(quota, "GPU time per window: Slurm's counters know no windows.")
+            self._report_unenforced(quota, "GPU time per window: Slurm's counters have no windows.")
 
     def _write_budget(self, account: str, amount: int) -> None:
         minutes = self._minutes(amount)
-        if minutes is None or self.fence.budgets is Budgets.NONE:
+        if minutes is None or self.settings.budgets is Budgets.NONE:
             return
-        if self.fence.budgets is Budgets.ASSOCIATION:
+        if self.settings.budgets is Budgets.ASSOCIATION:
             self._put((Entity.ACCOUNT, account), f"GrpTRESMins/{GPU}", minutes)
             return
-        name = self.fence.prefix + account
+        name = self.settings.prefix + account
         target = (Entity.QOS, name)
         self._put(target, "Name", "yes")
         self._put(target, "Flags/NoDecay", "yes")
         self._put(target, f"GrpTRESMins/{GPU}", minutes)
-        beside = {*self.fence.keep_qos, *self.soft_of.get(account, ())}
+        beside = {*self.settings.keep_qos, *self.soft_of.get(account, ())}
         self._put((Entity.ACCOUNT, account), "QOS", ",".join(sorted({name, *beside})))
         self._put((Entity.ACCOUNT, account), "DefaultQOS", name)
         for qos in sorted(self.soft_of.get(account, ())):
-            why = f"Slurm does not count jobs with QOS {qos} in {account}'s budget."
-            self.left_out.append(UnenforcedRule("", why))
+            self._report_unenforced(None, f"Slurm does not count jobs with QOS {qos} in {account}'s budget.")
         for (entity, user), limits in self.state.limits.items():
-            own = {*limits.get("QOS", "").split(","), limits.get("DefaultQOS", "")} - {"", name, *self.fence.keep_qos}
+            own = {*limits.get("QOS", "").split(","), limits.get("DefaultQOS", "")}
+            own -= {"", name, *self.settings.keep_qos}
             if entity is Entity.USER and user.startswith(f"{account}/") and own:
-                why = (
+                self._report_unenforced(
+                    None,
                     f"{user} has QOS of its own ({', '.join(sorted(own))}), which {account}'s budget does not count. "
-                    "While one of them is the default, Slurm does not change the account's."
+                    "While one of them is the user's default, Slurm does not apply the account's default.",
                 )
-                self.left_out.append(UnenforcedRule("", why))
 
     def _user_time(self, target: Target, quota: Quota) -> None:
         if quota.gpu_time is None or quota.soft:
             return
         minutes = self._minutes(quota.gpu_time)
         if quota.window is not Window.TOTAL:
-            self._leave(quota, "GPU time per window: Slurm's counters know no windows.")
-        elif self.fence.budgets is not Budgets.ASSOCIATION:
-            self._leave(quota, "GPU time of a user: only associations can keep it, where it decays.")
+            self._report_unenforced(quota, "GPU time per window: Slurm's counters have no windows.")
+        elif self.settings.budgets is not Budgets.ASSOCIATION:
+            self._report_unenforced(quota, "GPU time of a user: only associations can limit it, and there it decays.")
         elif minutes is not None:
             self._put(target, f"GrpTRESMins/{GPU}", minutes)
 
     def _minutes(self, amount: int) -> int | None:
-        """Return the GPU-minutes that so many milli-GPU-seconds buy at the lowest price, None for no end of them."""
-        return -(-max(0, amount) // (60 * self.fence.least_factor)) if self.fence.least_factor else None
+        """Return the GPU-minutes of an amount at the lowest price, None for unlimited."""
+        return -(-max(0, amount) // (60 * self.settings.least_factor)) if self.settings.least_factor else None
 
     def _no_wider(self, user: Target, account: Target) -> None:
-        """Keep a user's own limits within the account's: in Slurm the user's would count, even if wider."""
+        """Keep a user's own limits within the account's: Slurm uses the user's limit, even if it is wider."""
         mine, theirs = self.limits.get(user, {}), self.limits.get(account, {})
         for key in [key for key in mine if key.startswith("Max") and key in theirs]:
             self._put(user, key, theirs[key])
@@ -389,8 +388,8 @@ class _Wish:
         known = limits.get(key, value)
         limits[key] = min(known, value) if isinstance(known, int) and isinstance(value, int) else value
 
-    def _leave(self, quota: Quota, why: str) -> None:
-        self.left_out.append(UnenforcedRule(quota.id, why))
+    def _report_unenforced(self, quota: Quota | None, reason: str) -> None:
+        self.unenforced.append(UnenforcedRule(quota.id if quota else "", reason))
 
 
 def commands(changes: Iterable[Change], cluster: str) -> tuple[tuple[str, ...], ...]:

@@ -1,7 +1,7 @@
-"""The time over which GPU time is counted: from when to when, in the site's zone. Pure.
+"""Windows in which GPU time is counted: their start and end in the site's time zone. Pure.
 
-Windows of the calendar begin and end at midnight of the zone, so a day is 23 or 25 hours long where clocks change. A
-midnight that clocks skip is the moment at which they jump; of one that comes twice, the first counts.
+Calendar windows begin and end at midnight of the zone, so a day is 23 or 25 hours long when clocks change. A midnight
+that the clocks skip is the moment of the change; of a midnight that occurs twice, the first counts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 from .rules import Quota, Window
 
-#: A time that never comes: the start of the year 9000, a number that every database takes.
+#: The end of a window without an end: the start of the year 9000, a number that every database accepts.
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-#: Seconds in each of a rolling window's days; such a window knows no clock changes.
+#: Seconds in each day of a rolling window; clock changes do not affect it.
 DAY = 86400
 
 
@@ -24,9 +24,9 @@ def midnight(day: date, zone: str) -> float:
 
 
 def moment_in(day: date, zone: str, now: float) -> float:
-    """Return a moment that counts in the windows of a day: its noon, of today not later than now.
+    """Return a moment that counts in the windows of a day: its noon, or now if that is earlier today.
 
-    Its midnight would not do: what lies at one moment belongs to the window that ends there.
+    Midnight does not work: an entry at that moment belongs to the window that ends then.
     """
     noon = datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo(zone)).timestamp()
     today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
@@ -34,10 +34,10 @@ def moment_in(day: date, zone: str, now: float) -> float:
 
 
 def span(quota: Quota, now: float, zone: str) -> tuple[float, float]:
-    """Return the quota's window at a moment, from (inclusive) and to (exclusive), in epoch seconds.
+    """Return the quota's window at a moment, start (included) and end (excluded), in epoch seconds.
 
-    A rolling window ends now. A term is the same at every moment, also before it begins and after it is over; see
-    ``Quota.in_force``. The total is from 0 to ``FOREVER``.
+    A rolling window ends now. A term is the same at every moment, also before its start and after its end; see
+    ``Quota.in_force``. The total lasts from 0 to ``FOREVER``.
     """
     match quota.window:
         case Window.TOTAL:
@@ -50,12 +50,12 @@ def span(quota: Quota, now: float, zone: str) -> tuple[float, float]:
 
 
 def calendar(window: Window, now: float, zone: str) -> tuple[float, float]:
-    """Return the day, week or month of a moment, from (inclusive) and to (exclusive), in epoch seconds."""
+    """Return the day, week or month of a moment, start (included) and end (excluded), in epoch seconds."""
     return _calendar(window, datetime.fromtimestamp(now, ZoneInfo(zone)).date(), zone)
 
 
 def overlap(start: float, end: float, span: tuple[float, float]) -> float:
-    """Return how many seconds from ``start`` to ``end`` lie within a span; 0 where they do not meet."""
+    """Return how many seconds from ``start`` to ``end`` lie within a span."""
     return max(0.0, min(end, span[1]) - max(start, span[0]))
 
 

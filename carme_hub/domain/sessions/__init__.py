@@ -1,1 +1,1 @@
-"""What a session is, what may be asked for, and what may be said of its job. Pure."""
+"""Sessions, the profiles they are started from, when they can start, and the liveness of their jobs. Pure."""

@@ -1,8 +1,9 @@
-"""What is free now, when a choice would start, and the smaller choice that would start sooner, from one look.
+"""Availability from one snapshot: what is free, when a request would start, and a smaller request that starts sooner.
 
-Truth first: "starts now" is said only when a node fits the choice and no other job waits for the same GPUs. An
-expected start is the moment by which running jobs must have given back enough, by their own time limits; with jobs
-ahead it is only the earliest moment, and is said so. Where Slurm did not answer, the sentences speak of the past.
+The start form and companions show it. "starts now" is shown only if a node fits the request and no other job waits for
+the same GPUs. An expected start is the moment by which running jobs must have freed enough by their time limits; with
+jobs ahead it is only the earliest moment, and the sentence says so. If Slurm does not answer, the sentences name the
+time of the last answer. Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from carme_hub.domain.cluster.resources import Gpus, Node
 from .profile import Limit, Profile
 from .session import Request
 
-#: Reasons of waiting jobs that are in line; held or dependent jobs are not ahead of anybody.
-_IN_LINE = frozenset({"", "None", "Resources", "Priority"})
+#: Reasons of waiting jobs that compete; held or dependent jobs are not ahead of anybody.
+_IN_QUEUE = frozenset({"", "None", "Resources", "Priority"})
 
 
 @dataclass(frozen=True, slots=True)
 class TypeCount:
-    """GPUs of one type: all, free now, and on nodes where nothing can start."""
+    """GPUs of one type: total, free now, and on nodes where nothing can start."""
 
     total: int = 0
     free: int = 0
@@ -32,7 +33,7 @@ class TypeCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartitionNodes:
     """The nodes of one partition, indexed once."""
 
     nodes: tuple[Node, ...]
@@ -40,15 +41,15 @@ class Part:
     cpus: TypeCount
 
     def largest(self, type: str, cpus: int, memory_mib: int) -> int:
-        """Return the most GPUs of a type that one node can give now beside these CPUs and this memory."""
+        """Return the most GPUs of a type that one node can give now together with these CPUs and this memory."""
         return max((n.free_gpus(type) for n in self.nodes if n.fits(Gpus(), cpus, memory_mib)), default=0)
 
     def fits(self, request: Request) -> bool:
-        """Return whether one node could take this now."""
+        """Return whether the request fits on one node now."""
         return any(n.fits(request.gpus, request.cpus, request.memory_mib) for n in self.nodes)
 
     def could_fit(self, request: Request) -> bool:
-        """Return whether one node could take this if it were empty."""
+        """Return whether the request fits on one node that is empty."""
         gpus = request.gpus
         return any(
             n.cpus >= request.cpus
@@ -59,12 +60,12 @@ class Part:
 
 
 class Cluster:
-    """One look at nodes and jobs. All pages of that moment share it, and what is worked out from it.
+    """A snapshot of nodes and jobs. All pages of that moment share it and its derived values.
 
     Args:
-        seen: when the nodes were seen, UTC epoch seconds; 0 = never yet.
-        silent_since: since when Slurm has not answered; 0 = it does.
-        queue: what does not fit now waits by itself. One box without Slurm has no queue.
+        seen: when the nodes were seen, UTC epoch seconds; 0 = never.
+        silent_since: since when Slurm has not answered; 0 = it answers.
+        queue: a request that does not fit now waits. A single machine without Slurm has no queue.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Cluster:
         self.seen = seen
         self.silent_since = silent_since
         self.queue = queue
-        self._parts: dict[str, Part] = {}
+        self._by_partition: dict[str, PartitionNodes] = {}
         self._ends: dict[str, Mapping[str, list[tuple[float, int]]]] = {}
 
     @property
@@ -89,36 +90,36 @@ class Cluster:
         """Whether Slurm has ever answered."""
         return bool(self.seen)
 
-    def part(self, partition: str) -> Part:
+    def partition_nodes(self, partition: str) -> PartitionNodes:
         """Return the nodes of a partition (or of several, ``a,b``); "" = all nodes."""
-        if partition not in self._parts:
+        if partition not in self._by_partition:
             names = set(partition.split(","))
             nodes = [n for n in self.nodes if not partition or names & set(n.partitions)]
-            self._parts[partition] = _index(nodes)
-        return self._parts[partition]
+            self._by_partition[partition] = _index(nodes)
+        return self._by_partition[partition]
 
     def waiting(self, request: Request) -> int:
-        """Return how many jobs are in line for the same kind of thing in the same partition."""
+        """Return how many jobs wait for the same GPU type in the same partition."""
         partitions = ("", *request.partition.split(","))
         return sum(
             count
-            for (type, partition), count in self._line.items()
+            for (type, partition), count in self._queue_counts.items()
             if type == request.gpus.type and (not request.partition or partition in partitions)
         )
 
     @cached_property
-    def _line(self) -> Counter[tuple[str, str]]:
-        """How many jobs are in line, by type and partition: a form asks this for each of its choices."""
-        waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_LINE)
+    def _queue_counts(self) -> Counter[tuple[str, str]]:
+        """The number of waiting jobs by type and partition: a form needs it for each of its choices."""
+        waiting = (job for job in self.jobs if job.phase is Phase.WAITING and job.reason in _IN_QUEUE)
         return Counter((job.gpus.type, job.partition) for job in waiting)
 
     @cached_property
     def booked(self) -> tuple[Job, ...]:
-        """The jobs that ask for a reservation or run in one."""
+        """The jobs that request a reservation or run in one."""
         return tuple(job for job in self.jobs if job.reservation)
 
     def ends(self, type: str) -> Mapping[str, list[tuple[float, int]]]:
-        """Return when running jobs end and how many GPUs of a type each gives back, by node."""
+        """Return when running jobs end and how many GPUs of a type each frees, by node."""
         if type not in self._ends:
             found: dict[str, list[tuple[float, int]]] = {}
             for job in self._holding:
@@ -133,7 +134,7 @@ class Cluster:
         return tuple(job for job in self.jobs if job.phase in (Phase.ACTIVE, Phase.ENDING))
 
 
-def _index(nodes: list[Node]) -> Part:
+def _index(nodes: list[Node]) -> PartitionNodes:
     gpus: dict[str, list[int]] = {}
     cpus = [0, 0, 0]
     for node in nodes:
@@ -145,18 +146,18 @@ def _index(nodes: list[Node]) -> Part:
         cpus[0] += node.cpus
         cpus[1] += max(0, node.cpus - node.cpus_used) if node.usable else 0
         cpus[2] += 0 if node.usable else node.cpus
-    return Part(tuple(nodes), {t: TypeCount(*row) for t, row in gpus.items()}, TypeCount(*cpus))
+    return PartitionNodes(tuple(nodes), {t: TypeCount(*row) for t, row in gpus.items()}, TypeCount(*cpus))
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """When a choice would start.
+class StartEstimate:
+    """When a request would start.
 
     Attributes:
-        count: of the GPU type asked for, or of CPUs where no GPU is.
-        fits: one node could take it now. possible: one node could take it at all.
+        count: of the requested GPU type, or of CPUs without GPUs.
+        fits: it fits on one node now. possible: it fits on one node at all.
         largest: the most GPUs of the type that would start now on one node.
-        ahead: jobs in line for the same. expected: UTC epoch seconds, 0 = nobody knows.
+        ahead: jobs that wait for the same. expected: UTC epoch seconds, 0 = unknown.
     """
 
     count: TypeCount
@@ -168,41 +169,41 @@ class Outlook:
 
     @property
     def starts_now(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether it fits and no job is ahead."""
         return self.fits and not self.ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A smaller choice that would start sooner: the user options to change, and what it is."""
+    """A smaller request that would start sooner: the user options to change, and a description."""
 
     options: Mapping[str, str | int] = field(default_factory=dict)
     what: str = ""
 
 
-def outlook(cluster: Cluster, request: Request, now: float) -> Outlook:
-    """Return when this request would start, as far as one look can tell."""
-    part = cluster.part(request.partition)
+def estimate_start(cluster: Cluster, request: Request, now: float) -> StartEstimate:
+    """Return when this request would start, as far as one snapshot can tell."""
+    partition_nodes = cluster.partition_nodes(request.partition)
     gpus = request.gpus
-    fits = part.fits(request)
-    return Outlook(
-        count=part.gpus.get(gpus.type, TypeCount()) if gpus else part.cpus,
+    fits = partition_nodes.fits(request)
+    return StartEstimate(
+        count=partition_nodes.gpus.get(gpus.type, TypeCount()) if gpus else partition_nodes.cpus,
         fits=fits,
-        possible=fits or part.could_fit(request),
-        largest=part.largest(gpus.type, request.cpus, request.memory_mib) if gpus else 0,
+        possible=fits or partition_nodes.could_fit(request),
+        largest=partition_nodes.largest(gpus.type, request.cpus, request.memory_mib) if gpus else 0,
         ahead=cluster.waiting(request),
-        expected=now if fits else _freed(cluster, part, request, now),
+        expected=now if fits else _expected_start(cluster, partition_nodes, request, now),
     )
 
 
-def _freed(cluster: Cluster, part: Part, request: Request, now: float) -> float:
-    """Return by when one node will have given back enough GPUs, or 0 where that cannot be known."""
+def _expected_start(cluster: Cluster, partition_nodes: PartitionNodes, request: Request, now: float) -> float:
+    """Return when one node will have enough free GPUs, 0 if unknown."""
     gpus = request.gpus
     if not gpus:
         return 0.0
     ends = cluster.ends(gpus.type)
     best = 0.0
-    for node in part.nodes:
+    for node in partition_nodes.nodes:
         if not node.usable or node.gpus.get(gpus.type, 0) < gpus.count:
             continue
         free = node.free_gpus(gpus.type)
@@ -217,16 +218,16 @@ def _freed(cluster: Cluster, part: Part, request: Request, now: float) -> float:
 def sentence(
     cluster: Cluster,
     request: Request,
-    seen: Outlook,
+    seen: StartEstimate,
     clock: Callable[[float], str],
     *,
     virtual: bool = False,
 ) -> str:
-    """Say it in one line.
+    """Return the estimate as one sentence.
 
     Args:
-        clock: turns UTC epoch seconds into a time as people read it.
-        virtual: the GPUs are a sandbox's make-believe ones, and are labelled so.
+        clock: formats UTC epoch seconds for people.
+        virtual: the GPUs are virtual GPUs of the sandbox, and are labelled as such.
     """
     gpus = request.gpus
     what = f"virtual {gpus.type}" if gpus and virtual else gpus.type or "CPUs"
@@ -240,7 +241,7 @@ def sentence(
         return f"{start}; {_without_queue(request, seen, what, clock)}"
     if not seen.possible:
         where = " of this partition" if request.partition else ""
-        most = max((n.gpus.get(gpus.type, 0) for n in cluster.part(request.partition).nodes), default=0)
+        most = max((n.gpus.get(gpus.type, 0) for n in cluster.partition_nodes(request.partition).nodes), default=0)
         if gpus and most < gpus.count:
             return f"{start}; no node{where} has {gpus.count} of them, the most is {most}"
         return f"{start}; no node{where} is large enough for {_size(request)}"
@@ -249,7 +250,7 @@ def sentence(
     if seen.fits:
         return f"{start}; {_jobs(seen.ahead)} in line for {what}, so it may wait a little"
     if gpus and count.free >= gpus.count > seen.largest:
-        enough = cluster.part(request.partition).largest(gpus.type, 1, 1)
+        enough = cluster.partition_nodes(request.partition).largest(gpus.type, 1, 1)
         if enough >= gpus.count:
             start += f", but without {_size(request)} beside them"
         else:
@@ -262,7 +263,7 @@ def sentence(
     return f"{start}{line}; it will wait in the queue"
 
 
-def _without_queue(request: Request, seen: Outlook, what: str, clock: Callable[[float], str]) -> str:
+def _without_queue(request: Request, seen: StartEstimate, what: str, clock: Callable[[float], str]) -> str:
     gpus = request.gpus
     if not seen.possible:
         return f"this machine is too small for {f'{gpus.count} × {what} with ' if gpus else ''}{_size(request)}"
@@ -282,15 +283,17 @@ def _size(request: Request) -> str:
     return f"{cpus} and {request.memory_mib // 1024} GiB"
 
 
-def sooner(cluster: Cluster, profile: Profile, request: Request, *, virtual: bool = False) -> Suggestion | None:
-    """Return a smaller choice from the same profile that one node could take now, or None.
+def suggest_smaller(
+    cluster: Cluster, profile: Profile, request: Request, *, virtual: bool = False
+) -> Suggestion | None:
+    """Return a smaller request from the same profile that fits on one node now, or None.
 
-    Tried in this order: the same GPUs with less beside them, fewer GPUs of the same type, another type.
+    The order: the same GPUs with fewer CPUs and less memory, fewer GPUs of the same type, another type.
     """
     if not cluster.known or cluster.silent_since:
         return None
-    part = cluster.part(request.partition)
-    if part.fits(request):
+    partition_nodes = cluster.partition_nodes(request.partition)
+    if partition_nodes.fits(request):
         return None
     settled = set(profile.override).union(*(c.override for o in profile.options for c in o.choices))
     sizes = _sizes(profile, request, settled)
@@ -298,17 +301,21 @@ def sooner(cluster: Cluster, profile: Profile, request: Request, *, virtual: boo
     if profile.gpus and request.gpus and "gpu_type" not in settled:
         types += [t for t in profile.gpus.types if t != request.gpus.type]
     for type in types:
-        found = [(cpus, memory, part.largest(type, cpus, memory) if type else 0) for cpus, memory in sizes]
+        found = [(cpus, memory, partition_nodes.largest(type, cpus, memory) if type else 0) for cpus, memory in sizes]
         for count in _counts(profile, request, type, "gpus" in settled):
             for cpus, memory, largest in found:
-                fits = largest >= count if type else part.fits(Request(profile.slug, "", cpus=cpus, memory_mib=memory))
+                fits = (
+                    largest >= count
+                    if type
+                    else partition_nodes.fits(Request(profile.slug, "", cpus=cpus, memory_mib=memory))
+                )
                 if fits:
                     return _suggestion(request, Gpus(type if count else "", count), cpus, memory, virtual)
     return None
 
 
 def _sizes(profile: Profile, request: Request, settled: set[str]) -> list[tuple[int, int]]:
-    """Return CPUs and MiB from what was asked down to the least, without doubles."""
+    """Return (CPUs, MiB) from the request down to the minimum, without duplicates."""
     asked = (request.cpus, request.memory_mib)
     cpus = asked[0] if "cpus" in settled else min(asked[0], profile.cpus.default)
     memory = asked[1] if "memory_gib" in settled else min(asked[1], 1024 * profile.memory_gib.default)

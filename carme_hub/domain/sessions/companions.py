@@ -1,8 +1,8 @@
-"""A companion: more nodes for a session that runs, as a job of their own. What may be asked for, and when it starts.
+"""Companions: more nodes for a running session, as a job of their own. What may be requested, and when it starts. Pure.
 
-Slurm cannot grow a job that has GPUs, so a session that needs more gets a second job beside it. It is for the same
-user, account, partition, image and reservation, and ends with its session. The limits of the profile hold on each of
-its nodes. Pure.
+Slurm cannot expand a job that has GPUs, so a session that needs more gets a second job. It has the same user, account,
+partition, image and reservation, and ends with its session. The limits of the profile apply to each of its nodes.
+``carme_hub.spawners.companions`` calls this.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.errors import Refused
 
-from .availability import Cluster, outlook, sentence
+from .availability import Cluster, estimate_start, sentence
 from .profile import Limit, Profile
 from .session import Request
 
 
 class NoCompanion(Refused):
-    """This session cannot have these nodes beside it."""
+    """The session cannot have such a companion."""
 
     reason = "companion-not-allowed"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is asked for beside a session.
+class CompanionRequest:
+    """A request for a companion.
 
     Attributes:
-        gpus: in all, the same number on each node. cpus, memory_mib: on each node; 0 = as the session has.
-        minutes: 0 = for the rest of the session's time. name: what it is for, in a word.
+        gpus: in total, the same number on each node. cpus, memory_mib: on each node; 0 = like the session.
+        minutes: 0 = for the rest of the session's time. name: a short purpose.
     """
 
     nodes: int = 1
@@ -42,69 +42,73 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """When a companion would start: in words, whether that is now, and the expected time (0 = nobody knows).
+class CompanionStart:
+    """When a companion would start: as text, whether that is now, and the expected time (0 = unknown).
 
     Attributes:
-        never: no nodes of the partition could ever take it.
+        never: the nodes of the partition can never take it.
     """
 
-    said: str
+    text: str
     now: bool = False
     expected: float = 0.0
     never: bool = False
 
 
-def request_for(wish: Wish, parent: Request, profile: Profile, *, minutes_left: int, most_nodes: int) -> Request:
-    """Return what a wish asks of the cluster: what differs from the session that it is for.
+def request_for(
+    companion: CompanionRequest, parent: Request, profile: Profile, *, minutes_left: int, most_nodes: int
+) -> Request:
+    """Return the request for a companion: the session's request with changed resources.
 
-    CPUs and memory are what the profile gives that is at least as much as was asked for.
+    CPUs and memory are rounded up to what the profile allows.
 
     Args:
-        minutes_left: of the session's time. most_nodes: of one companion.
+        minutes_left: of the session's time. most_nodes: limit for one companion.
 
     Raises:
-        NoCompanion: naming the limit.
+        NoCompanion: the companion is not allowed; the message names the limit.
     """
-    if not 1 <= wish.nodes <= most_nodes:
-        raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {wish.nodes}.")
+    if not 1 <= companion.nodes <= most_nodes:
+        raise NoCompanion(f"A companion has 1 to {most_nodes} nodes here; you asked for {companion.nodes}.")
     if minutes_left < 1:
         raise NoCompanion("The session's time is nearly over. Give it more time first.")
     return replace(
         parent,
-        nodes=wish.nodes,
-        gpus=_gpus(wish, parent, profile),
-        cpus=_at_least(profile, profile.cpus, wish.cpus or parent.cpus, "CPUs"),
+        nodes=companion.nodes,
+        gpus=_gpus(companion, parent, profile),
+        cpus=_at_least(profile, profile.cpus, companion.cpus or parent.cpus, "CPUs"),
         memory_mib=1024
-        * _at_least(profile, profile.memory_gib, -(-(wish.memory_mib or parent.memory_mib) // 1024), "GiB of memory"),
-        time_limit=min(wish.minutes or minutes_left, minutes_left),
+        * _at_least(
+            profile, profile.memory_gib, -(-(companion.memory_mib or parent.memory_mib) // 1024), "GiB of memory"
+        ),
+        time_limit=min(companion.minutes or minutes_left, minutes_left),
         nice=0,
-        purpose=wish.name,
+        purpose=companion.name,
     )
 
 
-def _gpus(wish: Wish, parent: Request, profile: Profile) -> Gpus:
+def _gpus(companion: CompanionRequest, parent: Request, profile: Profile) -> Gpus:
     limit, name = profile.gpus, profile.display_name
     if limit is None:
-        if wish.gpus:
+        if companion.gpus:
             raise NoCompanion(f"“{name}” gives no GPU. Start a session with a profile that does.")
         return NO_GPUS
     type = parent.gpus.type or limit.default_type
-    each, rest = divmod(wish.gpus, wish.nodes)
+    each, rest = divmod(companion.gpus, companion.nodes)
     if rest:
         raise NoCompanion(
-            f"{wish.gpus} GPUs are not the same number on each of {wish.nodes} nodes. "
-            f"Ask for {each * wish.nodes or wish.nodes} or {(each + 1) * wish.nodes}."
+            f"{companion.gpus} GPUs are not the same number on each of {companion.nodes} nodes. "
+            f"Ask for {each * companion.nodes or companion.nodes} or {(each + 1) * companion.nodes}."
         )
     if not limit.count.allows(each) or each > limit.most(type):
         raise NoCompanion(
             f"“{name}” gives {_range(limit.count, limit.most(type))} {type} on each node; you asked for {each}."
         )
-    return Gpus(type, wish.gpus) if wish.gpus else NO_GPUS
+    return Gpus(type, companion.gpus) if companion.gpus else NO_GPUS
 
 
 def _at_least(profile: Profile, limit: Limit, wanted: int, unit: str) -> int:
-    """Return the least that a limit allows and that is enough."""
+    """Return the smallest allowed number that is at least ``wanted``."""
     if limit.choices:
         enough = [choice for choice in limit.choices if choice >= wanted]
         if enough:
@@ -122,49 +126,51 @@ def _range(limit: Limit, most: int) -> str:
     return f"{limit.min} to {most}" if limit.min < most else f"{most}"
 
 
-def starts(
+def companion_start(
     cluster: Cluster, request: Request, now: float, clock: Callable[[float], str], *, virtual: bool = False
-) -> Start:
-    """Return when nodes for a request would be there, as far as one look can tell.
+) -> CompanionStart:
+    """Return when the nodes for a request would be available, as far as one snapshot can tell.
 
     Args:
-        clock: turns UTC epoch seconds into a time as people read it.
-        virtual: the GPUs are a sandbox's make-believe ones, and are labelled so.
+        clock: formats UTC epoch seconds for people.
+        virtual: the GPUs are virtual GPUs of the sandbox, and are labelled as such.
     """
     one = request.on_one_node()
     if request.nodes == 1 or not cluster.known or cluster.silent_since:
-        seen = outlook(cluster, one, now)
+        seen = estimate_start(cluster, one, now)
         known = cluster.known and not cluster.silent_since
-        return Start(
+        return CompanionStart(
             sentence(cluster, one, seen, clock, virtual=virtual),
             now=known and seen.starts_now,
             expected=seen.expected if known else 0.0,
             never=known and not seen.possible,
         )
-    nodes = cluster.part(request.partition).nodes
-    each = [outlook(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]
+    nodes = cluster.partition_nodes(request.partition).nodes
+    each = [estimate_start(_only(cluster, node.name), replace(one, partition=""), now) for node in nodes]
     fit, possible = sum(seen.fits for seen in each), sum(seen.possible for seen in each)
     what = _size(one, virtual)
     if possible < request.nodes:
         where = " of this partition" if request.partition else ""
         count = "no node" if not possible else "only 1 node" if possible == 1 else f"only {possible} nodes"
-        return Start(f"{count}{where} could ever give {what}, and {request.nodes} are asked for", never=True)
+        return CompanionStart(f"{count}{where} could ever give {what}, and {request.nodes} are asked for", never=True)
     ahead = cluster.waiting(request)
     start = f"{_nodes(fit)} free with {what}"
     if fit >= request.nodes:
         if not ahead:
-            return Start(f"{start}; starts now", now=True, expected=now)
-        return Start(f"{start}; others are in line for the same, so it may wait a little", expected=now)
-    # By then so many of them will have given back enough; of a node of which nobody knows, nothing is counted.
+            return CompanionStart(f"{start}; starts now", now=True, expected=now)
+        return CompanionStart(f"{start}; others are in line for the same, so it may wait a little", expected=now)
+    # By then enough nodes will have freed their GPUs; nodes without a known time do not count.
     ends = sorted(seen.expected for seen in each if seen.expected)
     if len(ends) < request.nodes:
-        return Start(f"{start}; it will wait in the queue")
+        return CompanionStart(f"{start}; it will wait in the queue")
     expected = ends[request.nodes - 1]
-    return Start(f"{start}; expected start {'not before ' if ahead else ''}{clock(expected)}", expected=expected)
+    return CompanionStart(
+        f"{start}; expected start {'not before ' if ahead else ''}{clock(expected)}", expected=expected
+    )
 
 
 def _only(cluster: Cluster, node: str) -> Cluster:
-    """Return the cluster as if it had one node."""
+    """Return the cluster reduced to one node."""
     jobs = [job for job in cluster.jobs if node in job.nodes]
     return Cluster([each for each in cluster.nodes if each.name == node], jobs, seen=cluster.seen)
 
@@ -181,8 +187,8 @@ def _size(request: Request, virtual: bool) -> str:
     return f"{request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}, {rest}"
 
 
-def shown(request: Request, *, virtual: bool = False) -> str:
-    """Return what a companion is, in words: ``2 nodes more for training, 4 × a100``."""
+def describe_companion(request: Request, *, virtual: bool = False) -> str:
+    """Return a description of a companion: ``2 nodes more for training, 4 × a100``."""
     nodes = "1 node more" if request.nodes == 1 else f"{request.nodes} nodes more"
     what = f" for {request.purpose}" if request.purpose else ""
     gpus = f", {request.gpus.count} × {'virtual ' if virtual else ''}{request.gpus.type}" if request.gpus else ""

@@ -1,27 +1,27 @@
-"""Alive, gone or unknown: what may be said of a session's job from what was observed. Gone needs proof.
+"""Liveness of a session's job, judged from observations: alive, gone or unknown. Gone needs proof. Pure.
 
-The rule, in the order in which it is applied:
+``carme_hub.sessions.reconciler`` calls ``judge``. The rules, in the order in which they are applied:
 
-* No answer, or none that could be understood, says nothing. It is never counted for an end.
-* A live job of that name and user in the newest answer: **alive** (the newest one that Slurm shows, if there are two).
-* A state word that we do not know: **unknown**, whatever else is known.
-* Otherwise the answer shows no live job: absent, or terminal. **Gone** takes two such answers in a row, the second
-  question put after the first answer, and one of
+* No answer, or one that cannot be parsed, proves nothing. It never counts as evidence of an end.
+* The newest answer shows a live job of that name and user: **alive** (the newest job, if there are two).
+* The job has a state that we do not know: **unknown**, whatever else is known.
+* Otherwise the answer shows no live job: absent, or terminal. **Gone** requires two such answers in a row, the second
+  query sent after the first answer, and one of
 
-  1. accounting, asked after the first of them, has a terminal record for the newest incarnation,
-  2. our own end mark: the job's supervisor said that it has ended,
+  1. accounting, queried after the first of them, has a terminal record for the newest incarnation,
+  2. our own end mark: the job's supervisor reported the end,
   3. accounting has no record at all, the controller has shown nothing for ``forget_after`` seconds, and never showed
-     the job for longer than it needs to save its state: it was never accepted, or forgotten in a crash (for
-     ``settle_after`` seconds where the server proved itself and this process, a new one, never saw the job),
-  4. likewise, but accounting has a record that never ends (a runaway: a job forgotten in a crash leaves one),
-  5. the controller itself said "terminal" of a job that never had a node (accounting first hears of a job when it
-     could start), or of an incarnation that accounting knows as requeued and not as started again,
-  6. the controller said nothing but "terminal" or "absent" for ``settle_after`` seconds, while accounting answers but
-     never heard of the end: it lost the message, or a requeued job ended before it started again.
+     the job for longer than it needs to save its state: it was never accepted, or lost in a crash (for
+     ``settle_after`` seconds if the server proved itself and this process, a new one, never saw the job),
+  4. likewise, but accounting has a record without an end (a runaway job: the controller lost the job in a crash),
+  5. the controller itself shows "terminal" for a job that never had a node (accounting gets a job only when it can
+     start), or for an incarnation that accounting knows as requeued and not as started again,
+  6. the controller shows only "terminal" or "absent" for ``settle_after`` seconds, while accounting answers but has
+     no end: the message was lost, or a requeued job ended before it started again.
 
-* Anything else: **unknown**, and unknown keeps the session.
+* Anything else: **unknown**, and an unknown session stays open.
 
-All times here are readings of one monotonic clock: a step of the wall clock must not end a session.
+All times are readings of one monotonic clock: a step of the wall clock must not end a session.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIVE = frozenset({Phase.WAITING, Phase.ACTIVE, Phase.ENDING})
 
 
 class Liveness(Enum):
-    """The three answers."""
+    """The three results."""
 
     ALIVE = "alive"
     GONE = "gone"
@@ -45,11 +45,11 @@ class Liveness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one answer of the controller said of the jobs of one name and user.
+    """What one answer of the controller shows about the jobs of one name and user.
 
     Attributes:
-        jobs: those jobs, oldest first; empty: the controller answered and showed none.
-        error: not empty: there was no answer, or none that could be understood.
+        jobs: those jobs, oldest first; empty if the controller showed none.
+        error: not empty if there was no answer, or one that cannot be parsed.
     """
 
     asked: float
@@ -59,27 +59,27 @@ class Observation:
 
     @classmethod
     def of(cls, snapshot: Snapshot, name: str, user: str) -> Observation:
-        """Return what a snapshot shows of one session."""
+        """Return what a snapshot shows about one session."""
         return cls(snapshot.asked, snapshot.answered, snapshot.named(name, user))
 
     @classmethod
     def failed(cls, asked: float, answered: float, error: str) -> Observation:
-        """Return the observation that nothing was learned."""
+        """Return the observation of a failed query."""
         return cls(asked, answered, error=error or "no answer")
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the observations of one session come to. ``add`` folds one in; nothing grows.
+    """A summary of the observations of one session. ``add`` folds one in; the size stays constant.
 
     Attributes:
-        last: the newest understood observation.
-        ends: answers in a row without a live job, each asked after the one before was complete.
-        ended_since: when the first of these was asked.
-        said_terminal: one of these named the job with a terminal state.
+        last: the newest observation without an error.
+        ends: consecutive answers without a live job, each queried after the one before was complete.
+        ended_since: when the first of these was queried.
+        said_terminal: one of these showed the job in a terminal state.
         first_seen, last_seen: when a job was first and last in an answer.
         job: the job as last seen.
-        error, error_since: the failure now going on, "" when the newest observation was understood.
+        error, error_since: the current failure, "" if the newest observation has no error.
     """
 
     last: Observation | None = None
@@ -94,14 +94,14 @@ class History:
 
     @classmethod
     def of(cls, observations: Iterable[Observation]) -> History:
-        """Fold many observations, oldest first."""
+        """Return the history of many observations, oldest first."""
         history = cls()
         for observation in observations:
             history = history.add(observation)
         return history
 
     def add(self, new: Observation) -> History:
-        """Return the history with one more observation. One that was asked before the newest is left out."""
+        """Return the history with one more observation. One that was queried before the newest is ignored."""
         if self.last is not None and new.asked <= self.last.asked:
             return self
         if new.error:
@@ -111,7 +111,7 @@ class History:
             first_seen = new.asked if first_seen is None else first_seen
             last_seen, job = new.asked, _newest(new.jobs)
         ends, since, said = 0, 0.0, False
-        if job is None or not new.jobs or job.phase is Phase.TERMINAL:  # what is not ended is newer than what is
+        if job is None or not new.jobs or job.phase is Phase.TERMINAL:  # a live job is newer
             apart = self.last is not None and new.asked >= self.last.answered
             ends, since = (self.ends + apart, self.ended_since) if self.ends else (1, new.asked)
             said = self.said_terminal or bool(new.jobs)
@@ -120,21 +120,21 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """An understood answer of accounting (``sacct -D``) for one name and user."""
+    """An answer of accounting (``sacct -D``) for one name and user."""
 
     asked: float
     records: tuple[JobRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait before silence means something, in seconds.
+class LivenessTimeouts:
+    """Timeouts of the liveness rules, in seconds.
 
     Attributes:
         forget_after: longer than Slurm's state save delay (5 s) and the submit time limit together.
-        save_delay: a job shown for longer than this is in the controller's saved state, and cannot be forgotten.
-        settle_after: how long the controller's word alone must stand when accounting lost the end of a job.
-        stale_after: an older answer no longer says that a job is alive.
+        save_delay: a job shown for longer than this is in the controller's saved state, and cannot be lost in a crash.
+        settle_after: how long the controller's answer alone must last if accounting lost the end of a job.
+        stale_after: an older answer no longer proves that a job is alive.
     """
 
     forget_after: float = 36.0
@@ -145,25 +145,25 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be believed of one session.
+    """The judgement on one session.
 
     Attributes:
-        standing: alive, gone or unknown.
+        liveness: alive, gone or unknown.
         reason: why, in one sentence for logs and pages.
         job: the session's job as last seen.
-        record: its newest incarnation in accounting, where accounting was asked.
+        record: its newest incarnation in accounting, if accounting was queried.
         others: further live jobs of the same name and user; there should be none.
-        requeued: someone made Slurm run the job again: what we started has ended.
-        wants_records: accounting's word would help now.
+        requeued: the job was requeued, so the incarnation that we started has ended.
+        needs_accounting: an answer of accounting would help now.
     """
 
-    standing: Liveness
+    liveness: Liveness
     reason: str
     job: Job | None = None
     record: JobRecord | None = None
     others: tuple[Job, ...] = ()
     requeued: bool = False
-    wants_records: bool = False
+    needs_accounting: bool = False
 
 
 def judge(
@@ -176,18 +176,18 @@ def judge(
     unseen: bool = False,
     accounting: Accounting | None = None,
     end_mark: bool = False,
-    patience: Patience = Patience(),
+    timeouts: LivenessTimeouts = LivenessTimeouts(),
 ) -> Verdict:
     """Return the verdict on one session.
 
     Args:
         history: the observations of its job's name and user, by this process.
         now: the same clock as the observations.
-        job_id, submitted: what Slurm said when the job was submitted (epoch), 0 where we never learned it.
+        job_id, submitted: Slurm's answer to the submission (epoch), 0 if unknown.
         proved: the job is known to be in the controller's saved state.
         unseen: its server proved itself, and this process neither submitted the job nor saw it in any answer.
-        accounting: accounting's newest understood answer, None when not asked or not answered.
-        end_mark: the job's own supervisor told us that it has ended.
+        accounting: accounting's newest answer, None if not queried or not answered.
+        end_mark: the job's own supervisor reported the end.
     """
     last = history.last
     if last is None:
@@ -195,14 +195,14 @@ def judge(
     record = _newest_record(accounting, submitted)
     live = tuple(j for j in last.jobs if j.phase is not Phase.TERMINAL)
     if live:
-        return _with_live(history, live, now, job_id, submitted, record, patience)
+        return _with_live(history, live, now, job_id, submitted, record, timeouts)
     if history.ends < 2:
         word = "terminal" if last.jobs else "absent"
         return Verdict(Liveness.UNKNOWN, f"The job is {word} in one answer; another is awaited.", history.job, record)
-    proof = _proof(history, proved, unseen, accounting, record, end_mark, patience)
+    proof = _proof(history, proved, unseen, accounting, record, end_mark, timeouts)
     if proof:
         return Verdict(Liveness.GONE, proof, history.job, record)
-    return Verdict(Liveness.UNKNOWN, _missing(history, accounting, record), history.job, record, wants_records=True)
+    return Verdict(Liveness.UNKNOWN, _missing(history, accounting, record), history.job, record, needs_accounting=True)
 
 
 def _with_live(
@@ -212,16 +212,16 @@ def _with_live(
     job_id: int,
     submitted: float,
     record: JobRecord | None,
-    patience: Patience,
+    timeouts: LivenessTimeouts,
 ) -> Verdict:
-    """Return the verdict where the newest answer shows a job that has not ended."""
+    """Return the verdict if the newest answer shows a job that has not ended."""
     ours = [j for j in live if job_id and j.id == job_id] or list(live)
     job = _newest(ours)
     others = tuple(j for j in live if j is not job)
     requeued = job.restarts > 0 or bool(submitted and job.id == job_id and job.submitted > submitted + 1)
     if job.phase not in _LIVE:
         return Verdict(Liveness.UNKNOWN, f"Slurm says {job.state!r}, which is not understood.", job, record, others)
-    if history.last is not None and now - history.last.answered > patience.stale_after:
+    if history.last is not None and now - history.last.answered > timeouts.stale_after:
         why = f"Slurm has not answered for {now - history.last.answered:.0f} s"
         why = f"{why}: {history.error}" if history.error else f"{why}."
         return Verdict(Liveness.UNKNOWN, why, job, record, others, requeued)
@@ -235,9 +235,9 @@ def _proof(
     accounting: Accounting | None,
     record: JobRecord | None,
     end_mark: bool,
-    patience: Patience,
+    timeouts: LivenessTimeouts,
 ) -> str:
-    """Return what proves the end after two answers without a live job, or ""."""
+    """Return the proof of the end after two answers without a live job, or ""."""
     if end_mark:
         return "The job's own supervisor said that it ended, and Slurm shows it no more."
     if accounting is None or accounting.asked < history.ended_since or history.last is None:
@@ -253,16 +253,16 @@ def _proof(
     shorter = min(history.last.asked, accounting.asked) - history.ended_since
     if history.said_terminal or requeued:
         return (
-            "The controller shows no such job; accounting missed its end." if shorter >= patience.settle_after else ""
+            "The controller shows no such job; accounting missed its end." if shorter >= timeouts.settle_after else ""
         )
     if record is not None and record.phase not in (Phase.WAITING, Phase.ACTIVE):
         return ""
     on_disk = proved or (
         history.first_seen is not None
         and history.last_seen is not None
-        and history.last_seen - history.first_seen > patience.save_delay
+        and history.last_seen - history.first_seen > timeouts.save_delay
     )
-    if on_disk or shorter < (patience.settle_after if unseen else patience.forget_after):
+    if on_disk or shorter < (timeouts.settle_after if unseen else timeouts.forget_after):
         return ""
     if record is None:
         return "Slurm knows no such job: it was never accepted, or the controller forgot it."
@@ -270,7 +270,7 @@ def _proof(
 
 
 def _missing(history: History, accounting: Accounting | None, record: JobRecord | None) -> str:
-    """Return what is still missing to say that the job is gone."""
+    """Return what is still missing to prove that the job is gone."""
     seen = "says that the job ended" if history.said_terminal else "shows no such job"
     if accounting is None or accounting.asked < history.ended_since:
         return f"The controller {seen}; accounting has not answered yet."
@@ -280,14 +280,14 @@ def _missing(history: History, accounting: Accounting | None, record: JobRecord 
 
 
 def _newest(jobs: Sequence[Job]) -> Job:
-    """Return the job that counts of several: the one not ended, then the newest."""
+    """Return the relevant one of several jobs: one that has not ended, then the newest."""
     if len(jobs) == 1:
         return jobs[0]
     return max(jobs, key=lambda j: (j.phase is not Phase.TERMINAL, j.submitted, j.id))
 
 
 def _newest_record(accounting: Accounting | None, submitted: float) -> JobRecord | None:
-    """Return the newest incarnation that accounting knows."""
+    """Return the newest incarnation in accounting."""
     if accounting is None:
         return None
     records = [r for r in accounting.records if r.submitted >= submitted - 1]

@@ -1,11 +1,11 @@
-"""What an administrator offers: typed profiles with their limits. How they are written is in ``profile_list``."""
+"""Profiles that an administrator offers, with their limits. ``profile_list`` parses their configuration. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-#: User options that every profile knows; a profile adds its own ``profile_options``.
+#: User options of every profile; a profile adds its own ``profile_options``.
 OPTION_KEYS = (
     "profile",
     "gpu_type",
@@ -20,22 +20,22 @@ OPTION_KEYS = (
     "missing_folder",
 )
 
-#: What ``missing_folder`` may say of a working folder that does not exist: start nothing, or make it.
+#: Values of ``missing_folder`` for a working folder that does not exist: refuse the start, or make the folder.
 MISSING_FOLDER = ("refuse", "make")
 
 #: Keys that an administrator may fix in ``slurm_override``, for a profile or for one choice of it.
 OVERRIDE_KEYS = (*OPTION_KEYS[1:], "partition", "qos")
 
-#: What follows an option's name where a value outside its list is typed in (KubeSpawner's way).
+#: Suffix of an option's name for a typed value outside of its list (as in KubeSpawner).
 UNLISTED = "--unlisted-choice"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A whole number that people may choose, from ``min`` to ``max``; fixed where both are the same.
+    """A whole number that users may choose, from ``min`` to ``max``; fixed if both are the same.
 
     Attributes:
-        choices: the only values allowed, in the order they are shown; empty = every number in between.
+        choices: the only allowed values, in the order of the form; empty = every number in between.
     """
 
     min: int
@@ -45,20 +45,20 @@ class Limit:
 
     @property
     def fixed(self) -> bool:
-        """Whether there is nothing to choose."""
+        """Whether only one value is allowed."""
         return self.min == self.max
 
     def allows(self, value: int) -> bool:
-        """Return whether the value is inside."""
+        """Return whether the value is within the limit."""
         return self.min <= value <= self.max and (not self.choices or value in self.choices)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """Which types of GPU, and how many.
+    """Allowed GPU types and numbers.
 
     Attributes:
-        types: type to the most that one session may have of it, in the order they are shown.
+        types: the largest number for one session by type, in the order of the form.
         count: the limit over all types.
         default_type: one of ``types``; "" only where ``types`` is empty.
     """
@@ -68,7 +68,7 @@ class GpuLimit:
     default_type: str
 
     def most(self, type: str) -> int:
-        """Return how many of the type one session may have."""
+        """Return how many GPUs of a type one session may have."""
         return min(self.count.max, self.types.get(type, 0))
 
 
@@ -84,11 +84,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class UnlistedChoice:
-    """A profile option's value that is typed in.
+    """A value of a profile option that the user types.
 
     Attributes:
         pattern: regular expression that the whole value must match.
-        override: like a choice's; ``{value}`` in a text stands for what was typed.
+        override: like a choice's; ``{value}`` in a text is replaced by the typed value.
     """
 
     display_name: str
@@ -101,7 +101,7 @@ class UnlistedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ProfileOption:
-    """A choice with names of its own, each standing for settings (KubeSpawner's ``profile_options``)."""
+    """An option of one profile whose choices stand for settings (KubeSpawner's ``profile_options``)."""
 
     name: str
     display_name: str
@@ -121,15 +121,15 @@ def unchanged(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProfileField:
-    """A value of the user options that an installed package adds to those profiles that name it in ``fields``.
+    """A user option of an installed package, for the profiles that name it in ``fields``.
 
-    It reaches the session as the variable ``CARME_FIELD_<NAME>``, and the hub's hooks as ``Request.fields``.
+    The session gets the value in the variable ``CARME_FIELD_<NAME>``, the hub's hooks get it in ``Request.fields``.
 
     Attributes:
-        name: of the user option: small letters, digits and ``_``. display_name: its label in the form.
-        description: said below it. choices: value to label; empty = it is typed in. default: "" = not set.
-        check: takes a value that is not empty and returns what the session gets; raises ``Refused`` with what to write
-            instead. It is called at every look at the form, so it asks nobody.
+        name: of the user option: lower-case letters, digits and ``_``. display_name: its label in the form.
+        description: shown below it. choices: label by value; empty = the user types the value. default: "" = not set.
+        check: takes a value that is not empty and returns the session's value; raises ``Refused`` with a sentence that
+            says what to enter instead. It is called whenever the form is shown, so it must be fast and make no queries.
     """
 
     name: str
@@ -141,22 +141,22 @@ class ProfileField:
 
 
 def field_variable(name: str) -> str:
-    """Return the variable by which a session learns the value of a field."""
+    """Return the name of the session's environment variable for the value of a field."""
     return f"CARME_FIELD_{name.upper()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One offer.
+    """One profile.
 
     Attributes:
-        gpus: None = no GPU can be had.
-        images: names of the images to choose from, the first is the default; empty = every image of the site.
-        reservation: always used. reservations: those that may be chosen instead of none.
-        accounts: who may be charged; empty = every account of the user.
-        groups: who is offered this; empty = everyone who may start a server.
-        override: settings that are fixed for everyone who takes this profile.
-        fields: of installed packages.
+        gpus: None = no GPUs.
+        images: names of the allowed images, the first is the default; empty = every image of the site.
+        reservation: always used. reservations: those that a user may choose.
+        accounts: which accounts may be charged; empty = every account of the user.
+        groups: which groups may use the profile; empty = everyone who may start a server.
+        override: settings that are fixed for all users of this profile.
+        fields: additional fields, from installed packages.
     """
 
     slug: str
@@ -179,7 +179,7 @@ class Profile:
     fields: tuple[ProfileField, ...] = ()
 
     def overridden(self, chosen: Mapping[str, Choice]) -> dict[str, object]:
-        """Return what is fixed once these choices (option name to choice) are made; later options win."""
+        """Return the settings fixed by these choices (option name to choice); later options win."""
         fixed = dict(self.override)
         for option in self.options:
             if option.name in chosen:

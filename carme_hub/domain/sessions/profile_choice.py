@@ -1,8 +1,8 @@
-"""Who is offered which profile, and what user options come to: one check for form, REST, links and the command.
+"""Check user options against the offered profiles: one check for form, REST, links and ``carme-hub``. Pure.
 
-A choice is examined as a whole, so that a form can show every problem at its field; ``choose`` raises them as one
+``examine`` checks all options, so that a form can show each problem at its field; ``choose`` raises them as one
 refusal. Values are whole numbers or exact names: ``2`` and ``"2"`` are the same, ``2.0``, ``true``, ``" 2"`` and
-``"1e1"`` are not numbers. What nobody said takes the profile's default. An unknown option is an error, so that a
+``"1e1"`` are not numbers. A missing option gets the profile's default. An unknown option is an error, so that a
 misspelt limit never means "no limit".
 """
 
@@ -34,9 +34,9 @@ __all__ = [
     "choose",
     "default_profile",
     "examine",
-    "granted",
-    "offered",
+    "offered_profiles",
     "parse_profiles",
+    "require_valid",
     "whole_number",
 ]
 
@@ -46,11 +46,11 @@ _FOLDER_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a choice.
+    """One problem with the user options.
 
     Attributes:
-        field: the user option it belongs to.
-        about_account: no account may be charged, as opposed to a value outside the profile.
+        field: the user option.
+        about_account: no account may be charged; False for a value that the profile does not allow.
     """
 
     field: str
@@ -59,7 +59,7 @@ class Problem:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number from 0 to 999999999 written as a number or a text, or None. Never guesses."""
+    """Return a whole number from 0 to 999999999 given as a number or a text, or None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -69,13 +69,13 @@ def whole_number(value: object) -> int | None:
     return None
 
 
-def offered(
+def offered_profiles(
     profiles: Sequence[Profile], groups: Collection[str], accounts: Sequence[str] | None
 ) -> tuple[Profile, ...]:
     """Return the profiles that a user of these groups and Slurm accounts may choose.
 
     Args:
-        accounts: the user's accounts, the default one first; None = the site keeps no accounts.
+        accounts: the user's accounts, the default one first; None = the site has no accounts.
     """
     member = set(groups)
     return tuple(
@@ -86,7 +86,7 @@ def offered(
 
 
 def default_profile(profiles: Sequence[Profile]) -> Profile | None:
-    """Return the profile that is taken when nobody names one: the one marked so, or the first."""
+    """Return the default profile: the one marked as default, or the first."""
     return next((p for p in profiles if p.default), profiles[0] if profiles else None)
 
 
@@ -98,23 +98,23 @@ def choose(
     images: Sequence[str],
     reservations: Collection[str] = (),
 ) -> Request:
-    """Return the request that these user options come to.
+    """Return the request of these user options.
 
     Args:
-        profiles: those offered to the user (see ``offered``).
-        accounts: the user's Slurm accounts, the default one first; None = the site keeps no accounts.
+        profiles: those offered to the user (see ``offered_profiles``).
+        accounts: the user's Slurm accounts, the default one first; None = the site has no accounts.
         images: names of the site's images, the default one first.
-        reservations: reservations that the user may use besides those of the profile.
+        reservations: further reservations that the user may use.
 
     Raises:
-        NoAccount: the only problem is that no account may be charged.
-        ProfileNotAllowed: anything else; the message names every problem with its limit.
+        NoAccount: no account may be charged, and there is no other problem.
+        ProfileNotAllowed: any other problem; the message names every problem with its limit.
     """
-    return granted(*examine(profiles, options, accounts=accounts, images=images, reservations=reservations))
+    return require_valid(*examine(profiles, options, accounts=accounts, images=images, reservations=reservations))
 
 
-def granted(request: Request | None, problems: Sequence[Problem]) -> Request:
-    """Return the request that an examination came to, or raise its problems as one refusal."""
+def require_valid(request: Request | None, problems: Sequence[Problem]) -> Request:
+    """Return the request that ``examine`` returned, or raise its problems as one refusal."""
     if request is None:
         message = " ".join(p.message for p in problems)
         raise NoAccount(message) if all(p.about_account for p in problems) else ProfileNotAllowed(message)
@@ -129,7 +129,7 @@ def examine(
     images: Sequence[str],
     reservations: Collection[str] = (),
 ) -> tuple[Request | None, tuple[Problem, ...]]:
-    """Return the request, or None and everything that is wrong. The arguments are those of ``choose``."""
+    """Return the request, or None and all problems. The arguments are those of ``choose``."""
     named = options.get("profile", "")
     if not profiles:
         if accounts is not None and not accounts:
@@ -139,7 +139,7 @@ def examine(
     if profile is None:
         there = ", ".join(p.slug for p in profiles)
         return None, (Problem("profile", f"The profile {_shown(named)} is not offered to you. Offered: {there}."),)
-    return _Examination(profile, options).run(accounts, images, reservations)
+    return _Validation(profile, options).run(accounts, images, reservations)
 
 
 def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
@@ -147,7 +147,7 @@ def _accounts_for(profile: Profile, accounts: Sequence[str]) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    """Return a user's value for a message: short, on one line, quoted."""
+    """Return a user's value for a message: shortened, on one line, quoted."""
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:60])
     return f"“{text}”"
@@ -157,8 +157,8 @@ def _is_short_line(text: str) -> bool:
     return len(text) <= 256 and text.isprintable()
 
 
-class _Examination:
-    """One choice from one profile, with the problems found so far."""
+class _Validation:
+    """The check of user options against one profile, with the problems found so far."""
 
     def __init__(self, profile: Profile, options: Mapping[str, object]) -> None:
         self.profile = profile
@@ -202,7 +202,7 @@ class _Examination:
                 self.problem(str(key), f"The option {_shown(key)} is not known. Known: {known}.")
 
     def chosen(self) -> dict[str, Choice]:
-        """Return the choice made for each of the profile's own options."""
+        """Return the selected choice of each of the profile's own options."""
         return {o.name: choice for o in self.profile.options if (choice := self.one_choice(o)) is not None}
 
     def one_choice(self, option: ProfileOption) -> Choice | None:
@@ -235,8 +235,8 @@ class _Examination:
 
     def field(self, one: ProfileField) -> str:
         """Return the value of a field of an installed package, "" where none is set."""
-        asked = self.options.get(one.name, "")
-        value = one.default if asked == "" else str(asked)
+        requested = self.options.get(one.name, "")
+        value = one.default if requested == "" else str(requested)
         if not value:
             return ""
         if one.choices and value not in one.choices:
@@ -253,21 +253,21 @@ class _Examination:
             return ""
         return checked
 
-    def asked(self, key: str, default: object) -> object:
-        """Return what was asked for, what is fixed, or the default."""
-        asked = self.options.get(key, "")
+    def requested(self, key: str, default: object) -> object:
+        """Return the fixed value, the requested one, or the default."""
+        requested = self.options.get(key, "")
         if any(o.name == key for o in self.profile.options):
-            asked = ""  # the profile has an option of this name, whose choices were looked up already
+            requested = ""  # the profile has an option of this name, whose choices were looked up already
         if key not in self.fixed:
-            return default if asked == "" else asked
+            return default if requested == "" else requested
         fixed = self.fixed[key]
-        if asked != "" and (type(asked) not in (int, str) or str(asked) != str(fixed)):
-            self.problem(key, f"The option {key} is fixed here at {fixed}; you asked for {_shown(asked)}.")
+        if requested != "" and (type(requested) not in (int, str) or str(requested) != str(fixed)):
+            self.problem(key, f"The option {key} is fixed here at {fixed}; you asked for {_shown(requested)}.")
         return fixed
 
     def number(self, key: str, limit: Limit, unit: str) -> int:
-        """Return a number inside the limit, or note the problem and return the default."""
-        if self.options.get(key) == "" or (value := whole_number(self.asked(key, limit.default))) is None:
+        """Return a number within the limit, or record the problem and return the default."""
+        if self.options.get(key) == "" or (value := whole_number(self.requested(key, limit.default))) is None:
             shown = _shown(self.options.get(key, self.fixed.get(key)))
             self.problem(key, f"{shown} is not a whole number of {unit}.")
             return limit.default
@@ -286,7 +286,7 @@ class _Examination:
             return NO_GPUS
         before = len(self.problems)
         count = self.number("gpus", limit.count, "GPUs")
-        type = self.asked("gpu_type", limit.default_type)
+        type = self.requested("gpu_type", limit.default_type)
         if not isinstance(type, str) or type not in limit.types:
             there = ", ".join(limit.types)
             self.problem("gpu_type", f"{_shown(type)} is not a GPU type of this profile. Types: {there}.")
@@ -303,50 +303,52 @@ class _Examination:
         if isinstance(fixed, str) and fixed in images and fixed not in there and not self.profile.images:
             there.append(fixed)
         if not there:
-            self.problem("image", "No container image is set up for this profile; an administrator can mend this.")
+            self.problem("image", "No container image is set up for this profile; an administrator can fix this.")
             return ""
-        image = self.asked("image", there[0])
+        image = self.requested("image", there[0])
         if not isinstance(image, str) or image not in there:
             self.problem("image", f"{_shown(image)} is not an image of this profile. Images: {', '.join(there)}.")
             return ""
         return image
 
     def account(self, accounts: Sequence[str] | None) -> str:
-        asked = self.asked("account", "")
+        requested = self.requested("account", "")
         if accounts is None:
-            if asked != "" and asked not in self.profile.accounts:
+            if requested != "" and requested not in self.profile.accounts:
                 self.problem("account", "No account can be named here: this site keeps no Slurm accounts.")
-            return str(asked)
+            return str(requested)
         mine = _accounts_for(self.profile, accounts)
         if not mine:
             wanted = f" (it is for {', '.join(self.profile.accounts)})" if self.profile.accounts else ""
             self.problem("account", f"You have no Slurm account that may be charged for this{wanted}.", True)
             return ""
-        if asked == "":
+        if requested == "":
             return mine[0]
-        if not isinstance(asked, str) or asked not in mine:
+        if not isinstance(requested, str) or requested not in mine:
             there = ", ".join(mine)
-            self.problem("account", f"You may not charge the account {_shown(asked)} for this. Yours: {there}.", True)
+            self.problem(
+                "account", f"You may not charge the account {_shown(requested)} for this. Yours: {there}.", True
+            )
             return ""
-        return asked
+        return requested
 
     def reservation(self, more: Collection[str]) -> str:
-        asked = self.asked("reservation", self.profile.reservation)
+        requested = self.requested("reservation", self.profile.reservation)
         if self.profile.reservation:
             allowed: list[str] = [self.profile.reservation]
         else:
             allowed = ["", *self.profile.reservations, *sorted(more)]
             if "reservation" in self.fixed:
                 allowed.append(str(self.fixed["reservation"]))
-        if not isinstance(asked, str) or asked not in allowed:
+        if not isinstance(requested, str) or requested not in allowed:
             there = ", ".join(r for r in allowed if r) or "none"
-            self.problem("reservation", f"{_shown(asked)} is not a reservation you may use here. Yours: {there}.")
+            self.problem("reservation", f"{_shown(requested)} is not a reservation you may use here. Yours: {there}.")
             return ""
-        return asked
+        return requested
 
     def folder(self) -> str:
-        """Return a folder, absolute or below the home folder. Whether it may be used is checked on the node."""
-        folder = self.asked("working_folder", "")
+        """Return a folder, absolute or below the home folder. The node checks whether it can be used."""
+        folder = self.requested("working_folder", "")
         rule = "is not a folder: give a path from / or one below your home folder, without “..”."
         if not isinstance(folder, str) or len(folder) > _FOLDER_MAX or not folder.isprintable():
             self.problem("working_folder", f"{_shown(folder)} {rule}")
@@ -360,11 +362,11 @@ class _Examination:
         return folder
 
     def make_folder(self) -> bool:
-        """Return whether a working folder that does not exist is made."""
-        asked = self.asked("missing_folder", MISSING_FOLDER[0])
-        if asked not in MISSING_FOLDER:
-            self.problem("missing_folder", f"{_shown(asked)} is not {' or '.join(MISSING_FOLDER)}.")
-        return asked == MISSING_FOLDER[1]
+        """Return whether to make a working folder that does not exist."""
+        requested = self.requested("missing_folder", MISSING_FOLDER[0])
+        if requested not in MISSING_FOLDER:
+            self.problem("missing_folder", f"{_shown(requested)} is not {' or '.join(MISSING_FOLDER)}.")
+        return requested == MISSING_FOLDER[1]
 
 
 def _range(limit: Limit) -> str:

@@ -1,8 +1,8 @@
-"""Administrators' ``profile_list`` becomes typed profiles, or a ``ConfigError`` that names the key and its neighbour.
+"""Parse the administrator's ``profile_list`` into profiles, or raise a ``ConfigError`` that names the wrong key. Pure.
 
-The shape is KubeSpawner's, so that a list can be carried over: ``slug``, ``display_name``, ``description``,
-``default``, ``profile_options`` with ``choices`` and ``unlisted_choice``. ``kubespawner_override`` becomes
-``slurm_override``. What Slurm needs beside it (``gpus``, ``cpus``, …) is ours. Nothing is ignored.
+The format is KubeSpawner's, so that a list can be reused: ``slug``, ``display_name``, ``description``, ``default``,
+``profile_options`` with ``choices`` and ``unlisted_choice``. ``kubespawner_override`` becomes ``slurm_override``. Keys
+for Slurm (``gpus``, ``cpus``, …) are our own. No key is ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST = 999_999_999
 
 
 def no_field(name: str) -> ProfileField:
-    """Know no field of any package."""
+    """Raise ``ConfigError``: without installed packages there are no fields."""
     raise ConfigError(f"there is no field {name!r} here")
 
 
@@ -62,7 +62,7 @@ def parse_profiles(
         field_named: returns the field of a name in ``fields``; raises ``ConfigError`` where there is none.
 
     Raises:
-        ConfigError: a key is unknown, a value has the wrong type, or two things contradict each other.
+        ConfigError: a key is unknown, a value has the wrong type, or two values contradict each other.
     """
     if isinstance(profile_list, str | Mapping) or not isinstance(profile_list, Sequence):
         raise ConfigError("profile_list must be a list of profiles, each a dict with a display_name.")
@@ -78,43 +78,43 @@ def parse_profiles(
 
 
 def _profile(entry: object, where: str, field_named: Callable[[str], ProfileField]) -> Profile:
-    given = _dict(entry, where)
-    name = given.get("slug") or given.get("display_name")
+    data = _dict(entry, where)
+    name = data.get("slug") or data.get("display_name")
     where = f"{where} ({name})" if isinstance(name, str) and name else where
-    _known(given, _PROFILE_KEYS, where)
-    display_name = _text(given, "display_name", where, needed=True)
-    slug = _text(given, "slug", where) or re.sub(r"[^a-z0-9]+", "-", display_name.lower()).strip("-")[:63].strip("-")
+    _known(data, _PROFILE_KEYS, where)
+    display_name = _text(data, "display_name", where, needed=True)
+    slug = _text(data, "slug", where) or re.sub(r"[^a-z0-9]+", "-", display_name.lower()).strip("-")[:63].strip("-")
     if not _SLUG.fullmatch(slug):
         raise ConfigError(f"{where}: slug must be lower-case letters, digits and single hyphens, not {slug!r}.")
-    if "time_minutes" in given and "time_hours" in given:
+    if "time_minutes" in data and "time_hours" in data:
         raise ConfigError(f"{where}: give time_minutes or time_hours, not both.")
-    reservation = given.get("reservation", "")
+    reservation = data.get("reservation", "")
     profile = Profile(
         slug=slug,
         display_name=display_name,
-        description=_text(given, "description", where),
-        default=_flag(given, "default", where),
-        gpus=_gpus(given["gpus"], f"{where}.gpus") if "gpus" in given else None,
-        images=_names(given, "images", where, _NAME),
-        partition=_name(given, "partition", where),
-        qos=_name(given, "qos", where),
-        reservation=_name(given, "reservation", where) if isinstance(reservation, str) else "",
-        reservations=() if isinstance(reservation, str) else _names(given, "reservation", where, _NAME),
-        accounts=_names(given, "accounts", where, _NAME),
-        groups=_names(given, "groups", where, None),
-        options=_options(given.get("profile_options", {}), f"{where}.profile_options"),
-        override=_override(given.get("slurm_override", {}), f"{where}.slurm_override"),
+        description=_text(data, "description", where),
+        default=_flag(data, "default", where),
+        gpus=_gpus(data["gpus"], f"{where}.gpus") if "gpus" in data else None,
+        images=_names(data, "images", where, _NAME),
+        partition=_name(data, "partition", where),
+        qos=_name(data, "qos", where),
+        reservation=_name(data, "reservation", where) if isinstance(reservation, str) else "",
+        reservations=() if isinstance(reservation, str) else _names(data, "reservation", where, _NAME),
+        accounts=_names(data, "accounts", where, _NAME),
+        groups=_names(data, "groups", where, None),
+        options=_options(data.get("profile_options", {}), f"{where}.profile_options"),
+        override=_override(data.get("slurm_override", {}), f"{where}.slurm_override"),
     )
-    if "fields" in given:
-        profile = replace(profile, fields=_fields(given, where, profile.options, field_named))
-    if "cpus" in given:
-        profile = replace(profile, cpus=_limit(given["cpus"], f"{where}.cpus", least=1))
-    if "memory_gib" in given:
-        profile = replace(profile, memory_gib=_limit(given["memory_gib"], f"{where}.memory_gib", least=1))
-    if "time_minutes" in given:
-        profile = replace(profile, time_minutes=_limit(given["time_minutes"], f"{where}.time_minutes", least=1))
-    if "time_hours" in given:
-        hours = _limit(given["time_hours"], f"{where}.time_hours", least=1)
+    if "fields" in data:
+        profile = replace(profile, fields=_fields(data, where, profile.options, field_named))
+    if "cpus" in data:
+        profile = replace(profile, cpus=_limit(data["cpus"], f"{where}.cpus", least=1))
+    if "memory_gib" in data:
+        profile = replace(profile, memory_gib=_limit(data["memory_gib"], f"{where}.memory_gib", least=1))
+    if "time_minutes" in data:
+        profile = replace(profile, time_minutes=_limit(data["time_minutes"], f"{where}.time_minutes", least=1))
+    if "time_hours" in data:
+        hours = _limit(data["time_hours"], f"{where}.time_hours", least=1)
         choices = tuple(60 * c for c in hours.choices)
         minutes = Limit(60 * hours.min, 60 * hours.max, 60 * hours.default, choices)
         profile = replace(profile, time_minutes=minutes)
@@ -125,9 +125,9 @@ def _profile(entry: object, where: str, field_named: Callable[[str], ProfileFiel
 def _gpus(value: object, where: str) -> GpuLimit | None:
     if value in (None, 0) and not isinstance(value, bool):
         return None
-    given = _dict(value, where)
-    _known(given, _GPU_KEYS, where)
-    raw = given.get("types")
+    data = _dict(value, where)
+    _known(data, _GPU_KEYS, where)
+    raw = data.get("types")
     if isinstance(raw, Mapping):
         types = {t: _number(n, f"{where}.types[{t}]", least=1) for t, n in raw.items()}
     elif isinstance(raw, Sequence) and not isinstance(raw, str):
@@ -139,11 +139,11 @@ def _gpus(value: object, where: str) -> GpuLimit | None:
             f"{where}.types must list GPU types as in gres.conf, such as ['a100'] or {{'a100': 4}} for at most 4. "
             "GPUs are always asked for by type, since Slurm's limits on a type miss untyped requests."
         )
-    limits = {key: given[key] for key in _LIMIT_KEYS if key in given}
+    limits = {key: data[key] for key in _LIMIT_KEYS if key in data}
     if "max" not in limits and isinstance(raw, Mapping):
         limits["max"] = max(types.values())
     count = _limit({"min": 1, **limits}, where, least=0)
-    default_type = given.get("default_type", next(iter(types)))
+    default_type = data.get("default_type", next(iter(types)))
     if not isinstance(default_type, str) or default_type not in types:
         raise ConfigError(f"{where}.default_type is {default_type!r}; it must be one of {', '.join(types)}.")
     limit = GpuLimit({t: min(n, count.max) for t, n in types.items()}, count, default_type)
@@ -153,21 +153,21 @@ def _gpus(value: object, where: str) -> GpuLimit | None:
 
 
 def _limit(value: object, where: str, *, least: int) -> Limit:
-    """Read ``4`` (fixed) or ``{min, max, default, choices}``."""
+    """Return the limit of ``4`` (fixed) or ``{min, max, default, choices}``."""
     if not isinstance(value, Mapping):
         number = _number(value, where, least=least)
         return Limit(number, number, number)
-    given = _dict(value, where)
-    _known(given, _LIMIT_KEYS, where)
-    raw = given.get("choices", ())
+    data = _dict(value, where)
+    _known(data, _LIMIT_KEYS, where)
+    raw = data.get("choices", ())
     if isinstance(raw, str | Mapping) or not isinstance(raw, Sequence):
         raise ConfigError(f"{where}.choices must be a list of whole numbers.")
     choices = tuple(_number(c, f"{where}.choices", least=least) for c in raw)
-    if "max" not in given and not choices:
+    if "max" not in data and not choices:
         raise ConfigError(f"{where} needs max (or choices): how much one session may have.")
-    low = _number(given.get("min", min(choices, default=max(least, 1))), f"{where}.min", least=least)
-    high = _number(given.get("max", max(choices, default=0)), f"{where}.max", least=least)
-    default = _number(given.get("default", choices[0] if choices else low), f"{where}.default", least=least)
+    low = _number(data.get("min", min(choices, default=max(least, 1))), f"{where}.min", least=least)
+    high = _number(data.get("max", max(choices, default=0)), f"{where}.max", least=least)
+    default = _number(data.get("default", choices[0] if choices else low), f"{where}.default", least=least)
     limit = Limit(low, high, default, choices)
     if low > high:
         raise ConfigError(f"{where}: min {low} is more than max {high}.")
@@ -185,27 +185,27 @@ def _options(value: object, where: str) -> tuple[ProfileOption, ...]:
             raise ConfigError(f"{here}: name an option with lower-case letters, digits, _ and -.")
         if name in OPTION_KEYS and name != "image":
             raise ConfigError(f"{here}: {name} is a setting of every profile; give the option another name.")
-        given = _dict(entry, here)
-        _known(given, _OPTION_KEYS, here)
-        choices, default = _choices(given.get("choices", {}), f"{here}.choices")
-        unlisted = _unlisted(given.get("unlisted_choice", {}), f"{here}.unlisted_choice")
+        data = _dict(entry, here)
+        _known(data, _OPTION_KEYS, here)
+        choices, default = _choices(data.get("choices", {}), f"{here}.choices")
+        unlisted = _unlisted(data.get("unlisted_choice", {}), f"{here}.unlisted_choice")
         if not choices and unlisted is None:
             raise ConfigError(f"{here} needs choices.")
-        display_name = _text(given, "display_name", here) or name
+        display_name = _text(data, "display_name", here) or name
         found.append(ProfileOption(name, display_name, choices, default, unlisted))
     return tuple(found)
 
 
 def _fields(
-    given: Mapping[str, object],
+    data: Mapping[str, object],
     where: str,
     options: Sequence[ProfileOption],
     field_named: Callable[[str], ProfileField],
 ) -> tuple[ProfileField, ...]:
     found: list[ProfileField] = []
-    for name in _names(given, "fields", where, None):
+    for name in _names(data, "fields", where, None):
         if name in OPTION_KEYS or name in {*(each.name for each in options), *(each.name for each in found)}:
-            raise ConfigError(f"{where}.fields: {name} is taken by another option of the profile.")
+            raise ConfigError(f"{where}.fields: {name} is the name of another option of the profile.")
         try:
             found.append(field_named(name))
         except ConfigError as error:
@@ -217,12 +217,12 @@ def _choices(value: object, where: str) -> tuple[tuple[Choice, ...], str]:
     choices, default = [], ""
     for name, entry in _dict(value, where).items():
         here = f"{where}.{name}"
-        given = _dict(entry, here)
-        _known(given, _CHOICE_KEYS, here)
-        override = _override(given.get("slurm_override", {}), f"{here}.slurm_override")
-        display_name = _text(given, "display_name", here) or name
-        choices.append(Choice(name, display_name, _text(given, "description", here), override))
-        if _flag(given, "default", here):
+        data = _dict(entry, here)
+        _known(data, _CHOICE_KEYS, here)
+        override = _override(data.get("slurm_override", {}), f"{here}.slurm_override")
+        display_name = _text(data, "display_name", here) or name
+        choices.append(Choice(name, display_name, _text(data, "description", here), override))
+        if _flag(data, "default", here):
             if default:
                 raise ConfigError(f"{where} marks two choices as default: {default} and {name}.")
             default = name
@@ -230,38 +230,38 @@ def _choices(value: object, where: str) -> tuple[tuple[Choice, ...], str]:
 
 
 def _unlisted(value: object, where: str) -> UnlistedChoice | None:
-    given = _dict(value, where)
-    _known(given, _UNLISTED_KEYS, where)
-    if not _flag(given, "enabled", where):
+    data = _dict(value, where)
+    _known(data, _UNLISTED_KEYS, where)
+    if not _flag(data, "enabled", where):
         return None
-    pattern = _text(given, "validation_regex", where) or ".+"
+    pattern = _text(data, "validation_regex", where) or ".+"
     try:
         re.compile(pattern)
     except re.error as e:
         raise ConfigError(f"{where}.validation_regex is not a regular expression: {e}.") from e
     return UnlistedChoice(
-        display_name=_text(given, "display_name", where) or "Other",
-        display_name_in_choices=_text(given, "display_name_in_choices", where) or "Other…",
-        description=_text(given, "description_in_choices", where),
+        display_name=_text(data, "display_name", where) or "Other",
+        display_name_in_choices=_text(data, "display_name_in_choices", where) or "Other…",
+        description=_text(data, "description_in_choices", where),
         pattern=pattern,
-        pattern_message=_text(given, "validation_message", where),
-        override=_override(given.get("slurm_override", {}), f"{where}.slurm_override", typed=True),
+        pattern_message=_text(data, "validation_message", where),
+        override=_override(data.get("slurm_override", {}), f"{where}.slurm_override", typed=True),
     )
 
 
 def _override(value: object, where: str, *, typed: bool = False) -> dict[str, object]:
-    given = _dict(value, where)
-    _known(given, OVERRIDE_KEYS, where)
-    for key, setting in given.items():
+    data = _dict(value, where)
+    _known(data, OVERRIDE_KEYS, where)
+    for key, setting in data.items():
         if key in _NUMBER_KEYS and not (typed and isinstance(setting, str)):
             _number(setting, f"{where}.{key}", least=0)
         elif not isinstance(setting, str | int) or isinstance(setting, bool):
             raise ConfigError(f"{where}.{key} must be a text, not {setting!r}.")
-    return given
+    return data
 
 
 def _overrides_fit(profile: Profile, where: str) -> None:
-    """Refuse fixed values that the profile's own limits would refuse to everybody later."""
+    """Refuse fixed values that the profile's own limits would refuse for every user."""
     for fixed in [profile.override, *(c.override for o in profile.options for c in o.choices)]:
         if profile.gpus is None and fixed.keys() & {"gpus", "gpu_type"}:
             raise ConfigError(f"{where}: slurm_override names GPUs, but the profile has no gpus to take them from.")
@@ -279,8 +279,8 @@ def _overrides_fit(profile: Profile, where: str) -> None:
                 )
 
 
-def _known(given: Mapping[str, object], known: Sequence[str], where: str) -> None:
-    for key in given:
+def _known(data: Mapping[str, object], known: Sequence[str], where: str) -> None:
+    for key in data:
         if key == "kubespawner_override":
             raise ConfigError(
                 f"{where}.kubespawner_override is KubeSpawner's. Here it is slurm_override, with "
@@ -298,29 +298,29 @@ def _dict(value: object, where: str) -> dict[str, object]:
     return dict(value)
 
 
-def _text(given: Mapping[str, object], key: str, where: str, *, needed: bool = False) -> str:
-    value = given.get(key, "")
+def _text(data: Mapping[str, object], key: str, where: str, *, needed: bool = False) -> str:
+    value = data.get(key, "")
     if not isinstance(value, str) or (needed and not value.strip()):
         raise ConfigError(f"{where}.{key} must be a text{' and is needed' if needed else ''}.")
     return value
 
 
-def _flag(given: Mapping[str, object], key: str, where: str) -> bool:
-    value = given.get(key, False)
+def _flag(data: Mapping[str, object], key: str, where: str) -> bool:
+    value = data.get(key, False)
     if not isinstance(value, bool):
         raise ConfigError(f"{where}.{key} must be True or False, not {value!r}.")
     return value
 
 
-def _name(given: Mapping[str, object], key: str, where: str) -> str:
-    value = _text(given, key, where)
+def _name(data: Mapping[str, object], key: str, where: str) -> str:
+    value = _text(data, key, where)
     if value and not _NAME.fullmatch(value):
         raise ConfigError(f"{where}.{key} is {value!r}, which is not a name that Slurm takes.")
     return value
 
 
-def _names(given: Mapping[str, object], key: str, where: str, pattern: re.Pattern[str] | None) -> tuple[str, ...]:
-    value = given.get(key, ())
+def _names(data: Mapping[str, object], key: str, where: str, pattern: re.Pattern[str] | None) -> tuple[str, ...]:
+    value = data.get(key, ())
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise ConfigError(f"{where}.{key} must be a list of names, such as ['{value or 'name'}'].")
     for name in value:

@@ -1,4 +1,4 @@
-"""A session: one server of one user, from the click to the end of its job."""
+"""A session: one server of one user, from the click to the end of its job. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from enum import Enum
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 
-#: How the reason of a cancel begins by which its user made way for maintenance; the hub alone writes it, once it has
-#: seen that the session is in the way of one.
-MADE_WAY = "Stopped for maintenance of "
+#: Beginning of the cancel reason of a session that its user stopped for maintenance; only the hub writes it, after it
+#: has checked that the maintenance affects the session.
+MAINTENANCE_STOP = "Stopped for maintenance of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class Request:
     """User options after validation: what a session asks of the cluster.
 
     Attributes:
-        profile: slug of the administrator's offer it was made from.
+        profile: slug of the profile.
         image: name of the container image, a key of the site's image list.
-        gpus: in all, the same number on each node. cpus: CPUs on each node. memory_mib: MiB on each node.
+        gpus: in total, the same number on each node. cpus: CPUs on each node. memory_mib: MiB on each node.
         time_limit: minutes.
         account, partition, qos, reservation: as Slurm's manual pages use them; empty = Slurm's default.
-        working_folder: where the notebook starts; empty = the user's home. make_folder: whether it is made if missing.
-        nice: by how much Slurm lowers the job's priority (sbatch's ``--nice``).
-        nodes: more than one for companions alone. purpose: what a companion is for, in a word.
+        working_folder: where the notebook starts; empty = the user's home. make_folder: make it if it is missing.
+        nice: sbatch's ``--nice``, by which Slurm lowers the job's priority.
+        nodes: more than one only for companions. purpose: the short purpose of a companion.
         fields: values of the profile's fields of installed packages, by name.
     """
 
@@ -48,33 +48,33 @@ class Request:
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.gpus.on_each(self.nodes)
+        self.gpus.per_node(self.nodes)
 
     def on_one_node(self) -> Request:
-        """Return the part of it that each of its nodes gives."""
-        return replace(self, nodes=1, gpus=self.gpus.on_each(self.nodes))
+        """Return the part of the request on each of its nodes."""
+        return replace(self, nodes=1, gpus=self.gpus.per_node(self.nodes))
 
 
 class SessionState(Enum):
-    """Where a session stands. ``ENDED`` is final."""
+    """The state of a session. ``ENDED`` is final."""
 
-    INTENDED = "intended"  # the row is written; whether a job exists is not known yet
-    SUBMITTED = "submitted"  # Slurm gave a job id
+    INTENDED = "intended"  # the row is written; it is unknown whether a job exists
+    SUBMITTED = "submitted"  # Slurm returned a job id
     RUNNING = "running"  # the job runs and its server has proved itself
-    ENDED = "ended"  # the job was seen terminal, or was proved never to have existed
+    ENDED = "ended"  # the job was seen terminal, or it is proved that it never existed
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """One row of the session table. Times are UTC epoch seconds; 0 and "" mean not yet.
 
-    A job is known by cluster, job name (which carries the UUID), user and submit time;
-    ``job_id`` alone is never trusted, since Slurm gives ids twice after a crash.
-    ``saved`` is when the job was first known to be in the controller's saved state: from then on no crash forgets it.
+    A job is identified by cluster, job name (which contains the UUID), user and submit time;
+    ``job_id`` alone is never trusted, since Slurm may reuse ids after a crash.
+    ``saved`` is when the job was first known to be in the controller's saved state: after that no crash loses it.
     ``certificate`` is the fingerprint of the certificate issued for its server; "" without ``internal_ssl``.
-    ``parent`` is the session whose companion it is (``companions.py``), "" for one with a server of its own.
-    ``server_ended`` is when the job's supervisor said that the server has ended, with ``server_exit`` as its status
-    (128 + n for signal n). The session goes on until its job is seen terminal: only then is it known what it costs.
+    ``parent`` is the session of a companion (``companions.py``), "" for a session with a server of its own.
+    ``server_ended`` is when the job's supervisor reported the end of the server, with ``server_exit`` as its status
+    (128 + n for signal n). The session stays open until its job is seen terminal: only then is its cost known.
     """
 
     id: str
@@ -102,15 +102,15 @@ class Session:
     server_exit: int = 0
 
     @property
-    def leaving(self) -> bool:
-        """Whether its end is certain: it is wanted, or its server has ended."""
+    def is_ending(self) -> bool:
+        """Whether the session certainly ends: its cancel is wanted, or its server has ended."""
         return bool(self.cancel_wanted or self.server_ended)
 
     @property
     def job_name(self) -> str:
-        """The name under which Slurm knows the job."""
+        """The job's name in Slurm."""
         return JOB_NAME_PREFIX + self.id
 
-    def but(self, **changes: object) -> Session:
+    def replace(self, **changes: object) -> Session:
         """Return a copy with changes."""
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""Slurm through its commands: one process for each question, an answer understood whole or not at all."""
+"""The Slurm client over Slurm's commands, and the parsers of their output."""

@@ -1,12 +1,11 @@
-"""Answers of Slurm's commands as values, or ``SlurmUnreachable``: all rows are read or none, odd details are empty.
+"""Parse the output of Slurm's commands, or raise ``SlurmUnreachable``: all rows or none; unreadable details are empty.
 
-Job names are their owners' choice and may hold any separator, line breaks included (seen: ``sbatch -J $'a\\n1|b|…'``
-forges a line of ``squeue -O``). So every query brings its own separator, a random word that no name can hold, and the
-answer is cut at that word alone. The header must be there word for word: Slurm's commands can exit with 0 and say
-nothing.
+Users choose job names, which may contain any separator, including line breaks (seen: ``sbatch -J $'a\\n1|b|…'`` forges
+a line of ``squeue -O``). So every query has its own separator, a random word that no name can contain, and the answer
+is split only at that word. The header must match exactly: Slurm's commands can exit with 0 and print nothing.
 
-What a user can write into a job, such as ``--gres='gpu:(:1'``, must not blind the hub for everybody. So a row must say
-which job it is (id, name, user, state, when it was submitted), and everything else that cannot be read is "nothing".
+Values that users can set on a job, such as ``--gres='gpu:(:1'``, must not make the whole answer unreadable. So a row
+must identify its job (id, name, user, state, submit time), and any other value that cannot be parsed is empty.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from carme_hub.slurm.client import Association
 
 from .queue_rows import lenient
 
-#: sacct's fields; it prints them in its header as they are.
+#: sacct's fields; it prints them in its header unchanged.
 RECORD_FIELDS = (
     "JobIDRaw",
     "User",
@@ -67,12 +66,12 @@ _UNUSABLE_FLAGS = frozenset(
 
 
 def separator() -> str:
-    """Return a word that nobody can have put into a name before the question."""
+    """Return a random word, which no name can contain, since it is made for one query."""
     return "@" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12)) + "@"
 
 
 def records(text: str, cut: str, name: str, user: str) -> tuple[JobRecord, ...]:
-    """Read those of that name and user in the answer of ``sacct -p --delimiter=cut`` with RECORD_FIELDS."""
+    """Parse the records of that name and user in the output of ``sacct -p --delimiter=cut`` with RECORD_FIELDS."""
     try:
         found = rows(text, cut, RECORD_FIELDS, "sacct")
         return tuple(_record(row) for row in found if row["JobName"] == name and row["User"] == user)
@@ -81,7 +80,7 @@ def records(text: str, cut: str, name: str, user: str) -> tuple[JobRecord, ...]:
 
 
 def nodes(text: str) -> tuple[Node, ...]:
-    """Read the answer of ``scontrol show node -d -o``: one line for each node."""
+    """Parse the output of ``scontrol show node -d -o``: one line for each node."""
     if not text.endswith("\n"):
         raise SlurmUnreachable("scontrol: the answer ends in the middle of a line")
     try:
@@ -91,12 +90,12 @@ def nodes(text: str) -> tuple[Node, ...]:
 
 
 def associations(text: str) -> tuple[Association, ...]:
-    """Read the answer of ``sacctmgr -P show user withassoc withcoord`` with ASSOCIATION_FIELDS.
+    """Parse the output of ``sacctmgr -P show user withassoc withcoord`` with ASSOCIATION_FIELDS.
 
-    The names in it are administrators' choice, and sacctmgr refuses its own separator in them. A line that is odd all
-    the same is left out, if there are others.
+    Administrators choose the names in it, and sacctmgr refuses its own separator in them. A malformed line is skipped
+    if there are others.
     """
-    lines = text.split("\n")  # a name may hold what else Python takes for a line's end
+    lines = text.split("\n")  # a name may contain other line separators of Python
     if lines.pop() or not lines:
         raise SlurmUnreachable("sacctmgr: the answer is empty or ends in the middle of a line")
     header = [word.strip().lower() for word in lines[0].split("|")]
@@ -124,7 +123,7 @@ def associations(text: str) -> tuple[Association, ...]:
 
 
 def rows(text: str, cut: str, header: tuple[str, ...], command: str) -> Iterator[Mapping[str, str]]:
-    """Yield the rows after the header: each as many fields as the header, each row ended by cut and line break."""
+    """Yield the rows after the header: with as many fields as the header, each row ends with cut and a line break."""
     pieces = text.split(cut)
     width = len(header)
     if pieces.pop() != "\n" or len(pieces) % width or tuple(pieces[:width]) != header:
@@ -185,7 +184,7 @@ def _node(line: str) -> Node:
 def node_state(text: str) -> tuple[str, bool, frozenset[str]]:
     """Return the base state of ``IDLE*+DRAIN`` in lower case, whether jobs can start there, and the flags."""
     base, *flags = text.lower().split("+")
-    # A mark after the state is a flag too: * not responding, $ maintenance, @ # ! ~ % and others power and boots.
+    # A character after the state is a flag, too: * not responding, $ maintenance, @ # ! ~ % and others power and boot.
     marks = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
     base = base.removesuffix(marks) if marks else base
     named = frozenset(flag.rstrip("*") for flag in flags) | ({"not_responding"} if "*" in marks else frozenset())

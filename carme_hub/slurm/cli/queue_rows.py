@@ -1,12 +1,12 @@
-"""The answer of squeue as jobs: every row is checked, ours are read at once, other people's when somebody asks.
+"""Parse the output of squeue: every row is checked, our jobs are parsed at once, other jobs on access.
 
-The rules are those of ``parse``: the answer is cut at random words alone, the header is there word for word, and a row
-that does not say which job it is (id, name, user, state, submit time) makes the whole answer one that is not believed.
-What else a row says is read by ``read_job``, and what cannot be read of that is "nothing".
+The rules are those of ``parse``: the answer is split only at random words, the header must match exactly, and a row
+that does not identify its job (id, name, user, state, submit time) makes the whole answer invalid. ``read_job`` parses
+the other values of a row; those that cannot be parsed are empty.
 
-A queue of 50,000 jobs would take a second to read in full, each time. So rows stay as they came, a row that says the
-same as in the answer before is not read again, and all of it goes in steps of about a millisecond: whoever drives them
-lets others have the interpreter in between.
+Parsing a queue of 50,000 jobs takes a second each time. So rows are kept unparsed, a row that is the same as in the
+previous answer is not parsed again, and all work is done in steps of about a millisecond, so that other tasks can run
+in between (see ``cooperative``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Job, JobsOnDemand, Phase
 from carme_hub.domain.cluster.resources import NO_GPUS
-from carme_hub.domain.cluster.tres import exit_of, gpus_asked, hosts_of, minutes_of, phase_of, time_of
+from carme_hub.domain.cluster.tres import exit_of, hosts_of, job_gpus, minutes_of, phase_of, time_of
 from carme_hub.errors import SlurmUnreachable
 
 _T = TypeVar("_T")
 
-#: squeue's name of a field (``-O``) and the word that it prints in the header. First what every row must say.
+#: squeue's name of a field (``-O``) and its header. The fields that every row must have come first.
 QUEUE_FIELDS = {
     "JobID": "JOBID",
     "Name": "NAME",
@@ -48,18 +48,18 @@ QUEUE_FIELDS = {
     "Reservation": "RESERVATION",
 }
 
-#: Bytes of an answer that are looked at in one step, and rows that are read in full.
+#: Bytes of an answer that one step splits, and rows that one step parses.
 STEP, ROWS = 1 << 18, 100
-#: What squeue prints where there is no such word.
+#: What squeue prints for an empty value.
 _NO_NAME = frozenset({"", "None", "N/A", "(null)"})
 _OURS = JOB_NAME_PREFIX.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Separators:
-    """The two words of one question: one after each field, and another after a row's last.
+    """The two separators of one query: one after each field, another after the last field of a row.
 
-    Both hold the same random letters, so nobody can have put either into a name before the question.
+    Both contain the same random letters, so no name can contain either of them.
     """
 
     field: str
@@ -67,12 +67,12 @@ class Separators:
 
     @classmethod
     def of(cls, word: str) -> Separators:
-        """Return them for a random word (``parse.separator``)."""
+        """Return the separators for a random word (``parse.separator``)."""
         return cls(word, word.replace("@", "#"))
 
 
 def queue_format(cuts: Separators) -> str:
-    """Return the value of squeue's ``-O`` for these words."""
+    """Return the value of squeue's ``-O`` for these separators."""
     *fields, last = QUEUE_FIELDS
     return ",".join([*(f"{field}:{cuts.field}" for field in fields), f"{last}:{cuts.row}"])
 
@@ -81,7 +81,7 @@ class QueueRows(JobsOnDemand):
     """The rows of one answer by job id.
 
     Args:
-        before: an earlier answer; what was read of that is not read again where a row says the same.
+        before: the previous answer; its parsed jobs are reused for rows that have not changed.
     """
 
     def __init__(self, cuts: Separators, before: QueueRows | None = None) -> None:
@@ -91,13 +91,13 @@ class QueueRows(JobsOnDemand):
         self._ours: list[int] = []
         self._jobs: dict[int, Job] = {}
         self._whole = False
-        # What is taken over, and not the answer itself: a chain of answers would never be given back.
+        # Copy from the previous answer and keep no reference to it, since a chain of answers would never be freed.
         self._known = before._jobs.copy() if before is not None else {}
         self._said = {id: before._rows[id] for id in self._known} if before is not None else {}
         self._cut_before = before._cut if before is not None else b""
 
-    def take(self, rows: list[bytes]) -> None:
-        """Take some rows; ``ValueError`` where one is not well formed."""
+    def add_rows(self, rows: list[bytes]) -> None:
+        """Add rows; raise ``ValueError`` for a malformed one."""
         cut, last = self._cut, len(QUEUE_FIELDS)
         for row in rows:
             words = row.split(cut)
@@ -119,7 +119,7 @@ class QueueRows(JobsOnDemand):
                 self._jobs[id] = self._read(id)
 
     def _forget(self, id: int) -> None:
-        """Forget an earlier row of the same id: the last one counts."""
+        """Remove an earlier row of the same id: the last one counts."""
         for ids in (self._ours, *self._by_state.values()):
             if id in ids:
                 ids.remove(id)
@@ -127,7 +127,7 @@ class QueueRows(JobsOnDemand):
 
     def _read(self, id: int) -> Job:
         row, known = self._rows[id], self._known.get(id)
-        # A name that holds the word of the question before proves nothing: that row would hold one word too many.
+        # A name that contains the previous separator cannot match: that row would have one field too many.
         if known is not None and self._said[id] == row.replace(self._cut, self._cut_before):
             return known
         return read_job(row.decode("utf-8", "replace").split(self._cut.decode()))
@@ -149,20 +149,20 @@ class QueueRows(JobsOnDemand):
     def __contains__(self, id: object) -> bool:
         return id in self._rows
 
-    def begin_with(self, prefix: str) -> Iterator[Job]:
-        """Yield those whose names begin so; those of ours are read already."""
+    def with_prefix(self, prefix: str) -> Iterator[Job]:
+        """Yield the jobs whose names begin with a prefix; our jobs are parsed already."""
         if prefix.startswith(JOB_NAME_PREFIX):
             return (job for job in map(self.__getitem__, self._ours) if job.name.startswith(prefix))
         return (job for job in self.values() if job.name.startswith(prefix))
 
     def in_phases(self, phases: Collection[Phase]) -> Iterator[Job]:
-        """Yield those in these phases."""
+        """Yield the jobs in these phases."""
         for state, ids in self._by_state.items():
             if _phase(state) in phases:
                 yield from map(self.__getitem__, ids)
 
-    def reading(self, phases: Collection[Phase] = ()) -> Iterator[None]:
-        """Read what was not read yet of those in these phases, or of all; a few jobs at each step."""
+    def read_in_steps(self, phases: Collection[Phase] = ()) -> Iterator[None]:
+        """Parse the jobs in these phases (or all) that are not parsed yet, a few jobs at each step."""
         if self._whole:
             return
         ids = [ids for state, ids in self._by_state.items() if _phase(state) in phases] if phases else [self._rows]
@@ -175,11 +175,11 @@ class QueueRows(JobsOnDemand):
             self._whole, self._known, self._said = True, {}, {}
 
 
-def reading_queue(answer: bytes, cuts: Separators, before: QueueRows | None = None) -> Generator[None, None, QueueRows]:
-    """Read the answer of ``squeue -O`` with ``queue_format(cuts)``, in steps.
+def parse_queue(answer: bytes, cuts: Separators, before: QueueRows | None = None) -> Generator[None, None, QueueRows]:
+    """Parse the output of ``squeue -O`` with ``queue_format(cuts)`` in steps.
 
     Raises:
-        SlurmUnreachable: it cannot be understood, in whole or in part.
+        SlurmUnreachable: any part of it cannot be parsed.
     """
     end = cuts.row.encode() + b"\n"
     header = cuts.field.encode().join(word.encode() for word in QUEUE_FIELDS.values()) + end
@@ -193,7 +193,7 @@ def reading_queue(answer: bytes, cuts: Separators, before: QueueRows | None = No
             until = answer.rfind(end, at, at + STEP)
             if until < 0:  # one very long row
                 until = answer.index(end, at)
-            found.take(answer[at:until].split(end))
+            found.add_rows(answer[at:until].split(end))
             at = until + len(end)
             yield
     except ValueError as error:
@@ -202,7 +202,7 @@ def reading_queue(answer: bytes, cuts: Separators, before: QueueRows | None = No
 
 
 def lenient(read: Callable[..., _T], nothing: _T, *args: object) -> _T:
-    """Return a detail of a job, or nothing where it cannot be read."""
+    """Return a parsed value, or ``nothing`` if it cannot be parsed."""
     try:
         return read(*args)
     except (ValueError, LookupError):
@@ -214,17 +214,17 @@ def _phase(state: bytes) -> Phase:
 
 
 def _time(text: str) -> float:
-    """Return a time as squeue prints it for us: digits, or a word for none."""
+    """Return a time from squeue's output: digits, or a word for none."""
     return float(text) if text.isascii() and text.isdigit() else lenient(time_of, 0.0, text)
 
 
 def read_job(words: list[str]) -> Job:
-    """Read one row in full: its fields in the order of ``QUEUE_FIELDS``."""
+    """Parse one row: its fields in the order of ``QUEUE_FIELDS``."""
     id, name, user, state, submitted, reason, nodes, partition, account, priority, start, end, limit = words[:13]
     alloc, per_node, per_job, per_task, count, exit_code, restarts, reservation = words[13:]
     phase = phase_of(state)
     asked = count.partition("-")[0]
-    nodes_asked = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
+    nodes_with_time = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 1
     return Job(
         id=int(id),
         name=name,
@@ -240,7 +240,7 @@ def read_job(words: list[str]) -> Job:
         start=_time(start),
         end=_time(end),
         time_limit=lenient(minutes_of, 0, limit),
-        gpus=lenient(gpus_asked, NO_GPUS, alloc, per_node, per_job, per_task, nodes_asked),
+        gpus=lenient(job_gpus, NO_GPUS, alloc, per_node, per_job, per_task, nodes_with_time),
         exit_code=lenient(exit_of, None, exit_code) if phase is Phase.TERMINAL else None,
         restarts=lenient(int, 0, restarts),
         reservation="" if reservation in _NO_NAME else reservation,

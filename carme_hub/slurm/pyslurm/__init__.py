@@ -1,1 +1,1 @@
-"""Slurm 25.11 through pyslurm, in processes of its own."""
+"""The Slurm client over pyslurm (Slurm 25.11), which runs in processes of its own."""

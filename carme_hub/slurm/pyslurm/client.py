@@ -1,15 +1,14 @@
-"""Slurm through pyslurm: the same values as the commands give, without a process for each question.
+"""The Slurm client over pyslurm: the same values as by the commands, without a process for each query.
 
-pyslurm answers for jobs, nodes, reservations and the records of accounting, in two processes of their own
-(``native_server.py``), so that a database that is silent keeps nobody from seeing the queue. What it does not show, or
-shows less exactly than the commands, is asked of the commands as before: associations (it has no coordinators), nodes
-with shards in use, GPU time that is charged (it drops incarnations), whether a controller answers (its own question
-would wait behind others). So are submitting, cancelling and time limits, which go as the job's user or with the
-commands' own care.
+pyslurm reads jobs, nodes, reservations and accounting records in two processes of their own (``server.py``), so that a
+database that does not answer does not block queries of the queue. The commands still do what pyslurm does not show, or
+shows less exactly: associations (it has no coordinators), nodes with shards in use, GPU time to charge (it drops
+incarnations), and whether a controller answers (its query would wait behind others). They also submit, cancel and
+change time limits, which run as the job's user or need the checks of the commands.
 
-Three values are less than what the commands of 25.11 say (all seen): of an exit status of 128 and more 128 is taken
-off; reservations lack flags that the library has no name for (REPLACE, TIME_FLOAT), none of which we look at; GPUs that
-a job asked for by ``--gpus`` or per task have the types that AccountingStorageTRES names.
+Three values are less exact than those of the commands of 25.11 (all seen): pyslurm subtracts 128 from an exit status of
+128 and more; reservations lack flags that the library has no name for (REPLACE, TIME_FLOAT), none of which we use; GPUs
+requested by ``--gpus`` or per task have the types that AccountingStorageTRES names.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Job, JobRecord, Phase, Snapshot
 from carme_hub.domain.cluster.resources import NO_GPUS, SHARD, Node
-from carme_hub.domain.cluster.tres import gpus_asked, gpus_of_gres, gpus_of_tres, held_of_tres, hosts_of, phase_of
+from carme_hub.domain.cluster.tres import gpus_of_gres, gpus_of_tres, hosts_of, job_gpus, phase_of, typed_gpus_of_tres
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm import reservations as by_command
 from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.cli.parse import node_state
+from carme_hub.slurm.cli.queue_rows import lenient
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.submit.ways import Submitter
+from carme_hub.slurm.submit.submitters import Submitter
 
 from .process import NativeProcess, NotAvailable, check
 
@@ -38,9 +38,9 @@ __all__ = ["ReservationsNative", "SlurmNative", "check"]
 
 log = logging.getLogger("carme_hub")
 _T = TypeVar("_T")
-#: More rows than these are read in a thread, so that the loop does not wait.
+#: More rows than this are parsed in a thread, so that the event loop does not wait.
 _MANY = 500
-#: pyslurm's names of the flags of reservations that scontrol calls otherwise.
+#: scontrol's names of reservation flags, if they differ from pyslurm's.
 _FLAGS = {
     "MAINTENANCE": "MAINT",
     "IGNORE_RUNNING_JOBS": "IGNORE_JOBS",
@@ -54,10 +54,10 @@ _FLAGS = {
 
 
 class SlurmNative(SlurmCli):
-    """The ``SlurmClient`` over pyslurm, and over the commands for what that cannot do.
+    """The ``SlurmClient`` over pyslurm, and over the commands for everything else.
 
     Args:
-        controller: the process that asks slurmctld. accounting: the one that asks slurmdbd.
+        controller: the process that queries slurmctld. accounting: the process that queries slurmdbd.
     """
 
     def __init__(
@@ -73,28 +73,28 @@ class SlurmNative(SlurmCli):
         super().__init__(cluster=cluster, commands=commands, submitter=submitter, tail_command=tail_command)
         self._controller = controller
         self._accounting = accounting
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def snapshot(self) -> Snapshot:
-        """Return all jobs of all users, those that ended within MinJobAge included, from one question."""
+        """Return all jobs of all users, including those that ended within MinJobAge, from one query."""
         asked = time.monotonic()
         rows = await self._controller.ask("jobs")
         found = await _read(_job, rows)
         return Snapshot(asked, time.monotonic(), {job.id: job for job in found})
 
     async def find(self, name: str, user: str) -> tuple[Job, ...]:
-        """Return the jobs of that name and user that the controller knows, ended ones included, oldest first."""
+        """Return the jobs of that name and user that the controller knows, including ended ones, oldest first."""
         found = await _read(_job, await self._controller.ask("jobs", name=name, user=user))
         return tuple(sorted(found, key=lambda job: (job.submitted, job.id)))
 
     async def nodes(self) -> tuple[Node, ...]:
-        """Return all nodes; through scontrol where pyslurm does not show which GPUs are in use."""
+        """Return all nodes; through scontrol if pyslurm does not show which GPUs are in use."""
         try:
             rows = await self._controller.ask("nodes")
         except NotAvailable as why:
-            if str(why) not in self._told:
-                self._told.add(str(why))
-                log.info("Nodes are asked for through scontrol, since pyslurm does not show their GPUs: %s", why)
+            if str(why) not in self._logged:
+                self._logged.add(str(why))
+                log.info("Nodes are read through scontrol, since pyslurm does not show their GPUs: %s", why)
             return await super().nodes()
         found = await _read(_node, rows)
         if not found:
@@ -102,11 +102,11 @@ class SlurmNative(SlurmCli):
         return found
 
     async def records(self, name: str, user: str, since: float) -> tuple[JobRecord, ...]:
-        """Return every incarnation that accounting knows, of jobs of that name and user eligible since then (epoch)."""
+        """Return every incarnation in accounting of jobs of that name and user, eligible since then (epoch)."""
         return await _read(_record, await self._accounting.ask("records", name=name, user=user, since=since))
 
     async def close(self) -> None:
-        """End both processes, and give back what the submitter holds open."""
+        """End both processes, and close the submitter."""
         await self._controller.close()
         await self._accounting.close()
         await super().close()
@@ -120,7 +120,7 @@ class ReservationsNative(by_command.ReservationsCli):
         self._controller = controller
 
     async def show(self) -> tuple[SlurmReservation, ...]:
-        """Return all reservations; through scontrol where pyslurm cannot read a flag of one."""
+        """Return all reservations; through scontrol if pyslurm cannot read a flag."""
         try:
             rows = await self._controller.ask("reservations")
         except NotAvailable:
@@ -128,12 +128,12 @@ class ReservationsNative(by_command.ReservationsCli):
         return await _read(_reservation, rows)
 
     async def close(self) -> None:
-        """End the process that asks; the next question starts another one."""
+        """End the process; the next query starts another one."""
         await self._controller.close()
 
 
 async def _read(read: Callable[..., _T], rows: Any) -> tuple[_T, ...]:
-    """Read rows: all of them, or there is no answer."""
+    """Parse all rows, or raise ``SlurmUnreachable``."""
 
     def all_of_them() -> tuple[_T, ...]:
         try:
@@ -167,7 +167,7 @@ def _job(
 ) -> Job:
     phase = phase_of(state)
     if time_limit is None and end and end > time.time():
-        end = None  # of a job without a limit, which squeue calls NONE
+        end = None  # a job without a limit; squeue shows NONE
     return Job(
         id=id,
         name=name,
@@ -175,7 +175,7 @@ def _job(
         state=state,
         phase=phase,
         reason="" if reason in (None, "None") else reason,
-        nodes=_lenient(hosts_of, (), nodes or ""),
+        nodes=lenient(hosts_of, (), nodes or ""),
         partition=partition or "",
         account=account or "",
         priority=priority if isinstance(priority, int) else 0,
@@ -183,7 +183,7 @@ def _job(
         start=_time(start),
         end=_time(end),
         time_limit=time_limit or 0,
-        gpus=_lenient(gpus_asked, NO_GPUS, tres, per_node, "", "", number or 1),
+        gpus=lenient(job_gpus, NO_GPUS, tres, per_node, "", "", number or 1),
         exit_code=_exit(exit) if phase is Phase.TERMINAL else None,
         restarts=restarts or 0,
         reservation=reservation or "",
@@ -212,9 +212,9 @@ def _record(
         submitted=_time(submitted),
         start=_time(start),
         end=_time(end),
-        nodes=() if nodes == "None assigned" else _lenient(hosts_of, (), nodes or ""),
+        nodes=() if nodes == "None assigned" else lenient(hosts_of, (), nodes or ""),
         account=account or "",
-        gpus=_lenient(gpus_of_tres, NO_GPUS, tres),
+        gpus=lenient(gpus_of_tres, NO_GPUS, tres),
         exit_code=_exit(exit),
     )
 
@@ -235,7 +235,7 @@ def _node(
     gpus = gpus_of_gres(gres)
     return Node(
         name=name,
-        state="mixed" if base == "idle" and tres else base,  # scontrol says so; pyslurm looks at CPUs alone
+        state="mixed" if base == "idle" and tres else base,  # as scontrol shows it; pyslurm considers only CPUs
         usable=usable,
         partitions=tuple(partitions),
         cpus=cpus,
@@ -251,8 +251,8 @@ def _node(
 
 
 def _in_use(gpus: dict[str, int], tres: str) -> dict[str, int]:
-    """Return the GPUs in use by type. Where TRES name no type, the node has one only: others are beyond pyslurm."""
-    used = {held.type: held.count for held in held_of_tres(tres)}
+    """Return the GPUs in use by type. If TRES name no type, the node has only one (see ``NotAvailable``)."""
+    used = {held.type: held.count for held in typed_gpus_of_tres(tres)}
     if len(gpus) == 1 and used:
         return {next(iter(gpus)): sum(used.values())}
     return used
@@ -275,7 +275,7 @@ def _reservation(
         name=name,
         period=Period(start, end),
         nodes=frozenset(hosts_of(nodes or "")),
-        gpus={gpus.type: gpus.count for gpus in held_of_tres(tres)},
+        gpus={gpus.type: gpus.count for gpus in typed_gpus_of_tres(tres)},
         cpus=int(cpus),
         users=frozenset(users),
         accounts=frozenset(accounts),
@@ -283,14 +283,6 @@ def _reservation(
         state="ACTIVE" if active else "INACTIVE",
         licenses=dict(map(by_command.license_of, licenses)),
     )
-
-
-def _lenient(read: Callable[..., _T], nothing: _T, *args: object) -> _T:
-    """Return a detail of a job, or nothing where it cannot be read."""
-    try:
-        return read(*args)
-    except (ValueError, LookupError):
-        return nothing
 
 
 def _time(at: int | None) -> float:

@@ -1,8 +1,8 @@
-"""The process that speaks with Slurm through pyslurm, as the hub sees it: one question, one answer, a time limit.
+"""Run the pyslurm process (``server.py``) for the hub: one query, one answer, a time limit.
 
-Whatever keeps it from answering (no pyslurm, a crash of libslurm, a controller that is silent) is ``SlurmUnreachable``.
-The process is killed then and a new one started with the next question: it reads slurm.conf once, and what it waits for
-may not be what is there now. Nothing here blocks the event loop.
+Any failure to answer (no pyslurm, a crash of libslurm, a controller that does not answer) is ``SlurmUnreachable``. The
+process is then killed and the next query starts a new one, because it reads slurm.conf only once and may wait for a
+controller that has been replaced. Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from carme_hub.errors import ConfigError, SlurmUnreachable
 from carme_hub.slurm.command import AnswerTooLong, Commands, end
 from carme_hub.slurm.process import Process
 
-#: The release of pyslurm that was tried, which is that of the Slurm it fits.
-TRIED = "25.11"
+#: The release of pyslurm that was tested; it works with the same release of Slurm.
+TESTED_RELEASE = "25.11"
 _PROGRAM = Path(__file__).with_name("server.py")
 _VERSION = re.compile(r"\b(\d+\.\d+)\.\d+")
-#: Questions after which a process makes way for a new one: pyslurm 25.11.2 loses some 6 KiB at each one of accounting.
+#: Queries after which a process is replaced: pyslurm 25.11.2 leaks about 6 KiB at each query of accounting.
 _QUESTIONS = 1000
-#: Bytes of its complaints that are kept.
+#: Bytes of its standard error that are kept.
 _TAIL = 2000
 
 
 class NotAvailable(Exception):
-    """pyslurm does not show what was asked for; the commands may."""
+    """pyslurm does not show the requested data; the commands may."""
 
 
 def argv(*words: str) -> list[str]:
-    """Return how the program is started: by this interpreter, which has the hub's packages."""
+    """Return the command line of the program: this interpreter, which has the hub's packages."""
     return [sys.executable, "-P", str(_PROGRAM), *words]
 
 
 def environment(commands: Commands) -> dict[str, str]:
-    """Return its environment: that of Slurm's commands, and where this process finds its packages."""
+    """Return its environment: that of Slurm's commands, and this process's package path."""
     return {**commands.environment(), "TZ": "UTC", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def check(commands: Commands) -> None:
-    """See that pyslurm is here and of the same release as Slurm's commands.
+    """Check that pyslurm is installed and has the same release as Slurm's commands.
 
-    scontrol may need the controller even to say its own release, where it has no configuration of its own. Where it is
-    silent the hub starts all the same: each process is started after the same question.
+    scontrol without a configuration of its own may need the controller even to print its release. If it does not
+    answer, the hub starts nevertheless: the same check precedes each start of a process.
 
     Raises:
-        ConfigError: it is not, and why.
+        ConfigError: the check failed; the message says why.
     """
     setting = "CarmeSlurm.ask_via is 'pyslurm'"
     code, out, err = _ask(argv("--version"), environment(commands), commands.timeout)
@@ -61,82 +61,82 @@ def check(commands: Commands) -> None:
     library = _VERSION.search(out)
     if code != 0 or library is None:
         raise ConfigError(f"{setting}, which cannot be loaded: {_last(err) or f'exit status {code}'}")
-    if library[1] != TRIED:
-        raise ConfigError(f"{setting}: pyslurm {out.strip()} was not tried, {TRIED} was")
+    if library[1] != TESTED_RELEASE:
+        raise ConfigError(f"{setting}: pyslurm {out.strip()} was not tried, {TESTED_RELEASE} was")
     code, out, _ = _ask([commands.path("scontrol"), "--version"], commands.environment(), commands.timeout)
     if code == 0 and (why := mismatch(out)):
         raise ConfigError(f"{setting}: {why}")
 
 
-def mismatch(said: str) -> str:
-    """Return why pyslurm does not fit what ``scontrol --version`` said, "" where it does."""
-    found = _VERSION.search(said)
-    if found is not None and found[1] == TRIED:
+def mismatch(reply: str) -> str:
+    """Return why pyslurm does not match the output of ``scontrol --version``, "" if it does."""
+    found = _VERSION.search(reply)
+    if found is not None and found[1] == TESTED_RELEASE:
         return ""
-    slurm = f"of Slurm {found[1]}" if found is not None else f"no release that can be read ({said.strip()[:80]!r})"
-    return f"pyslurm {TRIED} fits Slurm {TRIED} only, and the commands here are {slurm}"
+    slurm = f"of Slurm {found[1]}" if found is not None else f"no release that can be read ({reply.strip()[:80]!r})"
+    return f"pyslurm {TESTED_RELEASE} fits Slurm {TESTED_RELEASE} only, and the commands here are {slurm}"
 
 
 class NativeProcess:
-    """One such process, which is started with the first question. Questions wait for each other.
+    """One such process, started by the first query. Queries run one after the other.
 
     Args:
-        commands: whose environment, time limit and longest answer it has.
-        user: become this user in the child (only as root); "" = stay who we are.
+        commands: their environment, time limit and longest answer apply.
+        user: run the child as this user (only as root); "" = the same user.
     """
 
     def __init__(self, commands: Commands, *, user: str = "") -> None:
         self._commands = commands
         self._user = user
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._process: Process | None = None
-        self._listening: asyncio.Task[None] | None = None
-        self._complaints = b""
-        self._left = 0
+        self._stderr_reader: asyncio.Task[None] | None = None
+        self._stderr = b""
+        self._questions_left = 0
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, None while there is none."""
+        """The process id, None while there is none."""
         return None if self._process is None else self._process.pid
 
     async def ask(self, what: str, **words: Any) -> Any:
-        """Return the answer to a question.
+        """Return the answer to a query.
 
         Raises:
-            SlurmUnreachable: there is none that can be understood. Beyond: pyslurm does not show it.
+            SlurmUnreachable: no answer, or one that cannot be parsed. NotAvailable: pyslurm does not show the data.
         """
         limit = self._commands.timeout
-        silence = SlurmUnreachable(f"pyslurm: no answer in {limit:g} s")
-        begun = asyncio.get_running_loop().time()
+        timeout_error = SlurmUnreachable(f"pyslurm: no answer in {limit:g} s")
+        started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(limit):
-                await self._one.acquire()
+                await self._lock.acquire()
         except TimeoutError:
-            raise silence from None
+            raise timeout_error from None
         done = False
         try:
-            async with asyncio.timeout(max(0.1, limit - (asyncio.get_running_loop().time() - begun))):
-                said = await self._exchange({"ask": what, "with": words})
-            self._left -= 1
-            done = "error" not in said and self._left > 0
+            async with asyncio.timeout(max(0.1, limit - (asyncio.get_running_loop().time() - started))):
+                reply = await self._exchange({"ask": what, "with": words})
+            self._questions_left -= 1
+            done = "error" not in reply and self._questions_left > 0
         except TimeoutError:
-            raise silence from None
+            raise timeout_error from None
         except (EOFError, OSError, ValueError) as error:
-            raise SlurmUnreachable(f"pyslurm: {await self._why(error)}") from error
+            raise SlurmUnreachable(f"pyslurm: {await self._failure_reason(error)}") from error
         finally:
             if not done:
                 await self.close()
-            self._one.release()
-        if "beyond" in said:
-            raise NotAvailable(said["beyond"])
-        if "answer" not in said:
-            raise SlurmUnreachable(f"pyslurm: {said.get('error', 'an answer without a word')}")
-        return said["answer"]
+            self._lock.release()
+        if "beyond" in reply:
+            raise NotAvailable(reply["beyond"])
+        if "answer" not in reply:
+            raise SlurmUnreachable(f"pyslurm: {reply.get('error', 'an empty answer')}")
+        return reply["answer"]
 
     async def close(self) -> None:
-        """End the process; the next question starts another one."""
+        """End the process; the next query starts another one."""
         process, self._process = self._process, None
-        listening, self._listening = self._listening, None
+        listening, self._stderr_reader = self._stderr_reader, None
         if process is not None:
             await end(process)
         if listening is not None:
@@ -153,34 +153,34 @@ class NativeProcess:
         if size > self._commands.max_bytes:
             raise AnswerTooLong(f"pyslurm: the answer is longer than {self._commands.max_bytes} bytes")
         text = await process.stdout.readexactly(size)
-        said = await asyncio.to_thread(json.loads, text) if size > 1 << 17 else json.loads(text)
-        if not isinstance(said, dict):
+        reply = await asyncio.to_thread(json.loads, text) if size > 1 << 17 else json.loads(text)
+        if not isinstance(reply, dict):
             raise ValueError("the answer is no object")
-        return said
+        return reply
 
     async def _start(self) -> Process:
-        """Start one, if it still fits: Slurm may have been upgraded below a hub that goes on."""
+        """Start one, if it still matches: Slurm may have been upgraded while the hub runs."""
         version = await self._commands.run([self._commands.path("scontrol"), "--version"])
         if version.code != 0:
-            raise SlurmUnreachable(f"scontrol --version: {version.words}")
+            raise SlurmUnreachable(f"scontrol --version: {version.message}")
         if why := mismatch(version.out):
             raise SlurmUnreachable(why)
         process = await self._commands.start(argv(), environ=environment(self._commands), user=self._user)
-        self._process, self._complaints, self._left = process, b"", _QUESTIONS
-        self._listening = asyncio.create_task(self._listen(process.stderr), name="carme-pyslurm-complaints")
+        self._process, self._stderr, self._questions_left = process, b"", _QUESTIONS
+        self._stderr_reader = asyncio.create_task(self._read_stderr(process.stderr), name="carme-pyslurm-complaints")
         return process
 
-    async def _listen(self, stream: asyncio.StreamReader | None) -> None:
+    async def _read_stderr(self, stream: asyncio.StreamReader | None) -> None:
         while stream is not None and (part := await stream.read(1 << 16)):
-            self._complaints = (self._complaints + part)[-_TAIL:]
+            self._stderr = (self._stderr + part)[-_TAIL:]
 
-    async def _why(self, error: Exception) -> str:
-        """Return what the process said before it ended, or how it ended."""
-        if self._listening is not None:
-            await asyncio.wait([self._listening], timeout=1.0)
-        said = _last(self._complaints.decode("utf-8", "replace"))
-        if said or self._process is None:
-            return said or str(error)
+    async def _failure_reason(self, error: Exception) -> str:
+        """Return the last line that the process printed before it ended, or how it ended."""
+        if self._stderr_reader is not None:
+            await asyncio.wait([self._stderr_reader], timeout=1.0)
+        reply = _last(self._stderr.decode("utf-8", "replace"))
+        if reply or self._process is None:
+            return reply or str(error)
         try:
             async with asyncio.timeout(1.0):
                 return f"its process ended with {await self._process.wait()}"
@@ -189,7 +189,7 @@ class NativeProcess:
 
 
 def _ask(command: Sequence[str], environ: Mapping[str, str], limit: float) -> tuple[int, str, str]:
-    """Run a command that asks no controller, before the hub serves anybody."""
+    """Run a command that does not query the controller, before the hub starts to serve."""
     try:
         done = subprocess.run(command, env=dict(environ), capture_output=True, timeout=limit, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,18 +1,18 @@
-"""The program that asks Slurm through pyslurm, in a process of its own. It imports nothing of ours.
+"""The program that queries Slurm through pyslurm in a process of its own. It imports nothing of ours.
 
-pyslurm 25.11 keeps the interpreter's lock while libslurm waits, and libslurm ends the whole process where it finds no
-configuration. Neither may happen to the hub, so it puts its questions to this program (``native.py``): a line of JSON
-for each, ``{"ask": "jobs", "with": {}}``, and the answer is a line with a length and so many bytes of JSON,
-``{"answer": …}``, ``{"error": "words"}``, or ``{"beyond": "why"}`` where pyslurm does not show what was asked for.
+pyslurm 25.11 holds the interpreter's lock while libslurm waits, and libslurm ends the whole process if it finds no
+configuration. Neither may happen to the hub, so ``process.py`` sends its queries to this program: each is a line of
+JSON, ``{"ask": "jobs", "with": {}}``, and the answer is a line with a length followed by as many bytes of JSON,
+``{"answer": …}``, ``{"error": "message"}``, or ``{"beyond": "reason"}`` if pyslurm does not show the requested data.
 
-What a user can write into a job must not blind the hub for everybody: a row says which job it is, and everything else
-that cannot be read is null. ``python native_server.py --version`` prints pyslurm's release, and asks Slurm nothing.
+Values that a user can set on a job must not make the whole queue unreadable: a row must identify the job, and any other
+value that cannot be read is null. ``python server.py --version`` prints pyslurm's release without a query to Slurm.
 
-pyslurm looks different from what it wraps in some places, which are read around here (all seen in 25.11.2):
+pyslurm differs from libslurm in some places, which are worked around here (all seen in 25.11.2):
 
-* A collection of accounting's jobs has one incarnation of each job, the newest; older ones are asked for one by one.
-* It prints to the standard output. The answers go to a descriptor that only we know.
-* Names that are not UTF-8 raise; the bytes are in the exception.
+* A collection of jobs from accounting has only the newest incarnation of each job; older ones are queried one by one.
+* It prints to standard output. Therefore the answers go to another descriptor.
+* Names that are not UTF-8 raise an exception, which contains the bytes.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _DAY = 86400
-#: More incarnations of one job than anybody has seen.
-_MOST = 1000
+#: The largest number of incarnations of one job.
+_MAX_INCARNATIONS = 1000
 
 
 class NotAvailable(Exception):
-    """pyslurm does not show what was asked for."""
+    """pyslurm does not show the requested data."""
 
 
 def value(thing: Any, name: str) -> Any:
-    """Return an attribute that must be readable; bytes of it that are not UTF-8 are replaced."""
+    """Return an attribute that must be readable; bytes that are not UTF-8 are replaced."""
     try:
         return getattr(thing, name)
     except UnicodeDecodeError as error:
         return error.object.decode("utf-8", "replace")
 
 
-def known(thing: Any, name: str) -> Any:
-    """Return an attribute without which a row says nothing."""
+def required(thing: Any, name: str) -> Any:
+    """Return an attribute that a row needs."""
     found = value(thing, name)
     if found is None:
         raise ValueError(f"{thing!r} has no {name}")
     return found
 
 
-def detail(thing: Any, name: str) -> Any:
-    """Return an attribute, None where it cannot be read."""
+def optional(thing: Any, name: str) -> Any:
+    """Return an attribute, None if it cannot be read."""
     try:
         return value(thing, name)
-    except Exception:  # noqa: BLE001 - another project's code on other people's words
+    except Exception:  # noqa: BLE001 - another project's code on values that users set
         return None
 
 
 def tres(thing: Any, name: str) -> str:
-    """Return the GPUs and shards of TRES as Slurm writes them: ``gres/gpu=2,gres/gpu:a100=2``."""
-    gres = detail(detail(thing, name), "gres") or {}
-    return _list("=", {f"gres/{kind}": detail(each, "count") for kind, each in gres.items()})
+    """Return the GPUs and shards of TRES in Slurm's notation: ``gres/gpu=2,gres/gpu:a100=2``."""
+    gres = optional(optional(thing, name), "gres") or {}
+    return _list("=", {f"gres/{kind}": optional(each, "count") for kind, each in gres.items()})
 
 
 def jobs(pyslurm: Any, name: str = "", user: str = "") -> list[list[Any]]:
@@ -72,7 +72,7 @@ def jobs(pyslurm: Any, name: str = "", user: str = "") -> list[list[Any]]:
     names: dict[int, str] = {}
     found = []
     for job in pyslurm.Jobs.load().values():
-        whose = _user(known(job, "user_id"), names)
+        whose = _user(required(job, "user_id"), names)
         called = value(job, "name") or ""
         if name and (called, whose) != (name, user):
             continue
@@ -82,30 +82,30 @@ def jobs(pyslurm: Any, name: str = "", user: str = "") -> list[list[Any]]:
 
 def _job(job: Any, name: str, user: str) -> list[Any]:
     return [
-        known(job, "id"),
+        required(job, "id"),
         name,
         user,
-        known(job, "state"),
-        detail(job, "state_reason"),
-        detail(job, "allocated_nodes"),
-        detail(job, "partition"),
-        detail(job, "account"),
-        detail(job, "priority"),
-        known(job, "submit_time"),
-        detail(job, "start_time"),
-        detail(job, "end_time"),
-        detail(job, "time_limit"),
+        required(job, "state"),
+        optional(job, "state_reason"),
+        optional(job, "allocated_nodes"),
+        optional(job, "partition"),
+        optional(job, "account"),
+        optional(job, "priority"),
+        required(job, "submit_time"),
+        optional(job, "start_time"),
+        optional(job, "end_time"),
+        optional(job, "time_limit"),
         tres(job, "allocated_tres") or tres(job, "requested_tres"),
-        _list(":", detail(job, "gres_per_node") or {}),
-        detail(job, "num_nodes"),
-        [detail(job, "exit_code"), detail(job, "exit_code_signal")],
-        detail(job, "requeue_count"),
-        detail(job, "reservation"),
+        _list(":", optional(job, "gres_per_node") or {}),
+        optional(job, "num_nodes"),
+        [optional(job, "exit_code"), optional(job, "exit_code_signal")],
+        optional(job, "requeue_count"),
+        optional(job, "reservation"),
     ]
 
 
 def nodes(pyslurm: Any) -> list[list[Any]]:
-    """Return all nodes. Which GPUs have shards in use is seen by the commands alone (GresUsed)."""
+    """Return all nodes. Only the commands show which GPUs have shards in use (GresUsed)."""
     tracked = frozenset(pyslurm.slurmctld.Config.load().accounting_storage_tres)
     return [_node(node, tracked) for node in pyslurm.Nodes.load().values()]
 
@@ -141,7 +141,7 @@ def _reservation(each: Any) -> list[Any]:
     name = value(each, "name")
     try:
         flags = each.flags
-    except ValueError as error:  # what enum does with a bit that has no name depends on Python's release
+    except ValueError as error:  # how enum treats a bit without a name depends on Python's release
         raise NotAvailable(f"flags of the reservation {name}: {error}") from error
     return [
         name,
@@ -160,8 +160,8 @@ def _reservation(each: Any) -> list[Any]:
 def records(pyslurm: Any, name: str, user: str, since: float) -> list[list[Any]]:
     """Return every incarnation of the jobs of that name and user in accounting, by submit time.
 
-    slurmdbd shows the newest incarnation of each job alone, unless it is told otherwise, which pyslurm cannot. With a
-    job's id it takes a submit time that all must be before; so the one before is asked for until there is none.
+    slurmdbd returns only the newest incarnation of each job by default, and pyslurm cannot change that. A query with a
+    job id accepts an upper limit of the submit time, so the previous incarnation is queried until there is none.
     """
     connection = pyslurm.db.Connection.open()
     begin = max(1, int(since) - _DAY)  # 0 would mean today
@@ -172,7 +172,7 @@ def records(pyslurm: Any, name: str, user: str, since: float) -> list[list[Any]]
         return list(pyslurm.db.Jobs.load(wanted, connection).values())
 
     def ours(job: Any) -> bool:
-        return value(job, "name") == name and _user(known(job, "user_id"), names) == user
+        return value(job, "name") == name and _user(required(job, "user_id"), names) == user
 
     found = []
     for job in ask():
@@ -184,36 +184,36 @@ def records(pyslurm: Any, name: str, user: str, since: float) -> list[list[Any]]
 
 def _incarnations(newest: Any, ask: Callable[..., list[Any]]) -> Iterator[Any]:
     yield newest
-    number, last = known(newest, "id"), known(newest, "submit_time")
-    for _ in range(_MOST):
-        # libslurm takes "before this second" for "until now", by a clock that is a few milliseconds behind.
+    number, last = required(newest, "id"), required(newest, "submit_time")
+    for _ in range(_MAX_INCARNATIONS):
+        # libslurm treats "before this second" as "until now", by a clock that is a few milliseconds behind.
         time.sleep(max(0.0, last + 1.05 - time.time()))
         older = [job for job in ask(ids=[number], end_time=last) if value(job, "id") == number]
         if not older:
             return
         last, before = value(older[0], "submit_time"), last
         if last >= before:
-            raise RuntimeError(f"accounting shows the job {number} of {last} where one before {before} was asked for")
-        if value(older[0], "eligible_time"):  # as sacct: what was never eligible is not shown
+            raise RuntimeError(f"accounting shows the job {number} of {last} instead of one before {before}")
+        if value(older[0], "eligible_time"):  # like sacct, which omits jobs that were never eligible
             yield older[0]
 
 
 def _record(job: Any, user: str) -> list[Any]:
-    state = known(job, "state")
-    if state == "CANCELLED" and (who := detail(job, "cancelled_by")):
+    state = required(job, "state")
+    if state == "CANCELLED" and (who := optional(job, "cancelled_by")):
         state = f"CANCELLED by {_number(who)}"
     return [
         value(job, "id"),
         value(job, "name"),
         user,
         state,
-        known(job, "submit_time"),
+        required(job, "submit_time"),
         value(job, "start_time"),
         value(job, "end_time"),
-        detail(job, "nodelist"),
-        detail(job, "account"),
+        optional(job, "nodelist"),
+        optional(job, "account"),
         tres(job, "allocated_tres"),
-        [detail(job, "exit_code"), detail(job, "exit_code_signal")],
+        [optional(job, "exit_code"), optional(job, "exit_code_signal")],
     ]
 
 
@@ -222,7 +222,7 @@ def _list(between: str, words: Mapping[str, Any]) -> str:
 
 
 def _user(number: int, names: dict[int, str]) -> str:
-    """Return a user's name, or the number, as Slurm's commands do; looked up once for each answer."""
+    """Return a user's name, or the uid, as Slurm's commands do; looked up once for each answer."""
     if number not in names:
         try:
             names[number] = pwd.getpwuid(number).pw_name
@@ -232,30 +232,37 @@ def _user(number: int, names: dict[int, str]) -> str:
 
 
 def _number(name: str) -> str:
-    """Return a user's number, which is what sacct shows of who cancelled a job."""
+    """Return a user's uid, which sacct shows for a cancelled job."""
     try:
         return str(pwd.getpwnam(name).pw_uid)
     except KeyError:
         return name
 
 
-ASK: Mapping[str, Callable[..., Any]] = {"jobs": jobs, "nodes": nodes, "reservations": reservations, "records": records}
+QUERIES: Mapping[str, Callable[..., Any]] = {
+    "jobs": jobs,
+    "nodes": nodes,
+    "reservations": reservations,
+    "records": records,
+}
 
 
 def answer(pyslurm: Any, line: bytes) -> dict[str, Any]:
-    """Answer one question."""
+    """Answer one query."""
     try:
         question = json.loads(line)
-        return {"answer": ASK[question["ask"]](pyslurm, **question["with"])}
+        return {"answer": QUERIES[question["ask"]](pyslurm, **question["with"])}
     except NotAvailable as error:
         return {"beyond": str(error)}
-    except Exception as error:  # noqa: BLE001 - the library raises whatever it likes, and each means: no answer
+    except Exception as error:  # noqa: BLE001 - the library raises various exceptions, and each means: no answer
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())}
 
 
 def serve() -> None:
-    """Answer until there are no questions any more."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # libslurm may wait where it hears of no end
+    """Answer queries until the end of standard input."""
+    ctypes.CDLL(None).prctl(
+        _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+    )  # libslurm may wait without noticing the end of the parent
     out = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
@@ -269,11 +276,11 @@ def serve() -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     if sys.argv[1:] != ["--version"]:
         serve()
         return
-    os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"  # or libslurm would look for its configuration, and end without one
+    os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"  # otherwise libslurm reads its configuration, and exits without one
     import pyslurm
 
     sys.stdout.write(f"{pyslurm.__version__}\n")

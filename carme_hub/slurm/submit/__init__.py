@@ -1,1 +1,1 @@
-"""Submitting a job as its user: by slurmrestd, by sudo, or directly."""
+"""Submit a job as its user: by slurmrestd, by sudo, or directly."""

@@ -1,9 +1,9 @@
-"""Runs as the user, with the standard library alone: write the data file, call sbatch, say the job's number.
+"""A program that runs as the user with the standard library alone: write the data file, call sbatch, print the job id.
 
-It is started by the direct way of submitting as ``python3 -I -c <this text>`` and reads one JSON document from stdin:
-``{"spec": {JobSpec without data}, "data": base64}``. So the file is the user's own from its first byte, no path of the
-user's is ever opened by root, and nothing secret is in an argv. The answer is the job id on stdout, or
-``{"error": words}`` on stderr with exit status 1 (refused) or 2 (whether a job exists is not known).
+``submitters.DirectSubmitter`` starts it as ``python3 -I -c <this text>``, and it reads one JSON document from stdin:
+``{"spec": {JobSpec without data}, "data": base64}``. So the user owns the file from the start, root never opens a path
+of the user, and no argv contains a secret. The answer is the job id on stdout, or ``{"error": message}`` on stderr with
+exit status 1 (refused) or 2 (unknown whether a job exists).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 REFUSED, UNKNOWN = 1, 2
-#: As carme_hub.domain.cluster.reasons has it, which turns it into a sentence with the folder.
+#: The same text as in carme_hub.domain.cluster.reasons, which turns it into a sentence with the folder.
 NO_WORKING_FOLDER = "the working folder does not exist"
-#: What a job's PATH begins as: nothing of the hub's.
+#: The initial PATH of a job, independent of the hub's.
 JOB_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def sbatch_options(spec: dict[str, Any], home: str) -> list[str]:
-    """Return sbatch's options; ours come last and so win over the administrator's."""
+    """Return sbatch's options; ours come last and override the administrator's."""
     gpus = spec["gpus"]
     nodes = int(spec.get("nodes", 1))
     options = [f"--{name}={value}" if value else f"--{name}" for name, value in spec["extra"].items()]
@@ -46,7 +46,7 @@ def sbatch_options(spec: dict[str, Any], home: str) -> list[str]:
         f"--mem={int(spec['memory_mib'])}M",
         f"--time={int(spec['time_limit'])}",
     ]
-    if nodes > 1:  # or Slurm might put two of the tasks on one node
+    if nodes > 1:  # otherwise Slurm might put two tasks on one node
         options.append("--ntasks-per-node=1")
     if gpus["count"]:  # --gres is for each node
         options.append(f"--gres=gpu:{gpus['type']}:{int(gpus['count']) // nodes}")
@@ -70,10 +70,10 @@ def write_data(folder: str, data: bytes) -> None:
 
 
 def lacks_folder(spec: dict[str, Any], data: bytes, home: str) -> bool:
-    """Return whether the working folder is certainly missing, so that no job need be started to find it out.
+    """Return whether the working folder is certainly missing, so that no job has to start to find out.
 
-    It can be known of a folder in the user's home, where the session folder is in it too, which the node reads: so both
-    see the same home. Elsewhere, and behind links, the node may have what is not here.
+    This is certain only for a folder in the user's home if the session folder, which the node reads, is in it too, so
+    that both see the same home. Elsewhere, and behind links, the node may have folders that are missing here.
     """
     try:
         own = json.loads(data)["singleuser"]
@@ -100,13 +100,13 @@ def lacks_folder(spec: dict[str, Any], data: bytes, home: str) -> bool:
 
 
 def fail(words: str, code: int) -> int:
-    """Say why, for the hub."""
+    """Print an error for the hub and return the exit status."""
     sys.stderr.write(json.dumps({"error": words}) + "\n")
     return code
 
 
 def main() -> int:
-    """Do it; see the module's text."""
+    """Run the program; see the module docstring."""
     document = json.load(sys.stdin)
     spec = document["spec"]
     who = pwd.getpwuid(os.getuid())

@@ -1,16 +1,16 @@
-"""What Slurm says when it refuses a job for certain. Any other failure leaves open whether the job exists.
+"""Slurm's errors that certainly refuse a job. After any other failure it is unknown whether the job exists.
 
-Only refusals are listed (Slurm's own error texts, the same from 22.05 to 26.05). A text that is not here is taken for
-"no answer": then the job is looked up by its name. So a missing line costs time, never a second job.
+Only refusals are listed (Slurm's own error texts, the same from 22.05 to 26.05). Any other text counts as no answer,
+and the job is looked up by its name. So a missing text costs time, but never causes a second job.
 """
 
 from __future__ import annotations
 
 import re
 
-#: slurm_errno.h: errors of the controller about a request (ESLURM_…). Below and above are transport and database.
+#: slurm_errno.h: errors of the controller about a request (ESLURM_…). Smaller and larger ones: transport and database.
 _REFUSALS = range(2000, 3000)
-#: … without those that say "not now, not here".
+#: … except temporary ones.
 _NOT_REFUSALS = frozenset({2007, 2027, 2090, 2131})
 
 _TEXTS = frozenset(
@@ -81,6 +81,6 @@ def refused_by_number(code: int) -> bool:
 
 
 def refused_by_words(stderr: str) -> bool:
-    """Return whether sbatch's words are a refusal by the controller."""
+    """Return whether sbatch's message is a refusal by the controller."""
     match = re.search(r"Batch job submission failed: (.+)", stderr)
     return match is not None and match.group(1).strip() in _TEXTS

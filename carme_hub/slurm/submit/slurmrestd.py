@@ -1,13 +1,13 @@
-"""Submitting through slurmrestd, as the user whose token it is. slurmrestd, the token and Slurm may each fail alone.
+"""Submit through slurmrestd as the user of the token. slurmrestd, the token and Slurm may fail independently.
 
-* No connection: nothing was sent, but a job may exist from an earlier try, so this is ``SlurmUnreachable`` like every
-  answer that is not understood. Slurm's error numbers from 2000 on are refusals.
-* A wrong or expired token looks like a fault of Slurm (HTTP 500, "Unspecified error", "Zero Bytes…"). It is told apart
-  by a small question with a new token and with the old one; only then is the request put once more, because a job
-  cannot have been made with a token that Slurm does not take.
-* The newest API version that both sides know is found out once, and again after a failure. Slurm 22.05 (v0.0.38)
-  takes ``gres``, an environment as an object, and no ``requeue: false`` (seen: it requeues anyway), so the job is
-  updated after it was submitted; from v0.0.39 on it is ``tres_per_node``, a list, and ``{"set", "number"}``.
+* No connection: nothing was sent, but a job may exist from an earlier try, so this is ``SlurmUnreachable``, like every
+  answer that cannot be parsed. Slurm's error numbers from 2000 on are refusals.
+* A wrong or expired token looks like an error of Slurm (HTTP 500, "Unspecified error", "Zero Bytes…"). A cheap request
+  with a new token and with the old one distinguishes them; only then is the submission repeated, because no job can
+  exist that was submitted with a token that Slurm does not accept.
+* The newest API version that both sides support is detected once, and again after a failure. Slurm 22.05 (v0.0.38)
+  accepts ``gres`` and an environment as an object, and ignores ``requeue: false`` (seen: it requeues anyway), so the
+  job is updated after the submission; from v0.0.39 on there are ``tres_per_node``, a list, and ``{"set", "number"}``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from carme_hub.slurm.command import Commands
 
 from .as_user import JOB_PATH
 from .refusals import refused_by_number
-from .tokens import Tokens
+from .tokens import TokenCache
 
-#: Newest first of those that are alike.
+#: Supported versions, in the order of preference.
 _VERSIONS = ("v0.0.42", "v0.0.41", "v0.0.40", "v0.0.43", "v0.0.44", "v0.0.45", "v0.0.39", "v0.0.38")
 _FIRST_TYPED = 39
 _PROBE_TIMEOUT = 3.0
@@ -49,13 +49,13 @@ _EXTRA = {
     "dependency": "dependency",
     "gres-flags": "gres_flags",
 }
-#: … of which newer versions spell these in other ways.
+#: … of which newer versions use other names.
 _NOT_TYPED = frozenset({"signal", "gres-flags", "mail-type"})
 _log = logging.getLogger(__name__)
 
 
-class _OddAnswer(SlurmUnreachable):
-    """slurmrestd answered, with a failure that a bad token would give too."""
+class _AmbiguousFailure(SlurmUnreachable):
+    """slurmrestd answered with an error that a bad token may also cause."""
 
 
 class RestSubmitter:
@@ -77,16 +77,16 @@ class RestSubmitter:
         else:
             raise ConfigError(f"CarmeSlurm.rest_url must begin with unix:// or http://, not {url!r}")
         self._commands = commands
-        self._tokens = Tokens(token_command, token_lifetime, commands)
+        self._tokens = TokenCache(token_command, token_lifetime, commands)
         self._session: aiohttp.ClientSession | None = None
         self._version = ""
 
     async def submit(self, spec: JobSpec) -> int:
-        """Submit as ``spec.user``; once more if, for certain, only the token was bad."""
+        """Submit as ``spec.user``; repeat once if certainly only the token was bad."""
         token = await self._tokens.of(spec.user)
         try:
             return await self._submit(spec, token)
-        except _OddAnswer:
+        except _AmbiguousFailure:
             fresh = await self._token_was_bad(spec.user, token)
             if not fresh:
                 raise
@@ -103,16 +103,16 @@ class RestSubmitter:
         home = (await asyncio.to_thread(_entry, spec.user)).pw_dir
         typed = int(version.rpartition(".")[2]) >= _FIRST_TYPED
         body = typed_body(spec, home) if typed else plain_body(spec, home)
-        said = await self._ask("POST", f"/slurm/{version}/job/submit", spec.user, token, body)
-        number = _job_id(said)
+        reply = await self._ask("POST", f"/slurm/{version}/job/submit", spec.user, token, body)
+        number = _job_id(reply)
         if not typed:
             await self._forbid_requeue(number, spec)
         return number
 
     async def _forbid_requeue(self, number: int, spec: JobSpec) -> None:
-        """Take back the default of Slurm 22.05's REST interface. A requeue in between is noticed by the watcher.
+        """Override the default of Slurm 22.05's REST interface. The watcher notices a requeue in between.
 
-        The id was given a moment ago; by name, scontrol would ask for the whole queue.
+        The id is new and therefore safe; by name, scontrol would query the whole queue.
         """
         try:
             answer = await self._commands.query("scontrol", "update", f"JobId={number}", "Requeue=0")
@@ -120,7 +120,7 @@ class RestSubmitter:
             _log.warning("Job %s of %s can still be requeued: %s", spec.name, spec.user, error)
             return
         if answer.code != 0:
-            _log.warning("Job %s of %s can still be requeued: %s", spec.name, spec.user, answer.words)
+            _log.warning("Job %s of %s can still be requeued: %s", spec.name, spec.user, answer.message)
 
     async def _find_version(self, user: str, token: str) -> str:
         for version in _VERSIONS:
@@ -129,17 +129,17 @@ class RestSubmitter:
                 self._version = version
                 return version
             if status != 404:
-                raise _OddAnswer(f"slurmrestd answers HTTP {status} to a small question")
-        raise SlurmUnreachable(f"slurmrestd speaks none of the versions {', '.join(_VERSIONS)}")
+                raise _AmbiguousFailure(f"slurmrestd answers HTTP {status} to a test request")
+        raise SlurmUnreachable(f"slurmrestd supports none of the versions {', '.join(_VERSIONS)}")
 
     async def _probe(self, version: str, user: str, token: str) -> int:
-        # Of the small questions, only this one is put to the controller with the token by every release: 24.11 answers
-        # /ping with 200 whatever the token is.
+        # Of the cheap requests, only this one checks the token with the controller in every release: 24.11 answers
+        # /ping with 200 for any token.
         status, _ = await self._http("GET", f"/slurm/{version}/licenses", user, token, None, timeout=_PROBE_TIMEOUT)
         return status
 
     async def _token_was_bad(self, user: str, old: str) -> str:
-        """Return a new token when Slurm takes it, and for certain not the old one; else ""."""
+        """Return a new token if Slurm accepts it and certainly not the old one; otherwise ""."""
         try:
             self._tokens.forget(user, old)
             new = await self._tokens.of(user)
@@ -154,22 +154,22 @@ class RestSubmitter:
         return new
 
     async def _ask(self, method: str, path: str, user: str, token: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        status, said = await self._http(method, path, user, token, body)
-        if not isinstance(said, dict):
+        status, reply = await self._http(method, path, user, token, body)
+        if not isinstance(reply, dict):
             if status == 404:
                 self._version = ""
-            raise _OddAnswer(f"slurmrestd answers HTTP {status} with something that is no JSON object")
-        errors = [error for error in said.get("errors") or () if isinstance(error, dict)]
-        message = str(said.get("job_submit_user_msg") or "")
-        # What 22.05 says beside a job id is why the job waits: it is in the queue.
-        if status == 200 and (not errors or _given_id(said) > 0):
-            return said
-        words = [str(e.get("error") or e.get("description") or "") for e in errors]
-        text = "; ".join(w for w in [message, *words] if w) or f"slurmrestd answers HTTP {status}"
+            raise _AmbiguousFailure(f"slurmrestd answers HTTP {status} with something that is not a JSON object")
+        errors = [error for error in reply.get("errors") or () if isinstance(error, dict)]
+        message = str(reply.get("job_submit_user_msg") or "")
+        # Errors of 22.05 next to a job id say why the job waits: it is in the queue.
+        if status == 200 and (not errors or _response_job_id(reply) > 0):
+            return reply
+        texts = [str(e.get("error") or e.get("description") or "") for e in errors]
+        text = "; ".join(each for each in [message, *texts] if each) or f"slurmrestd answers HTTP {status}"
         codes = [_number(e.get("error_number", e.get("error_code"))) for e in errors]
         if message or (codes and all(refused_by_number(code) for code in codes)):
             raise SlurmRejected(text, code=codes[0] if codes else None)
-        raise _OddAnswer(text)
+        raise _AmbiguousFailure(text)
 
     async def _http(
         self,
@@ -209,7 +209,7 @@ class RestSubmitter:
 
 
 def environment(spec: JobSpec, home: str) -> dict[str, str]:
-    """Return the job's whole environment; slurmrestd adds nothing to it but Slurm's own."""
+    """Return the job's whole environment; slurmrestd adds only Slurm's own variables."""
     own = {
         "PATH": JOB_PATH,
         "HOME": home,
@@ -232,7 +232,7 @@ def _common(spec: JobSpec, home: str) -> dict[str, Any]:
         "tasks": spec.nodes,
         "cpus_per_task": spec.cpus,
     }
-    if spec.nodes > 1:  # or Slurm might put two of the tasks on one node
+    if spec.nodes > 1:  # otherwise Slurm might put two tasks on one node
         job["tasks_per_node"] = 1
     for name in ("account", "partition", "qos", "reservation"):
         if value := getattr(spec, name):
@@ -253,7 +253,7 @@ def _extra(spec: JobSpec, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def plain_body(spec: JobSpec, home: str) -> dict[str, Any]:
-    """Return the request of API v0.0.38."""
+    """Return the request body of API v0.0.38."""
     job = {
         **_extra(spec, _EXTRA),
         **_common(spec, home),
@@ -268,7 +268,7 @@ def plain_body(spec: JobSpec, home: str) -> dict[str, Any]:
 
 
 def typed_body(spec: JobSpec, home: str) -> dict[str, Any]:
-    """Return the request of API v0.0.39 and later."""
+    """Return the request body of API v0.0.39 and later."""
     job = {
         **_extra(spec, {name: api for name, api in _EXTRA.items() if name not in _NOT_TYPED}),
         **_common(spec, home),
@@ -284,16 +284,16 @@ def typed_body(spec: JobSpec, home: str) -> dict[str, Any]:
     return {"job": job}
 
 
-def _job_id(said: Mapping[str, Any]) -> int:
-    number = _given_id(said)
+def _job_id(reply: Mapping[str, Any]) -> int:
+    number = _response_job_id(reply)
     if number <= 0:
         raise SlurmUnreachable("slurmrestd gave no job id")
     return number
 
 
-def _given_id(said: Mapping[str, Any]) -> int:
-    result = said.get("result")
-    return _number(said.get("job_id", result.get("job_id") if isinstance(result, dict) else None))
+def _response_job_id(reply: Mapping[str, Any]) -> int:
+    result = reply.get("result")
+    return _number(reply.get("job_id", result.get("job_id") if isinstance(result, dict) else None))
 
 
 def _number(value: object) -> int:
@@ -311,4 +311,4 @@ def _entry(user: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(user)
     except KeyError as error:
-        raise SlurmRejected(f"This machine knows no user {user!r}.") from error
+        raise SlurmRejected(f"There is no user {user!r} on this machine.") from error

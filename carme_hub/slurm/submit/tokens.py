@@ -1,7 +1,7 @@
-"""Short-lived Slurm tokens, one per user, fetched once and used until a minute before their end.
+"""A cache of short-lived Slurm tokens, one per user, each used until a minute before its expiry.
 
-The hub holds no key: ``token_command`` does, decides for whom it mints a token, and prints it. Tokens stay in this
-process's memory; they are never in an argv, a log line or a message.
+The hub has no key: ``token_command`` has it, decides for which users it issues a token, and prints it. Tokens stay in
+this process's memory; they are never in an argv, a log line or a message.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MARGIN = 60.0
 @dataclass(frozen=True, slots=True, repr=False)
 class _Token:
     text: str
-    good_until: float
+    expires: float
 
 
-class Tokens:
+class TokenCache:
     """The tokens of the users of this hub.
 
     Args:
         command: argv; the user's name is appended.
-        lifetime: seconds, where a token does not say so itself.
-        clock: seconds since the epoch: a token's end is in that.
+        lifetime: seconds, for tokens without an expiry.
+        clock: epoch seconds, as in a token's expiry.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Tokens:
         self._fetching: dict[str, asyncio.Task[str]] = {}
 
     async def of(self, user: str) -> str:
-        """Return a token that is good for another minute; callers that wait at once share one command."""
+        """Return a token that is valid for another minute; simultaneous callers share one command."""
         known = self._tokens.get(user)
-        if known is not None and self._clock() < known.good_until:
+        if known is not None and self._clock() < known.expires:
             return known.text
         task = self._fetching.get(user)
         if task is None:
@@ -59,7 +59,7 @@ class Tokens:
         return await asyncio.shield(task)
 
     def forget(self, user: str, token: str) -> None:
-        """Drop a token that Slurm does not take."""
+        """Drop a token that Slurm does not accept."""
         known = self._tokens.get(user)
         if known is not None and known.text == token:
             del self._tokens[user]
@@ -67,23 +67,23 @@ class Tokens:
     async def _fetch(self, user: str) -> str:
         answer = await self._commands.run([*self._command, user])
         if answer.code != 0:
-            # The command ran and said no; nothing was submitted.
+            # The command ran and refused; nothing was submitted.
             raise SlurmRejected(f"No Slurm token for {user}: {answer.err.strip()[:300] or 'no reason given'}")
         match = _TOKEN.fullmatch(answer.out.strip())
         if match is None:
-            raise SlurmUnreachable("the token command printed something that is no token")
+            raise SlurmUnreachable("the token command did not print a token")
         token = match.group(1)
         now = self._clock()
-        # A token that lives for less than the margin is used once.
+        # A token with a shorter lifetime than the margin is used once.
         self._tokens[user] = _Token(token, (_end_of(token) or now + self._lifetime) - _MARGIN)
         return token
 
 
 def _end_of(token: str) -> float | None:
-    """Return a token's own end. It is not checked here: slurmctld does that."""
+    """Return a token's own expiry. Only slurmctld verifies the token."""
     body = token.split(".")[1]
     try:
-        said = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return float(said["exp"])
+        reply = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return float(reply["exp"])
     except (ValueError, KeyError, TypeError):
         return None

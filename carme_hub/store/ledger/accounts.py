@@ -1,4 +1,4 @@
-"""Which accounts the ledger has entries of."""
+"""List the accounts with ledger entries."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is done once: claims on idempotency keys, and notices. The database's own unique keys decide who was first.
+"""Claims on idempotency keys, and notices: each is written once. The database's unique keys decide which came first.
 
-Synchronous, and within a transaction of ``LedgerStore``.
+Synchronous, within a transaction of ``LedgerStore``. The services' REST handlers and notices call this.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .reads import LedgerReads
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who works on a key, since when, on what, and what came of it.
+    """A claim on an idempotency key: who works on it, since when, and the result.
 
     Attributes:
-        key, digest: of who asks with which key, and of what is asked; 64 hex digits. token: of who does the work.
-        answer: JSON text, None while it is worked on.
+        key, digest: digests of caller and key, and of the request; 64 hex digits. token: identifies the worker.
+        answer: JSON text, None while the work is in progress.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class SentNotice:
-    """One sentence that a user was told. ``about``: what it is about; the same is told once."""
+    """A notice that a user has received. ``about``: its subject; there is one notice for each subject."""
 
     about: str
     user: str
@@ -47,15 +47,15 @@ class SentNotice:
     at: float
 
 
-def told_to(reads: LedgerReads, user: str, since: float) -> list[SentNotice]:
-    """Return what a user was told since a time, oldest first; ``about`` is a digest."""
+def notices_of(reads: LedgerReads, user: str, since: float) -> list[SentNotice]:
+    """Return a user's notices since a time, oldest first; ``about`` is a digest."""
     columns = (notices.c.about, notices.c.user, notices.c.level, notices.c.text, notices.c.at)
     where = (notices.c.cluster == reads.cluster, notices.c.at >= since, notices.c.user == user)
     return [SentNotice(*row) for row in reads.run(select(*columns).where(*where).order_by(notices.c.id))]
 
 
-def were_told(reads: LedgerReads, abouts: Iterable[str]) -> set[str]:
-    """Return of which of these things anybody was told."""
+def already_notified(reads: LedgerReads, abouts: Iterable[str]) -> set[str]:
+    """Return the subjects for which a notice exists."""
     named = {digest(about): about for about in abouts}
     found: set[str] = set()
     for some in chunks(named):
@@ -64,16 +64,16 @@ def were_told(reads: LedgerReads, abouts: Iterable[str]) -> set[str]:
     return found
 
 
-class OnceWrites(LedgerReads):
+class IdempotentWrites(LedgerReads):
     """Claims and notices, each written once."""
 
     def claim(self, wanted: Claim, *, lease: float, keep: float) -> Claim:
-        """Claim a key; return the claim that stands: the wanted one, or that of who was first.
+        """Claim a key; return the valid claim: the wanted one, or an earlier one.
 
         Args:
-            lease: seconds after which a claim without an answer is free again: who worked on it is gone. So is one
-                that is as far ahead: the clock was put back since.
-            keep: seconds for which answers are kept.
+            lease: seconds after which a claim without an answer expires, because its worker is gone. So does a claim
+                that is as far in the future, because the clock was set back.
+            keep: seconds for which answers are stored.
         """
         self._connection.execute(delete(claims).where(claims.c.at < wanted.at - keep))
         far = or_(claims.c.at < wanted.at - lease, claims.c.at > wanted.at + lease)
@@ -85,20 +85,19 @@ class OnceWrites(LedgerReads):
         return Claim(*self._connection.execute(select(*columns).where(claims.c.key == wanted.key)).one())
 
     def answer_claim(self, ours: Claim, answer: str) -> None:
-        """Keep what came of our claim; nothing where it was taken over since."""
+        """Store the answer of our claim, unless another worker has taken it over."""
         mine = (claims.c.key == ours.key, claims.c.token == ours.token)
         self._connection.execute(update(claims).where(*mine).values(answer=answer))
 
     def drop_claim(self, ours: Claim) -> None:
-        """Free a key whose work came to nothing."""
+        """Free a key after failed work."""
         self._connection.execute(delete(claims).where(claims.c.key == ours.key, claims.c.token == ours.token))
 
-    def tell(self, found: Sequence[tuple[SentNotice, Sequence[str]]]) -> list[SentNotice]:
-        """Note what is to be told, and return what was not told before.
+    def add_notices(self, found: Sequence[tuple[SentNotice, Sequence[str]]]) -> list[SentNotice]:
+        """Store new notices, and return those that did not exist before.
 
         Args:
-            found: what is to be told, and what else makes it old: things that it is about too, and says nothing new of
-                once they were told.
+            found: notices, each with further subjects; a notice is not new if one of these already has a notice.
         """
         digests = {each.about: digest(each.about) for each, _ in found}
         digests.update((about, digest(about)) for _, more in found for about in more)
@@ -120,10 +119,10 @@ class OnceWrites(LedgerReads):
 
 
 def digest(text: str) -> str:
-    """Return 64 hex digits."""
+    """Return the SHA-256 as 64 hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def upsert(connection: Any, table: Any) -> Any:
-    """Return an INSERT that may say what happens where the row is there already."""
+    """Return an INSERT that supports ON CONFLICT."""
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)

@@ -1,7 +1,7 @@
-"""What can be asked of the ledger within one transaction. Amounts are integers of milli-GPU-seconds.
+"""Queries of the ledger within one transaction. Amounts are integers in milli-GPU-seconds.
 
-Time that was used is what entries with an end say: charges, their refunds, and corrections about some time. Grants
-and corrections about no time are what may be used.
+Entries with an end are usage: charges, their refunds, and corrections with a period. Grants and corrections without a
+period are the amounts that may be used. ``carme_hub.accounting`` calls this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal, literal_column, or_, select
 
-from carme_hub.domain.ledger.entries import SLOT, Balance, Entry, Kind, hold_key
+from carme_hub.domain.ledger.entries import SLOT_PREFIX, Balance, Entry, Kind, hold_key
 from carme_hub.store.engine import chunks
 from carme_hub.store.tables import anomaly as anomalies
 from carme_hub.store.tables import ledger, ledger_sum, open_hold
@@ -26,15 +26,15 @@ _USED = ledger.c.kind.in_((Kind.CHARGE.value, Kind.CORRECTION.value))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose entries: an account's, a user's, or those of a set of users; with both, those that are of both."""
+    """Selects entries of an account, or of users, or with both values the entries that match both."""
 
     account: str | None = None
     users: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """Use within a window, a positive number, and when the oldest of it ended (0 = there is none)."""
+class UsedAmount:
+    """Usage within a window, as a positive number, and the end of its oldest entry (0 = no usage)."""
 
     amount: int = 0
     oldest: int = 0
@@ -42,12 +42,12 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class OpenHold:
-    """All holds of one session that no release has closed, taken together.
+    """All holds of one session that no release has closed, combined.
 
     Attributes:
-        entry: the first of them. amount: what they hold, a positive number. end: the last one's.
-        extensions: how many were added.
-        job_id: the session's job as its row says; 0 = not yet known, None = there is no row (yet).
+        entry: the first of them. amount: their sum, a positive number. end: of the last one.
+        extensions: the number of extensions.
+        job_id: the session's job in its row; 0 = not yet known, None = no row (yet).
     """
 
     entry: Entry
@@ -58,23 +58,23 @@ class OpenHold:
 
     @property
     def user(self) -> str:
-        """Return whose session it is."""
+        """Return the session's user."""
         return self.entry.user
 
     @property
     def seconds(self) -> int:
-        """Return for how long the GPUs are held."""
+        """Return how long the GPUs are held."""
         return int(self.end - self.entry.start)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldLine:
-    """What the rules need to know of an open hold or of one of its extensions, which is a line of its own here.
+    """The values of an open hold that quotas need; each extension is a line of its own.
 
-    What is held for a reservation is one line, and ``session`` then the reservation's id.
+    The holds of a reservation are one line, whose ``session`` is the reservation's id.
 
     Attributes:
-        amount: a positive number. gpus: how many; 0 for an extension or a reservation. job_id: as in ``OpenHold``.
+        amount: a positive number. gpus: their number; 0 for an extension or a reservation. job_id: as in ``OpenHold``.
     """
 
     account: str
@@ -91,7 +91,7 @@ class HoldLine:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which entries a statement shows; "" and 0 = all. ``since`` and ``until`` are about when they were written."""
+    """Which entries a statement shows; "" and 0 = all. ``since`` and ``until`` refer to the time of writing."""
 
     account: str = ""
     user: str = ""
@@ -102,14 +102,14 @@ class Filter:
 
 
 class LedgerReads:
-    """Questions about one cluster's entries, answered from one moment of the database."""
+    """Queries of one cluster's entries, all answered from one moment of the database."""
 
     def __init__(self, connection: Connection, cluster: str) -> None:
         self._connection = connection
         self.cluster = cluster
 
     def entries(self, keys: Collection[str]) -> dict[str, Entry]:
-        """Return the entries of these keys that exist."""
+        """Return the existing entries among these keys."""
         found = (each for some in chunks(keys) for each in self._read(select(ledger).where(ledger.c.key.in_(some))))
         return {entry.key: entry for entry in found}
 
@@ -119,7 +119,7 @@ class LedgerReads:
         return self._read(select(ledger).where(*where).order_by(ledger.c.id))
 
     def balances(self, accounts: Collection[str] | None = None) -> dict[str, Balance]:
-        """Return the balance of these accounts, or of all that have entries."""
+        """Return the balances of these accounts, or of all accounts with entries."""
         columns = (ledger_sum.c.account, ledger_sum.c.kind, ledger_sum.c.timed, ledger_sum.c.amount)
         query = select(*columns).where(ledger_sum.c.cluster == self.cluster)
         found: dict[str, Balance] = {}
@@ -140,10 +140,11 @@ class LedgerReads:
         """Return one account's balance."""
         return self.balances((account,))[account]
 
-    def used(self, whose: Subject, since: float = 0, until: float | None = None) -> Used:
-        """Return what was used from ``since`` to ``until`` (epoch seconds; the default has no end).
+    def used(self, whose: Subject, since: float = 0, until: float | None = None) -> UsedAmount:
+        """Return the usage from ``since`` to ``until`` (epoch seconds; by default without an end).
 
-        What crosses an edge counts by its part. An amount is seconds × a whole rate, so parts are whole as well.
+        An entry that crosses an edge counts by its part inside. An amount is seconds × an integer rate, so parts are
+        integers, too.
         """
         since, start, end, amount = int(since), ledger.c.start, ledger.c.end, ledger.c.amount
         query = self._of(whose).where(_USED, end > since)
@@ -152,7 +153,7 @@ class LedgerReads:
         last: ColumnElement[int] = end
         if until is not None:
             until = int(until)
-            # What lies at one moment (a correction) belongs to the window that ends there.
+            # An entry at a single moment (a correction) belongs to the window that ends then.
             query = query.where(or_(start < until, and_(start == until, end == until)))
             inside = and_(inside, end <= until)
             last = case((end > until, until), else_=end)
@@ -160,25 +161,25 @@ class LedgerReads:
         if since or until is not None:
             part = case((inside, amount), else_=amount // (end - start) * (last - first))
         total, oldest = self.run(query.with_only_columns(func.sum(part), func.min(end))).one()
-        return Used(-int(total or 0), int(oldest or 0))
+        return UsedAmount(-int(total or 0), int(oldest or 0))
 
     def last_use(self, whose: Subject) -> int:
-        """Return the end of the newest use, 0 = there is none: no window from then on has any."""
+        """Return the end of the newest usage, 0 = none: no later window has any usage."""
         ends = (
             self._of(whose).where(ledger.c.kind == kind.value).with_only_columns(func.max(ledger.c.end))
             for kind in (Kind.CHARGE, Kind.CORRECTION)
         )
-        # Asked of each kind alone, the index has the answer at its end.
+        # A query for a single kind finds the answer at the end of the index.
         return max(int(end or 0) for end in self.run(select(*(each.scalar_subquery() for each in ends))).one())
 
     def oldest_uses(self, whose: Subject, since: float, most: int = 100) -> list[tuple[int, int, int]]:
-        """Return (start, end, amount) of what was used since a time, the oldest end first, as positive amounts."""
+        """Return (start, end, positive amount) of usage since a time, the oldest end first."""
         query = self._of(whose).where(_USED, ledger.c.end > int(since)).order_by(ledger.c.end).limit(most)
         columns = (ledger.c.start, ledger.c.end, -ledger.c.amount)
         return [(start, end, amount) for start, end, amount in self.run(query.with_only_columns(*columns))]
 
     def draws(self, account: str) -> list[tuple[int, int]]:
-        """Return (epoch second, amount) of all use of an account, at the time when it was held or, without, began."""
+        """Return (epoch second, amount) of all usage of an account, at the start of its hold, or else of its job."""
         hold = ledger.alias("hold")
         when = func.coalesce(hold.c.start, ledger.c.start).label("when")
         query = (
@@ -189,23 +190,23 @@ class LedgerReads:
         return [(time, -int(amount)) for time, amount in self.run(query.group_by(when))]
 
     def started(self, whose: Subject, since: float) -> tuple[float, ...]:
-        """Return when each session was admitted since a time, open or not."""
+        """Return when each session was admitted since a time, including ended ones."""
         # A hold ends after it begins, so the index on the end narrows this down.
         query = self._of(whose).where(
             ledger.c.kind == Kind.HOLD.value,
             ledger.c.end >= int(since),
             ledger.c.at > since,
-            ledger.c.key == literal(hold_key("")) + ledger.c.session,  # the first one, no extension
+            ledger.c.key == literal(hold_key("")) + ledger.c.session,  # the first hold, not an extension
         )
         return tuple(sorted(row.at for row in self.run(query.with_only_columns(ledger.c.at))))
 
     def open_holds(self, sessions_only: Collection[str] | None = None) -> dict[str, OpenHold]:
-        """Return the open holds of the cluster's sessions by their id, or those of these; no reservation's."""
+        """Return the open holds of the cluster's sessions, or of these, by session id; without reservations."""
         query = (
             select(ledger, sessions.c.job_id.label("session_job"))
             .select_from(open_hold.join(ledger, ledger.c.id == open_hold.c.entry))
             .outerjoin(sessions, sessions.c.id == open_hold.c.session)
-            .where(open_hold.c.cluster == self.cluster, ~ledger.c.key.startswith(SLOT))
+            .where(open_hold.c.cluster == self.cluster, ~ledger.c.key.startswith(SLOT_PREFIX))
             .order_by(open_hold.c.entry)
         )
         if sessions_only is not None:
@@ -220,13 +221,13 @@ class LedgerReads:
                 found[entry.session] = OpenHold(entry, -entry.amount, entry.end, 0, job)
             else:
                 amount = held.amount - values["amount"]
-                # A hold about no time takes an extension back, and ends where the session ended before.
+                # A hold without a period undoes an extension, and ends at the session's previous end.
                 end = max(held.end, values["end"]) if values["end"] > values["start"] else values["end"]
                 found[values["session"]] = replace(held, amount=amount, end=end, extensions=held.extensions + 1)
         return found
 
     def held(self) -> list[HoldLine]:
-        """Return all open holds of the cluster in brief, reservations' too: this is read at each admission."""
+        """Return all open holds of the cluster, including reservations, with few columns: each admission reads them."""
         columns = (ledger.c.account, ledger.c.user, ledger.c.session, ledger.c.amount, ledger.c.end, ledger.c.gpus)
         query = (
             select(*columns, sessions.c.job_id, ledger.c.key, ledger.c.start)
@@ -238,7 +239,7 @@ class LedgerReads:
         found: list[HoldLine] = []
         slots: dict[str, HoldLine] = {}
         for account, user, session, amount, end, gpus, job, key, start in self.run(query):
-            if key.startswith(SLOT):  # the newest entry tells its time
+            if key.startswith(SLOT_PREFIX):  # the newest entry has the current period
                 before = slots[session].amount if session in slots else 0
                 slots[session] = HoldLine(account, user, session, before - amount, end, 0, None, False, start, True)
                 continue
@@ -248,27 +249,27 @@ class LedgerReads:
         return [*found, *slots.values()]
 
     def charges(self, jobs: Collection[int]) -> list[Entry]:
-        """Return the charges of these job ids, of every incarnation."""
+        """Return the charges of these job ids, for every incarnation."""
         query = self._all().where(ledger.c.kind == Kind.CHARGE.value)
         return [each for some in chunks(jobs) for each in self._read(query.where(ledger.c.job_id.in_(some)))]
 
     def charges_ended(self, since: float, until: float, after: int = 0, most: int = 1000) -> list[Entry]:
-        """Return charges of jobs whose time ended from ``since`` to before ``until``, by id, after an id."""
-        of_jobs = ledger.c.job_id.is_not(None)  # what a reservation had and did not use is no job's
+        """Return charges of jobs that ended from ``since`` to before ``until``, by id, after an id."""
+        of_jobs = ledger.c.job_id.is_not(None)  # the charge for unused time of a reservation has no job
         where = (ledger.c.kind == Kind.CHARGE.value, ledger.c.end >= int(since), ledger.c.end < int(until))
         query = self._all().where(*where, of_jobs, ledger.c.id > after).order_by(ledger.c.id).limit(most)
         return self._read(query)
 
     def grants(self, account: str) -> list[Entry]:
-        """Return what gives an account GPU time or takes it: grants and corrections about no time, oldest first."""
-        # In this form the index on the account leads to them, past all that was used.
+        """Return an account's grants and its corrections without a period, oldest first."""
+        # In this form the index on the account finds them without reading the usage.
         gives = (ledger.c.kind.in_((Kind.GRANT.value, Kind.CORRECTION.value)), ledger.c.end == 0)
         query = self._all().where(ledger.c.account == account, *gives).order_by(ledger.c.at, ledger.c.id)
         return self._read(query)
 
     def expired(self, since: float, now: float) -> list[Entry]:
         """Return the credits of all accounts that expired after ``since`` and up to ``now``."""
-        has_expiry = ledger.c.expires > literal_column("0")  # the words of the index, which holds no others
+        has_expiry = ledger.c.expires > literal_column("0")  # the exact condition of the partial index
         query = self._all().where(has_expiry, ledger.c.kind == Kind.GRANT.value)
         query = query.where(ledger.c.expires > int(since), ledger.c.expires <= int(now))
         return self._read(query)
@@ -291,10 +292,10 @@ class LedgerReads:
     def anomalies(
         self, *, settled: bool = False, kind: str = "", before: int = 0, most: int | None = None
     ) -> list[Anomaly]:
-        """Return the anomalies that wait for a person, or those that do not, newest first.
+        """Return the open anomalies, or the settled ones, newest first.
 
         Args:
-            kind: "" = of every kind. before: those with an id below it, 0 = from the newest. most: the default is all.
+            kind: "" = all kinds. before: ids below it, 0 = from the newest. most: by default all.
         """
         query = self._anomalies(settled).order_by(anomalies.c.id.desc()).limit(most)
         query = query.where(anomalies.c.kind == kind) if kind else query
@@ -302,26 +303,26 @@ class LedgerReads:
         return [Anomaly(**row._mapping) for row in self.run(query)]
 
     def anomalies_waiting(self, after: int = 0, most: int = 50) -> list[Anomaly]:
-        """Return a page of the anomalies that wait for a person, oldest first: those with an id above ``after``."""
+        """Return a page of the open anomalies, oldest first, with ids above ``after``."""
         query = self._anomalies(False).where(anomalies.c.id > after).order_by(anomalies.c.id).limit(most)
         return [Anomaly(**row._mapping) for row in self.run(query)]
 
     def count_waiting(self) -> int:
-        """Return how many anomalies wait for a person."""
+        """Return the number of open anomalies."""
         return int(self.run(self._anomalies(False).with_only_columns(func.count())).scalar_one())
 
     def anomaly(self, id: int) -> Anomaly | None:
-        """Return one anomaly, settled or not."""
+        """Return one anomaly, open or settled."""
         where = (anomalies.c.id == id, anomalies.c.cluster == self.cluster)
         return next((Anomaly(**row._mapping) for row in self.run(select(anomalies).where(*where))), None)
 
     def anomalies_of(self, keys: Collection[str]) -> dict[str, Anomaly]:
-        """Return the anomalies of these keys, settled or not."""
+        """Return the anomalies with these keys, open or settled."""
         queries = (select(anomalies).where(anomalies.c.key.in_(some)) for some in chunks(keys))
         return {row.key: Anomaly(**row._mapping) for query in queries for row in self.run(query)}
 
     def anomalies_of_jobs(self, jobs: Collection[int]) -> list[Anomaly]:
-        """Return the anomalies of these job ids, settled or not."""
+        """Return the anomalies of these job ids, open or settled."""
         query = select(anomalies).where(anomalies.c.cluster == self.cluster)
         queries = (query.where(anomalies.c.job_id.in_(some)) for some in chunks(jobs))
         return [Anomaly(**row._mapping) for each in queries for row in self.run(each)]
@@ -355,7 +356,7 @@ class LedgerReads:
         return [entry_of(row._mapping) for row in self.run(statement)]
 
     def run(self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None) -> Any:
-        """Run a statement of the store; with ``rows`` for each of them."""
+        """Run a statement; with ``rows``, once for each of them."""
         return self._connection.execute(statement, rows)
 
 

@@ -1,4 +1,4 @@
-"""Sums over many entries, made by the database: for reports and for metrics."""
+"""Sums over many entries, computed by the database, for reports and metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import and_, case, func, or_, select
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import SLOT, Kind
+from carme_hub.domain.ledger.entries import SLOT_PREFIX, Kind
 from carme_hub.store.tables import ledger, ledger_sum, open_hold
 
 from .reads import LedgerReads
@@ -17,11 +17,11 @@ from .rows import gpus_of
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What one user used with one set of GPUs on one account. Amounts are milli-GPU-seconds, positive for use.
+    """The usage of one user with one set of GPUs on one account, in milli-GPU-seconds, as positive numbers.
 
     Attributes:
-        jobs: incarnations that were charged. charged: for them, and for what was booked and not used.
-        refunded: what corrections gave back of it.
+        jobs: charged incarnations. charged: for them, and for unused bookings.
+        refunded: by corrections.
     """
 
     account: str
@@ -33,7 +33,7 @@ class Sum:
 
 
 def used_between(reads: LedgerReads, since: float, until: float, accounts: Sequence[str] | None = None) -> list[Sum]:
-    """Return what was used in a time; what crosses an edge counts by its part, as in the windows of quotas."""
+    """Return the usage within a period; entries that cross an edge count by their part inside, as in quota windows."""
     first, last = int(since), int(until)
     start, end = ledger.c.start, ledger.c.end
     part = ledger.c.amount // (end - start)
@@ -73,7 +73,7 @@ def used_between(reads: LedgerReads, since: float, until: float, accounts: Seque
 
 
 def by_account_and_kind(reads: LedgerReads) -> dict[tuple[str, str], int]:
-    """Return the sum of all entries by account and kind, in milli-GPU-seconds with their sign."""
+    """Return the signed sum of all entries by account and kind, in milli-GPU-seconds."""
     columns = (ledger_sum.c.account, ledger_sum.c.kind)
     query = select(*columns, func.sum(ledger_sum.c.amount)).where(ledger_sum.c.cluster == reads.cluster)
     rows = reads.run(query.group_by(*columns))
@@ -82,7 +82,7 @@ def by_account_and_kind(reads: LedgerReads) -> dict[tuple[str, str], int]:
 
 def holds_open(reads: LedgerReads) -> int:
     """Return how many sessions hold GPU time."""
-    of_sessions = (open_hold.c.cluster == reads.cluster, ~ledger.c.key.startswith(SLOT))
+    of_sessions = (open_hold.c.cluster == reads.cluster, ~ledger.c.key.startswith(SLOT_PREFIX))
     joined = open_hold.join(ledger, ledger.c.id == open_hold.c.entry)
     query = select(func.count(func.distinct(open_hold.c.session))).select_from(joined).where(*of_sessions)
     return int(reads.run(query).scalar_one())

@@ -1,6 +1,6 @@
-"""Requests for GPU time, as the notes about them have them: found by the database, however many there ever were.
+"""Queries of requests for GPU time, which are stored as notes; the database selects them, so old ones cost little.
 
-Each event is a version of one note, a JSON object with the request's id; the newest of them is how it stands.
+Each event is a version of one note, a JSON object with the request's id; the newest one has the current state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from carme_hub.store.tables import note as notes
 
 from .reads import LedgerReads
 
-#: The note whose versions are what happened to requests.
+#: The note whose versions are the events of requests.
 REQUEST = "request"
 
 
@@ -24,8 +24,8 @@ class RequestFilter:
     """Which requests; "" and 0 = all.
 
     Attributes:
-        state: as it is now. since: those that are open, and those decided after then (UTC epoch seconds).
-        seen_by: a user and accounts: those by the user, and those for one of the accounts; None = by everybody.
+        state: the current state. since: open requests, and those decided after then (UTC epoch seconds).
+        seen_by: a user and accounts: requests by the user, or for one of the accounts; None = all.
     """
 
     id: str = ""
@@ -39,7 +39,7 @@ class RequestFilter:
 def approved_since(reads: LedgerReads, accounts: Collection[str], since: float) -> list[dict[str, Any]]:
     """Return the requests for these accounts that were approved at or after a time (UTC epoch seconds).
 
-    Nobody answers twice, so that is one note for each, however many requests there ever were.
+    A request is answered once, so each has one such note.
     """
     value = notes.c.value
     query = select(value).where(notes.c.cluster == reads.cluster, notes.c.name == REQUEST, notes.c.at >= since)
@@ -50,13 +50,13 @@ def approved_since(reads: LedgerReads, accounts: Collection[str], since: float) 
 def requests_in(
     reads: LedgerReads, which: RequestFilter, before: int = 0, most: int | None = None
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return requests with their number, newest first: those with a number below ``before`` (0 = from the newest).
+    """Return (number, request), newest first, with numbers below ``before`` (0 = from the newest).
 
-    The number is that of the note with which it was asked for, so answers change nothing about the order.
+    The number is the id of the request's first note, so answers do not change the order.
     """
     value = notes.c.value
     id, account, user = (value[name].as_string() for name in ("id", "account", "user"))
-    # What never changes of a request narrows the versions down; the database computes each JSON value once.
+    # Values that never change select the versions; the database computes each JSON value once.
     known: list[ColumnElement[bool]] = [notes.c.cluster == reads.cluster, notes.c.name == REQUEST]
     known += [column == said for column, said in ((id, which.id), (account, which.account), (user, which.user)) if said]
     if which.seen_by is not None:

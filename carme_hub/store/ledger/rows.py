@@ -1,4 +1,4 @@
-"""Entries and anomalies as rows of their tables, and back."""
+"""Convert entries and anomalies to rows of their tables and back."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from functools import lru_cache
 from typing import Any
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import RULES, Entry, Kind
+from carme_hub.domain.ledger.entries import SYSTEM_ACTOR, Entry, Kind
 from carme_hub.errors import StoreError
 
-#: The largest amount of one entry; one that leads a sum of an account past 64 bits is refused by the database.
-LARGEST = 2**62
+#: The largest amount of one entry; the database refuses an entry that leads a sum of an account beyond 64 bits.
+MAX_AMOUNT = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Something that looks wrong and waits for a person. ``seen`` is what was seen, as plain JSON values.
+    """A record that looks wrong and waits for a person. ``seen`` has its values as plain JSON.
 
     Attributes:
-        found, settled: UTC epoch seconds; ``settled`` is 0 while it waits.
-        decision: what ``settled_by`` decided, one sentence. It may be the rules, where a doubt solved itself.
+        found, settled: UTC epoch seconds; ``settled`` is 0 while it is open.
+        decision: the decision of ``settled_by`` in one sentence; that is ``SYSTEM_ACTOR`` if it resolved itself.
     """
 
     key: str
@@ -40,13 +40,13 @@ class Anomaly:
 
     @property
     def by_person(self) -> bool:
-        """Return whether a person decided on it."""
-        return bool(self.settled) and self.settled_by != RULES
+        """Return whether a person has decided on it."""
+        return bool(self.settled) and self.settled_by != SYSTEM_ACTOR
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One version of a fact that is kept by name."""
+    """One version of a named value."""
 
     name: str
     at: float
@@ -62,15 +62,15 @@ def gpus_text(gpus: tuple[Gpus, ...]) -> str:
 
 @lru_cache(maxsize=1024)
 def gpus_of(text: str) -> tuple[Gpus, ...]:
-    """Return what ``gpus_text`` wrote. A type may have a colon in its name."""
+    """Return the GPUs of a text by ``gpus_text``. A type may contain a colon."""
     parts = (part.rpartition(":") for part in text.split(",") if part)
     return tuple(Gpus(type, int(count)) for type, _, count in parts)
 
 
 def entry_row(entry: Entry) -> dict[str, Any]:
     """Return the values of an entry's row, without its id."""
-    if abs(entry.amount) > LARGEST:
-        raise StoreError(f"The amount of {entry.key} is larger than the ledger takes")
+    if abs(entry.amount) > MAX_AMOUNT:
+        raise StoreError(f"The amount of {entry.key} is larger than the ledger accepts")
     values = {name: getattr(entry, name) for name in Entry.__slots__ if name != "id"}
     values["kind"] = entry.kind.value
     values["gpus"] = gpus_text(entry.gpus)
@@ -82,7 +82,7 @@ def entry_row(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(row: Mapping[Any, Any]) -> Entry:
-    """Return the entry of a row's values by column."""
+    """Return the entry of a row, given as values by column."""
     values: dict[str, Any] = dict(row)
     try:
         values["kind"] = Kind(values["kind"])

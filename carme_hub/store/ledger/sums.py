@@ -1,4 +1,4 @@
-"""The sums that a trigger keeps, held against the entries that they are of, and made anew from them."""
+"""Compare the sums that a trigger maintains with their entries, and rebuild them. ``carme-hub db`` calls this."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from carme_hub.store.tables import ledger, ledger_sum
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A kept sum that is not what its entries come to, both in milli-GPU-seconds; None where there is none of them."""
+    """A stored sum that differs from its entries, both in milli-GPU-seconds; None for a missing one."""
 
     cluster: str
     account: str
@@ -25,14 +25,14 @@ class Difference:
     entries: int | None
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the difference as text."""
         kind = f"{self.kind} of use" if self.timed and self.kind == Kind.CORRECTION.value else self.kind
         kept, entries = ("none" if sum is None else str(sum) for sum in (self.kept, self.entries))
         return f"{self.cluster} {self.account} {kind} (kept {kept}, entries {entries})"
 
 
 def differences(connection: Connection) -> list[Difference]:
-    """Return every kept sum that differs from its entries: of one moment, since one statement reads both."""
+    """Return every stored sum that differs from its entries; one statement reads both at the same moment."""
     kept = select(ledger_sum, literal_column("0").label("of_entries"))
     found: tuple[dict[tuple[str, str, str, bool], int], ...] = ({}, {})
     rows = connection.execute(union_all(kept, _of_entries().add_columns(literal_column("1").label("of_entries"))))
@@ -46,16 +46,16 @@ def differences(connection: Connection) -> list[Difference]:
     ]
 
 
-def sum_anew(engine: Engine) -> list[Difference]:
-    """Make every kept sum what its entries come to, and return what differed. Nobody writes an entry meanwhile.
+def rebuild_sums(engine: Engine) -> list[Difference]:
+    """Recompute all stored sums from the entries, and return the differences. Writers are locked out meanwhile.
 
     Raises:
-        StoreError: the database does not take it; nothing has changed then.
+        StoreError: the database failed; nothing has changed.
     """
     try:
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text("SET LOCAL statement_timeout = 0"))  # years of entries may take their time
+                connection.execute(text("SET LOCAL statement_timeout = 0"))  # years of entries may take long
                 connection.execute(text("SET LOCAL lock_timeout = '30s'"))
                 connection.execute(text("LOCK TABLE ledger IN SHARE ROW EXCLUSIVE MODE"))
             found = differences(connection)
@@ -65,11 +65,11 @@ def sum_anew(engine: Engine) -> list[Difference]:
                 connection.execute(insert(ledger_sum).from_select(columns, _of_entries()))
             return found
     except SQLAlchemyError as error:
-        raise StoreError(f"The sums of the ledger cannot be made anew: {error}") from error
+        raise StoreError(f"The sums of the ledger cannot be recomputed: {error}") from error
 
 
 def _of_entries() -> Select[Any]:
-    timed = ledger.c.end > literal_column("0")  # the same text in both places
+    timed = ledger.c.end > literal_column("0")  # the same SQL text in both places
     columns = (ledger.c.cluster, ledger.c.account, ledger.c.kind)
     sums = select(*columns, timed.label("timed"), func.sum(ledger.c.amount).label("amount"))
     return sums.group_by(*columns, timed)

@@ -1,7 +1,7 @@
-"""The ledger in the database: entries are added, never changed, and a key is written once.
+"""Write the ledger: entries are added, never changed, and each key is written once.
 
-Synchronous: ``carme_hub.accounting`` calls it in a thread. Every method raises ``StoreError`` when the database does
-not take it; what is done within one transaction is written as a whole or not at all.
+Synchronous: ``carme_hub.accounting`` calls it in a thread. Every method raises ``StoreError`` if the database fails; a
+transaction is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from carme_hub.domain.ledger.entries import Entry
 from carme_hub.errors import StoreError
-from carme_hub.store.engine import ONLY_READS, chunks
+from carme_hub.store.engine import READ_ONLY, chunks
 from carme_hub.store.tables import anomaly as anomalies
 from carme_hub.store.tables import ledger
 from carme_hub.store.tables import note as notes
 
-from .idempotency import OnceWrites, upsert
-from .reads import Filter, HoldLine, LedgerReads, OpenHold, Subject, Used
+from .idempotency import IdempotentWrites, upsert
+from .reads import Filter, HoldLine, LedgerReads, OpenHold, Subject
 from .rows import Anomaly, Note, anomaly_row, entry_row
 
 __all__ = [
@@ -38,21 +38,20 @@ __all__ = [
     "Note",
     "OpenHold",
     "Subject",
-    "Used",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedChanges:
-    """What one transaction has written: new entries, notes, and anomalies that were decided on."""
+    """What one transaction has written: new entries, notes, and settled anomalies."""
 
     entries: Sequence[Entry] = ()
     notes: Sequence[Note] = ()
     decided: Sequence[Anomaly] = ()
 
 
-class LedgerWrites(OnceWrites):
-    """What can be written while the cluster's ledger is ours alone."""
+class LedgerWrites(IdempotentWrites):
+    """Write access to the locked ledger of a cluster."""
 
     def __init__(self, connection: Connection, cluster: str) -> None:
         super().__init__(connection, cluster)
@@ -61,13 +60,13 @@ class LedgerWrites(OnceWrites):
         self._decided: list[int] = []
 
     def committed(self) -> CommittedChanges:
-        """Return what was written so far."""
+        """Return what has been written so far."""
         decided = [each for each in map(self.anomaly, self._decided) if each is not None]
         return CommittedChanges(tuple(self._entries), tuple(self._notes), tuple(decided))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo at its end whatever is written within it: to know what would be refused."""
+        """Roll back at its end all writes within it, to find out what would be refused."""
         entries, notes, decided = len(self._entries), len(self._notes), len(self._decided)
         savepoint = self._connection.begin_nested()
         try:
@@ -77,28 +76,28 @@ class LedgerWrites(OnceWrites):
             del self._entries[entries:], self._notes[notes:], self._decided[decided:]
 
     def append(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Write the entries whose key is not there yet, and return those, with their ids.
+        """Insert the entries with new keys, and return those with their ids.
 
         Raises:
-            StoreError: an entry of another key has the same job, submit time and kind; nothing is written then.
+            StoreError: an entry with another key has the same job, submit time and kind; nothing is written.
         """
         new = list(entries)
         ids: dict[str, int] = {}
         if new:
             statement = upsert(self._connection, ledger).on_conflict_do_nothing(index_elements=["key"])
-            # Rows beside the statement: that is compiled once, and SQLAlchemy writes as many at once as may be.
+            # Rows as parameters: the statement is compiled once, and SQLAlchemy inserts as many at once as possible.
             rows = [entry_row(entry) for entry in new]
             ids.update(tuple(row) for row in self.run(statement.returning(ledger.c.key, ledger.c.id), rows))
         found = []
         for entry in new:
             id = ids.pop(entry.key, None)
             if id is not None:
-                found.append(entry.but(id=id))
+                found.append(entry.replace(id=id))
         self._entries += found
         return found
 
-    def flag(self, found: Iterable[Anomaly]) -> list[Anomaly]:
-        """Write the anomalies whose key is not there yet, and return those."""
+    def add_anomalies(self, found: Iterable[Anomaly]) -> list[Anomaly]:
+        """Insert the anomalies with new keys, and return those."""
         new = {each.key: each for each in found}
         written: set[str] = set()
         for some in chunks(new):
@@ -108,7 +107,7 @@ class LedgerWrites(OnceWrites):
         return [each for key, each in new.items() if key in written]
 
     def settle_anomaly(self, id: int, at: float, actor: str, decision: str) -> bool:
-        """Note what a person decided, or that a doubt solved itself; return whether it was still open."""
+        """Settle an anomaly by a person's decision, or because it resolved itself; return whether it was open."""
         where = (anomalies.c.id == id, anomalies.c.cluster == self.cluster, anomalies.c.settled == 0)
         values = {"settled": at, "settled_by": actor, "decision": decision}
         ours = int(self._connection.execute(update(anomalies).where(*where).values(**values)).rowcount) == 1
@@ -121,8 +120,8 @@ class LedgerWrites(OnceWrites):
         self._connection.execute(insert(notes).values(**row))
         self._notes.append(Note(name, at, actor, value))
 
-    def keep_note(self, name: str, value: Any, at: float, actor: str = "carme-hub") -> None:
-        """Write a note of which only the newest version is of interest."""
+    def replace_note(self, name: str, value: Any, at: float, actor: str = "carme-hub") -> None:
+        """Write a note and delete its older versions."""
         self._connection.execute(delete(notes).where(notes.c.cluster == self.cluster, notes.c.name == name))
         self.add_note(name, value, at, actor)
 
@@ -131,23 +130,23 @@ class LedgerStore:
     """The ledger's tables.
 
     Args:
-        after: is told, in the writer's thread, what each transaction has written, once that is committed; it raises
-            nothing. All that people write passes here, whichever door they came through.
+        after: called in the writer's thread after each commit with the changes; it must not raise. All writes by forms,
+            REST and commands pass here.
     """
 
     def __init__(self, engine: Engine, after: Callable[[CommittedChanges], None] | None = None) -> None:
         self._engine = engine
         self._after = after
-        # Threads of one process queue here: SQLite's own waiting is by naps, up to a tenth of a second long.
-        self._turn = threading.Lock()
+        # Threads of one process wait here: SQLite itself polls its lock, with sleeps of up to a tenth of a second.
+        self._lock = threading.Lock()
 
     @contextmanager
     def transaction(self, cluster: str) -> Iterator[LedgerWrites]:
-        """Have the cluster's ledger alone, for reading and writing; committed at the end, undone by an exception.
+        """Lock the cluster's ledger for reading and writing; commit at the end, roll back after an exception.
 
-        On PostgreSQL one advisory lock per cluster, so that a rule over several accounts sees one truth.
+        PostgreSQL uses one advisory lock per cluster, so that a rule over several accounts sees consistent data.
         """
-        with self._turn, _store_errors("did not take a change of"), self._engine.begin() as connection:
+        with self._lock, _store_errors("did not take a change of"), self._engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL lock_timeout = '30s'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _lock_number(cluster)})
@@ -159,9 +158,9 @@ class LedgerStore:
 
     @contextmanager
     def reading(self, cluster: str) -> Iterator[LedgerReads]:
-        """Read one moment of the ledger, without waiting for who writes."""
+        """Read one moment of the ledger, without waiting for writers."""
         with _store_errors("cannot read"), self._engine.connect() as connection:
-            options: dict[str, Any] = {ONLY_READS: True}
+            options: dict[str, Any] = {READ_ONLY: True}
             if connection.dialect.name == "postgresql":
                 options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
             yield LedgerReads(connection.execution_options(**options), cluster)
@@ -176,5 +175,5 @@ def _store_errors(what: str) -> Iterator[None]:
 
 
 def _lock_number(cluster: str) -> int:
-    """Return the advisory lock of a cluster: 64 bits with a sign, the same in every process and release."""
+    """Return the number of a cluster's advisory lock: signed 64 bits, the same in every process and release."""
     return int.from_bytes(hashlib.sha256(b"carme-hub ledger " + cluster.encode()).digest()[:8], "big", signed=True)

@@ -1,1 +1,1 @@
-"""Alembic's folder: how a database of an earlier release becomes one of this release."""
+"""Alembic's folder: the migrations from the schemas of earlier releases to this release's."""

@@ -1,4 +1,4 @@
-"""What alembic runs: the connection comes from ``store.engine.migrate``, in whose transaction everything happens."""
+"""Alembic's environment: it uses the connection and the transaction of ``store.engine.migrate``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ context.configure(
     version_table=VERSION_TABLE,
     render_as_batch=True,
     transactional_ddl=True,
-    # Called after each step, within the transaction that holds them all.
+    # Called after each step, within the transaction of all steps.
     on_version_apply=lambda **_: crash_point("migrating"),
 )
 context.run_migrations()

@@ -1,1 +1,1 @@
-"""What conducts a run: base, the kind with a fixed number of ranks, and its companion."""
+"""The conductor of a run: the base class, the kind with a fixed number of ranks, its steps and its companion."""

@@ -1,4 +1,4 @@
-"""A step of a run, whose output is taken apart while it runs; and how all of its ranks are ended."""
+"""One Slurm step of a run: it starts the step, splits its output by rank, and ends all of its ranks."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from carme_hub.training.run.output import Output, Reader, ended_badly
+from carme_hub.training.run.output import Output, Reader, parse_task_failure
 
 if TYPE_CHECKING:
     from carme_hub.training.session.step_broker import Broker, RunningStep, Step
 
-#: Seconds for ranks to end after an interrupt, after they were told to, and between two looks at a step that starts.
-INTERRUPTED, TOLD, OFTEN = 2.0, 2.5, 0.1
+#: Seconds for ranks to end after INT, after TERM, and between two calls of ``check`` while a step starts.
+INTERRUPT_SECONDS, TERM_SECONDS, CHECK_INTERVAL = 2.0, 2.5, 0.1
 
 
 class StartedStep:
-    """One step that was started.
+    """A step that was started.
 
     Attributes:
-        step: what was asked for. said: what Slurm itself said. bad: tasks that ended badly and how, in Slurm's order.
+        step: as requested. messages: lines of Slurm itself. failed_tasks: tasks that failed and how, in Slurm's order.
         exit: status of the step, None while it runs.
 
     Args:
-        rank_of_task: whose log a task's lines go to.
+        rank_of_task: maps a task to the rank whose log gets its lines.
     """
 
     def __init__(self, broker: Broker, step: Step, output: Output, rank_of_task: Callable[[int], int]) -> None:
         self.step = step
-        self.said: list[str] = []
-        self.bad: list[tuple[int, str]] = []
+        self.messages: list[str] = []
+        self.failed_tasks: list[tuple[int, str]] = []
         self.exit: int | None = None
         self._lock = threading.Lock()
         pipes = [os.pipe(), os.pipe()]
@@ -48,57 +48,60 @@ class StartedStep:
         def take(task: int, line: bytes) -> None:
             output.write(rank_of_task(task), line)
 
-        self._readers = [Reader(pipe[0], take, self._say) for pipe in pipes]
+        self._readers = [Reader(pipe[0], take, self._add_message) for pipe in pipes]
         for reader in self._readers:
             reader.start()
 
-    def _say(self, line: str) -> None:
+    def _add_message(self, line: str) -> None:
         with self._lock:
-            self.said = [*self.said[-200:], line]
-            if (bad := ended_badly(line)) is not None:
-                self.bad.append(bad)
+            self.messages = [*self.messages[-200:], line]
+            if (bad := parse_task_failure(line)) is not None:
+                self.failed_tasks.append(bad)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return the status of the step when it has ended and all it wrote is kept; None when the time is over."""
+        """Return the status of the step when it has ended and its output is complete; None after ``timeout``."""
         if self.exit is None:
             status = self._running.wait(timeout)
             if status is not None:
-                self._settle()
-                for line in self._running.said:
-                    if line not in self.said:
-                        self._say(line)
+                self._join_readers()
+                for line in self._running.messages:
+                    if line not in self.messages:
+                        self._add_message(line)
                 self.exit = status
         return self.exit
 
     def signal(self, name: str) -> None:
         """Send a signal to all ranks: INT, TERM, KILL, USR1."""
         if self.exit is None:
-            with contextlib.suppress(OSError):  # it ended in between
+            with contextlib.suppress(OSError):  # it has ended meanwhile
                 self._running.signal(name)
 
     def stop(self, *, interrupt: bool = False) -> None:
-        """End all ranks, within five seconds; return when none is left."""
-        for name, patience in ((("INT", INTERRUPTED),) if interrupt else ()) + (("TERM", TOLD), ("KILL", 1.0)):
+        """End all ranks within five seconds; return when none is left."""
+        for name, patience in ((("INT", INTERRUPT_SECONDS),) if interrupt else ()) + (
+            ("TERM", TERM_SECONDS),
+            ("KILL", 1.0),
+        ):
             if self.wait(0) is None:
                 self.signal(name)
                 self.wait(patience)
         self.close()
 
     def close(self) -> None:
-        """Let the step go, which ends what is left of it."""
+        """Close the connection of the step, which ends its remaining ranks."""
         self._running.close()
-        self._settle()
+        self._join_readers()
 
-    def _settle(self) -> None:
+    def _join_readers(self) -> None:
         for reader in self._readers:
-            reader.join(1.0)  # its pipe is closed with the step; longer only where something else holds it open
+            reader.join(1.0)  # the pipe closes with the step, unless another process holds it
 
 
-def beside(begin: Callable[[], StartedStep], check: Callable[[], None]) -> StartedStep:
-    """Start a step beside, so that the run can be stopped while Slurm takes its time.
+def start_in_thread(begin: Callable[[], StartedStep], check: Callable[[], None]) -> StartedStep:
+    """Start a step in a thread, so that the run can be stopped while Slurm is slow.
 
     Args:
-        check: is called meanwhile, and ends the step where it raises something.
+        check: is called meanwhile; where it raises an error, the step is ended.
     """
     begun: list[StartedStep | Exception] = []
     away = threading.Event()
@@ -116,7 +119,7 @@ def beside(begin: Callable[[], StartedStep], check: Callable[[], None]) -> Start
     try:
         while thread.is_alive():
             check()
-            thread.join(OFTEN)
+            thread.join(CHECK_INTERVAL)
     except BaseException:
         away.set()
         raise

@@ -1,9 +1,9 @@
-"""A run whose number of ranks changes while it trains: workers come and go, each of them a step of its own.
+"""The conductor of an elastic run: workers come and go while it trains, each in a Slurm step of its own.
 
-The session's own job has seats for some; each of the others is in a companion of its own, which is asked for when ranks
-are added, waits without anybody waiting for it, and is given back when its worker has left. Who is which rank is said
-by ``membership``. One that is killed, or whose companion ends, is missed by the others at once: they go on from
-their last commit. An error of the code ends the run, as with a fixed number of ranks.
+The session's own job has slots for some workers. Each other worker has a companion of its own, which is requested when
+ranks are added and given back when its worker has left; the training never waits for it. ``membership`` decides which
+worker has which rank. Where a worker is killed or its companion ends, the others continue at once from their last
+commit. An error of the code ends the run, as with a fixed number of ranks.
 """
 
 from __future__ import annotations
@@ -14,384 +14,384 @@ import threading
 import time
 from collections.abc import Callable
 
-from carme_hub.training.conductor.conductor import Conductor, Failed, error_of
-from carme_hub.training.conductor.fixed_size import follows
-from carme_hub.training.conductor.step import beside
+from carme_hub.training.conductor.conductor import Conductor, Failed, error_entry
+from carme_hub.training.conductor.fixed_size import is_consequence
+from carme_hub.training.conductor.step import start_in_thread
 from carme_hub.training.run import messages
-from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, State
-from carme_hub.training.run.run_options import MOST_ELASTIC
-from carme_hub.training.run.run_state import MISSED, NOT_YET, explained
-from carme_hub.training.run.sharing import who_shares
+from carme_hub.training.run.run_options import MAX_ELASTIC_RANKS
+from carme_hub.training.run.run_state import COMPANION_ENDED, NEW_RANK, add_reason
+from carme_hub.training.run.sharing import sharing_message
 from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
 from .rendezvous import ElasticRendezvous
-from .resize import Resize
-from .worker import beside_of, name_of
-from .workers import Member, Seat, Workers, cpus_each, nodes_of, seats_of
+from .resize import RunCompanions
+from .worker import sharing_key, worker_name
+from .workers import Worker, Workers, WorkerSlot, cpus_per_slot, session_slots, worker_nodes
 
-#: Seconds between two looks at workers, and at what they say of themselves.
-OFTEN, BEATS = 0.1, 0.4
-#: Seconds for a worker to come back for a place after it was told to leave, before it is ended; before the end of its
-#: companion, when it is told; until a lost one is started again, and one for which Slurm did not answer; and for which
-#: one may be silent while others wait.
-LEAVE, BEFORE, AGAIN, LATER, SILENT = 15.0, 30.0, 3.0, 10.0, 60.0
-#: How often a number is started anew, and how many errors that only follow from a loss are taken without a loss.
-LIVES, ECHOES = 4, 3
+#: Seconds between two checks of the workers, and of their reports.
+POLL_INTERVAL, BEAT_INTERVAL = 0.1, 0.4
+#: Seconds for a worker to leave; before the end of its companion, when it is told to leave; until a lost worker is
+#: restarted, and one that Slurm did not start; and for which a worker may be silent while others wait for it.
+LEAVE_TIMEOUT, LEAVE_BEFORE_END, RESTART_DELAY, SLURM_RETRY_DELAY, SILENCE_LIMIT = 15.0, 30.0, 3.0, 10.0, 60.0
+#: Starts of a worker's number, and errors that follow from the loss of a worker before they count as failures.
+MAX_STARTS, MAX_CONSEQUENCES = 4, 3
 
 
 class ElasticRun(Conductor):
-    """Conducts such a run."""
+    """Conducts an elastic run."""
 
     program = "carme_hub.training.elastic.worker"
 
     def __init__(self, run: Run, broker: Broker) -> None:
         super().__init__(run, broker)
-        self._crew, self._lock = Workers(), threading.RLock()
-        self._begun_all, self._adding = False, threading.Lock()  # whether all were asked for; held while more are
-        self._done = False  # whether a worker has come to the end of the training
-        self._ranks: dict[int, int] = {}  # of those that have, by their numbers
-        self._tries: dict[int, int] = {}  # lives of numbers that were none: Slurm did not start them
-        self._echoes: list[State] = []  # errors that only follow, since somebody came or went
-        self._together: list[str] = []  # who is in the newest generation
-        self._said: State = {}
-        self._news = ""
-        self._unexplained: dict[str, str] = {}  # news of lost companions, until the hub says how they ended
-        self._beat = 0.0
-        self._limits, self._minutes = self.asked.elastic or (1, MOST_ELASTIC), -(-self.asked.seconds // 60)
-        self._resizing = Resize(self._crew, self._lock, broker, run.id, self.told["key"])
+        self._workers, self._lock = Workers(), threading.RLock()
+        self._all_requested, self._add_lock = False, threading.Lock()  # the lock is held while ranks are added
+        self._done = False  # whether a worker has finished the training
+        self._ranks: dict[int, int] = {}  # ranks of the workers that finished, by number
+        self._failed_starts: dict[int, int] = {}  # starts that failed because of Slurm, by number
+        self._consequences: list[State] = []  # errors that follow from a loss, since the last change
+        self._ranked_names: list[str] = []  # workers of the newest generation
+        self._last_state, self._message = State(), ""
+        self._unexplained: dict[str, str] = {}  # messages about lost companions, until the hub explains them
+        self._last_refresh = 0.0
+        self._limits, self._minutes = self.options.elastic or (1, MAX_ELASTIC_RANKS), -(-self.options.seconds // 60)
+        self._companions = RunCompanions(self._workers, self._lock, broker, run.id, self.request["key"])
         self.ops["resize"] = self._resize
 
-    def play(self) -> None:
-        """Start the workers and follow them until the training has ended."""
-        asked, has = self.asked, self.allocation
-        gpus = asked.gpus_per_task if asked.gpus_per_task is not None else int(has.gpus > 0)
-        nodes = has.nodes[: asked.nodes or len(has.nodes)]
-        self._crew.seats = seats_of(nodes, has.gpus, gpus, asked.ranks)
-        meeting = ElasticRendezvous(has.address, *self._limits)
-        with meeting:
-            self._gpus, self._places = gpus, meeting.places
-            self.tell(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
-            self._resizing.gpus, self._resizing.virtual = gpus, self.told.get("virtual", False)
-            self._resizing.cpus = cpus_each(has.cpus, len(nodes), len(self._crew.seats))
-            for seat in self._crew.seats[: asked.ranks]:
-                self._crew.coming.append((0.0, self._crew.free_number(), seat))
-            self._news = who_shares(self.run, has.gpus, has.gpus) if gpus and self._crew.coming else ""
-            if more := asked.ranks - len(self._crew.coming):
-                self._ask_for_more(more)
-            self._begun_all = True
+    def run_ranks(self) -> None:
+        """Start the workers and watch them until the training has ended."""
+        options, own = self.options, self.allocation
+        gpus = options.gpus_per_task if options.gpus_per_task is not None else int(own.gpus > 0)
+        nodes = own.nodes[: options.nodes or len(own.nodes)]
+        self._workers.slots = session_slots(nodes, own.gpus, gpus, options.ranks)
+        with ElasticRendezvous(own.address, *self._limits) as meeting:
+            self._gpus, self._membership = gpus, meeting.membership
+            self.write_run_config(gpus_per_task=gpus, places={"address": meeting.address, "port": meeting.port})
+            self._companions.gpus, self._companions.virtual = gpus, self.request.get("virtual", False)
+            self._companions.cpus = cpus_per_slot(own.cpus, len(nodes), len(self._workers.slots))
+            for slot in self._workers.slots[: options.ranks]:
+                self._workers.to_start.append((0.0, self._workers.free_number(), slot))
+            self._message = sharing_message(self.run, own.gpus, own.gpus) if gpus and self._workers.to_start else ""
+            if more := options.ranks - len(self._workers.to_start):
+                self._request_missing(more)
+            self._all_requested = True
             self._watch()
             self._keep_results()
 
     def finish(self) -> None:
         """Give all companions back."""
-        self._resizing.close()
+        self._companions.close()
 
-    # -- one round after the other ------------------------------------------------------------------------------------
+    # -- one round after another ---------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Return when all workers have ended and one of them had come to the end."""
+        """Return when all workers have ended and at least one has finished the training."""
         while True:
             self.check()
-            self._hear()
-            self._start_those_to_come()
+            self._read_results()
+            self._start_due_workers()
             with self._lock:
-                for member in list(self._crew.members.values()):
+                for member in list(self._workers.members.values()):
                     if member.handle.wait(0) is not None:
                         self._ended(member)
-                self._end_the_late()
-                for id, why in self._resizing.explained().items():
-                    self._news = explained(self._news, self._unexplained.pop(id, self._news), why)
-                for why in self._resizing.in_vain():
+                self._end_late_workers()
+                for id, why in self._companions.explained().items():
+                    self._message = add_reason(self._message, self._unexplained.pop(id, self._message), why)
+                for why in self._companions.ended_unused():
                     how = f": {why}" if why else ""
-                    self._news = f"{self._news} A companion has ended before it ran{how}.".strip()
-                left, nobody = len(self._crew.members), not self._crew.numbers()
+                    self._message = f"{self._message} A companion ended before it ran{how}.".strip()
+                left, nobody = len(self._workers.members), not self._workers.numbers()
             if not left and self._done:
                 return
             if not left and nobody:
                 raise self._all_lost()
-            self._say()
-            self.stopping.wait(OFTEN)
+            self._update_state()
+            self.stopping.wait(POLL_INTERVAL)
 
-    def _hear(self) -> None:
-        """Take notice of those who have come to the end, and raise the error of one whose code failed."""
-        for key in self.rendezvous.came(messages.END):
+    def _read_results(self) -> None:
+        """Process the reports of workers that finished; raise the error of one whose code failed."""
+        for key in self.rendezvous.arrivals(messages.END):
             number = int(key)
-            member = next((each for each in self._crew.members.values() if each.number == number), None)
-            end = messages.heard(self.rendezvous, messages.END, number)
+            member = next((each for each in self._workers.members.values() if each.number == number), None)
+            end = messages.read_message(self.rendezvous, messages.END, number)
             if end is None or member is None:
                 continue
             if not end["ok"]:
                 self._failed(member, end["error"])
             elif not member.leaving:
-                self._ranks[number] = self._places.ranks().get(member.name, -1)
+                self._ranks[number] = self._membership.ranks().get(member.name, -1)
                 self._end_training()
 
-    def _failed(self, member: Member, error: State) -> None:
-        """Raise an error, but for one that only says that another worker is gone."""
-        self._echoes.append(error)
-        if not follows(error) or len(self._echoes) > ECHOES * (len(self._crew.members) + 1):
-            self.standing.rank(member.number, state="failed")
-            where = f"rank {self.standing.called(member.number)} on {member.seat.node}"
+    def _failed(self, member: Worker, error: State) -> None:
+        """Raise an error, unless it only follows from the loss of another worker."""
+        self._consequences.append(error)
+        limit = MAX_CONSEQUENCES * (len(self._workers.members) + 1)
+        if not is_consequence(error) or len(self._consequences) > limit:
+            self.state.update_rank(member.number, state="failed")
+            where = f"rank {self.state.rank_label(member.number)} on {member.slot.node}"
             raise Failed(f"{error['type']} in {where}: {error['message']}"[:500], error)
         self.rendezvous.delete(messages.END, str(member.number))
         (self.run.folder / f"error-{member.number}.json").unlink(missing_ok=True)
-        self.standing.rank(member.number, state="running")  # with torch; with Horovod it ends now
+        self.state.update_rank(member.number, state="running")  # torch continues; with Horovod the process ends now
 
     def _end_training(self) -> None:
-        """Let nobody in any more: the others come to the end too."""
+        """Admit no more workers: the others are finishing too."""
         if not self._done:
             self._done = True
-            self._places.end()
+            self._membership.end()
             with self._lock:
-                self._crew.coming.clear()
+                self._workers.to_start.clear()
 
-    def _ended(self, member: Member) -> None:
-        """Take notice of the end of a worker's step."""
-        self._hear()  # its last word may have come since
-        del self._crew.members[member.name]
-        end = messages.heard(self.rendezvous, messages.END, member.number)
+    def _ended(self, member: Worker) -> None:
+        """Process the end of a worker's step."""
+        self._read_results()  # its report may have arrived meanwhile
+        del self._workers.members[member.name]
+        end = messages.read_message(self.rendezvous, messages.END, member.number)
         well = member.handle.exit == 0 and (self._done or (end is not None and end["ok"]))
-        self._places.gone(member.name)
+        self._membership.gone(member.name)
         if member.leaving or well:
-            self.standing.rank(member.number, state="done", exit=0)
+            self.state.update_rank(member.number, state="done", exit=0)
             if member.leaving and not self._done:
                 why = ": the time of its companion is nearly over" if member.out_of_time else ""
-                self._news = f"Rank {self.standing.called(member.number)} on {member.seat.node} was given back{why}."
-                self.standing.rank(member.number, place=-1)
+                self._message = f"{self._rank_on_node(member)} was given back{why}."
+                self.state.update_rank(member.number, place=-1)
         else:
             self._lost(member)
-        if member.seat.companion and self._crew.alone_in(member.seat.companion):
-            self._resizing.give_back(member.seat.companion)
+        if member.slot.companion and self._workers.is_empty(member.slot.companion):
+            self._companions.give_back(member.slot.companion)
 
-    def _lost(self, member: Member) -> None:
-        how = member.handle.bad[0][1] if member.handle.bad else next(iter(member.handle.said[-1:]), "it ended")
-        who = f"Rank {self.standing.called(member.number)} on {member.seat.node}"
-        self._news = f"{who} was lost ({how}); the others go on."
-        self.standing.rank(member.number, state="failed", exit=member.handle.exit, place=-1)
-        self._echoes.clear()
-        if not self._done and self._crew.lives[member.number] - self._tries.get(member.number, 0) < LIVES:
-            self._crew.coming.append((time.monotonic() + AGAIN, member.number, member.seat))
+    def _lost(self, member: Worker) -> None:
+        failed, said = member.handle.failed_tasks, member.handle.messages
+        how = failed[0][1] if failed else said[-1] if said else "it ended"
+        self._message = f"{self._rank_on_node(member)} was lost ({how}); the others continue."
+        self.state.update_rank(member.number, state="failed", exit=member.handle.exit, place=-1)
+        self._consequences.clear()
+        starts = self._workers.starts[member.number] - self._failed_starts.get(member.number, 0)
+        if not self._done and starts < MAX_STARTS:
+            self._workers.to_start.append((time.monotonic() + RESTART_DELAY, member.number, member.slot))
 
     def _all_lost(self) -> Failed:
-        said = f"No rank is left. {self._news}".strip()
-        return Failed(said, self._echoes[-1] if self._echoes else error_of(None, "", "AllLost", said))
+        said = f"No rank is left. {self._message}".strip()
+        return Failed(said, [error_entry(None, "", "AllLost", said), *self._consequences][-1])
 
-    # -- coming and going ---------------------------------------------------------------------------------------------
+    def _rank_on_node(self, member: Worker) -> str:
+        return f"Rank {self.state.rank_label(member.number)} on {member.slot.node}"
 
-    def _start_those_to_come(self) -> None:
+    # -- starting and ending workers -----------------------------------------------------------------------------------
+
+    def _start_due_workers(self) -> None:
         with self._lock:
-            for share in list(self._crew.shares.values()):
-                if share.allocation is not None and share.number >= 0:
-                    self._crew.coming.append((0.0, share.number, Seat(share.allocation.nodes[0], 0, share.id)))
-                    share.number = -1  # it is in ``coming`` now
-            due = [each for each in self._crew.coming if each[0] <= time.monotonic()]
+            for companion in list(self._workers.companions.values()):
+                if companion.allocation is not None and companion.number >= 0:
+                    slot = WorkerSlot(companion.allocation.nodes[0], 0, companion.id)
+                    self._workers.to_start.append((0.0, companion.number, slot))
+                    companion.number = -1  # it is in ``to_start`` now
+            due = [each for each in self._workers.to_start if each[0] <= time.monotonic()]
         for entry in due:
-            _, number, seat = entry
+            _, number, slot = entry
             member, said = None, None
-            try:  # without the lock, for Slurm may take its time; it is in ``coming`` meanwhile
-                member = self._start(number, seat)
+            try:  # without the lock, since Slurm may be slow; it stays in ``to_start``
+                member = self._start(number, slot)
             except NoBroker as error:
                 said = error
             with self._lock:
-                wanted = entry in self._crew.coming
+                wanted = entry in self._workers.to_start
                 if wanted:
-                    self._crew.coming.remove(entry)
+                    self._workers.to_start.remove(entry)
                 if member is not None:
-                    self._crew.members[member.name] = member
-                    if not wanted:  # somebody has done without it meanwhile
+                    self._workers.members[member.name] = member
+                    if not wanted:  # it was withdrawn meanwhile
                         member.leaving = time.monotonic()
-                        self._places.leave(member.name)
+                        self._membership.leave(member.name)
                 elif isinstance(said, NotReady):  # time limit, preempted, or given back from outside
-                    if seat.companion and self._crew.alone_in(seat.companion):
-                        self._unexplained[seat.companion] = self._news
-                        self._news = f"{self._news} {MISSED}.".strip()
-                        self._resizing.lost(seat.companion)
-                elif not self._crew.members:
+                    if slot.companion and self._workers.is_empty(slot.companion):
+                        self._unexplained[slot.companion] = self._message
+                        self._message = f"{self._message} {COMPANION_ENDED}.".strip()
+                        self._companions.mark_lost(slot.companion)
+                elif not self._workers.members:
                     raise Failed(str(said)) from said
-                elif wanted:  # the others train on
-                    self._news = f"Rank {number} could not be started ({said}); it is tried again."
-                    self._tries[number] = self._tries.get(number, 0) + 1
-                    self._crew.coming.append((time.monotonic() + LATER, number, seat))
+                elif wanted:  # the others continue
+                    self._message = f"Rank {number} could not be started ({said}); retrying."
+                    self._failed_starts[number] = self._failed_starts.get(number, 0) + 1
+                    self._workers.to_start.append((time.monotonic() + SLURM_RETRY_DELAY, number, slot))
 
-    def _start(self, number: int, seat: Seat) -> Member:
-        share = self._crew.shares.get(seat.companion)
-        has: Allocation | None = self.allocation if not seat.companion else share.allocation if share else None
-        if has is None:
+    def _start(self, number: int, slot: WorkerSlot) -> Worker:
+        companion = self._workers.companions.get(slot.companion)
+        other = companion.allocation if companion is not None else None
+        allocation: Allocation | None = other if slot.companion else self.allocation
+        if allocation is None:
             raise NotReady("its companion has ended.")
-        life = self._crew.lives.get(number, 0)
-        self._crew.lives[number] = life + 1
+        life = self._workers.starts.get(number, 0)
+        self._workers.starts[number] = life + 1
         for scope in (messages.HELLO, messages.BEAT, messages.END):
             self.rendezvous.delete(scope, str(number))
-        name = name_of(number, life, seat.local)
-        self._places.add(name, seat.node)
+        name = worker_name(number, life, slot.local)
+        self._membership.add(name, slot.node)
         step = Step(
             run=self.run.id,
             ranks=1,
             argv=self.argv(name),
-            nodes=(seat.node,),
-            companion=seat.companion,
-            gpus_per_node=has.gpus if self._gpus else 0,  # of which it takes its own: steps that overlap share them
+            nodes=(slot.node,),
+            companion=slot.companion,
+            gpus_per_node=allocation.gpus if self._gpus else 0,  # overlapping steps share them; the worker selects
             slot=name,
         )
         try:
-            shared = {"beside": self._crew.beside(seat)}
-            self.rendezvous.put(messages.TOLD, beside_of(number), json.dumps(shared).encode())
-            handle = beside(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
+            shared = {"beside": self._workers.beside(slot)}
+            self.rendezvous.put(messages.BROADCAST, sharing_key(number), json.dumps(shared).encode())
+            handle = start_in_thread(lambda: self.start_step(step, rank_of_task=lambda _: number), self.check)
         except NoBroker:
-            self._places.gone(name)
+            self._membership.gone(name)
             raise
-        self.standing.rank(number, **{**NOT_YET, "node": seat.node})
-        return Member(name, number, seat, handle, time.monotonic())
+        self.state.update_rank(number, **{**NEW_RANK, "node": slot.node})
+        return Worker(name, number, slot, handle, time.monotonic())
 
-    def _end_the_late(self) -> None:
-        """End who does not come within the start limit, does not leave, or is not heard of any more."""
+    def _end_late_workers(self) -> None:
+        """End workers that do not come within the start limit, do not leave, or are silent."""
         now = time.monotonic()
-        starting = set(self._places.starting())
-        late = [
-            each
-            for each in self._crew.members.values()
-            if each.name in starting and now > each.started + self.told["start_limit"]
-        ]
-        if late and not self._places.generation:
-            self._places.go_without_the_late()
-            if not self._places.generation:
-                who = ", ".join(f"{each.number} (on {each.seat.node})" for each in late)
-                message = (
-                    f"Rank {who} did not come within {self.told['start_limit']:.0f} s. What it wrote is in its log."
-                )
+        starting = set(self._membership.starting())
+        limit = self.request["start_limit"]
+        late = [m for m in self._workers.members.values() if m.name in starting and now > m.started + limit]
+        if late and not self._membership.generation:
+            self._membership.form_without_late()
+            if not self._membership.generation:
+                who = ", ".join(f"{each.number} (on {each.slot.node})" for each in late)
+                message = f"Rank {who} did not come within {limit:.0f} s. Its output is in its log."
                 lines = self.last_lines(late[0].number)
-                raise Failed(message, error_of(late[0].number, late[0].seat.node, "NotStarted", message, lines))
-        for member in self._crew.members.values():
-            share = self._crew.shares.get(member.seat.companion)
-            ends = share.allocation.ends if share is not None and share.allocation is not None else 0.0
-            if ends and not member.leaving and time.time() > ends - BEFORE:
+                raise Failed(message, error_entry(late[0].number, late[0].slot.node, "NotStarted", message, lines))
+        for member in self._workers.members.values():
+            companion = self._workers.companions.get(member.slot.companion)
+            ends = companion.allocation.ends if companion is not None and companion.allocation is not None else 0.0
+            if ends and not member.leaving and time.time() > ends - LEAVE_BEFORE_END:
                 member.leaving, member.out_of_time = now, True
-                self._places.leave(member.name)
-        silent = set(self._places.silent(SILENT))
-        for member in list(self._crew.members.values()):
-            if member in late or member.name in silent or (member.leaving and now > member.leaving + LEAVE):
+                self._membership.leave(member.name)
+        silent = set(self._membership.silent(SILENCE_LIMIT))
+        for member in list(self._workers.members.values()):
+            if member in late or member.name in silent or (member.leaving and now > member.leaving + LEAVE_TIMEOUT):
                 member.handle.stop()
                 self._ended(member)
 
     def _resize(self, said: State) -> State:
-        """Answer somebody who wants more ranks, or fewer."""
+        """Handle a request for more or fewer ranks."""
         change, (fewest, most) = int(said["change"]), self._limits
         if not change:
-            raise NotDone("0 changes nothing: say how many ranks more, like +2, or fewer, like -1.")
-        if self._done or not self._begun_all:
-            raise NotDone("The run is about to begin, or to end.")
-        with self._adding if change > 0 else contextlib.nullcontext():  # two at once must not both be the last
+            raise RequestRefused("0 changes nothing: give the number of ranks to add, like +2, or to remove, like -1.")
+        if self._done or not self._all_requested:
+            raise RequestRefused("The run is starting or ending.")
+        # Two requests at once must not exceed the limit together.
+        with self._add_lock if change > 0 else contextlib.nullcontext():
             with self._lock:
-                now, free = len(self._crew.numbers()), len(self._crew.free_seats())
+                now, free = len(self._workers.numbers()), len(self._workers.free_slots())
             if (change > 0 and now + change > most) or (change < 0 and now + change < fewest):
-                raise NotDone(f"There are {now} ranks, or will be; --elastic {fewest}:{most} allows no {now + change}.")
-            message = self._take_away(-change) if change < 0 else self._add_at_a_price(change, max(0, change - free))
-        return {"message": message, "ranks": len(self._crew.numbers())}
+                counts = f"The run has {now} ranks, pending ones included"
+                raise RequestRefused(f"{counts}; --elastic {fewest}:{most} does not allow {now + change}.")
+            message = self._remove_ranks(-change) if change < 0 else self._add_with_price(change, max(0, change - free))
+        return {"message": message, "ranks": len(self._workers.numbers())}
 
-    def _ask_for_more(self, count: int) -> None:
-        """Ask for the ranks that the session has no seats for; a hub that says no ends a run that is too small then."""
-        few = len(self._crew.coming) < self._limits[0]
-        self.standing.update(state="waiting", message="The hub is asked for more GPUs.")
+    def _request_missing(self, count: int) -> None:
+        """Request companions for the ranks that have no slot in the session; fail where the run would be too small."""
+        few = len(self._workers.to_start) < self._limits[0]
+        self.state.update(state="waiting", message="Asking the hub for more GPUs.")
         try:
             said = self._add(count, self.check if few else None)
-        except NotDone as error:
-            if len(self._crew.coming) < self._limits[0]:
+        except RequestRefused as error:
+            if len(self._workers.to_start) < self._limits[0]:
                 raise Failed(str(error)) from error
             said = str(error)
-        self._news = f"{self._news} {said}".strip()
+        self._message = f"{self._message} {said}".strip()
 
-    def _add_at_a_price(self, count: int, companions: int) -> str:
-        price, before = self._resizing.price(companions, self._minutes), self._news
-        if price:  # whoever looks on reads it before anything is asked for
-            self._news = price
-            self.standing.update(message=price)
+    def _add_with_price(self, count: int, companions: int) -> str:
+        price, before = self._companions.price(companions, self._minutes), self._message
+        if price:  # followers see it before anything is requested
+            self._message = price
+            self.state.update(message=price)
         try:
             return f"{price} {self._add(count)}".strip()
-        except NotDone:
-            self._news, self._said = before, {}  # so that it is said again
+        except RequestRefused:
+            self._message, self._last_state = before, {}  # so that the message is written again
             raise
 
     def _add(self, count: int, check: Callable[[], None] | None = None) -> str:
         with self._lock:
-            free = self._crew.free_seats()[:count]
-            for seat in free:
-                number = self._crew.free_number()
-                self._crew.lives.setdefault(number, 0)
-                self._crew.coming.append((0.0, number, seat))
+            free = self._workers.free_slots()[:count]
+            for slot in free:
+                number = self._workers.free_number()
+                self._workers.starts.setdefault(number, 0)
+                self._workers.to_start.append((0.0, number, slot))
         try:
-            opened = self._resizing.open(count - len(free), self._minutes, check)
-        except NotDone as error:
+            opened = self._companions.open(count - len(free), self._minutes, check)
+        except RequestRefused as error:
             if not free:
                 raise
-            opened = f"No more: {error}"
+            opened = f"No companions: {error}"
         own = f"{len(free)} in the session's own job. " if free else ""
         return f"{own}{opened}".strip()
 
-    def _take_away(self, count: int) -> str:
+    def _remove_ranks(self, count: int) -> str:
         with self._lock:
-            waiting, leaving = self._crew.to_leave(count)
-            for share in waiting:
-                self._resizing.give_back(share.id)
-            withdrawn = len(waiting) + self._crew.withdraw(count - len(waiting))
+            waiting, leaving = self._workers.choose_leaving(count)
+            for companion in waiting:
+                self._companions.give_back(companion.id)
+            withdrawn = len(waiting) + self._workers.withdraw(count - len(waiting))
             leaving = leaving[: count - withdrawn]
-            for share in [each for each in self._crew.shares.values() if each.number < 0]:
-                if self._crew.alone_in(share.id):  # its worker was to be started again
-                    self._resizing.give_back(share.id)
+            for companion in [each for each in self._workers.companions.values() if each.number < 0]:
+                if self._workers.is_empty(companion.id):  # its worker was about to be restarted
+                    self._companions.give_back(companion.id)
             for member in leaving:
                 member.leaving = time.monotonic()
-                self._places.leave(member.name)
-        named = ", ".join(self.standing.called(each.number) for each in leaving)
-        parts = [f"{withdrawn} that had not begun: withdrawn."] if withdrawn else []
-        parts += [f"Rank {named}: leaves at the next commit."] if leaving else []
-        if kept := sum(not each.seat.companion for each in leaving):
-            parts.append(f"{kept} of them had GPUs of the session itself, which stay its own.")
+                self._membership.leave(member.name)
+        named = ", ".join(self.state.rank_label(each.number) for each in leaving)
+        parts = [f"{withdrawn} withdrawn before their start."] if withdrawn else []
+        parts += [f"Rank {named} leaves at the next commit."] if leaving else []
+        if kept := sum(not each.slot.companion for each in leaving):
+            parts.append(f"{kept} of them used the session's own GPUs, which stay in the session.")
         return " ".join(parts)
 
-    # -- what is said -------------------------------------------------------------------------------------------------
+    # -- the state -----------------------------------------------------------------------------------------------------
 
-    def _say(self) -> None:
-        """Bring the state up to date."""
+    def _update_state(self) -> None:
+        """Update the state of the run."""
         with self._lock:
-            members = list(self._crew.members.values())
-            waiting = [each for each in self._crew.shares.values() if each.allocation is None]
-            companions = sorted(self._crew.shares)
-        missing, begun = self._places.missing, self._places.generation > 0
-        message = self._news
+            members = list(self._workers.members.values())
+            waiting = [each for each in self._workers.companions.values() if each.allocation is None]
+            companions = sorted(self._workers.companions)
+        missing, begun = self._membership.missing, self._membership.generation > 0
+        message = self._message
         if missing:
             more = "1 more rank" if missing == 1 else f"{missing} more ranks"
-            message = f"{message} Waiting for {more}: it goes on with {self._places.fewest}.".strip()
+            message = f"{message} Waiting for {more}: the run continues with {self._membership.fewest}.".strip()
         if waiting:
             more = "1 more rank waits" if len(waiting) == 1 else f"{len(waiting)} more ranks wait"
             message = f"{message} {more} for GPUs. {waiting[0].said}".strip()
         said: State = {
             "state": "waiting" if missing and (begun or waiting) else "running",
             "message": message,
-            "nodes": nodes_of(members),
-            "companions": companions,
-            "generation": self._places.generation,
+            "nodes": worker_nodes(members),
+            **{"companions": companions, "generation": self._membership.generation},
         }
-        if {**said, "members": len(members)} != self._said:
-            self._said = {**said, "members": len(members)}
-            self.standing.update(**said, own_gpus=self._gpus * self._crew.own())
-            self.standing.count_gpus(self._gpus * len(members))
-            ranks = self._places.ranks()
+        if {**said, "members": len(members)} != self._last_state:
+            self._last_state = {**said, "members": len(members)}
+            self.state.update(**said, own_gpus=self._gpus * self._workers.count_in_session())
+            self.state.set_gpus(self._gpus * len(members))
+            ranks = self._membership.ranks()
             for member in members:
-                self.standing.rank(member.number, place=ranks.get(member.name, -1))
+                self.state.update_rank(member.number, place=ranks.get(member.name, -1))
             together = sorted(name for name, rank in ranks.items() if rank >= 0)
-            if together != self._together:
-                self._together = together
-                self._echoes.clear()
-        if time.monotonic() > self._beat + BEATS:
-            self._beat = time.monotonic()
-            self.standing.beats(self.rendezvous)
+            if together != self._ranked_names:
+                self._ranked_names = together
+                self._consequences.clear()
+        if time.monotonic() > self._last_refresh + BEAT_INTERVAL:
+            self._last_refresh = time.monotonic()
+            self.state.refresh_ranks(self.rendezvous)
 
     def _keep_results(self) -> None:
-        """Have the result of each worker under its rank at the end."""
+        """Store the result of each worker under the rank that it had at the end."""
         found = {}
         for number, rank in self._ranks.items():
             path = self.run.folder / f"result-{number}.pkl"
-            if self.told["kind"] == "call" and rank >= 0 and path.exists():
+            if self.request["kind"] == "call" and rank >= 0 and path.exists():
                 found[rank] = path.rename(path.with_name(f".result-{rank}"))
         for rank, path in found.items():
             with contextlib.suppress(FileNotFoundError):

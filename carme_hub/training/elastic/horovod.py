@@ -1,14 +1,15 @@
-"""Horovod's elastic training with places from the run's conductor. Runs in a worker, before Horovod is imported.
+"""Horovod's elastic training, with ranks assigned by the conductor. Runs in a worker, before Horovod is imported.
 
-Horovod's own driver is not started (it unpickles what anybody sends it, CVE-2024-10190), and neither is the service
-that each of its workers listens with. What there is instead:
+Horovod's driver is not started (it unpickles what anybody sends, CVE-2024-10190), nor is the service on which each of
+its workers listens. Instead:
 
-- ``hvd.init()`` first waits for a place. All workers of a generation have been there when one is given, so none of them
-  waits for others in Horovod's C++, where a missing one ends the process (an exception in its background thread).
-- News come by asking once a second. They always say that workers were added *and* removed: where they were only
-  removed Horovod leaves out ``state.sync()``, and its ElasticSampler goes on with the old number of workers and loses
+- ``hvd.init()`` first waits for an assignment. A generation is formed only when all of its workers have arrived, so no
+  worker waits for others in Horovod's C++, where a missing one ends the process (an exception in its background
+  thread).
+- Each worker asks once a second whether workers changed. The answer always reports added *and* removed workers: after a
+  mere removal Horovod skips ``state.sync()``, and its ElasticSampler continues with the old number of workers and loses
   samples (tried with 0.28.1: 224 of 1,024 in one epoch).
-- One name of a host for each worker, so a host's other workers are not shut out with one that failed.
+- Each worker has a host name of its own, because Horovod excludes the whole host of a failed worker.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ import threading
 import time
 from typing import Any
 
-from .membership import Place
-from .rendezvous import Worker
+from .membership import Assignment
+from .rendezvous import WorkerClient
 
-#: Seconds between two questions for news.
-INTERVAL = 1.0
-#: Seconds after which Horovod takes a silent rank for lost. All are there when it starts, so this need not be long.
-TIMEOUT = 15
+#: Seconds between two questions for changes.
+POLL_INTERVAL = 1.0
+#: Seconds after which Horovod takes a silent rank for lost; short, since all ranks have arrived before it starts.
+SILENCE_TIMEOUT = 15
 
 
-def variables(worker: Worker, place: Place, interface: str = "") -> dict[str, str]:
-    """Return what Horovod reads when it starts, and starts anew, as one worker of a generation.
+def environ_of(worker: WorkerClient, place: Assignment, interface: str = "") -> dict[str, str]:
+    """Return the variables that Horovod reads when it starts or restarts as a worker of a generation.
 
     Args:
         interface: of the network between the nodes, "" = Horovod chooses.
@@ -52,16 +53,16 @@ def variables(worker: Worker, place: Place, interface: str = "") -> dict[str, st
         "CARME_SIZE": place.size,
     }
     found = {name: str(value) for name, value in said.items()}
-    # Each connects to each other one first, so many of them need a little longer.
-    found["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(TIMEOUT, place.size // 2))
+    # At first every rank connects to every other one, so large runs need more time.
+    found["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(SILENCE_TIMEOUT, place.size // 2))
     return found | ({"HOROVOD_GLOO_IFACE": interface} if interface else {})
 
 
-def install(worker: Worker, interface: str = "") -> None:
-    """Have Horovod ask this worker's conductor, in this process and from now on.
+def install(worker: WorkerClient, interface: str = "") -> None:
+    """Have Horovod in this process use the conductor.
 
     Raises:
-        ImportError: there is no Horovod here.
+        ImportError: Horovod is not installed.
     """
     from horovod.common.basics import HorovodBasics
 
@@ -71,8 +72,8 @@ def install(worker: Worker, interface: str = "") -> None:
         if not self.is_initialized():
             place = worker.wait()
             if place.rank < 0:
-                raise SystemExit(0)  # given back, or the others have ended the training
-            os.environ.update(variables(worker, place, interface))
+                raise SystemExit(0)  # released, or the training is over
+            os.environ.update(environ_of(worker, place, interface))
         return stock(self, comm, process_sets)
 
     HorovodBasics.init = init
@@ -80,11 +81,11 @@ def install(worker: Worker, interface: str = "") -> None:
     from horovod.runner.elastic.worker import HostUpdateResult
 
     manager = elastic.notification_manager
-    manager._service = worker  # so that none is started
+    manager._service = worker  # so that Horovod starts none
 
     def ask() -> None:
         while True:
-            time.sleep(INTERVAL)
+            time.sleep(POLL_INTERVAL)
             if number := worker.news():
                 for listener in tuple(manager._listeners):
                     listener.on_hosts_updated(number, HostUpdateResult.mixed)

@@ -1,10 +1,10 @@
-"""Who is in a run whose number of workers changes, and which rank each of them has. Pure but for its lock.
+"""The workers of an elastic run and their ranks. Without input or output, apart from its lock.
 
-A *generation* is a set of workers with ranks. A new one is formed when all that are left of the old one have come back
-for a place, never before: so none of the old one still talks under an old rank, and whoever is rank 0 has the state of
-the training. Workers that are only starting are not waited for; they are news when they are ready, and those who train
-come back at their next commit. Those who have trained longest have the lowest ranks; in the first generation that is
-the order in which they were started, which is that of their logs.
+A *generation* is a set of workers with ranks (a rendezvous round in torchrun). The next one is formed when all
+remaining workers of the last one have come back, never before: so no worker still uses an old rank, and rank 0 always
+has the state of the training. Nobody waits for workers that are starting; once they are ready, the workers that train
+are told and come back at their next commit. Workers that have trained longest get the lowest ranks; in the first
+generation the order is that of their start, which is also that of their logs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Seconds for which workers that are ready wait for others that are starting, so that two that come at once are one
-#: change for those who train.
-TOGETHER = 5.0
+#: Seconds for which ready workers wait for others that are starting, so that two that come together cause one change.
+GROUPING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a worker is told. ``rank`` -1 = it is not needed any more, and ends.
+class Assignment:
+    """The rank of a worker in a generation. ``rank`` -1 = the worker is released, and ends.
 
     Attributes:
-        generation: from 1. rank, size: in it. host: of rank 0, where ranks listen for each other.
+        generation: from 1. rank, size: in it. host: of rank 0, where other ranks connect.
     """
 
     generation: int
@@ -33,26 +32,26 @@ class Place:
     host: str = ""
 
 
-#: What a worker is told that is given back, or comes when the training has ended.
-AWAY = Place(0, -1, 0)
+#: The answer to a worker that is given back, or that comes after the end of the training.
+RELEASED = Assignment(0, -1, 0)
 
 
 @dataclass(slots=True)
 class _Worker:
     host: str
-    since: float  # it is what it is
+    since: float  # time of its last change
     ready: bool = False
     leaving: bool = False
     rank: int = -1  # in the newest generation
     heard: float = 0.0
 
 
-class Places:
+class Membership:
     """The workers of one run.
 
     Args:
-        fewest, most: workers of a generation. formed: is called with each new generation before anybody is told of it.
-        clock: seconds that never go back.
+        fewest, most: workers of a generation. formed: is called with each new generation before workers learn of it.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -66,27 +65,27 @@ class Places:
         self.generation = 0
         self.over = False
         self._size = 0  # of the newest generation
-        self._late = False  # whether the first generation is formed of those that are there
-        self._lost = False  # whether one of the newest generation has ended
+        self._allow_late = False  # whether the first generation is formed without late workers
+        self._lost = False  # whether a worker of the newest generation has ended
         self._workers: dict[str, _Worker] = {}
         self._changed = threading.Condition()
 
-    # -- what the conductor says --------------------------------------------------------------------------------------
+    # -- calls of the conductor ----------------------------------------------------------------------------------------
 
     def add(self, worker: str, host: str = "") -> None:
-        """There is a new worker, on a host; it is not ready yet. A name is never used again."""
+        """Add a worker that is starting on a host; its name must be new."""
         with self._changed:
             self._workers[worker] = _Worker(host, self._clock(), heard=self._clock())
 
     def gone(self, worker: str) -> None:
-        """A worker's process has ended."""
+        """Remove a worker whose process has ended."""
         with self._changed:
             found = self._workers.pop(worker, None)
             self._lost |= found is not None and found.rank >= 0
             self._settle()
 
     def leave(self, worker: str) -> None:
-        """A worker is to end at the next commit."""
+        """Have a worker leave at the next commit."""
         with self._changed:
             if (found := self._workers.get(worker)) is not None:
                 found.leaving = True
@@ -98,32 +97,32 @@ class Places:
             self.fewest, self.most = fewest, most
             self._settle()
 
-    def go_without_the_late(self) -> None:
-        """Form the first generation of those that are ready, where they are enough."""
+    def form_without_late(self) -> None:
+        """Form the first generation of the workers that are ready, if they are enough."""
         with self._changed:
-            self._late = True
+            self._allow_late = True
             self._settle()
 
     def end(self) -> None:
-        """The training is over: nobody is given a place any more."""
+        """End the training: assign no more ranks."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
 
-    # -- what a worker asks -------------------------------------------------------------------------------------------
+    # -- calls of a worker ---------------------------------------------------------------------------------------------
 
-    def place(self, worker: str, generation: int, patience: float) -> Place | None:
-        """Return the place of a worker that is ready, None where there is none within ``patience`` seconds.
+    def place(self, worker: str, generation: int, patience: float) -> Assignment | None:
+        """Wait for the assignment of a worker that is ready; None where there is none within ``patience`` seconds.
 
         Args:
-            generation: that the worker was in, 0 = none; so that one that asks again was not told twice.
+            generation: the worker's last one, 0 = none; a repeated question gets the same answer.
         """
         end = self._clock() + patience
         with self._changed:
             while True:
-                found = self._hear(worker)
+                found = self._read_results(worker)
                 if found is None or self.over:
-                    return AWAY
+                    return RELEASED
                 if found.rank >= 0 and self.generation > generation:
                     return self._place(found)
                 if not found.ready:
@@ -133,43 +132,43 @@ class Places:
                 if found.leaving:
                     del self._workers[worker]
                     self._settle()
-                    return AWAY
+                    return RELEASED
                 if (left := end - self._clock()) <= 0:
                     return None
                 self._changed.wait(left)
 
-    def now(self, worker: str) -> Place:
-        """Return the place that a worker has now."""
+    def now(self, worker: str) -> Assignment:
+        """Return the current assignment of a worker."""
         with self._changed:
             found = self._workers.get(worker)
-            return AWAY if found is None or found.rank < 0 else self._place(found)
+            return RELEASED if found is None or found.rank < 0 else self._place(found)
 
     def news(self, worker: str) -> int:
-        """Return the number of the generation that a worker is to come back for, 0 = it goes on as it is."""
+        """Return the generation for which a worker has to come back; 0 = it continues."""
         with self._changed:
-            found = self._hear(worker)
+            found = self._read_results(worker)
             if found is None or found.rank < 0 or found.ready or self.over:
                 return 0
             return self.generation + 1 if self._wanted() else 0
 
-    # -- what is seen -------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
-        """Return how many are in the newest generation and still there."""
+        """Return how many workers of the newest generation are left."""
         with self._changed:
             return sum(each.rank >= 0 for each in self._workers.values())
 
     @property
     def missing(self) -> int:
-        """Return how many more have to come before there can be a generation; 0 = one trains, or is about to."""
+        """Return how many more workers a generation needs; 0 = one trains, or will be formed."""
         with self._changed:
             if any(each.rank >= 0 and not each.ready for each in self._workers.values()):
                 return 0
             return max(0, self.fewest - sum(each.ready and not each.leaving for each in self._workers.values()))
 
     def ranks(self) -> dict[str, int]:
-        """Return the ranks of all that are there; -1 = none yet."""
+        """Return the rank of each worker; -1 = none yet."""
         with self._changed:
             return {name: each.rank for name, each in self._workers.items()}
 
@@ -179,26 +178,26 @@ class Places:
             return [name for name, each in self._workers.items() if each.rank < 0 and not each.ready]
 
     def silent(self, seconds: float) -> list[str]:
-        """Return those for whom others wait and who have not asked for so long: their nodes may be gone."""
+        """Return the workers for which others wait and that have been silent for so long: their nodes may be down."""
         with self._changed:
             old = [(name, each) for name, each in self._workers.items() if each.rank >= 0]
             if not any(each.ready for _, each in old):
                 return []
             return [name for name, each in old if not each.ready and each.heard < self._clock() - seconds]
 
-    # -- under the lock -----------------------------------------------------------------------------------------------
+    # -- with the lock held --------------------------------------------------------------------------------------------
 
-    def _hear(self, worker: str) -> _Worker | None:
+    def _read_results(self, worker: str) -> _Worker | None:
         if (found := self._workers.get(worker)) is not None:
             found.heard = self._clock()
         return found
 
-    def _place(self, found: _Worker) -> Place:
+    def _place(self, found: _Worker) -> Assignment:
         first = next((each.host for each in self._workers.values() if each.rank == 0), "")
-        return Place(self.generation, found.rank, self._size, first)
+        return Assignment(self.generation, found.rank, self._size, first)
 
     def _wanted(self) -> bool:
-        """Whether those who train are to come back: some leave or are lost, or there are new ones and room for them."""
+        """Return whether workers that train have to come back: for a loss, a leaving worker, or new ones with room."""
         train = [each for each in self._workers.values() if each.rank >= 0]
         if self._lost or any(each.leaving for each in train):
             return True
@@ -207,17 +206,17 @@ class Places:
         if not joining or stay >= self.most:
             return False
         coming = any(each.rank < 0 and not each.ready for each in self._workers.values())
-        return not coming or self._clock() >= min(each.since for each in joining) + TOGETHER
+        return not coming or self._clock() >= min(each.since for each in joining) + GROUPING_SECONDS
 
     def _settle(self) -> None:
-        """Form a generation where that can be."""
+        """Form a generation where that is possible."""
         old = [each for each in self._workers.values() if each.rank >= 0]
         if self.over or any(not each.ready for each in old):
             return
-        if not self.generation and not self._late and any(not each.ready for each in self._workers.values()):
-            return  # the first one has all that were asked for
+        if not self.generation and not self._allow_late and any(not each.ready for each in self._workers.values()):
+            return  # the first generation waits for all requested workers
         ready = [each for each in self._workers.values() if each.ready and not each.leaving]
-        # The dict is in the order of their starts, which the first generation keeps.
+        # The dict is in the order of the starts, which the first generation keeps.
         ready.sort(key=lambda each: (each.rank < 0, each.rank, each.since if self.generation else 0.0))
         if len(ready) >= self.fewest:
             self._form(ready[: self.most])

@@ -1,62 +1,62 @@
-"""What an elastic run costs beyond its session: each companion has one worker, so it is so often the price of one."""
+"""The price of an elastic run beyond its session: each companion has one worker, so it is a multiple of one price."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 
-from carme_hub.training.conductor.companion_price import cost
-from carme_hub.training.run.description import counted, kind_of_gpu
+from carme_hub.training.conductor.companion_price import cost_text
+from carme_hub.training.run.description import gpu_kind, pluralize
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.placement import Room
-from carme_hub.training.run.run_folder import virtual
+from carme_hub.training.run.placement import JobCapacity
+from carme_hub.training.run.run_folder import has_virtual_gpus
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import TIME_LIMIT, Hub, NoHub, Quote, Refused
 
-from .workers import cpus_each, seats_of
+from .workers import cpus_per_slot, session_slots
 
-#: Seconds for the hub to say a price while a run goes on: somebody waits for the answer.
-PATIENCE = 5.0
+#: Seconds for the hub to quote a price during a run: a user waits for the answer.
+QUOTE_TIMEOUT = 5.0
 
 
-def of_run(asked: RunOptions, room: Room, environ: Mapping[str, str]) -> str:
-    """Return what a run that is to begin asks the hub for, its price and when that would start; "" = for nothing.
+def price_of_run(options: RunOptions, capacity: JobCapacity, environ: Mapping[str, str]) -> str:
+    """Describe what a new run will request from the hub, its price and its start; "" = nothing.
 
     Raises:
-        CannotRun: the hub would refuse it, and the session has no room for the fewest ranks; or it does not answer.
+        CannotRun: the hub would refuse it and the session has too few slots for the fewest ranks, or the hub is silent.
     """
-    fewest, _ = asked.elastic or (asked.ranks, 0)
-    gpus = asked.gpus_per_task if asked.gpus_per_task is not None else int(room.gpus > 0)
-    nodes = min(asked.nodes or room.nodes, room.nodes)
-    seats = len(seats_of([str(number) for number in range(nodes)], room.gpus, gpus, asked.ranks))
-    more = asked.ranks - seats
+    fewest, _ = options.elastic or (options.ranks, 0)
+    gpus = options.gpus_per_task if options.gpus_per_task is not None else int(capacity.gpus > 0)
+    nodes = min(options.nodes or capacity.nodes, capacity.nodes)
+    slots = len(session_slots([str(number) for number in range(nodes)], capacity.gpus, gpus, options.ranks))
+    more = options.ranks - slots
     if more <= 0:
         return ""
     cpus = environ.get("SLURM_CPUS_ON_NODE", "")
-    each = cpus_each(int(cpus), nodes, seats) if cpus.isdigit() else 0  # 0 = as the session has
-    minutes = -(-asked.seconds // 60)
+    each = cpus_per_slot(int(cpus), nodes, slots) if cpus.isdigit() else 0  # 0 = as the session has
+    minutes = -(-options.seconds // 60)
     try:
-        quote = quoted(Hub.from_environ(), gpus=gpus, cpus=each, minutes=minutes, patience=TIME_LIMIT)
+        quote = request_quote(Hub.from_environ(), gpus=gpus, cpus=each, minutes=minutes, patience=TIME_LIMIT)
     except NoHub as error:
         raise CannotRun(str(error)) from None
     if quote is None:
         raise CannotRun("The hub does not answer. Try again in a moment.")
     why, few = ("", 0) if quote.allowed else (quote.message, more)
-    if not why and (why := too_many(quote, more)):
+    if not why and (why := limit_message(quote, more)):
         few = more - quote.companions_left
-    if asked.ranks - few < fewest:
+    if options.ranks - few < fewest:
         raise CannotRun(why)
-    asks = f"This session has no room for {more} of {counted(asked.ranks, 'rank')}"
+    asks = f"This session has no room for {more} of {pluralize(options.ranks, 'rank')}"
     if few == more:
-        return f"{asks}, and gets no more: {why} It begins with {seats}."
-    made_up, found = virtual(environ), more - few
-    asks = f"{asks}: {what(found, gpus, virtual=made_up)} {'is' if found == 1 else 'are'} asked for."
-    begins = f" {why} It begins with {asked.ranks - few}." if why else ""
-    return f"{asks} {cost(quote, found, virtual=made_up)}{begins}".strip()
+        return f"{asks}, and gets no companions: {why} It starts with {slots}."
+    made_up, found = has_virtual_gpus(environ), more - few
+    asks = f"{asks}: {companions_text(found, gpus, virtual=made_up)} {'is' if found == 1 else 'are'} requested."
+    begins = f" {why} It starts with {options.ranks - few}." if why else ""
+    return f"{asks} {cost_text(quote, found, virtual=made_up)}{begins}".strip()
 
 
-def quoted(hub: Hub, *, gpus: int, cpus: int, minutes: int, patience: float = PATIENCE) -> Quote | None:
-    """Return what a companion of one worker would cost; None where the hub does not say within ``patience`` seconds."""
+def request_quote(hub: Hub, *, gpus: int, cpus: int, minutes: int, patience: float = QUOTE_TIMEOUT) -> Quote | None:
+    """Return the quote for a companion of one worker; None where the hub does not answer in ``patience`` seconds."""
     said: list[Quote] = []
 
     def ask() -> None:
@@ -65,25 +65,25 @@ def quoted(hub: Hub, *, gpus: int, cpus: int, minutes: int, patience: float = PA
         except Refused as error:
             said.append(Quote(allowed=False, message=str(error)))
         except NoHub:
-            pass  # nothing was said
+            pass  # no answer
 
-    # Beside: a limit of the socket is for each of its words, and who waits here waits for all of them.
+    # In a thread: a socket's timeout applies to each read, not to the whole answer.
     thread = threading.Thread(target=ask, name="carme-quote", daemon=True)
     thread.start()
     thread.join(patience)
     return said[0] if said else None
 
 
-def what(count: int, gpus: int, *, virtual: bool = False) -> str:
-    """Return what is asked for: ``2 companions with 1 GPU each``."""
-    having = f" with {counted(gpus, kind_of_gpu({'virtual': virtual}))}" if gpus else ""
-    return f"{counted(count, 'companion')}{having}{' each' if having and count > 1 else ''}"
+def companions_text(count: int, gpus: int, *, virtual: bool = False) -> str:
+    """Describe companions: ``2 companions with 1 GPU each``."""
+    having = f" with {pluralize(gpus, gpu_kind({'virtual': virtual}))}" if gpus else ""
+    return f"{pluralize(count, 'companion')}{having}{' each' if having and count > 1 else ''}"
 
 
-def too_many(quote: Quote, count: int) -> str:
-    """Return why a session cannot have so many companions more, "" where it can, or the hub does not say."""
+def limit_message(quote: Quote, count: int) -> str:
+    """Return a message where the session may not have so many more companions; "" where it may, or that is unknown."""
     left, most = quote.companions_left, quote.companions_most
     if not 0 <= left < count:
         return ""
-    more = f"{left} more can be had" if left else "no more can be had"
-    return f"Each further rank takes a companion, of which a session has {most} at once at most here: {more}."
+    more = f"{left} more can be opened" if left else "no more can be opened"
+    return f"Each further rank needs a companion, and a session may have {most} at once: {more}."

@@ -1,7 +1,7 @@
-"""The rendezvous of a run whose number of workers changes: it also says who is which rank, and when to come back.
+"""The rendezvous of an elastic run: it also assigns ranks, and tells workers when to come back.
 
-A worker asks for its place with a request that is answered when there is one, or after a few seconds with nothing, so
-that a worker that has gone away keeps no thread. What Horovod's own workers send to its driver is not taken.
+A request for an assignment is answered when there is one, or after a few seconds with nothing, so a worker that is gone
+occupies no thread for long. Messages of Horovod's workers to its driver are ignored.
 """
 
 from __future__ import annotations
@@ -13,88 +13,88 @@ from dataclasses import asdict
 from carme_hub.training.run.messages import ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.rendezvous import Rendezvous
 
-from .membership import Place, Places
+from .membership import Assignment, Membership
 
-#: Scopes: the place of ``worker:generation``, and the generation that ``worker`` is to come back for.
-PLACE, NEWS = "carme-place", "carme-news"
-#: Horovod's C++ asks for ``host:local rank`` when it starts anew (horovod/common/gloo/gloo_context.cc).
+#: Scopes: the assignment of ``worker:generation``, and the generation for which ``worker`` has to come back.
+ASSIGNMENT, NEWS = "carme-place", "carme-news"
+#: Horovod's C++ asks for ``host:local rank`` when it restarts (horovod/common/gloo/gloo_context.cc).
 RANK_AND_SIZE = "rank_and_size"
-#: Seconds after which a worker asks for its place again, and for which it asks in vain before it gives up.
-PATIENCE, ALONE = 5.0, 60.0
+#: Seconds after which a worker repeats its request, and after which it gives up on a silent conductor.
+ANSWER_TIMEOUT, UNREACHABLE_LIMIT = 5.0, 60.0
 
 
 class ElasticRendezvous(Rendezvous):
-    """Answers for ``places`` too.
+    """A rendezvous that also answers for ``membership``.
 
     Args:
-        host: address of this node to bind, as ``Rendezvous``. fewest, most: workers that are ranks at a time.
+        host: address of this node to bind, as ``Rendezvous``. fewest, most: ranks at a time.
     """
 
     def __init__(self, host: str, fewest: int, most: int) -> None:
         super().__init__(host)
-        self.places = Places(fewest, most, self._formed)
+        self.membership = Membership(fewest, most, self._formed)
 
     def get(self, scope: str, key: str) -> bytes | None:
-        """Return a value, which for a place may take ``PATIENCE`` seconds; None where there is none."""
+        """Return a value; an assignment may take ``ANSWER_TIMEOUT`` seconds; None where there is none."""
         worker, _, number = key.rpartition(":")
-        if scope == PLACE and number.isdigit():
-            place = self.places.place(worker, int(number), PATIENCE)
+        if scope == ASSIGNMENT and number.isdigit():
+            place = self.membership.place(worker, int(number), ANSWER_TIMEOUT)
             return None if place is None else json.dumps(asdict(place)).encode()
         if scope == NEWS:
-            return json.dumps({"generation": self.places.news(key)}).encode()
+            return json.dumps({"generation": self.membership.news(key)}).encode()
         if scope == RANK_AND_SIZE:
-            now = self.places.now(worker)
+            now = self.membership.now(worker)
             return f"{now.rank},{now.size},0,1,{now.rank},{now.size}".encode()
         return super().get(scope, key)
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
-        """Keep a value; return whether there was room for it."""
-        return scope in (PLACE, NEWS, RANK_AND_SIZE) or super().put(scope, key, value)
+        """Store a value; return whether there was room for it."""
+        return scope in (ASSIGNMENT, NEWS, RANK_AND_SIZE) or super().put(scope, key, value)
 
     def _formed(self, *_: int) -> None:
-        """Forget where the ranks of the last generation listened."""
+        """Forget the addresses of the last generation's ranks."""
         with self._lock:
             scopes = {scope for scope in self._came if not scope.startswith("carme")}
         if scopes:
             self.clear(*scopes)
 
 
-class Worker:
-    """What a worker asks, from its own process.
+class WorkerClient:
+    """The worker's side: it runs in the worker's process and asks the rendezvous.
 
     Args:
-        name: of this worker in ``Places``; it is also its host's name for Horovod.
+        name: of this worker in ``Membership``; it is also its host name for Horovod.
     """
 
     def __init__(self, address: str, port: int, name: str) -> None:
         self.address, self.port, self.name = address, port, name
-        self.place = Place(0, -1, 0)
-        self._telling = RendezvousClient(address, port, timeout=PATIENCE * 3)
+        self.place = Assignment(0, -1, 0)
+        self._client = RendezvousClient(address, port, timeout=ANSWER_TIMEOUT * 3)
 
-    def wait(self) -> Place:
-        """Return the next place of this worker, which has none while it waits.
+    def wait(self) -> Assignment:
+        """Wait for the next assignment of this worker, which has none meanwhile.
 
         Raises:
-            Unheard: the conductor is gone.
+            ConductorUnreachable: the conductor is gone.
         """
         heard = time.monotonic()
         while True:
             try:
-                said = self._telling.get(PLACE, f"{self.name}:{self.place.generation}")
+                said = self._client.get(ASSIGNMENT, f"{self.name}:{self.place.generation}")
                 heard = time.monotonic()
             except ConductorUnreachable:
-                if time.monotonic() > heard + ALONE:
+                if time.monotonic() > heard + UNREACHABLE_LIMIT:
                     raise
                 time.sleep(1)
                 continue
             if said is not None:
-                self.place = Place(**said)
+                self.place = Assignment(**said)
                 return self.place
 
     def news(self) -> int:
-        """Return the generation that this worker is to come back for, 0 = none, or nobody answers."""
+        """Return the generation for which this worker has to come back; 0 = none, or no answer."""
         try:
-            said = self._telling.get(NEWS, self.name)
+            said = self._client.get(NEWS, self.name)
         except ConductorUnreachable:
             return 0
         return int(said["generation"]) if said is not None else 0

@@ -1,7 +1,7 @@
-"""Companions of a run that come and go while it trains: asked for, looked after, and given back, beside the training.
+"""The companions of an elastic run: they are requested, watched and given back while the run trains.
 
-Nobody waits for the hub here: one thread looks how companions stand, and each that is given back has one of its own,
-for the hub may be down for a moment.
+The training never waits for the hub: one thread polls the companions, and each one that is given back has a thread of
+its own, since the hub may be down for a moment.
 """
 
 from __future__ import annotations
@@ -13,200 +13,202 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from carme_hub.training.conductor.companion_price import cost
-from carme_hub.training.run.control import NotDone
-from carme_hub.training.session.companions import Companion, Hub, NoHub, Refused, going, let_go
+from carme_hub.training.conductor.companion_price import cost_text
+from carme_hub.training.run.control import RequestRefused
+from carme_hub.training.session.companions import Companion, Hub, NoHub, Refused, live_companions, release_by_file
 from carme_hub.training.session.step_broker import NoBroker
 
-from .price import PATIENCE as QUICK
-from .price import quoted, too_many, what
-from .workers import Share, Workers
+from .price import QUOTE_TIMEOUT as QUOTE_TIMEOUT
+from .price import companions_text, limit_message, request_quote
+from .workers import WorkerCompanion, Workers
 
 if TYPE_CHECKING:
     from carme_hub.training.session.step_broker import Broker
 
-#: Seconds between two looks, between two tries to give one back, and for these; and for the hub to see that one which
-#: does not run any more has ended, before it is given back; and for one to be seen that was asked for and not answered
-#: for, since the hub may be about to open it.
-LOOK, AGAIN, PATIENCE, UNSEEN, SEEN = 2.0, 2.0, 60.0, 60.0, 5.0
+#: Seconds between two polls; between two attempts to give one back, and until these stop; for the hub to see that a
+#: lost companion has ended, before it is given back; and for one to show up whose request got no answer, since the hub
+#: may still be opening it.
+POLL_INTERVAL, RETRY_INTERVAL, GIVE_BACK_TIMEOUT, END_SEEN_TIMEOUT, APPEAR_TIMEOUT = 2.0, 2.0, 60.0, 60.0, 5.0
 
 
-class Resize:
+class RunCompanions:
     """The companions of one run.
 
     Args:
-        crew: of which this changes ``shares``, under ``lock``. name: of the run. key: of the run, that no other has.
+        workers: this changes its ``companions``, under ``lock``. name: of the run. key: unique to the run.
         connect: returns the hub.
 
     Attributes:
-        gpus, cpus: of each companion. virtual: whether its GPUs are a sandbox's make-believe ones.
+        gpus, cpus: of each companion. virtual: whether its GPUs are virtual ones of a sandbox.
     """
 
     def __init__(
         self,
-        crew: Workers,
+        workers: Workers,
         lock: threading.RLock,
         broker: Broker,
         name: str,
         key: str,
         connect: Callable[[], Hub] = Hub.from_environ,
     ) -> None:
-        self._crew, self._lock, self._broker = crew, lock, broker
+        self._workers, self._lock, self._broker = workers, lock, broker
         self._name, self._key, self._connect = name, key, connect
         self.gpus, self.cpus, self.virtual = 0, 1, False
-        self._over = threading.Event()
-        self._opening = threading.Lock()  # held while the hub is asked for one, and until that is among ``shares``
-        self._asked_for = 0
-        self._unanswered = 0.0  # when an answer was lost last, of one that the hub may have opened; 0 = none was
-        self._looking: threading.Thread | None = None
-        self._returning: dict[str, threading.Thread] = {}
-        self._gone: dict[str, float] = {}  # companions that were lost, until the hub says why
-        self._why: dict[str, str] = {}
-        self._in_vain: list[str] = []  # why companions ended that waited
+        self._closing = threading.Event()
+        self._opening = threading.Lock()  # held from a request to the hub until its companion is recorded
+        self._request_count = 0
+        self._lost_answer_at = 0.0  # when the last answer was lost; 0 = none was lost
+        self._poller: threading.Thread | None = None
+        self._give_backs: dict[str, threading.Thread] = {}
+        self._lost_since: dict[str, float] = {}  # lost companions, until the hub explains them
+        self._reasons: dict[str, str] = {}
+        self._ended_unused: list[str] = []  # why pending companions ended
 
     def price(self, count: int, minutes: int = 0) -> str:
-        """Return what so many more companions cost and when they start; "" for none. Nothing is asked for.
+        """Describe the cost and the start of so many more companions; "" for none. This requests nothing.
 
         Raises:
-            NotDone: the hub would refuse them, or does not say what they cost.
+            RequestRefused: the hub would refuse them, or does not quote a price.
         """
         if not count:
             return ""
         try:
-            said = quoted(self._connect(), gpus=self.gpus, cpus=self.cpus, minutes=minutes, patience=QUICK)
+            said = request_quote(
+                self._connect(), gpus=self.gpus, cpus=self.cpus, minutes=minutes, patience=QUOTE_TIMEOUT
+            )
         except NoHub as error:
-            raise NotDone(str(error)) from error
+            raise RequestRefused(str(error)) from error
         if said is None:
-            why = f"The hub has not said within {QUICK:.0f} s what they cost"
-            raise NotDone(f"{why}, so no GPUs were asked for. Try again in a moment.")
+            why = f"The hub did not quote a price within {QUOTE_TIMEOUT:.0f} s"
+            raise RequestRefused(f"{why}, so no GPUs were requested. Try again in a moment.")
         if not said.allowed:
-            raise NotDone(said.message)
-        if more := too_many(said, count):
-            raise NotDone(more)
-        found = what(count, self.gpus, virtual=self.virtual)
-        return f"{found}. {cost(said, count, virtual=self.virtual)}".strip()
+            raise RequestRefused(said.message)
+        if more := limit_message(said, count):
+            raise RequestRefused(more)
+        found = companions_text(count, self.gpus, virtual=self.virtual)
+        return f"{found}. {cost_text(said, count, virtual=self.virtual)}".strip()
 
     def open(self, count: int, minutes: int = 0, check: Callable[[], None] | None = None) -> str:
-        """Ask for companions, one for each of ``count`` ranks; return what was said.
+        """Request companions, one for each of ``count`` ranks; return a message.
 
         Args:
-            minutes: of each; 0 = as long as the session has. check: a hub that does not answer is asked again until
-                this raises something; None = whoever wants them is told so.
+            minutes: of each; 0 = as long as the session. check: where the hub does not answer, the request is repeated
+                until this raises an error; None = report it at once.
 
         Raises:
-            NotDone: the hub gave none, or the run is about to end.
+            RequestRefused: the hub granted none, or the run is ending.
         """
         opened: list[Companion] = []
         with self._opening:
             for _ in range(count):
                 try:
                     opened.append(self._open(minutes, check))
-                except (NoHub, Refused, NotDone) as error:
+                except (NoHub, Refused, RequestRefused) as error:
                     if not opened:
-                        raise NotDone(str(error)) from error
-                    return f"{len(opened)} of {count} asked for; no more: {error}"
-        return f"{count} asked for: {opened[0].said or 'they join when they run.'}" if opened else ""
+                        raise RequestRefused(str(error)) from error
+                    return f"{len(opened)} of {count} requested; no more: {error}"
+        return f"{count} requested: {opened[0].said or 'they join when they run.'}" if opened else ""
 
     def _open(self, minutes: int, check: Callable[[], None] | None) -> Companion:
         hub = self._connect()
-        self._asked_for += 1
-        key, before = f"{self._key}-{self._asked_for}", self._unanswered
+        self._request_count += 1
+        key, before = f"{self._key}-{self._request_count}", self._lost_answer_at
         while True:
-            if self._over.is_set():
-                raise NotDone("The run is about to end.")
+            if self._closing.is_set():
+                raise RequestRefused("The run is ending.")
             try:
                 opened = hub.open(nodes=1, gpus=self.gpus, cpus=self.cpus, minutes=minutes, name=self._name, key=key)
                 break
             except NoHub:
-                self._unanswered = time.monotonic()  # the next look finds what it may have opened
-                self._look_on()
+                self._lost_answer_at = time.monotonic()  # the next poll finds a companion that it may have opened
+                self._start_polling()
                 if check is None:
                     raise
             check()
-            time.sleep(AGAIN)
-        self._unanswered = before  # with the same key it is the same one
+            time.sleep(RETRY_INTERVAL)
+        self._lost_answer_at = before  # the same key gives the same companion
         with self._lock:
-            self._crew.shares[opened.id] = Share(opened.id, self._crew.free_number(), opened.said)
-        self._look_on()
+            self._workers.companions[opened.id] = WorkerCompanion(opened.id, self._workers.free_number(), opened.said)
+        self._start_polling()
         return opened
 
-    def _look_on(self) -> None:
-        if self._looking is None:
-            self._looking = threading.Thread(target=self._look, name="carme-companions", daemon=True)
-            self._looking.start()
+    def _start_polling(self) -> None:
+        if self._poller is None:
+            self._poller = threading.Thread(target=self._look, name="carme-companions", daemon=True)
+            self._poller.start()
 
     def give_back(self, id: str) -> None:
-        """Give one back, beside."""
+        """Give a companion back, in a thread."""
         with self._lock:
-            self._crew.shares.pop(id, None)
-            if id not in self._returning:
-                self._returning[id] = threading.Thread(target=self._give_back, args=(id,), daemon=True)
-                self._returning[id].start()
+            self._workers.companions.pop(id, None)
+            if id not in self._give_backs:
+                self._give_backs[id] = threading.Thread(target=self._give_back, args=(id,), daemon=True)
+                self._give_backs[id].start()
 
-    def lost(self, id: str) -> None:
-        """Take notice that one does not run any more. It is not given back: how it ended is for the hub to find out."""
+    def mark_lost(self, id: str) -> None:
+        """Record that a companion does not run any more; the hub will say how it ended, so it is not given back."""
         with self._lock:
-            self._crew.shares.pop(id, None)
-            self._gone.setdefault(id, time.monotonic())
+            self._workers.companions.pop(id, None)
+            self._lost_since.setdefault(id, time.monotonic())
 
     def explained(self) -> dict[str, str]:
-        """Return how lost companions ended, in half a sentence each; each is returned once."""
+        """Return how lost companions ended, as clauses; each is returned once."""
         with self._lock:
-            found, self._why = self._why, {}
+            found, self._reasons = self._reasons, {}
         return found
 
-    def in_vain(self) -> list[str]:
-        """Return how companions ended that nobody was in yet, in half a sentence each; each is returned once."""
+    def ended_unused(self) -> list[str]:
+        """Return how companions ended before they had a worker, as clauses; each is returned once."""
         with self._lock:
-            found, self._in_vain = self._in_vain, []
+            found, self._ended_unused = self._ended_unused, []
         return found
 
     def close(self) -> None:
-        """Give all back, and return when the hub knows."""
-        self._over.set()
-        end = time.monotonic() + PATIENCE
-        with self._opening:  # one that is being asked for now is given back too
-            while self._unanswered and time.monotonic() < end:
+        """Give all companions back, and return when the hub has confirmed it."""
+        self._closing.set()
+        end = time.monotonic() + GIVE_BACK_TIMEOUT
+        with self._opening:  # a companion that is being requested is given back too
+            while self._lost_answer_at and time.monotonic() < end:
                 self._give_back_unanswered()
-                if self._unanswered:
-                    time.sleep(AGAIN)
-        for id in [*self._crew.shares, *self._gone]:
+                if self._lost_answer_at:
+                    time.sleep(RETRY_INTERVAL)
+        for id in [*self._workers.companions, *self._lost_since]:
             self.give_back(id)
-        for thread in list(self._returning.values()):
-            thread.join(PATIENCE)
+        for thread in list(self._give_backs.values()):
+            thread.join(GIVE_BACK_TIMEOUT)
 
     def _give_back(self, id: str) -> None:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + GIVE_BACK_TIMEOUT
         while True:
             try:
                 self._connect().close(id)
                 return
-            except Refused:  # it has ended, or is not ours any more
+            except Refused:  # it has ended, or belongs to another session
                 return
             except NoHub:
                 if time.monotonic() > end:
-                    let_go(id)
+                    release_by_file(id)
                     raise
-                time.sleep(AGAIN)
+                time.sleep(RETRY_INTERVAL)
 
     def _give_back_unanswered(self) -> None:
-        """Give back what was opened and no answer told of; with ``_opening`` held, so that nothing is on its way."""
+        """Give back a companion whose answer was lost; ``_opening`` is held, so no request is pending."""
         try:
-            found = going(self._connect(), self._name)
+            found = live_companions(self._connect(), self._name)
         except (NoHub, Refused):
-            return  # it is asked again
+            return  # retried later
         with self._lock:
-            strays = [id for id in found if id not in {*self._crew.shares, *self._gone, *self._returning}]
+            strays = [id for id in found if id not in {*self._workers.companions, *self._lost_since, *self._give_backs}]
         for id in strays:
             self.give_back(id)
-        if strays or time.monotonic() > self._unanswered + SEEN:
-            self._unanswered = 0.0
+        if strays or time.monotonic() > self._lost_answer_at + APPEAR_TIMEOUT:
+            self._lost_answer_at = 0.0
 
     def _look(self) -> None:
-        while not self._over.wait(LOOK):
+        while not self._closing.wait(POLL_INTERVAL):
             with self._lock:
-                known, gone = list(self._crew.shares), list(self._gone)
-            if self._unanswered and self._opening.acquire(blocking=False):
+                known, gone = list(self._workers.companions), list(self._lost_since)
+            if self._lost_answer_at and self._opening.acquire(blocking=False):
                 try:
                     self._give_back_unanswered()
                 finally:
@@ -214,48 +216,48 @@ class Resize:
             if known or gone:
                 try:
                     found = {each.id: each for each in self._connect().list()}
-                except (NoHub, Refused):  # it is asked again; what it could not have seen yet is not unseen
+                except (NoHub, Refused):  # retried later; the time without an answer does not count
                     with self._lock:
-                        self._gone |= {id: time.monotonic() for id in gone if id in self._gone}
+                        self._lost_since |= {id: time.monotonic() for id in gone if id in self._lost_since}
                     continue
                 for id in known:
-                    self._take(id, found.get(id))
+                    self._update(id, found.get(id))
                 for id in gone:
                     self._explain(id, found.get(id))
 
     def _explain(self, id: str, found: Companion | None) -> None:
-        """Keep why a lost one ended; one that the hub still sees is given back in the end (Slurm may suspend a job)."""
+        """Record why a lost companion ended; give it back where the hub still sees it (Slurm may suspend a job)."""
         over = found is None or found.state == "ended"
-        if not over and time.monotonic() < self._gone[id] + UNSEEN:
+        if not over and time.monotonic() < self._lost_since[id] + END_SEEN_TIMEOUT:
             return
         with self._lock:
-            self._gone.pop(id)
+            self._lost_since.pop(id)
             if over and found is not None and found.said:
-                self._why[id] = _half(found.said)
+                self._reasons[id] = _first_clause(found.said)
         if not over:
             self.give_back(id)
 
-    def _take(self, id: str, found: Companion | None) -> None:
-        """Take notice of how one stands."""
-        share = self._crew.shares.get(id)
-        if share is None:
+    def _update(self, id: str, found: Companion | None) -> None:
+        """Update a companion from the hub's answer."""
+        companion = self._workers.companions.get(id)
+        if companion is None:
             return
-        if found is None or found.state == "ended" or (found.state == "ending" and share.number < 0):
-            with self._lock:  # its worker is missed when its step ends
-                if self._crew.shares.pop(id, None) is not None and share.number >= 0:  # nobody was in it yet
-                    self._in_vain.append(_half(found.said) if found is not None and found.said else "")
+        if found is None or found.state == "ended" or (found.state == "ending" and companion.number < 0):
+            with self._lock:  # its worker is removed when its step ends
+                if self._workers.companions.pop(id, None) is not None and companion.number >= 0:  # it had no worker yet
+                    self._ended_unused.append(_first_clause(found.said) if found is not None and found.said else "")
             return
-        if share.allocation is not None:
-            if found.ends:  # somebody may have moved its end
-                share.allocation = replace(share.allocation, ends=found.ends)
+        if companion.allocation is not None:
+            if found.ends:  # its end may have changed
+                companion.allocation = replace(companion.allocation, ends=found.ends)
             return
-        share.said = found.said
+        companion.said = found.said
         if found.state == "running":
-            with contextlib.suppress(NoBroker):  # Slurm says so a moment later
-                share.allocation = self._broker.allocation(id)
+            with contextlib.suppress(NoBroker):  # Slurm reports it a moment later
+                companion.allocation = self._broker.allocation(id)
 
 
-def _half(said: str) -> str:
-    """Return the first sentence of what the hub said, to be put into another."""
+def _first_clause(said: str) -> str:
+    """Return the first sentence of the hub's message as a clause."""
     first = said.partition(". ")[0].rstrip(".")
     return first[:1].lower() + first[1:]

@@ -1,13 +1,14 @@
-"""torch's elastic agent with places from the run's conductor. One agent, and one worker below it, for each worker.
+"""torch's elastic agent, with ranks assigned by the conductor. Each worker has one agent and one process below it.
 
-The agent is that of torchrun (``LocalElasticAgent``): it starts the worker's process, looks after it, and starts it
-anew when others come or go. What is ours is where agents meet (``RendezvousHandler``):
+The agent is that of torchrun (``LocalElasticAgent``): it starts the worker's process, watches it, and restarts it when
+other workers come or go. Only the rendezvous differs (``RendezvousHandler``):
 
-- Its own ``c10d`` rendezvous needs a TCPStore, which answers anybody who reaches the port, and which in torch 2.13 lets
-  joiners wait for an address that rank 0 does not write again, until the whole run ends (facts: scale-up failed in 2 of
-  2 tries). Here there is no such store: agents and workers share files in the run's folder, for one generation each.
-- An agent that was killed is known from Slurm at once, and not from 15 seconds of silence.
-- A worker that is given back ends well: its agent gets torch's ``RendezvousGracefulExitError``.
+- torch's ``c10d`` rendezvous needs a TCPStore, which answers anybody who reaches its port; in torch 2.13 joining agents
+  wait for an address that rank 0 does not write again, until the whole run ends (adding workers failed in 2 of 2
+  tries).
+  Here there is no such store: agents and workers share files in the run's folder, separate ones for each generation.
+- Slurm reports a killed agent at once; torch would need 15 seconds of silence.
+- A worker that is given back ends with success: its agent gets torch's ``RendezvousGracefulExitError``.
 """
 
 from __future__ import annotations
@@ -21,23 +22,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .membership import Place
-from .rendezvous import Worker
+from .membership import Assignment
+from .rendezvous import WorkerClient
 
-#: Seconds between two questions for news, and for a worker to end by itself when it is to start anew.
-INTERVAL, FAREWELL = 0.5, 10
-#: How often a worker is started anew after an error. What is an error of the code is known to the conductor, which ends
-#: the run; so this is no limit but for what it does not see.
-RESTARTS = 1000
+#: Seconds between two questions for changes, and for a worker's process to end before it is restarted.
+POLL_INTERVAL, SHUTDOWN_TIMEOUT = 0.5, 10
+#: Restarts after an error. The conductor sees an error of the code and ends the run, so this is only the last limit.
+MAX_RESTARTS = 1000
 
 
-def store_of(folder: Path, generation: int) -> Path:
-    """Return the folder of the files that one generation shares."""
+def generation_folder(folder: Path, generation: int) -> Path:
+    """Return the folder of the files that the workers of one generation share."""
     return folder / f"generation-{generation}"
 
 
-def variables(place: Place) -> dict[str, str]:
-    """Return what a worker's process is told besides torch's own words."""
+def environ_of(place: Assignment) -> dict[str, str]:
+    """Return the variables of a worker's process besides torch's own."""
     return {
         "CARME_RANK": str(place.rank),
         "CARME_SIZE": str(place.size),
@@ -45,13 +45,13 @@ def variables(place: Place) -> dict[str, str]:
     }
 
 
-def run(worker: Worker, folder: Path, argv: Sequence[str]) -> int:
-    """Be the agent of one worker until the training has ended or the worker is given back; return an exit status.
+def run(worker: WorkerClient, folder: Path, argv: Sequence[str]) -> int:
+    """Run the agent of one worker until the training has ended or the worker is released; return an exit status.
 
     Args:
         folder: of this run's shared files, which only the user can read. argv: of the worker's process.
     """
-    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"  # one each: nothing to be agreed upon through the store
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"  # one worker each: the agents have nothing to agree on
     from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -59,31 +59,31 @@ def run(worker: Worker, folder: Path, argv: Sequence[str]) -> int:
     spec = WorkerSpec(
         role="trainer",
         local_world_size=1,
-        rdzv_handler=handler(worker, folder),
+        rdzv_handler=rendezvous_handler(worker, folder),
         entrypoint=argv[0],
         args=tuple(argv[1:]),
-        max_restarts=RESTARTS,
+        max_restarts=MAX_RESTARTS,
         monitor_interval=0.1,
     )
 
     class Agent(LocalElasticAgent):  # type: ignore[misc]  # torch is not where this is checked
-        """Does not wait for other agents at the end: one that was lost would be waited for in vain."""
+        """Does not wait for other agents at the end, which would wait in vain for a lost one."""
 
         def _exit_barrier(self) -> None:
-            pass  # that one of them has come to the end, the conductor tells all
+            pass  # the conductor tells all agents when a worker has finished
 
-    for name in ("agent.server.api", "multiprocessing.api"):  # they warn of signals that are the run's own doing
+    for name in ("agent.server.api", "multiprocessing.api"):  # they warn of signals that the run itself sends
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.ERROR)
-    agent = Agent(spec, DefaultLogsSpecs(log_dir=os.devnull), shutdown_timeout=FAREWELL)
+    agent = Agent(spec, DefaultLogsSpecs(log_dir=os.devnull), shutdown_timeout=SHUTDOWN_TIMEOUT)
     try:
-        result = agent.run()  # None where it was told to go
-    except SignalException as error:  # the run is stopped, and the agent has ended its worker
+        result = agent.run()  # None where the worker was released
+    except SignalException as error:  # the run was stopped, and the agent has ended its worker
         return 128 + int(error.sigval)
     return int(result is not None and result.is_failed())
 
 
-def handler(worker: Worker, folder: Path) -> Any:
-    """Return where torch's agent meets others (``torch.distributed.elastic.rendezvous.RendezvousHandler``)."""
+def rendezvous_handler(worker: WorkerClient, folder: Path) -> Any:
+    """Return the ``torch.distributed.elastic.rendezvous.RendezvousHandler`` of an agent."""
     from torch.distributed import FileStore
     from torch.distributed.elastic.rendezvous import (
         RendezvousGracefulExitError,
@@ -92,17 +92,17 @@ def handler(worker: Worker, folder: Path) -> Any:
         RendezvousStoreInfo,
     )
 
-    class Meeting(RendezvousHandler):  # type: ignore[misc]  # torch is not where this is checked
-        """Asks the conductor."""
+    class ConductorRendezvousHandler(RendezvousHandler):  # type: ignore[misc]  # torch is not where this is checked
+        """A rendezvous by requests to the conductor."""
 
         def __init__(self) -> None:
-            self._news, self._asking, self._closed = 0, threading.Event(), False
+            self._message, self._asking, self._closed = 0, threading.Event(), False
             threading.Thread(target=self._ask, name="carme-elastic-news", daemon=True).start()
 
         def _ask(self) -> None:
             while True:
-                time.sleep(INTERVAL)
-                self._news = worker.news() if self._asking.is_set() else 0
+                time.sleep(POLL_INTERVAL)
+                self._message = worker.news() if self._asking.is_set() else 0
 
         def get_backend(self) -> str:
             return "carme"
@@ -115,19 +115,19 @@ def handler(worker: Worker, folder: Path) -> Any:
             place = worker.wait()
             if place.rank < 0:
                 raise RendezvousGracefulExitError(f"{worker.name} is not needed any more")
-            where = store_of(folder, place.generation)
+            where = generation_folder(folder, place.generation)
             where.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if place.rank == 0 and place.generation > 2:  # nobody is left of the one before the last
-                shutil.rmtree(store_of(folder, place.generation - 2), ignore_errors=True)
-            os.environ.update(variables(place))  # which the worker's process inherits
-            self._news = 0
+            if place.rank == 0 and place.generation > 2:  # no worker is left in the generation before the last
+                shutil.rmtree(generation_folder(folder, place.generation - 2), ignore_errors=True)
+            os.environ.update(environ_of(place))  # which the worker's process inherits
+            self._message = 0
             self._asking.set()
             store = FileStore(str(where / "agents"), place.size)
             # Nobody listens there: workers meet by a file too, see ``torch_store``.
             return RendezvousInfo(store, place.rank, place.size, RendezvousStoreInfo(place.host or "localhost", 0))
 
         def num_nodes_waiting(self) -> int:
-            return int(self._news > worker.place.generation)
+            return int(self._message > worker.place.generation)
 
         def is_closed(self) -> bool:
             return self._closed
@@ -138,4 +138,4 @@ def handler(worker: Worker, folder: Path) -> Any:
         def shutdown(self) -> bool:
             return True
 
-    return Meeting()
+    return ConductorRendezvousHandler()

@@ -1,7 +1,7 @@
-"""A rank of a run whose number of ranks changes: a worker with a name of its own, whose rank comes and goes.
+"""A worker of an elastic run: its name stays, its rank changes from generation to generation.
 
-With Horovod the process stays, and Horovod starts anew in it. With torch the process below torch's agent is started
-anew; agent and worker are this same program, and the worker is the one that is told a generation.
+With Horovod the process stays, and Horovod restarts in it. With torch the agent restarts the process below it; agent
+and worker process are both this program, and ``CARME_GENERATION`` is set only for the worker process.
 """
 
 from __future__ import annotations
@@ -17,27 +17,35 @@ from pathlib import Path
 from typing import NoReturn
 
 from carme_hub.training.rank import network, torch_store
-from carme_hub.training.rank.program import Process, RankConfig, common, play, share_processors, started, take_gpus
-from carme_hub.training.run.messages import TOLD
+from carme_hub.training.rank.program import (
+    Process,
+    RankConfig,
+    common_environ,
+    run_code,
+    share_processors,
+    start_rank,
+    take_gpus,
+)
+from carme_hub.training.run.messages import BROADCAST
 
 from . import horovod, torch
-from .rendezvous import Worker
+from .rendezvous import WorkerClient
 
 _PR_SET_PDEATHSIG = 1
-#: Name of a worker: its number, how many had it before, and the number of its GPUs on its node.
+#: Name of a worker: its number, how many workers had that number before, and the number of its GPUs on the node.
 _NAME = re.compile(r"w(\d+)-(\d+)-(\d+)")
 
 
-def name_of(number: int, life: int, local: int) -> str:
-    """Return the name of a worker, which no other of the run ever has."""
+def worker_name(number: int, life: int, local: int) -> str:
+    """Return the name of a worker, which is unique in the run."""
     return f"w{number}-{life}-{local}"
 
 
-def number_of(name: str) -> tuple[int, int]:
-    """Return a worker's number, and that of its GPUs on its node.
+def parse_worker_name(name: str) -> tuple[int, int]:
+    """Return a worker's number, and the number of its GPUs on the node.
 
     Raises:
-        ValueError: that is no worker's name.
+        ValueError: the name is not that of a worker.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -45,71 +53,71 @@ def number_of(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[3])
 
 
-def beside_of(number: int) -> str:
-    """Return under which key a worker is told how many share the processors of its node."""
+def sharing_key(number: int) -> str:
+    """Return the rendezvous key that tells a worker how many workers share the processors of its node."""
     return f"beside-{number}"
 
 
 #: -P: see ``Conductor.argv``.
-RANK = (sys.executable, "-P", "-m", "carme_hub.training.elastic.worker")
+COMMAND = (sys.executable, "-P", "-m", "carme_hub.training.elastic.worker")
 
 
-def store(told: RankConfig) -> Path:
-    """Return the folder of what workers share by files."""
-    return told.folder / "generations"
+def store_folder(config: RankConfig) -> Path:
+    """Return the folder of the files that workers share."""
+    return config.folder / "generations"
 
 
 def main(words: list[str]) -> int:
-    """Be one worker, or torch's agent above it."""
-    told, name = started(words)
-    number, local = number_of(name)
-    said = json.loads((told.folder / "run.json").read_text())["places"]
-    worker = Worker(said["address"], said["port"], name)
+    """Run one worker, or torch's agent above it."""
+    config, name = start_rank(words)
+    number, local = parse_worker_name(name)
+    said = json.loads((config.folder / "run.json").read_text())["places"]
+    worker = WorkerClient(said["address"], said["port"], name)
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     generation = os.environ.get("CARME_GENERATION")
-    if told.backend != "horovod" and generation is None:
-        prepare(told, node, number, local)
+    if config.backend != "horovod" and generation is None:
+        set_environ(config, node, number, local)
         os.environ["CARME_AGENT"] = str(os.getpid())
-        return torch.run(worker, store(told), [*RANK, *sys.argv[1:3]])
+        return torch.run(worker, store_folder(config), [*COMMAND, *sys.argv[1:3]])
 
     def begin() -> NoReturn:
         if generation is not None:
             die_with_agent()
-            torch_store.install(torch.store_of(store(told), int(generation)), "workers")
+            torch_store.install(torch.generation_folder(store_folder(config), int(generation)), "workers")
         else:
-            interface = prepare(told, node, number, local)
+            interface = set_environ(config, node, number, local)
             horovod.install(worker, interface)
-        run(told, number)
-        raise SystemExit(0)  # ``Process`` would run the code under this worker's number
+        run(config, number)
+        raise SystemExit(0)  # or ``Process`` would run the code again, under this worker's number
 
-    return Process(told, number, node).run(begin)
+    return Process(config, number, node).run(begin)
 
 
-def run(told: RankConfig, number: int) -> None:
-    """Run the code. Each worker that comes to its end writes the variables of ``--pull``: nobody knows who will."""
-    play(told, number if told.kind == "call" else 0)
+def run(config: RankConfig, number: int) -> None:
+    """Run the code. Each worker that finishes writes the variables of ``--pull``: which one finishes is unknown."""
+    run_code(config, number if config.kind == "call" else 0)
 
 
 def die_with_agent() -> None:
-    """Have the kernel kill this process when torch's agent is killed, which started it in a session of its own."""
+    """Have the kernel kill this process when torch's agent, which gave it a process session of its own, is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.environ.get("CARME_AGENT") != str(os.getppid()):
-        os.kill(os.getpid(), signal.SIGKILL)  # it was killed before
+        os.kill(os.getpid(), signal.SIGKILL)  # the agent was killed before
 
 
-def prepare(told: RankConfig, node: str, number: int, local: int) -> str:
-    """Say in the environment what is true of this worker as long as it lives; return the interface to the others."""
-    os.environ.update(common(told))
+def set_environ(config: RankConfig, node: str, number: int, local: int) -> str:
+    """Set the environment that stays the same for this worker; return the interface to the other nodes."""
+    os.environ.update(common_environ(config))
     os.environ.update({"CARME_NODE": node, "CARME_LOCAL_RANK": "0", "CARME_LOCAL_SIZE": "1", "LOCAL_RANK": "0"})
-    interface = network.interface(told.telling)
+    interface = network.interface_name(config.rendezvous_client)
     if interface:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
-    take_gpus(local, told.gpus_per_task)
-    share_processors((told.telling.get(TOLD, beside_of(number)) or {}).get("beside", 1))
+    take_gpus(local, config.gpus_per_task)
+    share_processors((config.rendezvous_client.get(BROADCAST, sharing_key(number)) or {}).get("beside", 1))
     return interface
 
 
 if __name__ == "__main__":
-    # Under its own name, so that whoever imports it has the same classes.
+    # Run it under its module name, so that importers get the same classes.
     sys.exit(importlib.import_module("carme_hub.training.elastic.worker").main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The workers of a run whose number changes: where each is, and which of them are the next to come and to go. Pure."""
+"""The workers of an elastic run: their slots, and which of them start or leave next. No input or output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Room for one worker: a node, and which of its GPUs. ``companion`` "" = in the session's own job."""
+class WorkerSlot:
+    """A slot for one worker (as in Horovod): a node and its GPUs there. ``companion`` "" = in the session's own job."""
 
     node: str
     local: int
@@ -21,17 +21,17 @@ class Seat:
 
 
 @dataclass(slots=True)
-class Member:
+class Worker:
     """One worker that was started.
 
     Attributes:
-        number: of its log; others may have had it before. leaving: when it was told to go, 0 = it was not.
-        out_of_time: whether that was because its companion ends.
+        number: of its log; an earlier worker may have had it. leaving: when it was told to leave, 0 = it was not.
+        out_of_time: whether it leaves because its companion ends.
     """
 
     name: str
     number: int
-    seat: Seat
+    slot: WorkerSlot
     handle: StartedStep
     started: float
     leaving: float = 0.0
@@ -39,12 +39,12 @@ class Member:
 
 
 @dataclass(slots=True)
-class Share:
+class WorkerCompanion:
     """A companion with one worker.
 
     Attributes:
-        number: of its worker to be, -1 = that is among those who come or are there.
-        allocation: what it has, when it runs. said: why it waits.
+        number: of the worker that it will get, -1 = that is in ``to_start`` or running.
+        allocation: once it runs. said: why it waits.
     """
 
     id: str
@@ -55,81 +55,81 @@ class Share:
 
 @dataclass(slots=True)
 class Workers:
-    """Who is there and who is to come.
+    """The workers that run, and those to be started.
 
     Args:
-        seats: of the session's own job.
+        slots: of the session's own job.
     """
 
-    seats: Sequence[Seat] = ()
-    members: dict[str, Member] = field(default_factory=dict)
-    shares: dict[str, Share] = field(default_factory=dict)
-    coming: list[tuple[float, int, Seat]] = field(default_factory=list)  # from when on, number, where
-    lives: dict[int, int] = field(default_factory=dict)
+    slots: Sequence[WorkerSlot] = ()
+    members: dict[str, Worker] = field(default_factory=dict)
+    companions: dict[str, WorkerCompanion] = field(default_factory=dict)
+    to_start: list[tuple[float, int, WorkerSlot]] = field(default_factory=list)  # earliest time, number, slot
+    starts: dict[int, int] = field(default_factory=dict)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all that are there or to come, but for those who leave."""
+        """Return the numbers of all workers that run or will start, without those that leave."""
         found = {each.number for each in self.members.values() if not each.leaving}
-        found |= {number for _, number, _ in self.coming}
-        found |= {each.number for each in self.shares.values() if each.number >= 0}
+        found |= {number for _, number, _ in self.to_start}
+        found |= {each.number for each in self.companions.values() if each.number >= 0}
         return sorted(found)
 
     def free_number(self) -> int:
-        """Return the lowest number that nobody has."""
-        taken = {each.number for each in self.members.values()} | {each.number for each in self.shares.values()}
-        taken |= {number for _, number, _ in self.coming}
+        """Return the lowest free number."""
+        taken = {each.number for each in self.members.values()} | {each.number for each in self.companions.values()}
+        taken |= {number for _, number, _ in self.to_start}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
-    def free_seats(self) -> list[Seat]:
-        """Return the session's own seats where nobody is."""
-        taken = {each.seat for each in self.members.values()} | {seat for _, _, seat in self.coming}
-        return [seat for seat in self.seats if seat not in taken]
+    def free_slots(self) -> list[WorkerSlot]:
+        """Return the free slots of the session's own job."""
+        taken = {each.slot for each in self.members.values()} | {slot for _, _, slot in self.to_start}
+        return [slot for slot in self.slots if slot not in taken]
 
-    def to_leave(self, count: int) -> tuple[list[Share], list[Member]]:
-        """Return who goes when so many are given back: who waits, the newest companions, then the session's own."""
-        waiting = [each for each in reversed(self.shares.values()) if each.number >= 0][:count]
+    def choose_leaving(self, count: int) -> tuple[list[WorkerCompanion], list[Worker]]:
+        """Choose what to give back for so many ranks: pending companions, the newest ones, then the session's own."""
+        waiting = [each for each in reversed(self.companions.values()) if each.number >= 0][:count]
         there = [each for each in self.members.values() if not each.leaving]
-        there.sort(key=lambda each: (bool(each.seat.companion), each.started, each.number), reverse=True)
+        there.sort(key=lambda each: (bool(each.slot.companion), each.started, each.number), reverse=True)
         return waiting, there[: count - len(waiting)]
 
     def withdraw(self, count: int) -> int:
-        """Do without some that were to be started, the last ones; return how many. Their companions stay."""
-        taken = min(count, len(self.coming))
-        del self.coming[len(self.coming) - taken :]
+        """Remove the last ones of the workers to be started; return how many. Their companions stay."""
+        taken = min(count, len(self.to_start))
+        del self.to_start[len(self.to_start) - taken :]
         return taken
 
-    def beside(self, seat: Seat) -> int:
-        """Return how many workers share the processors that a seat's job has on its node, itself among them."""
-        return 1 if seat.companion else max(1, sum(each.node == seat.node for each in self.seats))
+    def beside(self, slot: WorkerSlot) -> int:
+        """Return how many workers share the processors that a slot's job has on its node, this worker included."""
+        return 1 if slot.companion else max(1, sum(each.node == slot.node for each in self.slots))
 
-    def own(self) -> int:
+    def count_in_session(self) -> int:
         """Return how many workers are in the session's own job."""
-        return sum(not each.seat.companion for each in self.members.values())
+        return sum(not each.slot.companion for each in self.members.values())
 
-    def alone_in(self, companion: str) -> bool:
-        """Return whether nobody is in a companion, or about to be."""
-        return not any(each.seat.companion == companion for each in self.members.values()) and not any(
-            seat.companion == companion for _, _, seat in self.coming
+    def is_empty(self, companion: str) -> bool:
+        """Return whether a companion has no worker, and gets none."""
+        return not any(each.slot.companion == companion for each in self.members.values()) and not any(
+            slot.companion == companion for _, _, slot in self.to_start
         )
 
 
-def seats_of(nodes: Sequence[str], gpus: int, gpus_per_task: int, ranks: int) -> list[Seat]:
-    """Return the seats of the session's own job.
+def session_slots(nodes: Sequence[str], gpus: int, gpus_per_task: int, ranks: int) -> list[WorkerSlot]:
+    """Return the slots of the session's own job.
 
     Args:
-        gpus: of each node. ranks: that were asked for; without GPUs there is a seat for each of them and no more, so
-            that more of them mean more processors too.
+        gpus: of each node. ranks: as requested; without GPUs there are as many slots as ranks, so that more ranks get
+            more processors too.
     """
     each = gpus // gpus_per_task if gpus_per_task else -(-ranks // len(nodes))
-    found = [Seat(node, local) for node in nodes for local in range(each)]
+    found = [WorkerSlot(node, local) for node in nodes for local in range(each)]
     return found if gpus_per_task else found[:ranks]
 
 
-def cpus_each(cpus: int, nodes: int, seats: int) -> int:
-    """Return the processors of each seat, and of each companion, of a session that has so many on each node."""
-    return max(1, cpus * nodes // max(1, seats))
+def cpus_per_slot(cpus: int, nodes: int, slots: int) -> int:
+    """Return the processors of each slot, and of each companion; ``cpus`` are those of the session on each node."""
+    return max(1, cpus * nodes // max(1, slots))
 
 
-def nodes_of(members: Iterable[Member]) -> list[str]:
+def worker_nodes(members: Iterable[Worker]) -> list[str]:
     """Return the nodes of workers, each once."""
-    return sorted({each.seat.node for each in members})
+    return sorted({each.slot.node for each in members})

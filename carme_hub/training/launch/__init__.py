@@ -1,1 +1,1 @@
-"""How a run begins: its price, its start, and the same as a batch script."""
+"""The start of a run: its price, its start, and the same run as a batch script."""

@@ -1,1 +1,1 @@
-"""How a run is shown in a notebook and on a terminal."""
+"""The display of a run in a notebook and on a terminal."""

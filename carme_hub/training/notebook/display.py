@@ -1,7 +1,7 @@
-"""What a run looks like in a notebook, as HTML. Pure: what ``state.json`` and the ranks' logs say goes in.
+"""The HTML of a run for a notebook, made from ``state.json`` and the ranks' logs. No input or output.
 
-All of it makes sense without its colours and its style sheet, which JupyterLab takes away from a notebook that is not
-trusted. What ranks print is text of anybody's choice, so nothing of it reaches the page unescaped.
+The page is readable without its colours and style sheet, which JupyterLab removes from an untrusted notebook. The
+output of ranks is arbitrary text, so all of it is escaped.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from html import escape
 from typing import Any
 
 from carme_hub.training.run.description import (
-    FOLDED,
-    FRONT,
-    RUN_HEADS,
+    FOLDED_LINES,
+    FRONT_LINES,
+    RUN_COLUMNS,
     View,
-    called,
-    counted,
     failure,
-    figures,
-    heads,
+    pluralize,
     progress,
-    rank_words,
+    rank_cells,
+    rank_columns,
+    rank_label,
     readable,
-    run_words,
-    shown,
+    reason,
+    run_cells,
     speed,
-    state_word,
+    state_label,
     summary,
     title,
-    why,
+    usage,
+    visible_ranks,
 )
 
 from .display_style import STYLE
@@ -39,30 +39,30 @@ _MARKS = {"finished": "✓", "failed": "✗", "interrupted": "■", "lost": "✗
 
 
 def head_html(view: View) -> str:
-    """Return how it stands: state, bar, figures, and the error that ended it."""
+    """Return the head: state, bar, time used, and the error that ended the run."""
     state = str(view.state.get("state") or "starting")
     mark = _MARKS.get(state, "▶")
     parts = [
-        f'<p><span class="carme-state"><span aria-hidden="true">{mark}</span> {escape(state_word(view))}</span> '
+        f'<p><span class="carme-state"><span aria-hidden="true">{mark}</span> {escape(state_label(view))}</span> '
         f"{escape(title(view))}</p>"
     ]
-    if said := why(view):
+    if said := reason(view):
         parts.append(f'<p class="carme-bad">{escape(said)}</p>' if failure(view) else f"<p>{escape(said)}</p>")
     done, total = progress(view)
     if total:
         parts.append(f'<progress aria-label="Steps" value="{min(done, total)}" max="{total}">{done}/{total}</progress>')
-    counts = ". ".join(filter(None, (_capital(speed(view)), _capital(figures(view)))))
+    counts = ". ".join(filter(None, (_capital(speed(view)), _capital(usage(view)))))
     parts.append(f'<p class="carme-dim">{escape(counts)}</p>')
     return "".join(parts)
 
 
 def ranks_html(view: View) -> str:
-    """Return the table of the ranks; columns of which nothing is known are left out."""
-    ranks, more = shown(view)
+    """Return the table of ranks, without empty columns."""
+    ranks, more = visible_ranks(view)
     if not ranks:
         return ""
-    rows = [rank_words(rank) for rank in ranks]
-    words = heads(view)
+    rows = [rank_cells(rank) for rank in ranks]
+    words = rank_columns(view)
     keep = [at for at in range(len(words)) if any(row[at] for row in rows)]
     head = "".join(f'<th scope="col">{words[at]}</th>' for at in keep)
     body = "".join(
@@ -73,13 +73,13 @@ def ranks_html(view: View) -> str:
         + "</tr>"
         for row in rows
     )
-    rest = f'<p class="carme-dim">and {counted(more, "rank")} more</p>' if more else ""
+    rest = f'<p class="carme-dim">and {pluralize(more, "rank")} more</p>' if more else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="carme-wide" tabindex="0" role="region" aria-label="Ranks">{table}</div>{rest}'
 
 
-def log_html(lines: Sequence[str], most: int = FOLDED) -> str:
-    """Return what a rank said, its newest lines only; in a box of class ``carme-log`` the newest are in view."""
+def log_html(lines: Sequence[str], most: int = FOLDED_LINES) -> str:
+    """Return the newest lines of a rank; a box of class ``carme-log`` scrolls to the newest."""
     said = readable(lines, most)
     if not said:
         return '<p class="carme-dim">It has printed nothing.</p>'
@@ -87,26 +87,26 @@ def log_html(lines: Sequence[str], most: int = FOLDED) -> str:
 
 
 def _boxed(rank: str, log: str) -> str:
-    # A box that scrolls is for the keyboard, too.
+    # A box that scrolls must be reachable by the keyboard.
     return f'<div class="carme-log" tabindex="0" role="log" aria-label="Rank {rank}">{log}</div>'
 
 
 def as_html(view: View) -> str:
-    """Return the whole run, rank 0 in front and, once it has ended, the others folded.
+    """Return the whole run, with rank 0 in front and, after the end, the other ranks folded.
 
-    Before the end it is shown anew several times a second, and each time would close the folds that people open.
+    Before the end it is replaced several times a second, which would close every fold that the user opened.
     """
     parts = [STYLE, '<div class="carme-run">', head_html(view), ranks_html(view)]
     front = view.lines.get(view.front, ())
     if front or (view.ended and view.ranks):
-        parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed("0", log_html(front, FRONT))]
-    for rank in shown(view)[0] if view.ended else ():
+        parts += ['<p class="carme-dim">Rank 0 printed:</p>', _boxed("0", log_html(front, FRONT_LINES))]
+    for rank in visible_ranks(view)[0] if view.ended else ():
         number = int(rank.get("rank", 0))
         if number != view.front and view.lines.get(number):
-            log = _boxed(called(rank), log_html(view.lines[number]))
+            log = _boxed(rank_label(rank), log_html(view.lines[number]))
             parts.append(f"<details><summary>{escape(summary(rank))}</summary>{log}</details>")
     if view.folder:
-        parts.append(f'<p class="carme-dim">All of it is kept in <code>{escape(view.folder)}</code></p>')
+        parts.append(f'<p class="carme-dim">All output is in <code>{escape(view.folder)}</code></p>')
     return "".join([*parts, "</div>"])
 
 
@@ -115,13 +115,13 @@ def _capital(text: str) -> str:
 
 
 def runs_html(states: Sequence[Mapping[str, Any]], now: float) -> str:
-    """Return runs as a table for a notebook."""
+    """Return runs as an HTML table."""
     if not states:
         return "<p>There is no run yet.</p>"
-    head = "".join(f'<th scope="col">{word}</th>' for word in RUN_HEADS)
+    head = "".join(f'<th scope="col">{word}</th>' for word in RUN_COLUMNS)
     body = ""
     for state in states:
-        first, *rest = run_words(state, now)
+        first, *rest = run_cells(state, now)
         cells = "".join(f"<td>{escape(textwrap.shorten(word, 160, placeholder=' …'))}</td>" for word in rest)
         body += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,4 @@
-"""How a run looks in a notebook: with JupyterLab's own colours, and so with its themes, light and dark."""
+"""The style sheet of a run in a notebook: JupyterLab's own colours, so it follows light and dark themes."""
 
 from __future__ import annotations
 

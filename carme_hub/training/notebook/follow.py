@@ -1,6 +1,6 @@
-"""Whoever starts a run looks on until it ends. An interrupt ends the run, a second one at once.
+"""Follow a run in a notebook or terminal until it ends. An interrupt ends the run, a second one ends it at once.
 
-Of a run that was started detached it ends the looking on alone: Jupyter interrupts a kernel before it restarts it.
+An interrupt does not end a detached run, only the following of it: Jupyter interrupts a kernel before it restarts it.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from carme_hub.training.run.description import View
 from carme_hub.training.run.failures import Interrupted
 from carme_hub.training.run.run_folder import ENDED, Run
 
-from .live import LOOK, Live, Tail
+from .live import POLL_INTERVAL, RunDisplay, Tail
 
-#: Interrupts that end the run; the next one is raised.
-MOST_ASKED = 2
+#: Interrupts that stop the run; the next one is raised.
+MAX_STOP_REQUESTS = 2
 
 
 class Follower:
     """Shows one run until it has ended.
 
     Args:
-        run: which. live: where it is shown.
+        run: the run. live: where it is shown.
     """
 
-    def __init__(self, run: Run, live: Live, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, run: Run, live: RunDisplay, clock: Callable[[], float] = time.time) -> None:
         self._run, self._live, self._clock = run, live, clock
         self._latest: dict[str, Any] = run.state()
         self._tails: dict[int, Tail] = {}
         self._reader: threading.Thread | None = None
-        self._ended = threading.Event()  # its conductor says so, or has itself
-        self._asked = 0
+        self._ended = threading.Event()  # its conductor reported the end, or has ended
+        self._stop_requests = 0
         self._detached = bool((self._latest.get("asked") or {}).get("detach"))
 
     def follow(self) -> dict[str, Any]:
-        """Return the state of its end. Interrupts that end it are no errors: the state says that it was interrupted.
+        """Return the final state. An interrupt that stops the run raises nothing: the state says "interrupted".
 
         Raises:
-            Interrupted: the run was started detached, and goes on.
+            Interrupted: the run is detached and continues.
         """
-        following: control.Following | None = None
+        following: control.Subscription | None = None
         try:
             while True:
                 try:
@@ -55,8 +55,8 @@ class Follower:
                     if self._detached:
                         self._leave()
                         continue
-                    if self._asked == MOST_ASKED:
-                        raise  # whoever wants to leave may
+                    if self._stop_requests == MAX_STOP_REQUESTS:
+                        raise  # the user wants to leave
                     self._end()
             view = self._view(whole=True)
             self._live.end(view)
@@ -65,8 +65,8 @@ class Follower:
             if following is not None:
                 following.close()
 
-    def _following(self) -> control.Following | None:
-        """Look on; None where it has ended, or goes on in another session."""
+    def _following(self) -> control.Subscription | None:
+        """Subscribe to the run; None where it has ended, or runs in another session."""
         try:
             following = self._run.follow()
         except control.NoConductor:
@@ -87,45 +87,45 @@ class Follower:
         while True:
             told = self._reader is not None and not self._ended.is_set()
             if not told or self._latest["state"] in ENDED:
-                self._latest = self._run.state()  # its conductor has ended, or is of another session
+                self._latest = self._run.state()  # its conductor has ended, or belongs to another session
             if self._latest["state"] in ENDED:
                 return True
             self._live.show(self._view())
             if told:
-                self._ended.wait(LOOK)  # an end is seen at once
+                self._ended.wait(POLL_INTERVAL)  # the end is shown at once
             else:
-                time.sleep(LOOK)
+                time.sleep(POLL_INTERVAL)
 
     def _view(self, *, whole: bool = False) -> View:
         now = View(self._latest, 0)
-        ranks = now.ranks if self._live.every else description.shown(now)[0]
-        changes = (self._latest.get("asked") or {}).get("elastic")  # who is in front may change
+        ranks = now.ranks if self._live.all_ranks else description.visible_ranks(now)[0]
+        changes = (self._latest.get("asked") or {}).get("elastic")  # another worker may become rank 0
         for rank in [now.front, *(int(each.get("rank", 0)) for each in ranks)]:
             if rank not in self._tails:
-                few = (description.FRONT if rank == now.front or changes else description.FOLDED,)
+                few = (description.FRONT_LINES if rank == now.front or changes else description.FOLDED_LINES,)
                 self._tails[rank] = Tail(str(self._run.folder / f"rank-{rank}.log"), *(self._live.lines or few))
             self._tails[rank].look(whole=whole)
         return View(self._latest, self._clock(), dict(self._tails), str(self._run.folder))
 
     def _leave(self) -> None:
-        """Look on no more, and say how to end what goes on; nothing where it has ended meanwhile."""
+        """Stop following, and say how to stop the run; return where it has ended meanwhile."""
         self._latest = self._run.state()
         if self._latest["state"] in ENDED:
             return
-        self._live.end(self._view())  # what stays needs no kernel
+        self._live.end(self._view())  # this display needs no kernel
         id = self._run.id
         raise Interrupted(
-            f"You look on at {id} no more, and it goes on. To end it: distributed.stop({id!r}), or in a terminal "
+            f"You stopped following {id}; the run continues. To stop it: distributed.stop({id!r}), or in a terminal "
             f"carme-hub runs stop {id}"
         )
 
     def _end(self) -> None:
-        """Ask for the end beside, so that it is seen."""
-        self._asked += 1
-        how = self._run.interrupt if self._asked == 1 else self._run.stop
+        """Request the end in a thread, so that the display continues."""
+        self._stop_requests += 1
+        how = self._run.interrupt if self._stop_requests == 1 else self._run.stop
 
         def end() -> None:
-            with contextlib.suppress(control.NoConductor, control.NotDone):  # it has ended, which is what was wanted
+            with contextlib.suppress(control.NoConductor, control.RequestRefused):  # it has ended already
                 how()
 
         threading.Thread(target=end, name="carme-end", daemon=True).start()

@@ -1,1 +1,1 @@
-"""What runs in each rank: its program, its heartbeat, and what is put right in torch, Horovod and MPI."""
+"""One rank of a run: its program, its heartbeat, and its changes to torch, Horovod and MPI."""

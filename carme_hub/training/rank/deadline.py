@@ -1,4 +1,4 @@
-"""When the job of this process ends: what its conductor said last, else what Slurm said when it began."""
+"""The deadline of this process: from its conductor, or else from Slurm's variable at its start."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """The end, which may be moved, and who wants to know of it before."""
+    """A deadline that may change, and callbacks before it."""
 
     def __init__(self) -> None:
         self._at: float | None = None
         self._changed = threading.Condition()
 
     def set(self, at: float) -> None:
-        """Take notice of the end: seconds since 1970, 0 = not known."""
+        """Set the deadline: seconds since 1970, 0 = unknown."""
         with self._changed:
             self._at = at
             self._changed.notify_all()
 
     def left(self) -> float:
-        """Return the seconds until then, ``math.inf`` where it is not known."""
-        said = self._at if self._at is not None else _of_slurm()
+        """Return the seconds that are left, ``math.inf`` where the deadline is unknown."""
+        said = self._at if self._at is not None else _from_slurm()
         return said - time.time() if said else math.inf
 
     def before(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something once, when so many seconds are left or fewer; in a thread."""
+        """Call a function once, in a thread, when so many seconds or fewer are left."""
 
         def wait() -> None:
             with self._changed:
@@ -39,10 +39,10 @@ class Deadline:
         threading.Thread(target=wait, name="carme-deadline", daemon=True).start()
 
 
-def _of_slurm() -> float:
+def _from_slurm() -> float:
     said = os.environ.get("SLURM_JOB_END_TIME", "")
     return float(said) if said.isascii() and said.isdigit() else 0.0
 
 
-#: That of this process.
+#: The deadline of this process.
 DEADLINE = Deadline()

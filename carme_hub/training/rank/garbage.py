@@ -1,8 +1,8 @@
-"""The collector of cyclic garbage rests while a rank imports torch.
+"""Disables cyclic garbage collection while a rank imports torch.
 
-An import makes hundreds of thousands of objects that stay. The collector walks through them again and again and frees
-nothing: a fifth of the two seconds of processor time that ``import torch`` takes, and ``torch._dynamo``, which torch
-imports with the first optimizer.
+The import creates hundreds of thousands of objects that stay. The collector would walk through them again and again and
+free nothing: a fifth of the two seconds of processor time that ``import torch`` takes. The same holds for
+``torch._dynamo``, which torch imports with the first optimizer.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import gc
 from collections.abc import Callable
 from types import ModuleType
 
-from .import_hook import around
+from .import_hook import wrap_import
 
-#: Each of them imports a thousand others.
-LARGE = ("torch", "torch._dynamo")
+#: Each of these modules imports a thousand others.
+LARGE_MODULES = ("torch", "torch._dynamo")
 
 
 def install() -> None:
-    """Let it rest during these imports in this process, from now on; costs nothing where they are not imported."""
-    for name in LARGE:
-        around(name, _rest)
+    """Disable collection during these imports in this process; nothing happens where they are not imported."""
+    for name in LARGE_MODULES:
+        wrap_import(name, _execute_without_gc)
 
 
-def _rest(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+def _execute_without_gc(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A thread of each rank says how it goes on: step, rate, use of processor and GPU; and hears when its job ends."""
+"""The heartbeat thread of a rank: it reports step, rate, and use of CPU and GPU, and receives the end of the job."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ import threading
 import time
 from typing import Any
 
-from carme_hub.training.run.messages import BEAT, TOLD, ConductorUnreachable, RendezvousClient
+from carme_hub.training.run.messages import BEAT, BROADCAST, ConductorUnreachable, RendezvousClient
 
 from . import deadline
 from .progress import PROGRESS
 
-#: Seconds between two beats of a small run; all ranks together say no more than a hundred things a second.
-INTERVAL, MOST = 1.0, 100
-#: Beats between two questions for the end of the job.
-ENDS = 10
+#: Seconds between two heartbeats of a small run; all ranks of a large one send no more than a hundred a second.
+INTERVAL, MAX_BEATS_PER_SECOND = 1.0, 100
+#: Heartbeats between two queries of the job's end.
+DEADLINE_EVERY = 10
 
 
 class Heartbeat:
-    """Beats from ``start`` to ``stop``.
+    """Sends heartbeats from ``start`` to ``stop``.
 
     Args:
         number: of the rank, or an elastic worker's own. size: of the run.
     """
 
-    def __init__(self, telling: RendezvousClient, number: int, size: int) -> None:
-        self._telling, self._number = telling, number
-        self._interval = max(INTERVAL, size / MOST)
-        self._use = Use()
-        self._over, self._said = threading.Event(), False
+    def __init__(self, client: RendezvousClient, number: int, size: int) -> None:
+        self._client, self._number = client, number
+        self._interval = max(INTERVAL, size / MAX_BEATS_PER_SECOND)
+        self._usage = Usage()
+        self._stopped, self._said = threading.Event(), False
         self._thread = threading.Thread(target=self._beat, name="carme-heart", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
-    def stop(self, patience: float) -> None:
-        """Say and write down the last thing, and no more.
+    def stop(self, timeout: float) -> None:
+        """Send and write the last report, and stop.
 
         Args:
-            patience: seconds that this may take: the first scalars import TensorBoard, and the conductor may be slow.
+            timeout: seconds for that: the first scalars import TensorBoard, and the conductor may be slow.
         """
-        self._over.set()
+        self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(patience)
+            self._thread.join(timeout)
 
     def _beat(self) -> None:
         count = 0
         while True:
-            last = self._over.wait(self._interval if count else 0.05)
+            last = self._stopped.wait(self._interval if count else 0.05)
             try:
-                if not last and count % ENDS == 0 and (said := self._telling.get(TOLD, "ends")):
+                if not last and count % DEADLINE_EVERY == 0 and (said := self._client.get(BROADCAST, "ends")):
                     deadline.DEADLINE.set(float(said["at"]))
-                self._telling.put(BEAT, self._number, {**PROGRESS.said(), **self._use.now(), "at": time.time()})
+                self._client.put(BEAT, self._number, {**PROGRESS.said(), **self._usage.now(), "at": time.time()})
             except ConductorUnreachable:
-                pass  # the conductor ends its ranks when it ends, and is asked again if it goes on
+                pass  # a conductor that has ended ends its ranks; otherwise the next heartbeat retries
             self._flush()
             if last:
                 return
@@ -65,24 +65,24 @@ class Heartbeat:
     def _flush(self) -> None:
         try:
             PROGRESS.flush(os.environ.get("CARME_RUN_FOLDER", ""), int(os.environ.get("CARME_RANK", self._number)))
-        except OSError as error:  # a full disk; the training goes on
+        except OSError as error:  # a full disk does not stop the training
             if not self._said:
-                print(f"[carme] scalars cannot be kept: {error}", file=sys.stderr)  # noqa: T201  the rank's own log
+                print(f"[carme] scalars cannot be written: {error}", file=sys.stderr)  # noqa: T201  the rank's own log
             self._said = True
 
 
-class Use:
-    """How much this process uses."""
+class Usage:
+    """The CPU and GPU use of this process."""
 
     def __init__(self) -> None:
-        self._at, self._spent = time.monotonic(), _spent()
+        self._at, self._cpu_seconds = time.monotonic(), _cpu_seconds()
         self._devices: list[Any] | None = None
 
     def now(self) -> dict[str, float | None]:
-        """Return percent of a processor (200 = two of them) since the last time, and of this rank's GPUs on average."""
-        at, spent = time.monotonic(), _spent()
-        cpu = round(100 * (spent - self._spent) / max(at - self._at, 1e-3), 1)
-        self._at, self._spent = at, spent
+        """Return percent of a CPU since the last call (200 = two CPUs), and the mean percent of this rank's GPUs."""
+        at, spent = time.monotonic(), _cpu_seconds()
+        cpu = round(100 * (spent - self._cpu_seconds) / max(at - self._at, 1e-3), 1)
+        self._at, self._cpu_seconds = at, spent
         return {"cpu": cpu, "gpu": self._gpu()}
 
     def _gpu(self) -> float | None:
@@ -93,7 +93,7 @@ class Use:
 
         try:
             used = [int(pynvml.nvmlDeviceGetUtilizationRates(each).gpu) for each in devices]
-        except pynvml.NVMLError:  # some cards cannot tell
+        except pynvml.NVMLError:  # some GPUs do not support it
             return None
         return round(sum(used) / len(used), 1)
 
@@ -108,12 +108,12 @@ class Use:
                 for name in names:
                     by = pynvml.nvmlDeviceGetHandleByIndex if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
                     self._devices.append(by(int(name) if name.isdigit() else name))
-            except ImportError:  # the image cannot ask
+            except ImportError:  # the image has no pynvml
                 pass
             except pynvml.NVMLError:  # no driver, or virtual GPUs
                 self._devices = []
         return self._devices
 
 
-def _spent() -> float:
+def _cpu_seconds() -> float:
     return sum(os.times()[:4])

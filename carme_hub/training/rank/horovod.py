@@ -1,8 +1,8 @@
-"""In a run with a fixed number of ranks Horovod opens no port for news of other hosts, which nobody would send.
+"""Keeps Horovod from opening a notification port in a run with a fixed number of ranks.
 
 ``@hvd.elastic.run`` starts a WorkerNotificationService in each rank: it listens on all addresses and unpickles what has
-the right HMAC, whose key it PUTs to the rendezvous in the clear (horovod/runner/elastic/worker.py). The function runs
-without it as before, for as many ranks as there are. In an elastic run ``elastic.horovod`` sees to the same.
+the right HMAC, whose key it PUTs to the rendezvous in the clear (horovod/runner/elastic/worker.py). Nothing sends
+notifications in such a run, and the function works without the service. For elastic runs see ``elastic.horovod``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .import_hook import after
+from .import_hook import after_import
 
 
 def install() -> None:
-    """Have Horovod start none in this process, from now on; costs nothing where it is not imported."""
-    after("horovod.runner.elastic.worker", _silence)
+    """Disable the service in this process; nothing happens where Horovod is not imported."""
+    after_import("horovod.runner.elastic.worker", _disable_notifications)
 
 
-def _silence(module: ModuleType) -> None:
+def _disable_notifications(module: ModuleType) -> None:
     def init(self: Any, *_: object, **__: object) -> None:
-        """Listen nowhere."""
+        """Start no service."""
 
     module.WorkerNotificationManager.init = init

@@ -1,7 +1,7 @@
-"""Something is done right after a module has been imported, in this process; where it never is, nothing is.
+"""Hooks for the import of a module in this process.
 
-A rank imports nothing of Horovod or MPI by itself (seconds, and ports that they open), and yet has to have a word with
-them before the code that imports them goes on.
+A rank does not import Horovod or MPI itself (imports take seconds and open ports), but has to change them before the
+code that imports them continues.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import ModuleType
 
 
 class _Finder:
-    """First on ``sys.meta_path``: lets the others find the module, and comes back when it has been executed."""
+    """A finder, first on ``sys.meta_path``: the other finders find the module, and this one wraps its execution."""
 
     def __init__(self, name: str, run: Callable[[ModuleType, Callable[[ModuleType], None]], None]) -> None:
         self._name, self._run = name, run
@@ -22,7 +22,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the others find; None for every other module."""
+        """Return the spec of the hooked module; None for every other module."""
         if name != self._name:
             return None
         for other in sys.meta_path:
@@ -39,16 +39,16 @@ class _Finder:
         self._run(module, execute)
 
 
-def around(name: str, run: Callable[[ModuleType, Callable[[ModuleType], None]], None]) -> None:
-    """Have a function execute a module when it is imported: it is given the module, and what executes it."""
+def wrap_import(name: str, run: Callable[[ModuleType, Callable[[ModuleType], None]], None]) -> None:
+    """Have a function execute a module at its import: it gets the module, and the function that executes it."""
     sys.meta_path.insert(0, _Finder(name, run))
 
 
-def after(name: str, do: Callable[[ModuleType], None]) -> None:
-    """Have a function look at a module when it has been imported."""
+def after_import(name: str, do: Callable[[ModuleType], None]) -> None:
+    """Have a function called with a module after its import."""
 
     def run(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
         execute(module)
         do(module)
 
-    around(name, run)
+    wrap_import(name, run)

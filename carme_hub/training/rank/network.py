@@ -1,4 +1,4 @@
-"""By which network a rank reaches the others: that by which it reaches its conductor."""
+"""The network between ranks: the interface by which a rank reaches its conductor."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from carme_hub.training.run.messages import HELLO, RendezvousClient
 _SIOCGIFADDR = 0x8915
 
 
-class Alone(TimeoutError):
-    """Rank 0 has not come."""
+class RankZeroMissing(TimeoutError):
+    """Rank 0 has not started in time."""
 
 
-def local(there: RendezvousClient) -> str:
-    """Return the address of this node by which it reaches the conductor, and the others reach it."""
+def local_address(client: RendezvousClient) -> str:
+    """Return the address of this node by which it reaches the conductor, and other nodes reach it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((there.host, there.port))  # nothing is sent
+        asking.connect((client.host, client.port))  # nothing is sent
         return str(asking.getsockname()[0])
 
 
-def interface(there: RendezvousClient) -> str:
-    """Return the name of the interface with that address, "" where it is none's first one: libraries then choose."""
-    address = socket.inet_aton(local(there))
+def interface_name(client: RendezvousClient) -> str:
+    """Return the interface whose first address this is, "" where there is none: libraries choose one then."""
+    address = socket.inet_aton(local_address(client))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:
@@ -38,25 +38,25 @@ def interface(there: RendezvousClient) -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, for code that wants to; ours does not."""
+    """Return a free port, for code that reads ``MASTER_PORT``; this package does not use it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asking:
         asking.bind(("", 0))
         return int(asking.getsockname()[1])
 
 
-def of_rank_0(there: RendezvousClient, patience: float) -> tuple[str, int]:
-    """Return address and port for ``MASTER_ADDR`` and ``MASTER_PORT``, when rank 0 is there.
+def rank_zero_address(client: RendezvousClient, timeout: float) -> tuple[str, int]:
+    """Return address and port for ``MASTER_ADDR`` and ``MASTER_PORT``, when rank 0 has started.
 
     Args:
-        patience: seconds to wait for it.
+        timeout: seconds to wait for rank 0.
 
     Raises:
-        Alone: it has not come.
+        RankZeroMissing: it has not started.
     """
-    end, pause = time.monotonic() + patience, 0.01
-    while (said := there.get(HELLO, 0)) is None:
+    end, pause = time.monotonic() + timeout, 0.01
+    while (said := client.get(HELLO, 0)) is None:
         if time.monotonic() > end:
-            raise Alone(f"Rank 0 did not come within {patience:.0f} s.")
+            raise RankZeroMissing(f"Rank 0 did not come within {timeout:.0f} s.")
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
     return str(said["host"]), int(said["port"])

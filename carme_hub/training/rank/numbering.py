@@ -1,7 +1,7 @@
-"""Which process of a Slurm step is which rank, in the words of Slurm, Horovod and torch. Pure.
+"""The numbers of a rank: from Slurm's variables to those of Horovod and torch. No input or output.
 
-Slurm tells each task its number, its node and how many tasks each node has (srun(1), OUTPUT ENVIRONMENT VARIABLES).
-Horovod and torch are told the same by environment, so nothing but srun starts a process, and no ssh is needed.
+Slurm gives each task its number, its node and the tasks of each node (srun(1), OUTPUT ENVIRONMENT VARIABLES). Horovod
+and torch read the same from the environment, so srun alone starts processes, and no ssh is needed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 class NoStep(ValueError):
-    """The environment is not that of a task of a Slurm step; the message names the variable."""
+    """The environment is not that of a task in a Slurm step; the message names the variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process among all of a run.
+    """The numbers of one rank.
 
     Attributes:
-        number: from 0 to ``size`` - 1. local: its number on its node; local_size: how many are there.
-        cross: how many nodes before its own have a process of the same local number; cross_size: how many of all.
+        number: from 0 to ``size`` - 1. local: its number on its node; local_size: ranks on its node.
+        cross: earlier nodes that have a rank with the same local number; cross_size: all such nodes.
         node: name of its node.
     """
 
@@ -36,11 +36,11 @@ class Rank:
     node: str
 
     def for_horovod(self, address: str, port: int, *, timeout: int = 120, interface: str = "") -> dict[str, str]:
-        """Return what Horovod's gloo controller reads (horovod/common/gloo/gloo_context.cc).
+        """Return the variables of Horovod's gloo controller (horovod/common/gloo/gloo_context.cc).
 
         Args:
             address: of the rendezvous, with its secret: see ``Rendezvous.address``.
-            timeout: seconds for others to come; also those after which a rank that died is noticed.
+            timeout: seconds for other ranks to start, and after which a dead rank is noticed.
             interface: of the network between the nodes, "" = Horovod chooses.
         """
         said = {
@@ -62,10 +62,10 @@ class Rank:
         )
 
     def for_torch(self, host: str, port: int) -> dict[str, str]:
-        """Return what ``torch.distributed.init_process_group("env://")`` reads, and what torchrun would add.
+        """Return the variables of ``torch.distributed.init_process_group("env://")``, and those that torchrun adds.
 
         Args:
-            host: where rank 0 is. port: that it listens on.
+            host: address of rank 0. port: of rank 0.
         """
         said = {
             "RANK": self.number,
@@ -78,29 +78,29 @@ class Rank:
         return {name: str(value) for name, value in said.items()}
 
 
-def tasks_of(text: str) -> tuple[int, ...]:
-    """Return how many tasks each node has, from ``2(x2),1``.
+def parse_tasks(text: str) -> tuple[int, ...]:
+    """Return the number of tasks on each node, from ``2(x2),1``.
 
     Raises:
-        NoStep: it is not written so.
+        NoStep: the text has another form.
     """
     found: list[int] = []
     for word in text.split(","):
         match = _TASKS.fullmatch(word)
         if match is None:
-            raise NoStep(f"SLURM_STEP_TASKS_PER_NODE={text[:60]!r} is not like 2(x2),1.")
+            raise NoStep(f"SLURM_STEP_TASKS_PER_NODE={text[:60]!r} is not of the form 2(x2),1.")
         found += [int(match[1])] * int(match[2] or 1)
     return tuple(found)
 
 
-def rank_of(environ: Mapping[str, str]) -> Rank:
-    """Return which rank the task with this environment is.
+def rank_from_environ(environ: Mapping[str, str]) -> Rank:
+    """Return the numbers of the task with this environment.
 
     Raises:
-        NoStep: it is of no Slurm step, or its numbers do not agree.
+        NoStep: it is no task of a Slurm step, or its numbers contradict each other.
     """
-    tasks = tasks_of(_word(environ, "SLURM_STEP_TASKS_PER_NODE"))
-    number, local, node = (_number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
+    tasks = parse_tasks(_required(environ, "SLURM_STEP_TASKS_PER_NODE"))
+    number, local, node = (_required_number(environ, f"SLURM_{name}") for name in ("PROCID", "LOCALID", "NODEID"))
     if node >= len(tasks) or local >= tasks[node] or number >= sum(tasks):
         raise NoStep(f"Task {number} says that it is number {local} of node {node}; there are {tasks} tasks.")
     return Rank(
@@ -110,18 +110,18 @@ def rank_of(environ: Mapping[str, str]) -> Rank:
         local_size=tasks[node],
         cross=sum(count > local for count in tasks[:node]),
         cross_size=sum(count > local for count in tasks),
-        node=_word(environ, "SLURMD_NODENAME"),
+        node=_required(environ, "SLURMD_NODENAME"),
     )
 
 
-def _word(environ: Mapping[str, str], name: str) -> str:
+def _required(environ: Mapping[str, str], name: str) -> str:
     if not (word := environ.get(name, "")):
-        raise NoStep(f"{name} is not set: ranks are started by srun.")
+        raise NoStep(f"{name} is not set: srun starts ranks.")
     return word
 
 
-def _number(environ: Mapping[str, str], name: str) -> int:
-    word = _word(environ, name)
+def _required_number(environ: Mapping[str, str], name: str) -> int:
+    word = _required(environ, name)
     if not (word.isascii() and word.isdigit()):
-        raise NoStep(f"{name}={word[:60]!r} is no number.")
+        raise NoStep(f"{name}={word[:60]!r} is not a number.")
     return int(word)

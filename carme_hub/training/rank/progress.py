@@ -1,7 +1,7 @@
-"""How far the code of a rank has come, as it says itself with ``here.step``, and what it measured.
+"""The progress of a rank's code, as reported by ``here.step``, and its scalars.
 
-Scalars of rank 0 go to ``scalars.jsonl`` of the run's folder, those of rank n to ``scalars-<n>.jsonl``: on a shared
-file system two nodes cannot append to one file. Where TensorBoard is installed, its events have them too
+Scalars of rank 0 go to ``scalars.jsonl`` in the run's folder, those of rank n to ``scalars-<n>.jsonl``: on a shared
+file system two nodes cannot append to one file. Where TensorBoard is installed, they also go to its event files
 (``tb/rank-<n>``).
 """
 
@@ -15,26 +15,26 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-#: Seconds over which the rate is taken.
+#: Seconds over which the rate is measured.
 WINDOW = 10.0
 
 
 class Progress:
-    """What one process has said."""
+    """The progress of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._step: int | None = None
         self._total: int | None = None
         self._samples = 0
-        self._recent: deque[tuple[float, int, int]] = deque()  # when, step, samples
+        self._recent: deque[tuple[float, int, int]] = deque()  # time, step, samples
         self._waiting: list[dict[str, Any]] = []
         self._events: Any = None
 
     def step(self, step: int, total: int | None, samples: int, scalars: dict[str, Any]) -> None:
-        """Take notice of a step that is done; see ``here.step``."""
+        """Record a finished step; see ``here.step``."""
         now = time.monotonic()
-        # A tensor with one element is a number too; torch warns of one that still has its gradient.
+        # A tensor with one element counts as a number; torch warns about one that still has its gradient.
         plain = {name: value.detach() if hasattr(value, "detach") else value for name, value in scalars.items()}
         numbers = {name: float(value) for name, value in plain.items()}
         with self._lock:
@@ -47,7 +47,7 @@ class Progress:
                 self._waiting.append({"step": self._step, "at": time.time(), **numbers})
 
     def said(self) -> dict[str, Any]:
-        """Return step, total, samples so far, and the rate: samples a second, or steps where no samples were said."""
+        """Return step, total, samples so far, and the rate: samples per second, or steps without reported samples."""
         with self._lock:
             rate = None
             if len(self._recent) > 1 and self._recent[-1][0] > self._recent[0][0]:
@@ -56,10 +56,10 @@ class Progress:
             return {"step": self._step, "total": self._total, "samples": self._samples or None, "rate": rate}
 
     def flush(self, folder: str, rank: int) -> None:
-        """Write down what was measured since the last time.
+        """Write the scalars since the last call.
 
         Args:
-            folder: of the run, "" = there is none, and nothing is kept.
+            folder: of the run, "" = none, and nothing is written.
         """
         with self._lock:
             waiting, self._waiting = self._waiting, []
@@ -75,7 +75,7 @@ class Progress:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError:  # the image has no TensorBoard, so nobody can look at events either
+        except ImportError:  # without TensorBoard nobody can read event files either
             return
         if self._events is None:
             self._events = EventFileWriter(str(folder))
@@ -89,5 +89,5 @@ class Progress:
         self._events.flush()
 
 
-#: That of this process.
+#: The progress of this process.
 PROGRESS = Progress()

@@ -1,7 +1,7 @@
 """``torch.distributed.init_process_group()`` finds the other ranks by a file that only the user can open.
 
-What it does by itself is to listen on a port of rank 0 and to hand out and take whatever anybody asks for and sends
-there, without a secret (``TCPStore``). So ``env://`` is another way here: a ``FileStore`` in the run's folder (0700).
+By default rank 0 would listen on a port and answer anybody who connects, without a secret (``TCPStore``). So ``env://``
+gets another handler here: a ``FileStore`` in the run's folder (0700).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NAME = "torch.distributed.rendezvous"
 
 
 def install(folder: Path, step: str) -> None:
-    """Have ``env://`` meet in a folder, from now on; torch is imported by whoever needs it.
+    """Have ``env://`` use a folder; torch is imported only where the code needs it.
 
     Args:
-        folder: that all ranks share. step: name of the world; ranks of another one do not meet these.
+        folder: shared by all ranks. step: name of the world; ranks with another name do not meet these.
     """
     count = itertools.count()
 
@@ -30,15 +30,15 @@ def install(folder: Path, step: str) -> None:
         from torch.distributed import FileStore
 
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        # A world that is made anew has a file of its own: in the old one the answers of the old world would be found.
+        # A new world needs a new file: in the old one it would find the answers of the old world.
         store = FileStore(str(folder / f"store-{step}-{next(count)}"), size)
         if timeout is not None:
             store.set_timeout(timeout)
         yield store, rank, size
-        raise RuntimeError("The ranks cannot meet anew in the same world.")
+        raise RuntimeError("The ranks cannot meet again in the same world.")
 
     def change(module: ModuleType) -> None:
-        module._rendezvous_handlers["env"] = rendezvous  # it has no way to replace one
+        module._rendezvous_handlers["env"] = rendezvous  # torch has no function to replace a handler
 
     if _NAME in sys.modules:
         change(sys.modules[_NAME])
@@ -47,13 +47,13 @@ def install(folder: Path, step: str) -> None:
 
 
 class _Finder:
-    """Changes one module when it is imported, and is gone then. Of no base: ``importlib.abc`` takes long to import."""
+    """Changes one module at its import, then removes itself. No base class: ``importlib.abc`` takes long to import."""
 
     def __init__(self, change: Any) -> None:
         self._change = change
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the real one's place, with a loader that changes it."""
+        """Return the spec of the module, with a loader that changes it."""
         if name != _NAME:
             return None
         sys.meta_path.remove(self)
@@ -68,11 +68,11 @@ class _Loader:
         self._real, self._change = real, change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave it to the real one."""
+        """Create the module by the original loader."""
         found: ModuleType | None = self._real.create_module(spec)
         return found
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, and change it."""
+        """Execute the module, and change it."""
         self._real.exec_module(module)
         self._change(module)

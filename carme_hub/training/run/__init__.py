@@ -1,1 +1,1 @@
-"""One run: its folder, options, state, words, and how its ranks meet and speak."""
+"""One run: its folder, options, state and texts, and how its processes communicate."""

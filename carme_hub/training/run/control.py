@@ -1,8 +1,8 @@
-"""A conductor is talked to over a socket that only its user's processes reach.
+"""The control socket of a conductor, which only processes of its user reach.
 
-It lies in a folder of the container's own ``/tmp`` (0700), and whoever connects is asked for by ``SO_PEERCRED``. One
-line of JSON asks, one answers; ``follow`` is answered with a line for each change until the run has ended, and its
-connection is how a conductor knows that somebody looks on.
+It is in a folder of the container's ``/tmp`` (0700), and the conductor checks each client by ``SO_PEERCRED``. A request
+is one line of JSON, and so is the answer. ``follow`` is answered with one line for each change until the run has ended;
+its connection tells the conductor that somebody follows the run.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-#: The longest line that is read, and the seconds for which it may take to come.
-LARGEST, PATIENCE = 1 << 16, 5.0
+#: The longest line, and the seconds for it to arrive.
+MAX_LINE, TIMEOUT = 1 << 16, 5.0
 ENDED_BEFORE = "The conductor of {} ended before it answered."
-Words = dict[str, Any]
+Message = dict[str, Any]
 
 
 class NoConductor(ConnectionError):
-    """Nobody answers for this run here: it has ended, or it is of another session."""
+    """No conductor of this run answers here: the run has ended, or belongs to another session."""
 
 
-class NotDone(RuntimeError):
-    """The conductor answered that it will not; the message is its own."""
+class RequestRefused(RuntimeError):
+    """The conductor refused a request; the message says why."""
 
 
 def folder() -> Path:
-    """Return the folder of all sockets of this user in this container, which is made where it is missing.
+    """Return the folder of this user's sockets in this container; create it where it is missing.
 
     Raises:
-        PermissionError: something else has its name.
+        PermissionError: the path exists and is not a private folder of this user.
     """
     path = Path(f"/tmp/carme-runs-{os.getuid()}")  # noqa: S108  the container's own, and looked at
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(f"{path} is not a folder of yours alone. Remove it, or have it removed.")
+        raise PermissionError(f"{path} is not a private folder of yours. Remove it, or have it removed.")
     return path
 
 
-def path_of(run: str) -> Path:
-    """Return where the conductor of a run listens; outside of containers one user may have runs in several homes."""
+def socket_path(run: str) -> Path:
+    """Return the path of a run's socket; outside of containers one user may have runs in several homes."""
     return folder() / f"{run}-{sha256(str(Path.home()).encode()).hexdigest()[:8]}.sock"
 
 
-class Control:
-    """Answers for one run, each connection in a thread of its own.
+class ControlServer:
+    """The conductor's side: it serves one run, each connection in a thread of its own.
 
     Args:
-        path: of the socket. answer: what to say to a request; ``NotDone`` is answered with its message.
-        follow: the changes, to the end. followed: is told with how many look on, whenever that changes.
+        path: of the socket. answer: answers a request; ``RequestRefused`` is sent with its message.
+        follow: yields the states until the end. followed: is called with the number of followers when it changes.
     """
 
     def __init__(
         self,
         path: Path,
-        answer: Callable[[Words], Words],
-        follow: Callable[[], Iterator[Words]],
+        answer: Callable[[Message], Message],
+        follow: Callable[[], Iterator[Message]],
         followed: Callable[[int], None],
     ) -> None:
         self.path = path
@@ -73,7 +73,7 @@ class Control:
         self._followers, self._lock = 0, threading.Condition()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path.unlink(missing_ok=True)
-        mask = os.umask(0o177)  # before there is a second thread
+        mask = os.umask(0o177)  # umask is of the whole process: there is no other thread yet
         try:
             self._socket.bind(str(path))
         finally:
@@ -82,12 +82,12 @@ class Control:
         threading.Thread(target=self._serve, name="carme-control", daemon=True).start()
 
     def drain(self, timeout: float) -> None:
-        """Wait until all who look on have heard of the end."""
+        """Wait until all followers have received the end."""
         with self._lock:
             self._lock.wait_for(lambda: not self._followers, timeout)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -105,17 +105,17 @@ class Control:
         with link, contextlib.suppress(OSError):
             if _peer(link) != os.getuid():
                 return
-            link.settimeout(PATIENCE)
+            link.settimeout(TIMEOUT)
             try:
                 request = json.loads(_line(link))
                 if request["op"] == "follow":
                     return self._be_followed(link)
                 said = self._answer(request)
-            except NotDone as error:
+            except RequestRefused as error:
                 said = {"error": str(error)}
             except (ValueError, TypeError, KeyError) as error:
                 said = {"error": f"The request is not understood: {error!r}"}
-            link.sendall(_json(said))
+            link.sendall(_encode(said))
 
     def _be_followed(self, link: socket.socket) -> None:
         self._count(1)
@@ -135,7 +135,7 @@ class Control:
             for said in self._follow():
                 if gone.is_set():
                     return
-                link.sendall(_json(said))
+                link.sendall(_encode(said))
         finally:
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)  # which ends ``watch``
@@ -147,76 +147,76 @@ class Control:
             self._lock.notify_all()
 
 
-def ask(run: str, request: Words, timeout: float = 30.0) -> Words:
-    """Ask a run's conductor something.
+def ask(run: str, request: Message, timeout: float = 30.0) -> Message:
+    """Send a request to a run's conductor.
 
     Raises:
-        NoConductor: nobody answers. NotDone: it will not.
+        NoConductor: no conductor answers. RequestRefused: it refused.
     """
-    with _connected(run, timeout) as link:
+    with _connect(run, timeout) as link:
         try:
-            link.sendall(_json(request))
+            link.sendall(_encode(request))
             said = json.loads(_line(link))
         except TimeoutError:
-            message = f"{run} has not answered within {timeout:.0f} s, and may still do it. Look before you ask again."
-            raise NotDone(message) from None
+            message = f"{run} did not answer within {timeout:.0f} s and may still do it. Check before you repeat it."
+            raise RequestRefused(message) from None
         except (OSError, ValueError) as error:
             raise NoConductor(ENDED_BEFORE.format(run)) from error
     if "error" in said:
-        raise NotDone(str(said["error"]))
+        raise RequestRefused(str(said["error"]))
     return dict(said)
 
 
-class Following:
-    """What a run says, to its end; who stops reading before has to ``close``, which a run that is not detached ends at.
+class Subscription:
+    """The states of a run until its end; close it to stop earlier, which ends a run that is not detached.
 
-    Each thing read is a state (see ``Run.state``), the last one that of the end. Of a run that ends just as somebody
-    begins to look on there may be none.
+    Each item is a state (see ``Run.state``); the last one is the final state. There may be no item where the run ends
+    just as the subscription begins.
 
     Raises:
-        NoConductor: nobody answers.
+        NoConductor: no conductor answers.
     """
 
     def __init__(self, run: str, timeout: float = 30.0) -> None:
-        self._link = _connected(run, timeout)
+        self._link = _connect(run, timeout)
         try:
-            self._link.sendall(_json({"op": "follow"}))
+            self._link.sendall(_encode({"op": "follow"}))
         except OSError as error:
             self._link.close()
             raise NoConductor(ENDED_BEFORE.format(run)) from error
         self._link.settimeout(None)
         self._lines = self._link.makefile("rb")
 
-    def __iter__(self) -> Iterator[Words]:
-        """Yield states as they come."""
+    def __iter__(self) -> Iterator[Message]:
+        """Yield states as they arrive."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._lines:
                 yield json.loads(line)
 
     def close(self) -> None:
-        """Look on no more."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._link.close()
         self._lines.close()
 
-    def __enter__(self) -> Following:
-        """Look on."""
+    def __enter__(self) -> Subscription:
+        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Look on no more."""
+        """Close the connection."""
         self.close()
 
 
-def _connected(run: str, timeout: float) -> socket.socket:
+def _connect(run: str, timeout: float) -> socket.socket:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.settimeout(timeout)
     try:
-        link.connect(str(path_of(run)))
+        link.connect(str(socket_path(run)))
     except OSError as error:
         link.close()
-        raise NoConductor(f"Nobody answers for {run} in this session.") from error
+        raise NoConductor(f"No conductor of {run} answers in this session.") from error
     return link
 
 
@@ -227,8 +227,8 @@ def _peer(link: socket.socket) -> int:
 
 def _line(link: socket.socket) -> bytes:
     with link.makefile("rb") as lines:
-        return lines.readline(LARGEST)
+        return lines.readline(MAX_LINE)
 
 
-def _json(said: Words) -> bytes:
+def _encode(said: Message) -> bytes:
     return json.dumps(said, separators=(",", ":")).encode() + b"\n"

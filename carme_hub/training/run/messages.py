@@ -1,6 +1,6 @@
-"""How a rank and its conductor speak: by small values at the run's rendezvous, as JSON.
+"""The messages between ranks and their conductor: small JSON values at the run's rendezvous.
 
-Every rank writes its own number in these scopes, so that one that is missing is known by its number.
+Every rank writes under its own number in these scopes, so a missing rank is known by its number.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .rendezvous import Rendezvous
 
-#: Scopes: a rank is there; how it goes on; how it ended; and what a conductor tells all of its ranks.
-HELLO, BEAT, END, TOLD = "carme", "carme-beat", "carme-end", "carme-told"
+#: Scopes: a rank has started; its progress; its end; and values from the conductor to all ranks.
+HELLO, BEAT, END, BROADCAST = "carme", "carme-beat", "carme-end", "carme-told"
 
 
-#: The most bytes of an answer; what a conductor says is small.
-LONGEST = 1 << 20
+#: The most bytes of an answer; messages of a conductor are small.
+MAX_ANSWER = 1 << 20
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d+)")
 
 
@@ -30,8 +30,8 @@ class RendezvousClient:
     """A client of the rendezvous, for one rank.
 
     Args:
-        address: with its secret (``10.0.0.1:4711/SECRET``), and port: as ``run.json`` has them.
-        timeout: seconds for which one request may take.
+        address: with its secret (``10.0.0.1:4711/SECRET``), and port: as in ``run.json``.
+        timeout: seconds for one request.
     """
 
     def __init__(self, address: str, port: int, timeout: float = 10.0) -> None:
@@ -40,31 +40,29 @@ class RendezvousClient:
         self._base = f"/{secret}:{port}"
 
     def put(self, scope: str, key: object, said: dict[str, Any]) -> None:
-        """Say something; ``ConductorUnreachable`` where nobody listens."""
+        """Store a value; raise ``ConductorUnreachable`` where the conductor does not answer."""
         status, _ = self._ask("PUT", scope, key, json.dumps(said).encode())
         if status != 200:
-            raise ConductorUnreachable(f"The conductor did not take {scope}/{key}: {status}.")
+            raise ConductorUnreachable(f"The conductor did not accept {scope}/{key}: {status}.")
 
     def get(self, scope: str, key: object) -> dict[str, Any] | None:
-        """Return what was said, None where nothing was; ``ConductorUnreachable`` as ``put``."""
+        """Return a value, or None where there is none; errors as ``put``."""
         status, text = self._ask("GET", scope, key)
         if status != 200:
             return None
         try:
             return dict(json.loads(text))
-        except (ValueError, TypeError) as error:  # a run's port is anybody's once its conductor is gone
-            raise ConductorUnreachable(
-                f"Somebody else answers in the place of the conductor at {self.host}."
-            ) from error
+        except (ValueError, TypeError) as error:  # once the conductor is gone, anybody can take its port
+            raise ConductorUnreachable(f"Another program answers in place of the conductor at {self.host}.") from error
 
     def _ask(self, method: str, scope: str, key: object, text: bytes = b"") -> tuple[int, bytes]:
-        """Ask once. By hand, since importing ``http.client`` takes a tenth of the time that a rank needs to begin."""
+        """Send one request. Importing ``http.client`` would take a tenth of a rank's start time, so it is not used."""
         head = f"{method} {self._base}/{scope}/{key} HTTP/1.0\r\nContent-Length: {len(text)}\r\n\r\n"
         try:
             with socket.create_connection((self.host, self.port), self._timeout) as link:
                 link.sendall(head.encode() + text)
                 answer = b""
-                while len(answer) <= LONGEST and (piece := link.recv(65536)):
+                while len(answer) <= MAX_ANSWER and (piece := link.recv(65536)):
                     answer += piece
         except OSError as error:
             raise ConductorUnreachable(f"The conductor at {self.host} does not answer: {error}.") from error
@@ -72,11 +70,11 @@ class RendezvousClient:
         words = said.split(None, 2)
         length = _LENGTH.search(said)
         if len(words) < 2 or not words[1].isdigit() or length is None or int(length[1]) != len(value):
-            raise ConductorUnreachable(f"The conductor at {self.host} broke off.")
+            raise ConductorUnreachable(f"The conductor at {self.host} closed the connection early.")
         return int(words[1]), value
 
 
-def heard(rendezvous: Rendezvous, scope: str, key: object) -> dict[str, Any] | None:
-    """Return what a rank said, for the conductor, which has the rendezvous; None where it said nothing."""
+def read_message(rendezvous: Rendezvous, scope: str, key: object) -> dict[str, Any] | None:
+    """Return a message of a rank, or None; for the conductor, which has the rendezvous in its own process."""
     text = rendezvous.get(scope, str(key))
     return None if text is None else dict(json.loads(text))

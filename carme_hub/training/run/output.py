@@ -1,7 +1,7 @@
-"""What the ranks of a step write comes through one pipe, each line with its task's number, and is taken apart here.
+"""The output of a step's ranks: it comes through one pipe, each line with its task's number, and is split into logs.
 
-Slurm ends an unfinished line that it labels (srun(1), ``--label``), so a line is whole when it comes. What has no label
-is Slurm's own word on the step.
+Slurm completes an unfinished line when it labels it (srun(1), ``--label``), so every line is whole. Lines without a
+label are Slurm's own messages.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 _LABEL = re.compile(rb" *(\d{1,6}): ")
 _EXITED = re.compile(r"tasks? ([\d,\-\[\]]+): (.*)")
-#: Lines that are kept of each rank for whoever looks on, and the most bytes of each rank's log.
-NEWEST, LARGEST = 40, 1 << 30
+#: Newest lines of each rank that are kept for followers, and the most bytes of each rank's log.
+NEWEST_LINES, MAX_LOG_BYTES = 40, 1 << 30
 
 
 class Output:
-    """Writes ``rank-<n>.log`` of a run, from any number of steps."""
+    """Writes ``rank-<n>.log`` of a run, for any number of steps."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
@@ -31,21 +31,23 @@ class Output:
         self._lost: dict[int, int] = {}
 
     def write(self, rank: int, line: bytes) -> None:
-        """Keep one line of a rank. ``\\r`` goes back to its beginning, as on a terminal.
+        """Write one line of a rank. ``\\r`` goes back to its beginning, as on a terminal.
 
-        A disk that is full, or a home that does not answer, loses lines and no run: the log says how many.
+        A full disk, or a home that does not answer, loses lines but does not end the run; the log says how many.
         """
         line = line.rstrip(b"\r").rsplit(b"\r", 1)[-1]
         with self._lock:
-            self._newest.setdefault(rank, deque(maxlen=NEWEST)).append(line.decode(errors="replace"))
+            self._newest.setdefault(rank, deque(maxlen=NEWEST_LINES)).append(line.decode(errors="replace"))
             written = self._written.get(rank, 0)
-            if written > LARGEST:
+            if written > MAX_LOG_BYTES:
                 return
-            text = line + b"\n" if written + len(line) < LARGEST else b"[carme] the log is full; no more is kept\n"
+            text = (
+                line + b"\n" if written + len(line) < MAX_LOG_BYTES else b"[carme] the log is full; no more is kept\n"
+            )
             if lost := self._lost.get(rank, 0):
                 text = b"[carme] %d lines could not be kept\n" % lost + text
             try:
-                _all(self._file(rank), text)
+                _write_whole(self._file(rank), text)
             except OSError:
                 self._lost[rank] = lost + 1
             else:
@@ -53,7 +55,7 @@ class Output:
                 self._written[rank] = written + len(line) + 1
 
     def newest(self, rank: int) -> list[str]:
-        """Return the last lines of a rank."""
+        """Return the newest lines of a rank."""
         with self._lock:
             return list(self._newest.get(rank, ()))
 
@@ -61,7 +63,7 @@ class Output:
         """Close all logs."""
         with self._lock:
             while self._files:
-                with contextlib.suppress(OSError):  # what was written may be known to be lost only now (close(2))
+                with contextlib.suppress(OSError):  # the kernel may report a lost write only now (close(2))
                     os.close(self._files.popitem()[1])
 
     def _file(self, rank: int) -> int:
@@ -71,8 +73,8 @@ class Output:
         return self._files[rank]
 
 
-def _all(file: int, text: bytes) -> None:
-    """Write all of it, or leave none of its rest behind: half a line would be put before the next one."""
+def _write_whole(file: int, text: bytes) -> None:
+    """Write the whole text, or nothing: half a line would run into the next one."""
     written = os.write(file, text)
     if written < len(text) and text[:written][-1:] != b"\n":
         with contextlib.suppress(OSError):
@@ -81,10 +83,10 @@ def _all(file: int, text: bytes) -> None:
 
 
 class Reader(threading.Thread):
-    """Takes one pipe of a step apart, until its writers have closed it.
+    """Splits the output of one pipe of a step, until its writers have closed it.
 
     Args:
-        pipe: the end to read, closed here. take: is given a task's number and a line. say: is given Slurm's own lines.
+        pipe: the end to read, closed here. take: gets a task's number and a line. say: gets Slurm's own lines.
     """
 
     def __init__(self, pipe: int, take: Callable[[int, bytes], None], say: Callable[[str], None]) -> None:
@@ -92,7 +94,7 @@ class Reader(threading.Thread):
         self._pipe, self._take, self._say = pipe, take, say
 
     def run(self) -> None:
-        """Read."""
+        """Read until the end."""
         with os.fdopen(self._pipe, "rb") as lines:
             for line in lines:
                 text = line.rstrip(b"\n")
@@ -103,8 +105,8 @@ class Reader(threading.Thread):
                     self._say(text.decode(errors="replace"))
 
 
-def ended_badly(line: str) -> tuple[int, str] | None:
-    """Return the first task that a line of Slurm's says ended, and how: ``srun: error: n2: task 3: Exited with …``."""
+def parse_task_failure(line: str) -> tuple[int, str] | None:
+    """Parse a line of Slurm about ended tasks: ``srun: error: n2: task 3: Exited with …``; return the first and how."""
     match = _EXITED.search(line)
     number = re.match(r"\[?(\d+)", match[1]) if match else None
     return (int(number[1]), match[2].strip()) if match and number else None

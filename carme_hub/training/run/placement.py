@@ -1,4 +1,4 @@
-"""On which nodes the ranks of a run are, and whether the session's own job has room for them. Pure."""
+"""Placement of ranks: the nodes of a run, and whether the session's own job has room for it. No input or output."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .run_options import RunOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What a job has.
+class JobCapacity:
+    """The resources of a job.
 
     Attributes:
-        nodes: how many. gpus: of each.
+        nodes: number of nodes. gpus: on each.
     """
 
     nodes: int
@@ -20,12 +20,12 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a run goes.
+class Placement:
+    """The placement of a run.
 
     Attributes:
-        ranks: processes. nodes: on how many. gpus_per_task: GPUs of each rank.
-        companion: whether the session's own job has no room, so that another one is asked for.
+        ranks: number of ranks. nodes: number of nodes. gpus_per_task: GPUs of each rank.
+        companion: whether it needs a companion, because the session's own job has no room.
     """
 
     ranks: int
@@ -35,36 +35,36 @@ class Place:
 
     @property
     def per_node(self) -> int:
-        """Return the most ranks of one node."""
+        """Return the most ranks on one node."""
         return -(-self.ranks // self.nodes)
 
     @property
     def gpus_per_node(self) -> int:
-        """Return the GPUs that a node needs."""
+        """Return the GPUs for one node."""
         return self.per_node * self.gpus_per_task
 
     @property
     def gpus(self) -> int:
-        """Return the GPUs of the job that is asked for: all nodes have the same number."""
+        """Return the GPUs of the job to request: all nodes have the same number."""
         return self.nodes * self.gpus_per_node
 
     def node_of(self, rank: int) -> int:
-        """Return the number of a rank's node: srun fills nodes one after the other, the first ones have one more."""
+        """Return the index of a rank's node: srun fills one node after another; the first ones have one rank more."""
         few, more = divmod(self.ranks, self.nodes)
         within = more * (few + 1)
         return rank // (few + 1) if rank < within else more + (rank - within) // few
 
 
-def place(asked: RunOptions, room: Room) -> Place:
-    """Return where a run goes, of a session whose job has this room.
+def place_ranks(options: RunOptions, capacity: JobCapacity) -> Placement:
+    """Return the placement of a run, for a session whose job has this capacity.
 
-    Ranks without GPUs share processors, so there is room for any number of them; ranks of one run never
-    share GPUs. What other runs of the session use is not looked at: who shares is told (``sharing``).
+    Ranks without GPUs share processors, so there is room for any number of them; ranks of one run never share GPUs.
+    GPUs that other runs of the session use are not considered; ``sharing`` reports them.
     """
-    each = asked.gpus_per_task if asked.gpus_per_task is not None else int(room.gpus > 0)
-    for nodes in [asked.nodes] if asked.nodes else range(1, min(room.nodes, asked.ranks) + 1):
-        if nodes <= room.nodes and -(-asked.ranks // nodes) * each <= room.gpus:
-            return Place(asked.ranks, nodes, each, companion=False)
-    # As many GPUs for each node as the session's own has: of other nodes nothing is known here.
-    per_node = max(1, room.gpus // each if each else asked.ranks)
-    return Place(asked.ranks, asked.nodes or -(-asked.ranks // per_node), each, companion=True)
+    each = options.gpus_per_task if options.gpus_per_task is not None else int(capacity.gpus > 0)
+    for nodes in [options.nodes] if options.nodes else range(1, min(capacity.nodes, options.ranks) + 1):
+        if nodes <= capacity.nodes and -(-options.ranks // nodes) * each <= capacity.gpus:
+            return Placement(options.ranks, nodes, each, companion=False)
+    # As many GPUs on each node as the session's own nodes have: other nodes are unknown here.
+    per_node = max(1, capacity.gpus // each if each else options.ranks)
+    return Placement(options.ranks, options.nodes or -(-options.ranks // per_node), each, companion=True)

@@ -1,7 +1,7 @@
-"""A run is a folder (``~/.carme/runs/<id>``, 0700): what was asked for, how it stands, what its ranks said.
+"""A run and its folder (``~/.carme/runs/<id>``, 0700): its request, its state, its results and logs.
 
-Whoever can read the folder can look on, also from another session; only the session in which its conductor is can
-change anything at once, others leave a file for it.
+Every process that can read the folder can follow a run, also from another session. Only the session of its conductor
+can change a run at once; other sessions leave a file for the conductor.
 """
 
 from __future__ import annotations
@@ -21,96 +21,96 @@ from pathlib import Path
 from typing import Any
 
 from . import control, results
-from .private_files import keep, write
+from .private_files import write, write_json
 from .run_options import RunOptions
 
-#: States of a run that goes on, and of one that has ended.
+#: States of a live run, and of one that has ended.
 LIVE = ("starting", "waiting", "running", "stopping")
 ENDED = ("finished", "failed", "interrupted", "lost")
-#: Seconds for a conductor to take its run up.
-TAKEN_UP = 30.0
-LOST = "The session that it ran in has ended, or its conductor was killed."
+#: Seconds for a conductor to start.
+START_TIMEOUT = 30.0
+LOST_MESSAGE = "The session of the run has ended, or its conductor was killed."
 State = dict[str, Any]
 
 
 class NoRun(LookupError):
-    """There is no such run, or it cannot begin; the message says why."""
+    """There is no such run, or it cannot start; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run by its folder."""
+    """One run, identified by its folder."""
 
     folder: Path
 
     @classmethod
     def load(cls, id: str) -> Run:
-        """Return a run that there is.
+        """Find a run.
 
         Args:
-            id: of the run, or its name: of several with the same name it is the newest, and ``NAME-1`` the first.
+            id: id or name of the run: the newest of several with the same name; ``NAME-1`` is the first one.
 
         Raises:
             NoRun: there is none of this name.
         """
         if id and "/" not in id and not id.startswith("."):
             first = id.removesuffix("-1")
-            for found in (_newest_named(id), root() / id, root() / first):
+            for found in (_newest_with_name(id), root() / id, root() / first):
                 if found is not None and (found / "state.json").is_file():
                     return cls(found)
         raise NoRun(f"There is no run {id[:80]!r}. `carme-hub runs` lists them.")
 
     @property
     def id(self) -> str:
-        """Return its name."""
+        """Return the id, which is the name of the folder."""
         return self.folder.name
 
     @property
     def logdir(self) -> Path:
-        """Return the folder of its events for TensorBoard."""
+        """Return the folder of its TensorBoard events."""
         return self.folder / "tb"
 
-    def asked(self) -> State:
-        """Return what was asked for, with what to run; see ``create``."""
+    def request(self) -> State:
+        """Return the request, with the options and what to run; see ``create``."""
         return dict(json.loads((self.folder / "asked.json").read_text()))
 
     def state(self) -> State:
-        """Return how it stands: its fields are in docs/reference/distributed.md.
+        """Return the state; docs/reference/distributed.md lists its fields.
 
-        A run that nobody conducts any more, as when its session has ended, is ``lost``.
+        A live run without a conductor, for example after the end of its session, is ``lost``.
 
         Raises:
             NoRun: its folder has been deleted.
         """
-        said = self._said()
-        if said["state"] in LIVE and not self._conducted(said):
-            said = self._said()  # it may have ended in between
-        if said["state"] in LIVE and not self._conducted(said):
-            said |= {"state": "lost", "message": LOST}
+        said = self._read_state()
+        if said["state"] in LIVE and not self._has_conductor(said):
+            said = self._read_state()  # it may have ended meanwhile
+        if said["state"] in LIVE and not self._has_conductor(said):
+            said |= {"state": "lost", "message": LOST_MESSAGE}
             if said["companions"]:
-                said["message"] += " If the session goes on, stop the run to give back what it has beside it."
+                said["message"] += " If the session still runs, stop the run to give back its companions."
         return said
 
-    def _said(self) -> State:
+    def _read_state(self) -> State:
         try:
             return dict(json.loads((self.folder / "state.json").read_text()))
         except FileNotFoundError:
             raise NoRun(f"The folder of the run {self.id} has been deleted.") from None
 
-    def follow(self) -> control.Following:
-        """Look on; a run that is not detached ends when nobody looks on any more.
+    def follow(self) -> control.Subscription:
+        """Follow the run; a run that is not detached ends when nobody follows it any more.
 
         Raises:
-            control.NoConductor: it has ended, or is of another session.
+            control.NoConductor: it has ended, or belongs to another session.
         """
-        return control.Following(self.id)
+        return control.Subscription(self.id)
 
     def log(self, rank: int = 0) -> str:
-        """Return what a rank has written, "" where there is nothing."""
+        """Return the output of a rank, "" where there is none."""
         return self.read(rank)[0]
 
     def read(self, rank: int, start: int = 0, most: int = 1 << 26) -> tuple[str, int]:
-        """Return whole lines of what a rank has written, from byte ``start``, and the byte to go on from."""
+        """Return whole lines of a rank's output from byte ``start``, and the byte at which to continue."""
         try:
             with (self.folder / f"rank-{rank}.log").open("rb") as file:
                 file.seek(start)
@@ -121,17 +121,17 @@ class Run:
         return text[:whole].decode(errors="replace"), start + whole
 
     def returned(self) -> list[int]:
-        """Return the ranks of which there is a result."""
+        """Return the ranks that have a result."""
         found = (path.stem.removeprefix("result-") for path in self.folder.glob("result-*.pkl"))
         return sorted(int(each) for each in found if each.isdigit())
 
     def result(self, rank: int = 0) -> Any:
-        """Return what a rank returned, or the variables of ``--pull`` as a ``dict``.
+        """Return the result of a rank, or the variables of ``--pull`` as a ``dict``.
 
         Raises:
-            results.NoResult: there is nothing. results.Rejected: it cannot be unpickled here.
+            results.NoResult: there is none. results.Rejected: it cannot be unpickled here.
         """
-        return results.read(self.folder / f"result-{rank}.pkl")
+        return results.read_result(self.folder / f"result-{rank}.pkl")
 
     def error(self, rank: int) -> State | None:
         """Return the error of one rank: rank, node, type, message and traceback."""
@@ -140,41 +140,41 @@ class Run:
         except FileNotFoundError:
             return None
 
-    # -- what changes it ----------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def stop(self, timeout: float = 15.0) -> State:
-        """End all ranks, wait for that, and return the state. One that has ended stays as it is.
+        """End all ranks, wait for that, and return the state. A run that has ended stays as it is.
 
         Raises:
-            control.NotDone: what a lost one has beside the session could not be given back.
+            control.RequestRefused: the companions of a lost run could not be given back.
         """
         return self._end("stop", timeout)
 
     def interrupt(self, timeout: float = 15.0) -> State:
-        """Raise ``KeyboardInterrupt`` in all ranks, end those that go on, wait for that, and return the state."""
+        """Raise ``KeyboardInterrupt`` in all ranks, end those that continue, wait for that, and return the state."""
         return self._end("interrupt", timeout)
 
-    def call_off(self, timeout: float = 3.0) -> None:
-        """End a run of which nobody knows whether its conductor has begun; one that has looks for this file."""
+    def cancel(self, timeout: float = 3.0) -> None:
+        """End a run whose conductor may not have started; a conductor that has started checks for this file."""
         (self.folder / "interrupt").touch(mode=0o600)
         end = time.monotonic() + timeout
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
-        if state["state"] in LIVE and not self._held():
-            said = {"state": "interrupted", "message": "It was stopped before it began.", "ended": time.time()}
-            keep(self.folder / "state.json", state | said)
+        if state["state"] in LIVE and not self._lock_held():
+            said = {"state": "interrupted", "message": "The run was stopped before it started.", "ended": time.time()}
+            write_json(self.folder / "state.json", state | said)
 
     def resize(self, change: int) -> State:
-        """Add ranks to an elastic run, or take some away; return what the conductor says.
+        """Add ranks to an elastic run, or remove some; return the conductor's answer.
 
         Raises:
-            control.NotDone: it is not elastic, or there are too many or too few.
-            control.NoConductor: it has ended, or is of another session.
+            control.RequestRefused: it is not elastic, or that would be too many or too few ranks.
+            control.NoConductor: it has ended, or belongs to another session.
         """
         return self.ask("resize", change=change)
 
     def ask(self, op: str, *, timeout: float = 30.0, **words: Any) -> State:
-        """Ask its conductor something; errors as ``resize``."""
+        """Send a request to its conductor; errors as ``resize``."""
         return control.ask(self.id, {"op": op, **words}, timeout)
 
     def _end(self, how: str, timeout: float) -> State:
@@ -183,7 +183,7 @@ class Run:
             try:
                 self.ask(how, timeout=timeout)
             except control.NoConductor:
-                if self._conducted(state):
+                if self._has_conductor(state):
                     (self.folder / how).touch(mode=0o600)  # its conductor is in another container
         while (state := self.state())["state"] in LIVE and time.monotonic() < end:
             time.sleep(0.05)
@@ -192,33 +192,32 @@ class Run:
         return state
 
     def _give_back(self, state: State) -> None:
-        """Do for a conductor that was killed what it would have done."""
-        from carme_hub.training.session.companions import Hub, NoHub, Refused  # few runs have any
+        """Give back the companions of a run whose conductor was killed."""
+        from carme_hub.training.session.companions import Hub, NoHub, Refused  # imported here: few runs have any
 
         try:
             hub = Hub.from_environ()
         except NoHub:
-            raise control.NotDone(
-                f"{self.id} still has GPUs beside the session. Stop it in that session; the hub's home page gives them "
-                "back too."
+            raise control.RequestRefused(
+                f"{self.id} still has companions. Stop it in its session; the hub's home page can give them back too."
             ) from None
         try:
             for companion in state["companions"]:
-                with contextlib.suppress(Refused):  # it is another session's, which has ended
+                with contextlib.suppress(Refused):  # it belongs to another session, which has ended
                     hub.close(companion)
         except NoHub as error:
-            raise control.NotDone(
-                f"{self.id} still has GPUs beside the session. {error} Stop it again then; the hub's home page gives "
-                "them back too."
+            raise control.RequestRefused(
+                f"{self.id} still has companions. {error} Stop the run again then; the hub's home page can give them "
+                "back too."
             ) from None
-        keep(self.folder / "state.json", state | {"companions": [], "message": LOST})
+        write_json(self.folder / "state.json", state | {"companions": [], "message": LOST_MESSAGE})
 
-    def _conducted(self, said: State) -> bool:
-        if not said.get("conductor") and time.time() < said["began"] + TAKEN_UP:
-            return True  # it is about to be
-        return self._held()
+    def _has_conductor(self, said: State) -> bool:
+        if not said.get("conductor") and time.time() < said["began"] + START_TIMEOUT:
+            return True  # its conductor is starting
+        return self._lock_held()
 
-    def _held(self) -> bool:
+    def _lock_held(self) -> bool:
         try:
             with (self.folder / "lock").open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -234,13 +233,13 @@ def root() -> Path:
     return Path.home() / ".carme" / "runs"
 
 
-def virtual(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether GPUs here are a sandbox's make-believe ones, which are called virtual wherever they are named."""
+def has_virtual_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the GPUs here are virtual ones of a sandbox; texts name them so."""
     return bool(environ.get("CARME_VIRTUAL_GPUS"))
 
 
-def _newest_named(name: str) -> Path | None:
-    """Return the newest run that was given a name which others had before: its folder is ``NAME-N``."""
+def _newest_with_name(name: str) -> Path | None:
+    """Return the newest run with a name that older runs had too: its folder is ``NAME-N``."""
     numbers = []
     for folder in root().glob(f"{glob.escape(name)}-*"):
         number = folder.name.removeprefix(f"{name}-")
@@ -252,7 +251,7 @@ def _newest_named(name: str) -> Path | None:
 
 
 def create(
-    asked: RunOptions,
+    options: RunOptions,
     *,
     cell: str | None = None,
     script: str | None = None,
@@ -262,20 +261,20 @@ def create(
     limit: int = results.LIMIT,
     start_limit: float = 120.0,
 ) -> Run:
-    """Make the folder of a run, which ``launch`` starts. Exactly one of ``cell``, ``script`` and ``call`` is given.
+    """Create the folder of a run, which ``launch`` starts. Exactly one of ``cell``, ``script`` and ``call`` is given.
 
     Args:
-        asked: what was asked for. cell: code. script: path of a program, with its ``args``; ``""`` = none.
+        options: of the run. cell: code. script: path of a program, with its ``args``; ``""`` = none.
         call: a function with its positional and named arguments; each rank's result is kept.
-        push: variables that each rank is given before its code runs; for ``cell`` only.
-        limit: the most bytes of what is pushed, and of what a rank returns.
-        start_limit: seconds within which every rank has to come.
+        push: variables that each rank gets before its code runs; for ``cell`` only.
+        limit: the most bytes of what is pushed, and of a rank's result.
+        start_limit: seconds within which every rank must start.
 
     Raises:
-        results.Rejected: something cannot be pickled or is too large. NoRun: the script is not there.
+        results.Rejected: a value cannot be pickled or is too large. NoRun: the script is missing.
     """
-    told: State = {
-        "asked": asdict(asked),
+    request: State = {
+        "asked": asdict(options),
         "kind": "cell" if cell is not None else "script" if script is not None else "call",
         "args": list(args),
         "cwd": _cwd(),
@@ -283,25 +282,25 @@ def create(
         "limit": limit,
         "start_limit": start_limit,
         "session": os.environ.get("CARME_SESSION", ""),
-        "virtual": virtual(),
-        "key": uuid.uuid4().hex,  # of what is asked for at the hub: the name may be used again
+        "virtual": has_virtual_gpus(),
+        "key": uuid.uuid4().hex,  # the idempotency key of requests to the hub: names may be used again
     }
     if script is not None:
-        told["script"] = str(Path(script).expanduser().resolve())
-        if not Path(told["script"]).is_file():
+        request["script"] = str(Path(script).expanduser().resolve())
+        if not Path(request["script"]).is_file():
             raise NoRun(f"There is no script {script}.")
-    # What may be refused comes before there is a folder.
-    pushed = results.pushed(push, limit) if push else None
-    called = results.pickled(call, "the function with its arguments", limit) if call is not None else None
-    run = Run(_folder(asked.name))
+    # Checks that may fail come before the folder exists.
+    pushed = results.dump_variables(push, limit) if push else None
+    called = results.dump(call, "the function with its arguments", limit) if call is not None else None
+    run = Run(_make_folder(options.name))
     if cell is not None:
         write(run.folder / "cell.py", cell.encode())
     for name, text in (("push.pkl", pushed), ("call.pkl", called)):
         if text is not None:
             write(run.folder / name, text)
     run.logdir.mkdir(mode=0o700)
-    keep(run.folder / "asked.json", told)
-    keep(run.folder / "state.json", first_state(run.id, told))
+    write_json(run.folder / "asked.json", request)
+    write_json(run.folder / "state.json", initial_state(run.id, request))
     return run
 
 
@@ -309,20 +308,20 @@ def _cwd() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        raise NoRun("The folder in which this runs has been deleted. Go to another: %cd ~") from None
+        raise NoRun("The current folder has been deleted. Change to another one: %cd ~") from None
 
 
-def first_state(id: str, told: State) -> State:
-    """Return the state of a run that has not begun."""
-    asked = told["asked"]
+def initial_state(id: str, request: State) -> State:
+    """Return the state of a run that has not started."""
+    options = request["asked"]
     return {
         "id": id,
-        "name": asked["name"] or id,
+        "name": options["name"] or id,
         "state": "starting",
-        "asked": asked,
-        "kind": told["kind"],
-        "session": told["session"],
-        "virtual": told.get("virtual", False),
+        "asked": options,
+        "kind": request["kind"],
+        "session": request["session"],
+        "virtual": request.get("virtual", False),
         "began": time.time(),
         "ended": 0.0,
         "gpu_seconds": 0,
@@ -338,29 +337,31 @@ def first_state(id: str, told: State) -> State:
     }
 
 
-def launch(run: Run, timeout: float = TAKEN_UP) -> None:
-    """Start the conductor of a run and wait until it answers. It is no child of ours, and has none of our files.
+def launch(run: Run, timeout: float = START_TIMEOUT) -> None:
+    """Start the conductor of a run and wait until it answers. It is no child process, and inherits no files.
 
     Raises:
-        NoRun: it did not begin; what it said is in the message.
+        NoRun: it did not start; the message has its last line of output.
     """
-    # -P: not what lies beside the notebook, where a queue.py would come before Python's own.
+    # -P: without the folder of the notebook in sys.path, where a queue.py would hide Python's own.
     argv = [sys.executable, "-P", "-m", "carme_hub.training.conduct", str(run.folder)]
     with (run.folder / "conductor.log").open("ab") as log:
         os.fchmod(log.fileno(), 0o600)
-        try:  # it forks when it answers, and the parent ends
+        try:  # the conductor forks when it answers, and the parent ends
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, timeout=timeout
             )
             why = f" with status {done.returncode}" if done.returncode else ""
         except subprocess.TimeoutExpired:
             why = f" within {timeout:.0f} s"
-            (run.folder / "stop").touch(mode=0o600)  # it may have begun, and ends at its first look
+            (run.folder / "stop").touch(mode=0o600)  # it may have started, and ends at its first check
     if why:
         said = (run.folder / "conductor.log").read_text(errors="replace").strip().splitlines()
-        message = f"The conductor of {run.id} did not begin{why}{': ' + said[-1] if said else ''}"
-        message += f". All that it said is in {run.folder / 'conductor.log'}"
-        keep(run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()})
+        message = f"The conductor of {run.id} did not start{why}{': ' + said[-1] if said else ''}"
+        message += f". Its output is in {run.folder / 'conductor.log'}"
+        write_json(
+            run.folder / "state.json", run.state() | {"state": "failed", "message": message, "ended": time.time()}
+        )
         raise NoRun(message)
 
 
@@ -369,25 +370,25 @@ def all_runs() -> list[Run]:
     found = []
     with contextlib.suppress(FileNotFoundError):  # there is no folder of runs yet
         for folder in root().iterdir():
-            with contextlib.suppress(OSError):  # one that is being made, or deleted
+            with contextlib.suppress(OSError):  # a folder that is being created or deleted
                 (folder / "state.json").stat()
                 found.append(((folder / "asked.json").stat().st_mtime, folder))
     return [Run(folder) for _, folder in sorted(found, reverse=True)]
 
 
-def _folder(name: str) -> Path:
-    """Make and return a folder of its own."""
+def _make_folder(name: str) -> Path:
+    """Create and return a new folder for a run."""
     top = root()
     top.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in _names(name):
+    for each in _folder_names(name):
         with contextlib.suppress(FileExistsError):
             (top / each).mkdir(mode=0o700)
             return top / each
     raise NoRun("There are too many runs of this name. Choose another.")
 
 
-def _names(name: str) -> Iterator[str]:
-    base = name or time.strftime("%Y%m%d-%H%M%S")  # by the clock of whoever looks for it
+def _folder_names(name: str) -> Iterator[str]:
+    base = name or time.strftime("%Y%m%d-%H%M%S")  # by the local clock, for users
     yield base
     for number in range(2, 10_000):
         yield f"{base}-{number}"

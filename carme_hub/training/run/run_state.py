@@ -1,6 +1,6 @@
-"""How a run stands: a dictionary that its conductor changes, writes to ``state.json``, and tells to who looks on.
+"""The state of a run: a dictionary that the conductor changes, writes to ``state.json``, and sends to followers.
 
-It is written and told at most four times a second, however often it changes, but its end at once.
+It is written and sent at most four times a second, however often it changes; the final state at once.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import messages
-from .description import called
-from .private_files import keep
+from .description import rank_label
+from .private_files import write_json
 from .rendezvous import Rendezvous
 from .run_folder import ENDED, Run, State
 
-#: Seconds between two writings, and the longest between two things told to who looks on.
-OFTEN, QUIET = 0.25, 1.0
-#: Seconds for which the end of a run is tried to be written where the disk is full, or the home does not answer.
-TRIED = 30.0
-#: What the table of ranks says of a rank that has not come.
-NOT_YET: State = {
+#: Seconds between two writes, and the longest time between two messages to a follower.
+WRITE_INTERVAL, REPEAT_INTERVAL = 0.25, 1.0
+#: Seconds for which writing the final state is retried where the disk is full or the home does not answer.
+WRITE_TIMEOUT = 30.0
+#: The entry of a rank that has not started.
+NEW_RANK: State = {
     "state": "starting",
     "exit": None,
     "step": None,
@@ -45,33 +45,33 @@ class RunState:
         self._version, self._changed = 0, threading.Condition()
         self._counted = time.monotonic()
         self._gpu_seconds, self._counting = 0.0, True
-        self._said = False
-        self._writer = threading.Thread(target=self._write, name="carme-standing", daemon=True)
+        self._error_logged = False
+        self._writer = threading.Thread(target=self._write, name="carme-state", daemon=True)
 
     def start(self) -> None:
-        """Write it from now on, and at once."""
-        self._keep(self.get())
+        """Write the state at once, and after each change from now on."""
+        self._save(self.get())
         self._writer.start()
 
     def close(self, **changes: Any) -> None:
-        """Write the end, and no more; the number of GPUs stays what it was at last."""
+        """Write the final state, and nothing after it; the number of GPUs keeps its last value."""
         with self._changed:
             self._count()
             self._counting = False
             for entry in self._state["ranks"]:
                 entry["state"] = "stopped" if entry["state"] in ("starting", "running") else entry["state"]
-            # Written before it is known to anybody, and with the lock: nothing older is written after it.
+            # Written before followers see it, and with the lock held: no older state is written after it.
             end = self._state | changes
-            kept = self._keep(end)
+            kept = self._save(end)
             self.update(**changes)
         self._writer.join()
-        until = time.monotonic() + TRIED
+        until = time.monotonic() + WRITE_TIMEOUT
         while not kept and self._run.folder.exists() and time.monotonic() < until:
-            time.sleep(OFTEN)
-            kept = self._keep(end)
+            time.sleep(WRITE_INTERVAL)
+            kept = self._save(end)
 
     def get(self) -> State:
-        """Return a copy."""
+        """Return a copy of the state."""
         with self._changed:
             self._count()
             return {**self._state, "ranks": [dict(each) for each in self._state["ranks"]]}
@@ -84,11 +84,11 @@ class RunState:
             self._changed.notify_all()
 
     def follow(self) -> Iterator[State]:
-        """Yield it when it has changed, and now and then also when not, to the end."""
+        """Yield the state after each change, and from time to time without one, until the end."""
         seen = -1
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._version != seen, timeout=QUIET)  # noqa: B023  called at once
+                self._changed.wait_for(lambda: self._version != seen, timeout=REPEAT_INTERVAL)  # noqa: B023  called at once
                 seen = self._version
             state = self.get()
             yield state
@@ -103,75 +103,75 @@ class RunState:
                 self._changed.wait_for(lambda: self._version != seen)  # noqa: B023  called at once
                 seen = self._version
                 if self._state["state"] in ENDED:
-                    return  # ``close`` has written it
-                if not self._keep(self.get()):
-                    seen = -1  # tried again
+                    return  # ``close`` has written the final state
+                if not self._save(self.get()):
+                    seen = -1  # retry
             self._pause()
 
-    def _keep(self, state: State) -> bool:
-        """Write it; return whether it could be. A full disk, or a home that does not answer, ends no run."""
+    def _save(self, state: State) -> bool:
+        """Write the state; return whether that worked. A full disk or a silent home folder does not end the run."""
         try:
-            keep(self._run.folder / "state.json", state)
+            write_json(self._run.folder / "state.json", state)
         except OSError as error:
-            if not self._said:
+            if not self._error_logged:
                 with contextlib.suppress(OSError):
                     print(f"The state cannot be written: {error}", file=sys.stderr, flush=True)  # noqa: T201  a log
-            self._said = True
+            self._error_logged = True
             return False
         return True
 
     def _pause(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._state["state"] in ENDED, OFTEN)
+            self._changed.wait_for(lambda: self._state["state"] in ENDED, WRITE_INTERVAL)
 
     # -- ranks --------------------------------------------------------------------------------------------------------
 
-    def ranks(self, nodes: Sequence[str]) -> None:
-        """Begin the table of ranks: one for each of these nodes' names, in order."""
-        self.update(ranks=[{"rank": rank, "node": node, **NOT_YET} for rank, node in enumerate(nodes)])
+    def set_ranks(self, nodes: Sequence[str]) -> None:
+        """Set the table of ranks: one entry for each node name, in order."""
+        self.update(ranks=[{"rank": rank, "node": node, **NEW_RANK} for rank, node in enumerate(nodes)])
 
-    def rank(self, number: int, **changes: Any) -> None:
-        """Change the entry of one rank; one that is new is added."""
+    def update_rank(self, number: int, **changes: Any) -> None:
+        """Change the entry of one rank; add it where it is new."""
         with self._changed:
             for entry in self._state["ranks"]:
                 if entry["rank"] == number:
                     entry.update(changes)
                     break
             else:
-                self._state["ranks"].append({"rank": number, "node": "", **NOT_YET, **changes})
+                self._state["ranks"].append({"rank": number, "node": "", **NEW_RANK, **changes})
                 self._state["ranks"].sort(key=lambda entry: int(entry["rank"]))
             self._version += 1
             self._changed.notify_all()
 
-    def called(self, number: int) -> str:
-        """Return what a rank is called in a sentence; see ``display.called``."""
+    def rank_label(self, number: int) -> str:
+        """Return the label of a rank for a message; see ``description.rank_label``."""
         with self._changed:
-            return called(next((each for each in self._state["ranks"] if each["rank"] == number), {"rank": number}))
+            return rank_label(next((each for each in self._state["ranks"] if each["rank"] == number), {"rank": number}))
 
-    def beats(self, rendezvous: Rendezvous) -> None:
-        """Bring the table of ranks up to date from what the ranks said at their rendezvous."""
+    def refresh_ranks(self, rendezvous: Rendezvous) -> None:
+        """Update the table of ranks from the ranks' messages at the rendezvous."""
         with self._changed:
             before = [dict(entry) for entry in self._state["ranks"]]
             for entry in self._state["ranks"]:
                 hello, beat, end = (
-                    messages.heard(rendezvous, scope, entry["rank"])
+                    messages.read_message(rendezvous, scope, entry["rank"])
                     for scope in (messages.HELLO, messages.BEAT, messages.END)
                 )
                 if hello is not None:
                     entry["node"] = hello["node"]
                     entry["state"] = "running" if entry["state"] == "starting" else entry["state"]
                 if beat is not None:
-                    entry.update({name: beat.get(name) for name in NOT_YET if name not in ("state", "exit")})
+                    entry.update({name: beat.get(name) for name in NEW_RANK if name not in ("state", "exit")})
                 if end is not None:
-                    entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": _bad(end)})
+                    entry.update({"state": "done", "exit": 0} if end["ok"] else {"state": _state_of_failure(end)})
             if before != self._state["ranks"]:
                 self._version += 1
                 self._changed.notify_all()
 
-    # -- GPU-time -----------------------------------------------------------------------------------------------------
+    # -- GPU time ------------------------------------------------------------------------------------------------------
 
-    def count_gpus(self, gpus: int) -> None:
-        """Count from now on that the run has this many GPUs."""
+    def set_gpus(self, gpus: int) -> None:
+        """Count GPU time with this number of GPUs from now on."""
         with self._changed:
             self._count()
             self._state["gpus"] = gpus
@@ -185,22 +185,22 @@ class RunState:
         self._state["gpu_seconds"] = round(self._gpu_seconds)
 
 
-def _bad(end: State) -> str:
-    # Who stops a run has every rank raise this, and none of them has failed.
+def _state_of_failure(end: State) -> str:
+    # Stopping a run raises KeyboardInterrupt in every rank; that is no failure.
     error = end.get("error") or {}
     return "stopped" if str(error.get("type")).rpartition(".")[2] == "KeyboardInterrupt" else "failed"
 
 
-#: What is said of a rank's companion before the hub knows why.
-MISSED = "Its companion has ended"
+#: The message about a lost companion before the hub explains it.
+COMPANION_ENDED = "Its companion has ended"
 
 
-def explained(news: str, before: str, why: str) -> str:
-    """Return the news once the hub says why a companion ended; what has happened since is not forgotten for that.
+def add_reason(news: str, before: str, why: str) -> str:
+    """Add the hub's reason for the end of a companion to a message; keep what was added to the message since.
 
     Args:
-        before: what the news was as the companion was missed, without ``MISSED``.
+        before: the message when the companion was lost, without ``COMPANION_ENDED``.
     """
-    if news in (before, f"{before} {MISSED}.".strip()):
-        return f"{before} {MISSED}: {why}.".strip()
+    if news in (before, f"{before} {COMPANION_ENDED}.".strip()):
+        return f"{before} {COMPANION_ENDED}: {why}.".strip()
     return f"{news} A companion has ended: {why}."

@@ -1,4 +1,4 @@
-"""Which runs of one session are on the same GPUs: nothing keeps them apart, so it is said."""
+"""Runs of one session that use the same GPUs: nothing separates them, so the user gets a message."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import contextlib
 from .run_folder import LIVE, NoRun, Run, State, all_runs
 
 
-def sharing(run: Run, wanted: int, have: int, most: int = 100) -> list[str]:
-    """Return the names of other runs with which a run shares GPUs of its session, of the newest so many.
+def runs_sharing_gpus(run: Run, wanted: int, have: int, most: int = 100) -> list[str]:
+    """Return the names of other runs of the session that use the same GPUs, among the newest ``most`` runs.
 
-    The broker gives a run with a fixed number of ranks those that the fewest steps use. The steps of an elastic one are
-    on all of a node, and its workers take the first.
+    The broker gives a run with a fixed number of ranks the GPUs that the fewest steps use. The steps of an elastic run
+    have all GPUs of a node, and its workers take the first ones.
 
     Args:
-        wanted: GPUs on each node, of an elastic run all. have: what the session has on each.
+        wanted: GPUs on each node; an elastic run wants all. have: GPUs of the session on each node.
     """
-    session, found = run.asked()["session"], []
+    session, found = run.request()["session"], []
     for each in all_runs()[:most]:
         with contextlib.suppress(NoRun):
             said: State = each.state() if each != run else {"state": ""}
@@ -26,7 +26,7 @@ def sharing(run: Run, wanted: int, have: int, most: int = 100) -> list[str]:
     return found if wanted > have else []
 
 
-def who_shares(run: Run, wanted: int, have: int) -> str:
-    """Return what is said of other runs on the same GPUs, "" where there are none; arguments as ``sharing``'s."""
-    others = sharing(run, wanted, have)
-    return f"It shares GPUs of the session with {', '.join(others)}: each may be slower for that." if others else ""
+def sharing_message(run: Run, wanted: int, have: int) -> str:
+    """Return a message about other runs on the same GPUs, "" where there are none; arguments as above."""
+    others = runs_sharing_gpus(run, wanted, have)
+    return f"It shares GPUs of the session with {', '.join(others)}: each may be slower." if others else ""

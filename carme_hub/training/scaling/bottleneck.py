@@ -1,7 +1,7 @@
-"""What likely keeps a training from being faster on more ranks, from what was measured and nothing else. Pure.
+"""The likely bottleneck of a training, from its measurements alone. No input or output.
 
-Each reason is a share of a step's time, or of a rank's speed, that is lost to it; the largest is named. What was not
-measured is not guessed at: then the sentence says what to measure.
+Each candidate is a share of a step's time, or of a rank's speed, that is lost to it; the largest one is reported. Where
+something was not measured, the message says what to measure.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 from .curve import Curve, Point
 
-#: Why communication is not known.
-NEVER_ALONE = "the training has no steps alone (step.alone)"
-#: Less than this is no bottleneck.
-LITTLE = 0.1
-#: A larger batch that takes off this part of the communication's share, or more, says that the batch is too small.
-RELIEF = 1 / 3
+#: Why the share of communication is unknown.
+NO_ALONE_STEPS = "the training has no steps alone (step.alone)"
+#: A smaller share is no bottleneck.
+MIN_SHARE = 0.1
+#: Where a larger batch takes away this part of communication's share, or more, the batch is too small.
+MIN_RELIEF = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What likely limits the training with the most ranks.
+    """The likely limit of the training with the most ranks.
 
     Attributes:
-        kind: "loading", "communication", "batch", "waiting", "sharing"; "unknown" where measurements do not tell;
-            "" where nothing does. share: what is lost to it. ranks, batch: where that was seen.
+        kind: "loading", "communication", "batch", "waiting", "sharing"; "unknown" where the measurements do not tell;
+            "" where there is none. share: the lost share. ranks, batch: where that was measured.
         message: one sentence, with what to do.
     """
 
@@ -36,7 +36,7 @@ class Bottleneck:
 
 
 def bottleneck(curve: Curve, batch: int) -> Bottleneck | None:
-    """Return what limits the training with this batch size and the most ranks; None where nothing was measured."""
+    """Return the limit with this batch size and the most ranks; None where nothing was measured."""
     points = curve.points(batch)
     if not points:
         return None
@@ -44,20 +44,20 @@ def bottleneck(curve: Curve, batch: int) -> Bottleneck | None:
     others = curve.points()
     found = [*_loading(point), *_communication(point, others, curve), *_waiting(point), *_speed(point, others, curve)]
     worst = max(found, key=lambda reason: reason.share, default=None)
-    if worst is not None and worst.share >= LITTLE:
+    if worst is not None and worst.share >= MIN_SHARE:
         return worst
     if unknown := _unknown(point, points[0], curve):
         return unknown
     return Bottleneck(
-        "", 0.0, point.ranks, batch, f"Nothing stands out at {_at(point)}: no tenth is lost to one thing."
+        "", 0.0, point.ranks, batch, f"Nothing stands out at {_point_text(point)}: no tenth is lost to one thing."
     )
 
 
 def _loading(point: Point) -> list[Bottleneck]:
     share = point.loading.mean
     text = (
-        f"Data loading: {_percent(share)} of the time of {_at(point)} is spent waiting for data. Load with more worker "
-        "processes, or from the node’s own disk (template “staging”)."
+        f"Data loading: {_percent(share)} of the time of {_point_text(point)} is spent waiting for data. Load with "
+        "more worker processes, or from the node’s own disk (template “staging”)."
     )
     return [Bottleneck("loading", share, point.ranks, point.batch, text)]
 
@@ -72,14 +72,14 @@ def _communication(point: Point, others: list[Point], curve: Curve) -> list[Bott
         if other.ranks == point.ranks and other.batch > point.batch and other.communication is not None
     ]
     best = min(larger, key=lambda other: other.communication.mean if other.communication else 1.0, default=None)
-    if best is not None and best.communication is not None and best.communication.mean <= share * (1 - RELIEF):
+    if best is not None and best.communication is not None and best.communication.mean <= share * (1 - MIN_RELIEF):
         text = (
-            f"Too small a batch: {_percent(share)} of each step of {_at(point)} is communication, with batch "
+            f"Too small a batch: {_percent(share)} of each step of {_point_text(point)} is communication, with batch "
             f"{best.batch} only {_percent(best.communication.mean)}. Take a larger batch, or add gradients up over "
             "several steps."
         )
         return [Bottleneck("batch", share, point.ranks, point.batch, text)]
-    text = f"Communication: {_percent(share)} of each step of {_at(point)}. "
+    text = f"Communication: {_percent(share)} of each step of {_point_text(point)}. "
     if curve.mode == "strong" and point.each < max(other.each for other in others):
         text += f"Each rank has {point.each:.3g} samples in a step; "
         text += "a larger batch gives it more to do between exchanges."
@@ -93,14 +93,14 @@ def _waiting(point: Point) -> list[Bottleneck]:
         return []
     share = point.waiting.mean
     text = (
-        f"Unequal ranks: the others wait {_percent(share)} of each step of {_at(point)} for the slowest one. Give all "
-        "ranks the same amount of data and the same kind of GPU."
+        f"Unequal ranks: the others wait {_percent(share)} of each step of {_point_text(point)} for the slowest "
+        "one. Give all ranks the same amount of data and the same kind of GPU."
     )
     return [Bottleneck("waiting", share, point.ranks, point.batch, text)]
 
 
 def _speed(point: Point, others: list[Point], curve: Curve) -> list[Bottleneck]:
-    """Return by what a rank is slower than it could be even when it is alone."""
+    """Return why a rank is slower than it could be, even without communication."""
     if point.own is None or point.own.mean <= 0:
         return []
     found = []
@@ -127,12 +127,12 @@ def _speed(point: Point, others: list[Point], curve: Curve) -> list[Bottleneck]:
 
 
 def _unknown(point: Point, base: Point, curve: Curve) -> Bottleneck | None:
-    """Return what cannot be told apart, where a rank has become slower."""
-    if point.ranks == base.ranks or point.efficiency is None or 1 - point.efficiency.mean < LITTLE:
+    """Return a bottleneck of unknown kind, where a rank has become slower."""
+    if point.ranks == base.ranks or point.efficiency is None or 1 - point.efficiency.mean < MIN_SHARE:
         return None
     lost = 1 - point.efficiency.mean
     if point.quiet is None:
-        text = f"Whether that is communication was not measured: {NEVER_ALONE}."
+        text = f"Whether that is communication was not measured: {NO_ALONE_STEPS}."
     elif curve.mode == "strong":
         text = (
             f"A rank has {point.each:g} samples in a step instead of {base.each:g}, and may share CPU cores: measure "
@@ -144,7 +144,7 @@ def _unknown(point: Point, base: Point, curve: Curve) -> Bottleneck | None:
     return Bottleneck("unknown", lost, point.ranks, point.batch, message)
 
 
-def _at(point: Point) -> str:
+def _point_text(point: Point) -> str:
     ranks = "1 rank" if point.ranks == 1 else f"{point.ranks} ranks"
     return f"{ranks} with batch {point.batch}"
 

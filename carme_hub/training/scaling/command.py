@@ -1,4 +1,4 @@
-"""``carme-hub scaling``: measure how a script scales, and show what was measured, again and in other formats."""
+"""``carme-hub scaling``: measure how a script scales, and show kept curves in several formats."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from carme_hub.training.run.failures import CannotRun
 from . import benchmark
 from .plot import NoMatplotlib
 
-PROGRAM = "the script and its own words: plain ones anywhere after it, and behind -- all others, also those with a -"
-BACKEND = "what the ranks meet by; without it that of this kernel (CARME_BACKEND), else torchrun"
-GPUS = "GPUs of each rank; without it 1 where the session has GPUs, else 0"
+PROGRAM = "the script and its arguments: plain ones anywhere after it; behind -- all others, also those with a -"
+BACKEND = "torchrun, horovod or mpi; default: that of this kernel (CARME_BACKEND), else torchrun"
+GPUS = "GPUs of each rank; default: 1 where the session has GPUs, else 0"
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the words after ``carme-hub scaling`` say, and return the exit status."""
+    """Run ``carme-hub scaling`` with these arguments, and return the exit status."""
     said = _said(list(words))
     try:
         return int(said.do(said))
@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _said(words: list[str]) -> argparse.Namespace:
-    """Return what the words say; options of ``run`` stand before its script, after it, and among its plain words."""
+    """Parse the arguments; options of ``run`` may be before its script, after it, and among its plain arguments."""
     parser, run = _parser()
     if words[:1] != ["run"]:
         return parser.parse_args(words)
@@ -68,14 +68,14 @@ def _run(said: argparse.Namespace) -> int:
 
 
 def _report(said: argparse.Namespace) -> int:
-    found = benchmark.kept()
+    found = benchmark.saved_curves()
     if not said.curve:
         if not found:
-            raise CannotRun("No curve is kept yet: carme-hub scaling run script.py")
+            raise CannotRun("There is no curve yet: carme-hub scaling run script.py")
         for path in found:
             try:
                 _print(f"{path.stem}: {benchmark.load(path).advice}\n")
-            except CannotRun as error:  # the others can be read
+            except CannotRun as error:  # list the others
                 _print(f"{path.stem}: not read. {error}\n")
         return 0
     named = [path for path in found if said.curve in (path.stem, path.name, path.stem.partition("--")[2])]
@@ -91,26 +91,26 @@ def _report(said: argparse.Namespace) -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of ``1,2,4`` or ``1-10``."""
+    """Parse ``1,2,4`` or ``1-10``."""
     found: list[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()) or len(word) > 9:
-            raise argparse.ArgumentTypeError(f"{text:.40}: write numbers like 1,2,4,8 or 1-10")
+            raise argparse.ArgumentTypeError(f"{text:.40}: write numbers as 1,2,4,8 or 1-10")
         found += range(int(first), int(last if dash else first) + 1)
     return found
 
 
 def _parser() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Return what understands all words, and what understands those of ``run``."""
+    """Return the parser of all arguments, and that of ``run``."""
     parser = argparse.ArgumentParser(
-        prog="carme-hub scaling", description="Measure how a training scales, and say for how many GPUs to ask."
+        prog="carme-hub scaling", description="Measure how a training scales, and show how many GPUs to ask for."
     )
     commands = parser.add_subparsers(required=True, metavar="run|report")
     run = commands.add_parser(
         "run",
         help="measure a script that has a function train(trial)",
-        usage="carme-hub scaling run [options] script.py [options] [its words] [-- its words with a -]",
+        usage="carme-hub scaling run [options] script.py [options] [its arguments] [-- its arguments with a -]",
         description="Measure a script that has a function train(trial).",
     )
     run.add_argument("program", nargs="*", metavar="script.py", help=PROGRAM)
@@ -118,28 +118,30 @@ def _parser() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     run.add_argument(
         "--batch", type=_numbers, default=list(benchmark.BATCHES), metavar="32,64", help="samples of a step"
     )
-    run.add_argument(
-        "--mode", choices=benchmark.MODES, default="weak", help="strong: the batch is of all ranks together"
-    )
-    run.add_argument("--function", default="train", metavar="NAME", help="the function that is measured")
+    run.add_argument("--mode", choices=benchmark.MODES, default="weak", help="strong: the batch is shared by all ranks")
+    run.add_argument("--function", default="train", metavar="NAME", help="the function to measure")
     run.add_argument("--repeats", type=int, default=3, help="runs with each number of ranks")
-    run.add_argument("--steps", type=int, default=10, help="steps of a block")
+    run.add_argument("--steps", type=int, default=10, help="steps in a block")
     run.add_argument("--blocks", type=int, default=5, help="blocks with communication, and as many without")
     run.add_argument("--warmup", type=int, default=3, help="steps that do not count")
-    run.add_argument("--epoch", type=int, default=0, metavar="SAMPLES", help="for the cost of an epoch")
-    run.add_argument("--name", default="", help="under which the curve is kept; without it the script's")
+    run.add_argument("--epoch", type=int, default=0, metavar="SAMPLES", help="samples of an epoch, for its cost")
+    run.add_argument("--name", default="", help="name of the kept curve; default: that of the script")
     run.add_argument("--backend", default="", metavar="torchrun|horovod|mpi", help=BACKEND)
     run.add_argument("--gpus-per-task", type=int, default=None, metavar="GPUS", help=GPUS)
     run.add_argument("--per-node", type=int, default=0, metavar="RANKS", help="the most ranks of one node")
     run.add_argument("--time", default="", metavar="30m", help="the time limit of each run")
     run.set_defaults(do=_run)
-    report = commands.add_parser("report", help="show a curve that was measured; without a name, all advice")
-    report.add_argument("curve", nargs="?", default="", help="its name, as listed, or a file")
-    report.add_argument("--format", choices=benchmark.FORMATS, default="txt", help="in which it is printed (txt)")
+    report = commands.add_parser("report", help="show a kept curve; without a name, the advice of all")
+    report.add_argument("curve", nargs="?", default="", help="name of a curve, as listed, or a file")
+    report.add_argument("--format", choices=benchmark.FORMATS, default="txt", help="output format (default: txt)")
     report.set_defaults(do=_report)
     for command in (run, report):
         command.add_argument(
-            *("-o", "--output"), action="append", default=[], metavar="FILE", help="also as a file: .svg, .png, .csv, …"
+            *("-o", "--output"),
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="also write a file: .svg, .png, .csv, …",
         )
     return parser, run
 

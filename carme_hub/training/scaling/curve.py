@@ -1,10 +1,10 @@
-"""What was measured of a training with several numbers of ranks, and what follows from it. Pure.
+"""A scaling curve: a training measured with several numbers of ranks, and the evaluation. No input or output.
 
-A run is measured in blocks of steps, by turns *together* (as it trains) and *alone* (the same steps without
-communication). The two are compared within one run, and numbers of ranks within one repeat, because runs at different
-times differ by more than what is looked for: by a factor of two on a busy node.
+A run is measured in blocks of steps, alternately *together* (as it trains) and *alone* (the same steps without
+communication). These two are compared within one run, and numbers of ranks within one repeat, because runs at different
+times differ by more than the effect: by a factor of two on a busy node.
 
-Rates are samples a second; shares are parts of the time of a step, from 0 to 1; times are seconds.
+Rates are samples per second; shares are parts of the time of a step, from 0 to 1; times are seconds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-#: A further rank that adds less than this part of a rank's work is not worth asking for.
-WORTH = 0.5
+#: A further rank that adds less than this part of a rank's work is not worth it.
+MIN_GAIN = 0.5
 VERSION = 1
-#: Repeats for an error bar: the interval of two is 13 times as wide as their distance from the mean, and says nothing.
-ENOUGH = 3
-#: Student's t for 95 % and 1, 2, … degrees of freedom; beyond the list the normal distribution's is close enough.
+#: Repeats for an error bar: the interval of two is 13 times as wide as their distance from the mean, so it says
+#: nothing.
+MIN_REPEATS = 3
+#: Student's t for 95 % and 1, 2, … degrees of freedom; beyond the list the normal distribution is close enough.
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12),
     *(2.11, 2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045, 2.042),
@@ -29,12 +30,12 @@ _T95 = (
 
 
 class BadCurve(ValueError):
-    """What should be a measured curve is none; the message says what is wrong."""
+    """A document is no valid curve; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some steps of one rank in a row. ``loading``: seconds in which it waited for its data."""
+    """Consecutive steps of one rank. ``loading``: seconds in which it waited for data."""
 
     seconds: float
     loading: float
@@ -42,8 +43,8 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """All blocks of one rank at one batch size; ``alone`` is empty where the training has no way to be alone."""
+class RankMeasurement:
+    """All blocks of one rank with one batch size; ``alone`` is empty where the training has no steps alone."""
 
     rank: int
     node: str
@@ -52,15 +53,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """What one run says of one batch size.
+class RunMeasurement:
+    """The result of one run for one batch size.
 
     Attributes:
-        batch: as asked for: samples of all ranks in a step ("strong"), or of each ("weak"). each: of each rank.
-        rate: of all ranks together. own: of one rank alone, None where it was not measured, as those that follow.
-        quiet: time alone by time together. communication: share in which even the slowest rank would be done; 0 for a
-            lone rank.
-        waiting: share in which the mean rank would be done before the slowest. loading: share spent on data.
+        batch: as requested: samples of all ranks in a step ("strong"), or of each ("weak"). each: of each rank.
+        rate: of all ranks together. own: of one rank alone; None where that was not measured, like the next ones.
+        quiet: time alone divided by time together. communication: share of a step that even the slowest rank would not
+            need alone; 0 for a single rank.
+        waiting: share that the mean rank waits for the slowest. loading: share spent on data.
     """
 
     ranks: int
@@ -78,7 +79,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Mean over repeats. ``error``: half of its 95 % interval (Student's t), None below ``ENOUGH`` repeats."""
+    """A mean over repeats. ``error``: half of its 95 % interval (Student's t), None below ``MIN_REPEATS`` repeats."""
 
     mean: float
     error: float | None
@@ -92,9 +93,10 @@ class Point:
     """All repeats with one number of ranks and one batch size.
 
     Attributes:
-        speedup: rate by that of the fewest ranks in the same repeat, times their number. efficiency: that by ranks.
-        hours: GPU-hours of an epoch (of a rank on CPUs: rank-hours); None where the size of an epoch is not known.
-        The others are as in ``Once``.
+        speedup: rate divided by that of the fewest ranks in the same repeat, times their number. efficiency: speedup
+            divided by ranks.
+        hours: GPU-hours of an epoch (on CPUs: rank-hours); None where the size of an epoch is unknown.
+        The others are as in ``RunMeasurement``.
     """
 
     ranks: int
@@ -113,15 +115,15 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Knee:
-    """Up to how many ranks it is worth to go.
+class Recommendation:
+    """The number of ranks that is worth it.
 
     Attributes:
-        ranks: the most that are worth it; most: that were measured.
+        ranks: the most that are worth it; most: the most that were measured.
         further: what each rank beyond ``ranks`` adds, in parts of one rank's work: up to ``fastest`` where that is
-            more, else up to ``most``; where ``ranks`` is ``most``, what the last ones added.
-        fastest: the ranks beyond which it only becomes slower.
-        agree: how many of ``repeats`` say the same by themselves.
+            larger, else up to ``most``; where ``ranks`` is ``most``, what the last ones added.
+        fastest: the ranks beyond which it becomes slower.
+        agree: how many of ``repeats`` give the same number by themselves.
     """
 
     batch: int
@@ -134,7 +136,7 @@ class Knee:
 
     @property
     def bends(self) -> bool:
-        """Return whether fewer ranks than the most are to be recommended."""
+        """Return whether fewer ranks than the most are recommended."""
         return self.ranks < self.most
 
 
@@ -143,8 +145,8 @@ class Curve:
     """One measurement of one training.
 
     Attributes:
-        device: "gpu" or "cpu", where it ran. gpus_per_task: of each rank. epoch: samples in one; 0 = not known.
-        began: epoch seconds. failures: sentences on what could not be measured.
+        device: "gpu" or "cpu". gpus_per_task: GPUs of each rank. epoch: samples of an epoch; 0 = unknown.
+        began: epoch seconds. failures: sentences about failed measurements.
     """
 
     script: str
@@ -152,7 +154,7 @@ class Curve:
     mode: str
     backend: str
     device: str
-    runs: tuple[Once, ...]
+    runs: tuple[RunMeasurement, ...]
     gpu_type: str = ""
     gpus_per_task: int = 0
     epoch: int = 0
@@ -166,7 +168,7 @@ class Curve:
         return tuple(sorted({run.batch for run in self.runs}))
 
     def points(self, batch: int | None = None) -> list[Point]:
-        """Return what the repeats come to, by batch size and ranks."""
+        """Return the points, by batch size and ranks."""
         return [
             self._point(size, ranks)
             for size in (self.batches if batch is None else (batch,))
@@ -180,16 +182,16 @@ class Curve:
 
         base = ranks == min(run.ranks for run in self.runs if run.batch == batch)
 
-        def ratio(found: list[float]) -> Value | None:  # what is compared with itself has no error
-            exact = value(found)
+        def ratio(found: list[float]) -> Value | None:  # the base compared with itself has no error
+            exact = mean_of(found)
             return replace(exact, error=None) if exact is not None and base else exact
 
-        def over(get: Callable[[Once], float | None]) -> Value | None:
-            return value([found for run in here if (found := get(run)) is not None])
+        def over(get: Callable[[RunMeasurement], float | None]) -> Value | None:
+            return mean_of([found for run in here if (found := get(run)) is not None])
 
         rate, loading = over(lambda run: run.rate), over(lambda run: run.loading)
         if rate is None or loading is None:
-            raise BadCurve("A point without a run")  # _point is called for runs that there are
+            raise BadCurve("A point without a run")  # _point is called only for existing runs
         hours = None
         if self.epoch:
             hours = over(lambda run: ranks * per_rank * self.epoch / run.rate / 3600)
@@ -209,57 +211,57 @@ class Curve:
             hours=hours,
         )
 
-    def knee(self, batch: int, worth: float = WORTH) -> Knee | None:
-        """Return up to how many ranks this batch size is worth it; None where one number of ranks was measured."""
+    def knee(self, batch: int, worth: float = MIN_GAIN) -> Recommendation | None:
+        """Return the recommendation for this batch size; None where only one number of ranks was measured."""
         by_ranks = _speedups(self.runs, batch)
         means = {ranks: statistics.fmean(found.values()) for ranks, found in by_ranks.items() if found}
         if len(means) < 2:
             return None
-        ranks, further, fastest = knee_of(means, worth)
+        ranks, further, fastest = find_knee(means, worth)
         repeats = sorted({repeat for found in by_ranks.values() for repeat in found})
         whole = [
             {n: found[repeat] for n, found in by_ranks.items() if repeat in found}
             for repeat in repeats
             if all(repeat in by_ranks[n] for n in means)
         ]
-        agree = sum(knee_of(curve, worth)[0] == ranks for curve in whole)
-        return Knee(batch, ranks, max(means), further, fastest, agree, len(whole))
+        agree = sum(find_knee(curve, worth)[0] == ranks for curve in whole)
+        return Recommendation(batch, ranks, max(means), further, fastest, agree, len(whole))
 
-    def advice(self, worth: float = WORTH) -> Knee | None:
-        """Return the knee of the batch size that is fastest at its knee."""
+    def advice(self, worth: float = MIN_GAIN) -> Recommendation | None:
+        """Return the recommendation for the batch size that is fastest at its knee."""
         rates = {(point.batch, point.ranks): point.rate.mean for point in self.points()}
         knees = [knee for batch in self.batches if (knee := self.knee(batch, worth)) is not None]
         return max(knees, key=lambda knee: rates[knee.batch, knee.ranks], default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON's values; the points are there for who reads the file."""
+        """Return the curve as JSON values; the points are included for other readers of the file."""
         return {"version": VERSION, **asdict(self), "points": [asdict(point) for point in self.points()]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Curve:
-        """Return the curve of ``to_json``.
+        """Return the curve of a ``to_json`` document.
 
         Raises:
-            BadCurve: it is none, or of another version.
+            BadCurve: it is invalid, or of another version.
         """
         if not isinstance(data, Mapping) or data.get("version") != VERSION:
-            raise BadCurve(f"This is no scaling curve of version {VERSION}.")
+            raise BadCurve(f"This is not a scaling curve of version {VERSION}.")
         values = {name: data[name] for name in cls.__slots__ if name in data}
         try:
-            runs = tuple(Once(**run) for run in values.pop("runs"))
+            runs = tuple(RunMeasurement(**run) for run in values.pop("runs"))
             failures, notes = tuple(values.pop("failures", ())), tuple(values.pop("notes", ()))
             return cls(runs=runs, failures=failures, notes=notes, **values)
         except (KeyError, TypeError) as error:
             raise BadCurve(f"This scaling curve cannot be understood: {error}") from error
 
 
-def once(parts: Sequence[Part], *, batch: int, each: float, repeat: int = 0) -> Once:
-    """Return what the ranks of one run measured of one batch size.
+def summarize_run(parts: Sequence[RankMeasurement], *, batch: int, each: float, repeat: int = 0) -> RunMeasurement:
+    """Summarize the measurements of one run's ranks for one batch size.
 
-    Medians over blocks: a burst of other work on the node lengthens one block, not the result.
+    It takes medians over blocks: a burst of other work on the node lengthens one block, not the result.
 
     Args:
-        each: samples of one rank in a step, on the average.
+        each: samples of one rank in a step, on average.
 
     Raises:
         BadCurve: no rank measured anything, or ranks measured different blocks.
@@ -283,11 +285,11 @@ def once(parts: Sequence[Part], *, batch: int, each: float, repeat: int = 0) -> 
         more = {
             "own": statistics.fmean(rates),
             "quiet": mean / together,
-            # A rank that is the only one talks to nobody: what it takes longer is the library's own work, or chance.
+            # A single rank communicates with nobody: if it takes longer, that is the library's own work, or chance.
             "communication": max(0.0, 1 - slowest / together) if len(parts) > 1 else 0.0,
             "waiting": max(0.0, (min(slowest, together) - mean) / together),
         }
-    return Once(
+    return RunMeasurement(
         ranks=len(parts),
         batch=batch,
         repeat=repeat,
@@ -300,28 +302,28 @@ def once(parts: Sequence[Part], *, batch: int, each: float, repeat: int = 0) -> 
 
 
 def share_of(batch: int, mode: str, rank: int, size: int) -> int:
-    """Return how many samples of a step are a rank's; in a "strong" measurement the first ranks take what is over."""
+    """Return a rank's samples in a step; in a "strong" measurement the first ranks get the remainder."""
     if mode == "weak":
         return batch
     return batch // size + (rank < batch % size)
 
 
-def value(found: Sequence[float]) -> Value | None:
-    """Return mean and error of repeats, None where there are none."""
+def mean_of(found: Sequence[float]) -> Value | None:
+    """Return mean and error of repeats; None where there are none."""
     if not found:
         return None
     error = None
-    if len(found) >= ENOUGH:
+    if len(found) >= MIN_REPEATS:
         t = _T95[len(found) - 2] if len(found) - 2 < len(_T95) else 1.96
         error = t * statistics.stdev(found) / math.sqrt(len(found))
     return Value(statistics.fmean(found), error, min(found), max(found), len(found))
 
 
-def knee_of(speedups: Mapping[int, float], worth: float = WORTH) -> tuple[int, float, int]:
-    """Return up to how many ranks it is worth to go, what each beyond adds, and how many are the fastest.
+def find_knee(speedups: Mapping[int, float], worth: float = MIN_GAIN) -> tuple[int, float, int]:
+    """Return the number of ranks that is worth it, what each further one adds, and the fastest number.
 
-    The measured points lie below a line of least concave bend (their upper hull); the knee is where it becomes flatter
-    than ``worth``. So one bad point between two good ones makes no knee.
+    The knee is the point where the upper hull of the measured points becomes flatter than ``worth``; so one bad point
+    between two good ones makes no knee.
 
     Args:
         speedups: by ranks, two or more; that of the fewest ranks is their number.
@@ -337,7 +339,7 @@ def knee_of(speedups: Mapping[int, float], worth: float = WORTH) -> tuple[int, f
             break
         knee = after
     fastest = max(hull, key=lambda point: point[1])
-    # Beyond the fastest all is slower: a mean over that would hide what the ranks before it add.
+    # Beyond the fastest number all are slower: a mean over these would hide what the ranks before it add.
     end = fastest if fastest > knee else hull[-1]
     return knee[0], _slope(knee, end) if knee != end else _slope(hull[-2], end), fastest[0]
 
@@ -346,8 +348,8 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
     return (other[1] - one[1]) / (other[0] - one[0])
 
 
-def _speedups(runs: Iterable[Once], batch: int) -> dict[int, dict[int, float]]:
-    """Return speed-ups by ranks and repeat, against the fewest ranks in the same repeat."""
+def _speedups(runs: Iterable[RunMeasurement], batch: int) -> dict[int, dict[int, float]]:
+    """Return speed-ups by ranks and repeat, relative to the fewest ranks in the same repeat."""
     rates: dict[int, dict[int, float]] = {}
     for run in runs:
         if run.batch == batch:

@@ -1,4 +1,4 @@
-"""The hub is told the sum of a curve, in numbers, so that its form can show it where somebody chooses GPUs."""
+"""Sends the summary of a curve to the hub, so that the form can show it where the user chooses GPUs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from carme_hub.training.session.companions import Hub, NoHub, Refused
 from .curve import Curve, Value
 from .report import limit_of
 
-#: The most points that are told; the form has room for fewer.
-MOST_POINTS = 32
+#: The most points to send; the form has room for fewer.
+MAX_POINTS = 32
 
 
-def tell(curve: Curve) -> str:
-    """Tell the hub; return why it could not be told, "" where it was, or where there is no hub."""
+def publish(curve: Curve) -> str:
+    """Send the summary; return a message where that failed, "" otherwise, also where there is no hub."""
     said = summary(curve)
     try:
         hub = Hub.from_environ()
@@ -31,13 +31,13 @@ def tell(curve: Curve) -> str:
 
 
 def summary(curve: Curve) -> dict[str, Any] | None:
-    """Return what the hub keeps of a curve, None where it gives no advice."""
+    """Return the numbers that the hub keeps of a curve; None where it gives no advice."""
     knee, limit = curve.advice(), limit_of(curve)
     if knee is None:
         return None
     points = curve.points(knee.batch)
-    if len(points) > MOST_POINTS:  # the first, the last, the knee, and some between
-        every = -(-len(points) // (MOST_POINTS - 3))
+    if len(points) > MAX_POINTS:  # the first, the last, the knee, and some between
+        every = -(-len(points) // (MAX_POINTS - 3))
         points = [p for n, p in enumerate(points) if n % every == 0 or p is points[-1] or p.ranks == knee.ranks]
     return {
         "script": curve.script[:128],

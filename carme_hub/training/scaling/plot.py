@@ -1,7 +1,7 @@
-"""A scaling curve as a picture, drawn by matplotlib where the image has it: as files, and in a notebook's report.
+"""Plots of a scaling curve, drawn with matplotlib if the image has it: as files, and in a notebook's report.
 
-Panels with the number of ranks below: samples a second, efficiency, and the share of communication. Batch sizes differ
-by colour and by the form of their marks. A report in an image without matplotlib has the table and says why no more.
+The panels are samples per second, efficiency, and the share of communication, all by number of ranks. Batch sizes
+differ in colour and marker. In an image without matplotlib the report has only the table and a note about matplotlib.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from .curve import Curve, Point, Value
 from .report import headline, html_sentences, html_table, subject
 
-#: Okabe and Ito's colours, which people with any kind of colour blindness tell apart; yellow is left out on white.
+#: Okabe and Ito's colours, which differ for all kinds of colour blindness; without yellow, which is faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-#: As matplotlib calls them: circle, square, triangle, diamond.
+#: Markers of matplotlib: circle, square, triangle, diamond.
 MARKS = ("o", "s", "^", "D")
-#: Of a panel, in inches and in the pixels that a page has for them.
+#: Size of a panel in inches, and its largest width on a page in pixels.
 WIDTH, HEIGHT, PIXELS = 4.8, 3.2, 460
-#: On top of matplotlib's defaults: what a user has set is for their own pictures. Text stays text in an SVG, a dollar
-#: in a script’s name begins no formula, and the same curve gives the same file.
+#: Changes to matplotlib's defaults; the user's own matplotlib settings are ignored. Text stays text in an SVG, a dollar
+#: sign in a script's name does not start a formula, and the same curve always gives the same file.
 _STYLE = {
     **{"svg.fonttype": "none", "svg.hashsalt": "carme-scaling", "text.parse_math": False},
     **{"font.size": 9, "axes.grid": True, "axes.grid.axis": "y", "grid.alpha": 0.3},
@@ -33,13 +33,13 @@ _STYLE = {
 }
 
 WITHOUT = (
-    "A picture needs matplotlib, which this image does not have: pip install matplotlib, or take the table as "
+    "A plot needs matplotlib, which this image does not have: pip install matplotlib, or write the table as "
     ".html, .csv or .txt."
 )
 
 
 class NoMatplotlib(RuntimeError):
-    """A picture needs matplotlib; the message says where it is, and what works without."""
+    """A plot needs matplotlib; the message says how to install it, and what works without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. ``share``: values are parts of one, written in per cent. least: the top of its scale at least.
+    """One panel.
 
-    knee: a number of ranks that is marked, with what is written there.
+    Attributes:
+        share: values are fractions, shown in per cent. least: the smallest upper end of the scale.
+        knee: a marked number of ranks, 0 for none. note: the label of that mark.
     """
 
     title: str
@@ -74,14 +76,14 @@ class Panel:
 
     @property
     def top(self) -> float:
-        """Return the largest value, with its error where that leaves the values room."""
+        """Return the upper end of the scale: the largest value with its error, at most 1.4 times the largest value."""
         dots = [dot for line in self.lines if line.mark for dot in line.dots]
         largest = max([*(value for _, value, _ in dots), self.least])
         return min(max([*(value + error for _, value, error in dots), largest]), 1.4 * largest)
 
 
 def panels(curve: Curve) -> list[Panel]:
-    """Return the panels of a curve: those of which something was measured."""
+    """Return the panels of a curve that have measured values."""
     knee = curve.advice()
     rates = [*_lines(curve, lambda point: point.rate), *_ideals(curve)]
     found = [Panel("Samples a second", tuple(rates))]
@@ -102,7 +104,7 @@ def svg(curve: Curve) -> str:
     """Return all panels as one SVG file, one below the other; errors as ``png``."""
     words = f'<title id="t">{escape(subject(curve))}</title><desc id="d">{escape(headline(curve))}</desc>'
     drawn = _file(panels(curve), "svg", head=_head(curve)).decode()
-    # Without what stands before it in a file of its own, so that it can be put into a page too.
+    # Without the XML declaration and doctype, so that it can be inserted into a page.
     start, end, inside = drawn[drawn.index("<svg") :].partition(">")
     return f'{start} role="img" aria-labelledby="t d"{end}{words}{inside}'
 
@@ -111,23 +113,23 @@ def png(curve: Curve, dpi: int = 144) -> bytes:
     """Return the same panels as a PNG.
 
     Raises:
-        NoMatplotlib: the image has none.
+        NoMatplotlib: the image has no matplotlib.
     """
     return _file(panels(curve), "png", head=_head(curve), dpi=dpi)
 
 
 def html(curve: Curve) -> str:
-    """Return the whole report for a notebook: what is said, panels side by side where there is room, the table."""
+    """Return the whole report for a notebook: sentences, panels (side by side if there is room), table."""
     return f'<div class="carme-scaling">{html_sentences(curve)}{_pictures(curve)}{html_table(curve)}</div>'
 
 
 def _pictures(curve: Curve) -> str:
-    """Return the panels as HTML, each a picture of its own on white: a page that is dark has no say in it."""
+    """Return the panels as HTML, each a separate image on white, also on a dark page."""
     try:
         drawn = [(panel.title, b64encode(_file([panel], "svg")).decode()) for panel in panels(curve)]
     except NoMatplotlib:
         return f"<p>{escape(WITHOUT)}</p>"
-    # Narrower than this nobody can read them: where there is no room they scroll.
+    # Narrower images cannot be read; without enough room they scroll.
     wide = f"flex:1 0 320px;min-width:320px;max-width:{PIXELS}px"
     images = "".join(
         f'<img src="data:image/svg+xml;base64,{picture}" style="{wide}" alt="{escape(title)}, by ranks; values in the'
@@ -140,7 +142,7 @@ def _pictures(curve: Curve) -> str:
     )
 
 
-# -- what is drawn ----------------------------------------------------------------------------------------------------
+# -- drawing ---------------------------------------------------------------------------------------------------------
 
 
 def _lines(curve: Curve, get: Callable[[Point], Value | None], *, dashed: bool = False) -> tuple[Line, ...]:
@@ -158,7 +160,7 @@ def _lines(curve: Curve, get: Callable[[Point], Value | None], *, dashed: bool =
 
 
 def _ideals(curve: Curve) -> Iterator[Line]:
-    """Yield what each batch size would do if every rank added what the first ones do."""
+    """Yield the ideal line of each batch size: every rank adds as much as the first ones."""
     for number, batch in enumerate(curve.batches):
         points = curve.points(batch)
         each = points[0].rate.mean / points[0].ranks
@@ -181,7 +183,7 @@ def _file(shown: Sequence[Panel], format: str, *, head: str = "", dpi: int = 72)
 
 
 def figure(shown: Sequence[Panel], head: str = "") -> Any:
-    """Return panels as matplotlib's Figure: not pyplot's, which would be one of the user's own."""
+    """Return panels as a matplotlib ``Figure``, without pyplot: it must not be among the user's own figures."""
     from matplotlib.figure import Figure
 
     height = HEIGHT * len(shown) + 0.2 * len(head.splitlines())
@@ -211,7 +213,7 @@ def _draw(axes: Any, panel: Panel) -> None:
         axes.axvline(panel.knee, color="0.3", linestyle=":", label=panel.note)
     if panel.ranks[-1] > 16:
         axes.set_xscale("log", base=2)
-    numbers = panel.ranks[:: -math.ceil(len(panel.ranks) / 10)]  # so that they have room, and the last one is there
+    numbers = panel.ranks[:: -math.ceil(len(panel.ranks) / 10)]  # at most 10 labels, the last one included
     axes.xaxis.set(major_locator=FixedLocator(numbers), minor_locator=NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -221,5 +223,5 @@ def _draw(axes: Any, panel: Panel) -> None:
 
 
 def _head(curve: Curve) -> str:
-    """Return what stands above the panels of a file."""
+    """Return the text above the panels of a file."""
     return "\n".join(line for text in (headline(curve), subject(curve)) for line in wrap(text, 76))

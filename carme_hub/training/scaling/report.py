@@ -1,7 +1,7 @@
-"""A scaling curve in words, as a table, as CSV and as a page of HTML. Pure.
+"""A scaling curve as sentences, as a table, as CSV and as HTML. No input or output.
 
-``advice_of`` is said on the hub's form too (``carme_hub.domain.scaling_curve``), which a test compares: the hub is told
-numbers and never sentences.
+The hub's form shows the sentence of ``advice_of`` too (``carme_hub.domain.scaling_curve``); a test compares the two,
+because the hub gets numbers and never sentences.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 
-from .bottleneck import NEVER_ALONE, Bottleneck, bottleneck
-from .curve import ENOUGH, Curve, Knee, Value
+from .bottleneck import NO_ALONE_STEPS, Bottleneck, bottleneck
+from .curve import MIN_REPEATS, Curve, Recommendation, Value
 
 _CELL = "white-space:nowrap;text-align:right;padding:2px 8px"
 _COLUMNS = ("rate", "speedup", "efficiency", "quiet", "communication", "waiting", "loading", "own", "hours")
 
 
-def advice_of(knee: Knee, device: str, gpus_per_task: int = 1, batches: int = 1) -> str:
-    """Return what to ask for, as one sentence.
+def advice_of(knee: Recommendation, device: str, gpus_per_task: int = 1, batches: int = 1) -> str:
+    """Return the advice of a recommendation, as one sentence.
 
     Args:
-        device: "gpu" or "cpu". gpus_per_task: of each rank.
-        batches: how many batch sizes were measured; of several the knee's is named.
+        device: "gpu" or "cpu". gpus_per_task: GPUs of each rank.
+        batches: number of measured batch sizes; with several, the sentence names the batch.
     """
     unit = "rank on CPUs" if device == "cpu" else "GPU" if gpus_per_task < 2 else f"rank of {gpus_per_task} GPUs"
     at = f" with batch {knee.batch}" if batches > 1 else ""
@@ -38,10 +38,10 @@ def advice_of(knee: Knee, device: str, gpus_per_task: int = 1, batches: int = 1)
 
 
 def headline(curve: Curve) -> str:
-    """Return the advice on a curve, with how sure it is."""
+    """Return the advice of a curve, with its certainty."""
     knee = curve.advice()
     if knee is None:
-        return "One number of ranks is no curve: measure two or more."
+        return "One number of ranks gives no curve: measure two or more."
     said = advice_of(knee, curve.device, curve.gpus_per_task, len(curve.batches))
     if knee.repeats < 2:
         return f"{said} Measured once: repeat it before relying on it."
@@ -49,14 +49,14 @@ def headline(curve: Curve) -> str:
 
 
 def limit_of(curve: Curve) -> Bottleneck | None:
-    """Return the likely bottleneck at the batch size that the advice is on."""
+    """Return the likely bottleneck at the batch size of the advice."""
     knee = curve.advice()
     batch = knee.batch if knee is not None else max(curve.batches, default=None)
     return bottleneck(curve, batch) if batch is not None else None
 
 
 def subject(curve: Curve) -> str:
-    """Return what was measured, on what and when."""
+    """Return what was measured, on which device and when."""
     on = f"{curve.gpu_type or 'GPU'}" if curve.device == "gpu" else "CPU, no GPU"
     per = "all ranks together" if curve.mode == "strong" else "each rank"
     when = datetime.fromtimestamp(curve.began, UTC).strftime("%Y-%m-%d %H:%M UTC") if curve.began else ""
@@ -65,25 +65,25 @@ def subject(curve: Curve) -> str:
 
 
 def sentences(curve: Curve) -> list[str]:
-    """Return everything that is said of a curve, the advice first."""
+    """Return all sentences about a curve, the advice first."""
     limit = limit_of(curve)
     found = [headline(curve), *([limit.message] if limit is not None else [])]
-    if any(point.quiet is None for point in curve.points()) and NEVER_ALONE not in " ".join(found):
-        found.append(f"What communication takes was not measured: {NEVER_ALONE}.")
-    if max((point.rate.count for point in curve.points()), default=0) < ENOUGH:
-        found.append(f"Fewer than {ENOUGH} repeats give no error bars.")
+    if any(point.quiet is None for point in curve.points()) and NO_ALONE_STEPS not in " ".join(found):
+        found.append(f"What communication takes was not measured: {NO_ALONE_STEPS}.")
+    if max((point.rate.count for point in curve.points()), default=0) < MIN_REPEATS:
+        found.append(f"Fewer than {MIN_REPEATS} repeats give no error bars.")
     return [*found, *curve.failures, *curve.notes]
 
 
-def heads(curve: Curve) -> list[str]:
-    """Return the heads of the table's columns."""
+def columns(curve: Curve) -> list[str]:
+    """Return the column names of the table."""
     unit = "GPU-hours" if curve.device == "gpu" else "rank-hours (CPU)"
     found = ["batch", "ranks", "nodes", "samples/s", "speed-up", "efficiency", "against alone"]
     return [*found, "communication", "loading", *([f"{unit} an epoch"] if curve.epoch else [])]
 
 
 def rows(curve: Curve) -> Iterator[list[str]]:
-    """Yield the cells of the table, in the order of ``heads``."""
+    """Yield the rows of the table, with the columns ``columns``."""
     for point in curve.points():
         cells = [str(point.batch), str(point.ranks), str(point.nodes), number(point.rate)]
         cells += [number(point.speedup), *(percent(getattr(point, name)) for name in ("efficiency", "quiet"))]
@@ -92,8 +92,8 @@ def rows(curve: Curve) -> Iterator[list[str]]:
 
 
 def table(curve: Curve) -> str:
-    """Return everything as text for a terminal."""
-    lines = [heads(curve), *rows(curve)]
+    """Return the report as text for a terminal."""
+    lines = [columns(curve), *rows(curve)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     text.insert(1, "  ".join("-" * width for width in widths))
@@ -102,13 +102,13 @@ def table(curve: Curve) -> str:
 
 EXPLAINED = (
     "± is half of the 95 % interval over repeats. Speed-up is taken within each repeat and is the mean of those, so it "
-    "can differ from what the mean rates say. Efficiency: speed-up by ranks. Against alone: the same steps without "
+    "can differ from the ratio of the mean rates. Efficiency: speed-up by ranks. Against alone: the same steps without "
     "communication, in the same run."
 )
 
 
 def to_csv(curve: Curve) -> str:
-    """Return one line for each batch size and number of ranks, shares from 0 to 1."""
+    """Return the curve as CSV: one line for each batch size and number of ranks, shares from 0 to 1."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     fixed = ["script", "image", "device", "gpu_type", "backend", "mode"]
@@ -127,8 +127,8 @@ def to_csv(curve: Curve) -> str:
 
 
 def html_table(curve: Curve) -> str:
-    """Return the table as HTML, below its caption; it scrolls by itself where the page is narrow."""
-    head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in heads(curve))
+    """Return the table as HTML with a caption; it scrolls where the page is narrow."""
+    head = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in columns(curve))
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows(curve)
     )
@@ -140,13 +140,13 @@ def html_table(curve: Curve) -> str:
 
 
 def html_sentences(curve: Curve) -> str:
-    """Return what is said, the advice as the first and strongest line."""
+    """Return the sentences as HTML, the advice as the first and strongest line."""
     first, *others = sentences(curve)
     return f"<p><strong>{escape(first)}</strong></p>" + "".join(f"<p>{escape(each)}</p>" for each in others)
 
 
 def number(found: Value | None) -> str:
-    """Return a value with its error: two digits of its error, and four of its own at most."""
+    """Return a value with its error: two digits of the error, and at most four of the value."""
     if found is None:
         return "–"
     if not found.error:
@@ -163,7 +163,7 @@ def percent(found: Value | None) -> str:
 
 
 def _place(amount: float) -> int:
-    """Return how many places behind the point the first digit is, less one; below 0 before the point."""
+    """Return the decimal place of the first digit, less one; below 0 before the point."""
     return -1 - math.floor(math.log10(abs(amount))) if amount else 0
 
 
@@ -176,5 +176,5 @@ def _or_empty(amount: float | None) -> float | str:
 
 
 def _no_formula(text: str) -> str:
-    """Return a cell that a spreadsheet takes for text."""
+    """Return a cell that a spreadsheet reads as text, never as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

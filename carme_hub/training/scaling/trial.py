@@ -1,4 +1,4 @@
-"""What a training is given to be measured by: a loop over its steps, which takes the time.
+"""The trial of a training: a loop over its steps that measures the time::
 
     def train(trial):
         plain = Net()                                    # trained alone
@@ -8,8 +8,8 @@
                 x, y = next(data)                        # trial.batch samples
             ...                                          # one step: of ``plain`` where step.alone, else of ``model``
 
-Steps come in blocks, by turns together and alone, so that both see the same node at nearly the same time. All ranks
-begin a block at one moment, and a GPU has done its work before the time is taken.
+Steps come in blocks, alternately together and alone, so that both kinds see the same node at nearly the same time. All
+ranks start a block at one moment, and the time is taken after the GPU has finished its work.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .curve import Block, Part, share_of
+from .curve import Block, RankMeasurement, share_of
 
-#: A barrier of the training's own library goes by this name: Horovod matches what has none by counting.
-BORDER = "carme.scaling.border"
+#: Name of the barrier: Horovod matches operations without a name by counting them.
+BARRIER_NAME = "carme.scaling.border"
 
-NOT_QUIET = (
-    "step.quiet is for models of DDP, and {} has no no_sync(). Train a second, plain model where step.alone is true: "
-    "with FSDP's fully_shard there is no other way, since parameters are fetched in every step."
+NO_SYNC_MESSAGE = (
+    "step.quiet works with DDP models, and {} has no no_sync(). Train a second, plain model where step.alone is true: "
+    "with FSDP's fully_shard this is the only way, since it fetches parameters in every step."
 )
 
 
 class NotMeasured(RuntimeError):
-    """The training did not do the steps that it was given; the message says what to change."""
+    """The training did not do the steps of its trial; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every rank of a run measures. ``blocks``: of each kind, of ``steps`` each; ``warmup``: steps before them."""
+    """The plan of a run's measurement. ``blocks``: of each kind, with ``steps`` each; ``warmup``: uncounted steps."""
 
     batches: tuple[int, ...]
     mode: str = "weak"
@@ -59,13 +59,13 @@ class Step:
 
     @property
     def alone(self) -> bool:
-        """Return whether this step is to be done without communication."""
+        """Return whether this step must be done without communication."""
         self._trial.can_be_alone = True
         return self._trial.now_alone
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """Count what is done inside as waiting for data."""
+        """Count the time of the block as waiting for data."""
         began = time.perf_counter()
         try:
             yield
@@ -74,28 +74,28 @@ class Step:
 
     @contextlib.contextmanager
     def quiet(self, model: Any) -> Iterator[None]:
-        """Keep a torch model of DDP from exchanging gradients inside, where the step is alone.
+        """Keep a DDP model from exchanging gradients in the block, where the step is alone.
 
-        FSDP's ``FullyShardedDataParallel`` is taken too, but fetches its parameters all the same.
+        FSDP's ``FullyShardedDataParallel`` is accepted too, but still fetches its parameters.
 
         Raises:
-            NotMeasured: the model has no ``no_sync``, as what ``fully_shard`` makes.
+            NotMeasured: the model has no ``no_sync``, such as the result of ``fully_shard``.
         """
         quiet = getattr(model, "no_sync", None)
-        # fully_shard's set_requires_gradient_sync(False) is no way: parameters are fetched all the same, and gradients
-        # are kept in a place that zero_grad does not reach.
+        # fully_shard's set_requires_gradient_sync(False) does not help: parameters are still fetched, and gradients are
+        # kept where zero_grad does not reach them.
         if quiet is None and (self._trial.size > 1 or hasattr(model, "set_requires_gradient_sync")):
-            raise NotMeasured(NOT_QUIET.format(type(model).__name__))
+            raise NotMeasured(NO_SYNC_MESSAGE.format(type(model).__name__))
         with quiet() if self.alone and quiet is not None else contextlib.nullcontext():
             yield
 
 
 class Trial:
-    """One batch size in one run, on one rank; a loop over it gives its steps.
+    """One batch size in one run, on one rank; iterate over it to get its steps.
 
     Attributes:
-        batch: samples of this rank in a step; total: of all ranks. rank, size: as everywhere.
-        epoch: samples in an epoch, which a training may set so that its cost can be told. device: "cuda:0" or "cpu".
+        batch: samples of this rank in a step; total: of all ranks. rank, size: as in ``here``.
+        epoch: samples of an epoch; the training may set it, for the cost of an epoch. device: "cuda:0" or "cpu".
     """
 
     def __init__(self, plan: Plan, batch: int, rank: int = 0, size: int = 1, *, device: str = "cpu") -> None:
@@ -111,40 +111,40 @@ class Trial:
         self._plan = plan
 
     def __iter__(self) -> Iterator[Step]:
-        """Give all steps; the first ones are not counted."""
+        """Yield all steps; the first ones are not counted."""
         step = Step(self)
         for alone in (False, True):
             self.now_alone = alone
             for _ in range(self._plan.warmup):
                 yield step
         for number in range(self._plan.blocks):
-            for alone in (False, True) if number % 2 == 0 else (True, False):  # so that a slow change favours neither
+            for alone in (
+                (False, True) if number % 2 == 0 else (True, False)
+            ):  # so that a slow change of the node favours neither kind
                 self.now_alone = alone
-                border()
+                barrier()
                 self.loaded, began = 0.0, time.perf_counter()
                 for _ in range(self._plan.steps):
                     yield step
-                settle()
+                synchronize()
                 took = time.perf_counter() - began
                 self.blocks[alone].append(Block(took, self.loaded, self._plan.steps * self.batch))
         self.done = True
 
-    def part(self, node: str) -> Part:
-        """Return what was measured.
+    def part(self, node: str) -> RankMeasurement:
+        """Return the measurements of this rank.
 
         Raises:
-            NotMeasured: the training left before the last step.
+            NotMeasured: the training ended before the last step.
         """
         if not self.done:
-            raise NotMeasured(
-                "The training ended before its trial. Do one step for each one that `for step in trial` gives."
-            )
+            raise NotMeasured("The training ended before its trial. Do one step for each step of `for step in trial`.")
         alone = self.blocks[True] if self.can_be_alone else []
-        return Part(self.rank, node, tuple(self.blocks[False]), tuple(alone))
+        return RankMeasurement(self.rank, node, tuple(self.blocks[False]), tuple(alone))
 
 
 def measure(train: Callable[[Trial], object], plan: Plan) -> dict[str, Any]:
-    """Call a training for each batch size in this rank, and return what it measured as JSON's values.
+    """Call a training for each batch size in this rank, and return its measurements as JSON values.
 
     Raises:
         NotMeasured: it did not do its steps.
@@ -178,20 +178,20 @@ def measure_script(path: str, name: str, args: Sequence[str], plan: Plan) -> dic
     return measure(found, plan)
 
 
-def border() -> None:
+def barrier() -> None:
     """Wait for all ranks, by the library that the training uses."""
-    settle()
+    synchronize()
     torch, horovod, mpi = (sys.modules.get(name) for name in ("torch", "horovod.torch", "mpi4py.MPI"))
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()
     elif torch is not None and horovod is not None and horovod.is_initialized():
-        horovod.allreduce(torch.zeros(1), name=BORDER)
+        horovod.allreduce(torch.zeros(1), name=BARRIER_NAME)
     elif mpi is not None and mpi.Is_initialized():
         mpi.COMM_WORLD.Barrier()
 
 
-def settle() -> None:
-    """Wait until the GPU has done what it was given."""
+def synchronize() -> None:
+    """Wait until the GPU has finished its work."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""A run that goes on is work of its session: an idle culler hears of it, also when nobody looks on.
+"""Reports the activity of a live run to the hub, so that an idle culler does not end its session.
 
-JupyterHub hears of cells and terminals from the session's server, but not of a detached run, whose kernel is idle or
-gone. So whatever conducts a run says it too, by JupyterHub's own request for that (``POST /users/NAME/activity``).
+A session's server reports the activity of cells and terminals, but not of a detached run, whose kernel is idle or gone.
+So the conductor reports it too, by JupyterHub's own request (``POST /users/NAME/activity``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from datetime import UTC, datetime
 
 from .companions import Hub, NoHub, Refused
 
-#: Seconds between two times that it is said: as often as a JupyterHub server does.
-OFTEN = 300.0
+#: Seconds between two reports, as a JupyterHub server sends them.
+REPORT_INTERVAL = 300.0
 
 
 class Activity:
-    """Says that there is some, now and then.
+    """Reports activity at an interval.
 
     Args:
         environ: of the session.
@@ -32,19 +32,19 @@ class Activity:
         self._next = time.monotonic()
         url = environ.get("JUPYTERHUB_ACTIVITY_URL", "")
         if url:
-            with contextlib.suppress(NoHub):  # a run outside of a session: nobody culls it
+            with contextlib.suppress(NoHub):  # a run outside of a session is never culled
                 self._hub = replace(Hub.from_environ(environ), url=url, time_limit=10.0)
 
     def say(self) -> None:
-        """Say it, where it is time again; a hub that does not answer is told the next time."""
+        """Report activity when a report is due; retry with the next call where the hub does not answer."""
         now = time.monotonic()
         if self._hub is None or now < self._next:
             return
-        self._next = now + OFTEN
+        self._next = now + REPORT_INTERVAL
         at = datetime.now(UTC).isoformat()
         try:
             self._hub.ask("POST", "", {"last_activity": at, "servers": {self._server: {"last_activity": at}}})
         except NoHub:
-            self._next = now  # with the next beat
-        except Refused:  # the site's roles say no; a run goes on without
+            self._next = now  # retry with the next call
+        except Refused:  # the site's roles forbid it; the run continues
             self._hub = None

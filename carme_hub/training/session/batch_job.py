@@ -1,7 +1,7 @@
-"""In a batch job of one's own there is no step broker, and none is needed: the run's steps are started by srun itself.
+"""The step broker's replacement in a batch job of the user's own: srun itself starts the run's steps.
 
-This is how the batch script of ``--dry-run`` runs outside of the hub. There are no companions here: a run has what its
-job has. ``CARME_CONTAINER`` is what comes before a rank's command, such as ``apptainer exec --nv image.sif``.
+The batch script of ``--dry-run`` runs so, outside of the hub. There are no companions: a run has the resources of its
+job. ``CARME_CONTAINER`` is put before a rank's command, such as ``apptainer exec --nv image.sif``.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from .step_broker import Allocation, Broker, NoBroker, NotReady, RunningStep, St
 
 _SIGNALS = {"INT": signal.SIGINT, "USR1": signal.SIGUSR1, "TERM": signal.SIGTERM}
 #: Seconds after which srun itself is killed; its step ends with it.
-LAST = 3.0
+KILL_AFTER = 3.0
 
 
 def broker_here(environ: Mapping[str, str] = os.environ) -> Broker:
-    """Return what starts ranks here: the session's broker, or srun in a job that is no session."""
+    """Return the session's step broker, or srun in a job that is no session."""
     if "CARME_SESSION_FOLDER" not in environ and "SLURM_JOB_ID" in environ:
         return DirectBroker(environ)
     return Broker()
 
 
 class DirectBroker(Broker):
-    """As ``Broker``, by srun in the job that this process is in."""
+    """A ``Broker`` that runs srun in the job of this process."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         super().__init__("")
         self._environ = environ
 
     def allocation(self, companion: str = "") -> Allocation:
-        """Return what the job has; errors as ``Broker``'s."""
+        """Return the resources of the job; errors as ``Broker``'s."""
         if companion:
             raise NotReady("There are no companions outside of a session of the hub. Ask for more nodes in the script.")
         nodes = tuple(self._ask("scontrol", "show", "hostnames", self._environ.get("SLURM_JOB_NODELIST", "")).split())
@@ -59,17 +59,17 @@ class DirectBroker(Broker):
         )
 
     def requeue(self) -> None:
-        """Have Slurm end this job and run it again, in another allocation; errors as ``Broker``'s."""
+        """Have Slurm requeue this job; errors as ``Broker``'s."""
         self._ask("scontrol", "requeue", self._environ["SLURM_JOB_ID"])
 
     def start(self, step: Step, out: int, err: int) -> DirectStep:
         """Start ranks; see ``Broker``."""
-        if step.slot:  # several steps, of which each must have GPUs of its own: a session's broker sees to that
+        if step.slot:  # an elastic run: only a session's broker gives each step its own GPUs
             raise NoBroker("Outside of a session of the hub a run has a fixed number of ranks: leave --elastic out.")
         have, environ = self.allocation(step.companion), self._for_srun()
         argv = [
             self._program("srun"),
-            *options(step, have),
+            *srun_options(step, have),
             *shlex.split(environ.get("CARME_CONTAINER", "")),
             *step.argv,
         ]
@@ -79,8 +79,8 @@ class DirectBroker(Broker):
         return DirectStep(process)
 
     def _for_srun(self) -> dict[str, str]:
-        """Return the environment less what srun would take options from (srun(1), INPUT ENVIRONMENT VARIABLES)."""
-        # Which task of a job array this is, is for the ranks to know; srun takes nothing from that.
+        """Return the environment without srun's options (srun(1), INPUT ENVIRONMENT VARIABLES)."""
+        # Ranks need the variables of a job array; srun does not read them.
         taken = re.compile("(SLURM_(?!ARRAY_)|SRUN_|SBATCH_)")
         ours = {name: value for name, value in self._environ.items() if not taken.match(name)}
         return ours | {name: self._environ[name] for name in ("SLURM_CONF",) if name in self._environ}
@@ -89,7 +89,7 @@ class DirectBroker(Broker):
         here = self._environ.get("SLURMD_NODENAME", "")
         for name in [node for node in nodes if node != here][:1]:
             with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-                way.connect((self._node_address(name), 9))  # nothing is sent: the kernel looks for the way
+                way.connect((self._node_address(name), 9))  # nothing is sent: the kernel only chooses the route
                 return str(way.getsockname()[0])
         try:
             return socket.gethostbyname(self._node_address(here))
@@ -112,7 +112,7 @@ class DirectBroker(Broker):
             )
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             said = str(error.stderr or "it does not answer").strip()[-300:]
-            raise NoBroker(f"Slurm refused what was asked of the job: {said}") from error
+            raise NoBroker(f"Slurm refused a request for the job: {said}") from error
         return done.stdout
 
     def _program(self, name: str) -> str:
@@ -122,8 +122,8 @@ class DirectBroker(Broker):
         return found
 
 
-def options(step: Step, have: Allocation) -> list[str]:
-    """Return the options of srun for a step; all but how srun itself is heard are those of the session's broker."""
+def srun_options(step: Step, have: Allocation) -> list[str]:
+    """Return the options of srun for a step, as a session's broker sets them, apart from those for its own output."""
     nodes = (step.nodes or have.nodes)[: step.ranks]
     return [
         *(f"--jobid={have.job}", "--nodelist=" + ",".join(nodes), f"--nodes={len(nodes)}"),
@@ -135,19 +135,19 @@ def options(step: Step, have: Allocation) -> list[str]:
 
 
 class DirectStep(RunningStep):
-    """As ``RunningStep``: ranks that run until ``close``."""
+    """A ``RunningStep`` whose ranks run until ``close``."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process, self._ending = process, threading.Lock()
         self._file = os.pidfd_open(process.pid)
-        self.id, self.said = "", ()
+        self.id, self.messages = "", ()
 
     def fileno(self) -> int:
-        """Return what becomes readable when there is news for ``wait(0)``."""
+        """Return a descriptor that becomes readable when ``wait(0)`` has news."""
         return self._file
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return srun's exit status; None when it still runs after ``timeout`` seconds."""
+        """Return srun's exit status; None where it still runs after ``timeout`` seconds."""
         waiting = select.poll()
         waiting.register(self._file, select.POLLIN)
         if self._process.returncode is None and not waiting.poll(None if timeout is None else timeout * 1000):
@@ -163,7 +163,7 @@ class DirectStep(RunningStep):
             self._process.send_signal(_SIGNALS[name])
 
     def close(self) -> None:
-        """End what still runs of it."""
+        """End the step."""
         self._kill()
 
     def _kill(self) -> None:
@@ -171,7 +171,7 @@ class DirectStep(RunningStep):
             if self._process.poll() is None:
                 self._process.terminate()  # srun ends its step
                 try:
-                    self._process.wait(LAST)
+                    self._process.wait(KILL_AFTER)
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                     self._process.wait()

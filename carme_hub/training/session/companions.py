@@ -1,7 +1,7 @@
-"""The hub as a session's own programs ask it for companions: with the token and the certificates of its server.
+"""A client of the hub for companions, with the token and the certificates of the session's server.
 
-One short question each, with a time limit. A hub that does not answer is ``NoHub``, an answer of no is ``Refused``;
-both say in a sentence what it is.
+Each request is short and has a time limit. ``NoHub`` means that the hub does not answer, ``Refused`` that it refused;
+both have a message for users.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, 
 
 #: Seconds for one answer: the hub waits up to 15 for Slurm.
 TIME_LIMIT = 40.0
-_LONGEST = 1 << 20
+_MAX_ANSWER = 1 << 20
 _SSL = ("JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA")
 
 
 class NoHub(OSError):
-    """There is no hub to ask, or it does not answer; whether it did what it was asked for is not known."""
+    """There is no hub, or it does not answer; whether it executed the request is unknown."""
 
 
 class Refused(Exception):
-    """The hub said no, and why.
+    """The hub refused a request; the message says why.
 
     Attributes:
         reason: a slug.
@@ -44,14 +44,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What a companion would cost, and when it would start.
+    """The cost and the expected start of a companion.
 
     Attributes:
-        message: what it costs in words, or why it is not allowed. price: money, "" where the site has none.
-        gpu_seconds: what is held at most. left: of the account before that, in words.
-        expected_start: UTC epoch seconds, 0 = nobody knows. said: when it starts, in words.
-        nodes, gpus, gpu_type, cpus, memory_mib, minutes: what it would be; GPUs in all, CPUs and memory on each node.
-        companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = not said.
+        message: the cost as text, or why it is not allowed. price: money, "" where the site has no prices.
+        gpu_seconds: the hold. left: the balance of the account before it, as text.
+        expected_start: UTC epoch seconds, 0 = unknown. said: the expected start, as text.
+        nodes, gpus, gpu_type, cpus, memory_mib, minutes: its resources; GPUs in total, CPUs and memory on each node.
+        companions_left, companions_most: how many more the session may have now, and at once; -1, 0 = unknown.
     """
 
     allowed: bool
@@ -73,13 +73,13 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A companion as the hub sees it.
+    """A companion, as the hub describes it.
 
     Attributes:
         state: "waiting", "running", "ending" or "ended". said: why it waits, or how it ended.
-        nodes: those it has, () while it waits. gpus: in all. cpus, memory_mib: on each of ``node_count`` nodes.
-        started, ends, expected_start: UTC epoch seconds, 0 = not yet, or not known.
-        warnings: what the policy had to say when it was opened.
+        nodes: () while it waits. gpus: in total. cpus, memory_mib: on each of ``node_count`` nodes.
+        started, ends, expected_start: UTC epoch seconds, 0 = not yet, or unknown.
+        warnings: of the policy, when it was opened.
     """
 
     id: str
@@ -102,10 +102,10 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """The companions of one session, at the hub.
+    """The hub's interface for the companions of one session.
 
     Args:
-        url: of the session at the hub's API. tls: key, certificate and authority as files; () = plain HTTP.
+        url: of the session in the hub's API. tls: key, certificate and authority as files; () = plain HTTP.
     """
 
     url: str
@@ -118,29 +118,30 @@ class Hub:
         """Return the hub that started this session.
 
         Raises:
-            NoHub: this is no session of a hub.
+            NoHub: this process is not in a session of a hub.
         """
         api, token, session = (
             environ.get(name, "") for name in ("JUPYTERHUB_API_URL", "JUPYTERHUB_API_TOKEN", "CARME_SESSION")
         )
         if not (api and token and session):
             raise NoHub(
-                "This is no session of Carme Hub, so there are no GPUs to be had beside it. Ask for no more ranks than "
+                "This is no session of Carme Hub, so no companions are available. Use no more ranks than "
                 "this job has room for."
             )
         files = tuple(environ.get(name, "") for name in _SSL)
-        # The server's own files, so only for the hub that gave them; without one of them there is no internal TLS.
+        # The files belong to the server, so they are only for its hub; internal TLS needs all of them.
         tls = (files[0], files[1], files[2]) if all(files) and urlsplit(api).scheme == "https" else ()
         return cls(f"{api.rstrip('/')}/carme/sessions/{session}/companions", token, tls)
 
     def quote(self, *, nodes: int = 1, gpus: int = 0, cpus: int = 0, memory_mib: int = 0, minutes: int = 0) -> Quote:
-        """Return what a companion would cost; nothing changes.
+        """Return the quote of a companion; this changes nothing.
 
         Args:
-            gpus: in all. cpus, memory_mib: on each node; 0 = as the session has. minutes: 0 = for the rest of its time.
+            gpus: in total. cpus, memory_mib: on each node; 0 = as the session has. minutes: 0 = the session's remaining
+                time.
         """
         asked = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
-        return _as(Quote, self.ask("GET", f"/quote?{urlencode(asked)}"))
+        return _parse(Quote, self.ask("GET", f"/quote?{urlencode(asked)}"))
 
     def open(
         self,
@@ -153,31 +154,31 @@ class Hub:
         name: str = "",
         key: str = "",
     ) -> Companion:
-        """Open a companion; asked again with the same key, it is the same one.
+        """Open a companion; a repeated request with the same key returns the same companion.
 
         Args:
-            name: what it is for, in a word. key: "" = a new one; a lost answer is asked for once more with it.
+            name: its purpose. key: "" = a new one; after a lost answer the request is repeated once with it.
         """
         asked = {"nodes": nodes, "gpus": gpus, "cpus": cpus, "memory_mib": memory_mib, "minutes": minutes}
         key = key or uuid.uuid4().hex
         try:
-            return _as(Companion, self.ask("POST", "", {**asked, "name": name}, key))
+            return _parse(Companion, self.ask("POST", "", {**asked, "name": name}, key))
         except NoHub:
-            return _as(Companion, self.ask("POST", "", {**asked, "name": name}, key))
+            return _parse(Companion, self.ask("POST", "", {**asked, "name": name}, key))
 
     def list(self) -> tuple[Companion, ...]:
-        """Return the session's companions, those that have ended among them, oldest first."""
+        """Return the session's companions, ended ones included, oldest first."""
         said = self.ask("GET", "").get("companions")
         if not isinstance(said, list):
             raise NoHub("The hub's list of companions cannot be understood.")
-        return tuple(_as(Companion, each) for each in said)
+        return tuple(_parse(Companion, each) for each in said)
 
     def close(self, id: str) -> Companion:
-        """Give a companion back; one that has ended stays so."""
-        return _as(Companion, self.ask("DELETE", f"/{uuid.UUID(id)}"))
+        """Give a companion back; an ended one stays as it is."""
+        return _parse(Companion, self.ask("DELETE", f"/{uuid.UUID(id)}"))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, key: str = "") -> dict[str, Any]:
-        """Send one question to what is below ``url``, and return the answer."""
+        """Send one request to a path below ``url``, and return the answer."""
         headers = {"Authorization": f"token {self.token}", "Accept": "application/json"}
         if key:
             headers["Idempotency-Key"] = key
@@ -185,10 +186,10 @@ class Hub:
         request = Request(self.url + path, data, headers, method=method)  # noqa: S310  http or https, from the hub
         try:
             with self._opener().open(request, timeout=self.time_limit) as answer:
-                said = json.loads(answer.read(_LONGEST) or b"{}")  # some of JupyterHub's own say nothing
+                said = json.loads(answer.read(_MAX_ANSWER) or b"{}")  # some of JupyterHub's answers are empty
         except HTTPError as error:
             with error:
-                raise _no(error.code, error.read(_LONGEST)) from None
+                raise _error_of(error.code, error.read(_MAX_ANSWER)) from None
         except (URLError, HTTPException, OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise NoHub(f"The hub does not answer ({reason}). Try again in a moment.") from error
@@ -197,7 +198,7 @@ class Hub:
         return said
 
     def _opener(self) -> OpenerDirector:
-        # A proxy of the user's for the internet is no way to the hub, and must not see the token.
+        # The user's proxy for the internet does not lead to the hub, and must not see the token.
         handlers: list[Any] = [ProxyHandler({})]
         if self.tls:
             key, certificate, authority = self.tls
@@ -210,13 +211,13 @@ class Hub:
         return build_opener(*handlers)
 
 
-def going(hub: Hub, name: str) -> list[str]:
-    """Return the ids of companions of this name that have not ended, and are not told to."""
+def live_companions(hub: Hub, name: str) -> list[str]:
+    """Return the ids of the companions of this name that wait or run."""
     return [each.id for each in hub.list() if each.name == name and each.state in ("waiting", "running")]
 
 
-def _no(status: int, body: bytes) -> Exception:
-    """Return what an answer of no means."""
+def _error_of(status: int, body: bytes) -> Exception:
+    """Return the error of an answer."""
     try:
         said = json.loads(body)
     except ValueError:
@@ -231,8 +232,8 @@ def _no(status: int, body: bytes) -> Exception:
 Kind = TypeVar("Kind", Quote, Companion)
 
 
-def _as(kind: type[Kind], said: object) -> Kind:
-    """Return an answer as one of ours; what a newer hub says besides is left out."""
+def _parse(kind: type[Kind], said: object) -> Kind:
+    """Return an answer as a dataclass; unknown fields of a newer hub are ignored."""
     if not isinstance(said, dict):
         raise NoHub("The hub's answer cannot be understood.")
     known = {one.name: said[one.name] for one in fields(kind) if one.name in said}
@@ -243,9 +244,9 @@ def _as(kind: type[Kind], said: object) -> Kind:
         raise NoHub("The hub's answer cannot be understood.") from error
 
 
-def let_go(id: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Have a companion end by itself where the hub cannot be told: it looks for this mark (``carme-keep``)."""
+def release_by_file(id: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Release a companion without the hub: its program ``carme-keep`` checks for this file."""
     own = environ.get("CARME_SESSION_FOLDER", "")
     if own:
-        with contextlib.suppress(OSError):  # it never began, or the home does not answer; it ends with its session
+        with contextlib.suppress(OSError):  # it never started, or the home is down; it ends with its session
             (Path(own).parent / str(uuid.UUID(id)) / "release").touch(mode=0o600)

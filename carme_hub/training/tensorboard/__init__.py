@@ -1,1 +1,1 @@
-"""TensorBoard in a session, on a unix socket; its two files travel to the session by themselves."""
+"""TensorBoard in a session, on a Unix socket; the hub sends its two files to the session."""

@@ -1,6 +1,6 @@
-"""What TensorBoard shows in a session: which folders, and which files of events are in them.
+"""The folders and event files that TensorBoard shows in a session.
 
-It travels to the session beside ``tensorboard.py``, and has no imports of ours.
+The hub sends this file to the session beside ``server.py``; it imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -14,68 +14,68 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-#: The second a file of events was begun is in its name.
+#: The name of an event file has the time of its first event, in seconds.
 EVENTS = re.compile(r"tfevents\.(\d+)")
-QUICK = 64  # files that are looked at each time: those that changed last
+RECENT_FILES = 64  # recently changed files, which are checked each time
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is shown: this session's newest run or all of them, all runs ``ever``, one by its name, or one folder."""
+    """What to show: this session's newest run or all its runs, all runs (``ever``), one run by name, or one folder."""
 
     kind: str = "newest"
     value: str = ""
 
 
 class NoFolder(ValueError):
-    """What was chosen cannot be shown; the message says why, and what to do."""
+    """The chosen folder or run cannot be shown; the message says why, and what to do."""
 
 
-def unread(error: OSError) -> str:
-    """Return what cannot be read, and why."""
+def read_error(error: OSError) -> str:
+    """Return a message about a file that cannot be read."""
     return f"{error.filename or 'A folder'} cannot be read: {error.strerror}"
 
 
 def runs_folder() -> Path:
-    """Return where ``%%distributed`` keeps its runs; as in ``carme_hub.training.run.run_folder``."""
+    """Return the folder of the runs, as ``carme_hub.training.run.run_folder``."""
     return Path.home() / ".carme/runs"
 
 
 def runs(*, ever: bool = False) -> list[str]:
-    """Return the runs of this session that have events, the newest first; ``ever``: those of all sessions."""
+    """Return the runs of this session that have events, newest first; ``ever``: those of all sessions."""
     began = {}
     with contextlib.suppress(FileNotFoundError):
         for run in runs_folder().iterdir():
-            first = min(_stamps(run / "tb"), default=0)
+            first = min(_event_times(run / "tb"), default=0)
             if first and (ever or _session(run, first) in ("", os.environ.get("CARME_SESSION", ""))):
                 began[run.name] = (first, run.stat().st_mtime)
     return sorted(began, key=lambda name: began[name], reverse=True)
 
 
-def _stamps(folder: Path) -> Iterator[int]:
+def _event_times(folder: Path) -> Iterator[int]:
     for _, _, names in os.walk(folder):
         yield from (int(found[1]) for name in names if (found := EVENTS.search(name)))
 
 
 @cache
 def _session(run: Path, _: int) -> str:
-    """Return the session of a run; the other is when its events began, for a name may be used again."""
-    try:  # written before there are events, and never changed
+    """Return the session of a run; the time of its first event tells runs of the same name apart."""
+    try:  # written before the first event, and never changed
         return str(json.loads((run / "asked.json").read_text()).get("session", ""))
     except (OSError, ValueError):
         return ""
 
 
-def shown(choice: Choice) -> dict[str, Path]:
-    """Return the folders to show, by the name that they have in the legend."""
+def folders_of(choice: Choice) -> dict[str, Path]:
+    """Return the folders to show, by their names in the legend."""
     if choice.kind == "folder":
         return {"": Path(choice.value)}
     found = [choice.value] if choice.kind == "run" else runs(ever=choice.kind == "ever")
     return {name: runs_folder() / name / "tb" for name in (found[:1] if choice.kind == "newest" else found)}
 
 
-def chosen(fields: dict[str, str]) -> Choice:
-    """Return what a form says.
+def choice_of_form(fields: dict[str, str]) -> Choice:
+    """Return the choice of a form.
 
     Raises:
         NoFolder: with what to do.
@@ -87,35 +87,35 @@ def chosen(fields: dict[str, str]) -> Choice:
             raise NoFolder(f"There is no run {name[:80]!r} with events. Choose something else.")
         return Choice("run", name)
     if kind == "folder":
-        return Choice("folder", str(_folder(fields.get("folder", "").strip())))
+        return Choice("folder", str(_check_folder(fields.get("folder", "").strip())))
     return Choice(kind if kind in ("all", "ever") else "newest")
 
 
-def _folder(said: str) -> Path:
+def _check_folder(said: str) -> Path:
     try:
         folder = Path.home() / Path(said).expanduser()
         with os.scandir(folder):
             pass
     except PermissionError as error:
-        raise NoFolder(f"You may not read the folder {said!r}. Whoever owns it can let you, by chmod.") from error
+        raise NoFolder(f"You may not read the folder {said!r}. Its owner can permit it by chmod.") from error
     except NotADirectoryError as error:
-        raise NoFolder(f"{said!r} is no folder. Give the folder in which the event files are.") from error
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~somebody whom nobody knows
-        raise NoFolder(f"There is no folder {said[:200]!r}. Give one below your home, or a whole path.") from error
+        raise NoFolder(f"{said!r} is not a folder. Enter the folder of the event files.") from error
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~user for an unknown user
+        raise NoFolder(f"There is no folder {said[:200]!r}. Enter one below your home, or an absolute path.") from error
     if not said:
-        raise NoFolder("Write which folder: one below your home, or a whole path.")
+        raise NoFolder("Enter a folder: one below your home, or an absolute path.")
     return folder
 
 
 class Files:
-    """The event files of some folders, whether they have changed, and what of them cannot be read."""
+    """The event files of some folders, their changes, and the first error."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, tuple[int, float]] = {}
         self.error = ""
 
     def walk(self, folders: Iterable[Path]) -> bool:
-        """Look for files, new ones too; return whether anything has changed."""
+        """Search for files; return whether anything has changed."""
         found = {}
         errors: list[OSError] = []
         for top in folders:
@@ -123,31 +123,31 @@ class Files:
                 for name in names:
                     if EVENTS.search(name):
                         path = f"{folder}/{name}"
-                        found[path] = _size(path, errors)
+                        found[path] = _stat(path, errors)
         changed = found != self._sizes
-        self._sizes, self.error = found, unread(errors[0]) if errors else ""
+        self._sizes, self.error = found, read_error(errors[0]) if errors else ""
         return changed
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of files."""
         return len(self._sizes)
 
     def below(self, top: Path) -> list[str]:
-        """Return the folders below one, itself too, that have files of events."""
+        """Return the folders below one that have event files, itself included."""
         folders = {os.path.dirname(path) for path in self._sizes}  # noqa: PTH120
         return sorted(each for each in folders if Path(each).is_relative_to(top))
 
     def look(self) -> bool:
-        """Look at the files that changed last; return whether one has changed again."""
-        last = sorted(self._sizes, key=lambda path: self._sizes[path][1], reverse=True)[:QUICK]
-        now = {path: _size(path) for path in last}
+        """Check recently changed files; return whether one has changed again."""
+        last = sorted(self._sizes, key=lambda path: self._sizes[path][1], reverse=True)[:RECENT_FILES]
+        now = {path: _stat(path) for path in last}
         changed = any(self._sizes[path] != size for path, size in now.items())
         self._sizes.update(now)
         return changed
 
 
-def _size(path: str, errors: list[OSError] | None = None) -> tuple[int, float]:
-    # Opened, since NFS answers a bare stat from its memory for seconds, and an open() only after asking the server.
+def _stat(path: str, errors: list[OSError] | None = None) -> tuple[int, float]:
+    # The file is opened, since NFS answers stat from its cache for seconds, but asks the server at open().
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

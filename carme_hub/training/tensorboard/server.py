@@ -1,10 +1,10 @@
-"""TensorBoard on a unix socket: it follows the newest run by itself, or shows all runs or one folder, and at once.
+"""TensorBoard on a Unix socket: it follows the newest run, or shows all runs or one folder, without delay.
 
-TensorBoard's own server listens on a port that everybody on the node can reach, and its page does not look for new
-events by itself. Here its WSGI application is served on a socket in a folder that only the user can open; what is
-shown can be changed while it runs; and a page that is open learns of a new event within a second.
+TensorBoard's own server listens on a port that everybody on the node can reach, and its page does not check for new
+events. Here its WSGI application is served on a socket in a folder that only the user can open, the choice can change
+while it runs, and an open page learns of a new event within a second.
 
-It and ``files.py`` travel to the session, so that an image needs nothing but TensorBoard.
+The hub sends this file and ``files.py`` to the session, so an image needs only TensorBoard.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from urllib.parse import parse_qs
 
 HERE = Path(__file__).parent
 if TYPE_CHECKING or __package__:
-    from .files import Choice, Files, NoFolder, chosen, runs, shown, unread
+    from .files import Choice, Files, NoFolder, choice_of_form, folders_of, read_error, runs
 else:  # in a session
     sys.path.insert(0, str(HERE))
-    from carme_tensorboard_files import Choice, Files, NoFolder, chosen, runs, shown, unread
+    from carme_tensorboard_files import Choice, Files, NoFolder, choice_of_form, folders_of, read_error, runs
 
-LOOK, UNWATCHED, IDLE = 0.25, 3.0, 60.0  # seconds between looks, and when nobody has looked on for the last
-HELD = 25.0  # seconds for which a question for news is held
-LONGEST_FORM = 1 << 16
+POLL_INTERVAL, IDLE_POLL_INTERVAL, VIEWER_TIMEOUT = (
+    0.25,
+    3.0,
+    60.0,
+)  # seconds between checks; and without a viewer for the last
+NEWS_TIMEOUT = 25.0  # seconds until a request for news is answered without news
+MAX_FORM_BYTES = 1 << 16
 
 Environ = dict[str, Any]
 Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
-class Runs:
-    """TensorBoard's multiplexer, of which there is a new one for every choice; it is told by its own name.
+class MultiplexerProxy:
+    """A proxy for TensorBoard's multiplexer, which is replaced at every new choice.
 
     Args:
-        make: makes an empty one.
+        make: creates an empty multiplexer.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -58,13 +62,13 @@ class Runs:
 
 
 class Follower(threading.Thread):
-    """Reads new events as they are written, and tells those who wait for them."""
+    """Reads new events as they are written, and wakes the requests that wait for them."""
 
-    def __init__(self, board: Runs) -> None:
+    def __init__(self, multiplexer: MultiplexerProxy) -> None:
         super().__init__(name="follower", daemon=True)
-        self.board = board
+        self.multiplexer = multiplexer
         self.choice = Choice()
-        self.loaded = self.choice  # what is shown; ``choice`` is what was asked for
+        self.loaded = self.choice  # the choice that is shown; ``choice`` is the requested one
         self.folders: dict[str, Path] = {}
         self.news = 0
         self.error = ""
@@ -74,69 +78,69 @@ class Follower(threading.Thread):
         self._wake = threading.Event()
 
     def choose(self, choice: Choice) -> None:
-        """Show something else."""
+        """Change the choice."""
         self.choice = choice
         self._wake.set()
 
-    def asked(self) -> None:
-        """Note that somebody looks on."""
-        if time.monotonic() - self._asked > IDLE:
+    def note_viewer(self) -> None:
+        """Record that a page is open."""
+        if time.monotonic() - self._asked > VIEWER_TIMEOUT:
             self._wake.set()
         self._asked = time.monotonic()
 
-    def wait(self, seen: int, limit: float = HELD) -> int:
-        """Return the number of the last news once it is not ``seen``, or the time is over."""
-        self.asked()
+    def wait(self, seen: int, limit: float = NEWS_TIMEOUT) -> int:
+        """Wait until the number of the last news is not ``seen``, or the time is over; return it."""
+        self.note_viewer()
         with self._changed:
             self._changed.wait_for(lambda: self.news != seen, limit)
             return self.news
 
     def run(self) -> None:
-        """Follow for ever."""
+        """Follow until the process ends."""
         due = pause = 0.0
         while True:
-            watched = time.monotonic() - self._asked < IDLE
-            if self._wake.wait(max(pause, LOOK if watched else UNWATCHED)):
+            watched = time.monotonic() - self._asked < VIEWER_TIMEOUT
+            if self._wake.wait(max(pause, POLL_INTERVAL if watched else IDLE_POLL_INTERVAL)):
                 self._wake.clear()
                 due = 0.0
             began = time.monotonic()
             try:
                 changed = self.step(whole=began >= due)
                 took = time.monotonic() - began
-                # A large tree must not keep a CPU busy, nor must many runs that are written to.
+                # A large tree, or many runs that are written to, must not keep a CPU busy.
                 due = began + 20 * took if began >= due else due
                 pause = 2 * took if changed else 0.0
             except OSError as error:
-                self.error, pause = unread(error), UNWATCHED
+                self.error, pause = read_error(error), IDLE_POLL_INTERVAL
 
     def step(self, *, whole: bool) -> bool:
-        """Look once, read what is new, and return whether there was anything.
+        """Check once, read new events, and return whether there were any.
 
         Args:
-            whole: look for new runs and files too.
+            whole: search for new runs and files too.
         """
         choice = self.choice if whole else self.loaded
-        folders = shown(choice) if whole else self.folders
+        folders = folders_of(choice) if whole else self.folders
         other = whole and ((folders, choice) != (self.folders, self.loaded) or bool(self.error))
         changed = self._files.walk(folders.values()) if whole else self._files.look()
         if not (changed or other):
             return False
         if other and not (choice.kind in ("all", "ever") and self.folders.items() <= folders.items()):
-            self.board.renew()
+            self.multiplexer.renew()
         if whole:
             for name, top in folders.items():
-                # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read keeps all others from view.
+                # Not by TensorBoard's AddRunsFromDirectory: one folder that it cannot read would hide all others.
                 for folder in self._files.below(top):
-                    self.board.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
-        self.board.Reload()
-        self.folders, self.loaded, self.error = folders, choice, ""  # said when it is there to be seen
+                    self.multiplexer.AddRun(folder, "/".join(filter(None, (name, os.path.relpath(folder, top)))))
+        self.multiplexer.Reload()
+        self.folders, self.loaded, self.error = folders, choice, ""  # set when the events can be seen
         with self._changed:
             self.news += 1
             self._changed.notify_all()
         return True
 
     def says(self) -> str:
-        """Return what is shown, in words."""
+        """Return what is shown, as text."""
         if self.error:
             return self.error
         if self.loaded.kind == "folder" and not self._files:
@@ -154,7 +158,7 @@ class Follower(threading.Thread):
 
 
 class Pages:
-    """What stands beside TensorBoard's own pages: news for its page, and the form."""
+    """The pages beside TensorBoard's own: news for its page, and the form."""
 
     def __init__(self, follower: Follower, app: Wsgi) -> None:
         self.follower, self.app = follower, app
@@ -162,7 +166,7 @@ class Pages:
     def __call__(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
         path, method = environ.get("PATH_INFO", ""), environ["REQUEST_METHOD"]
-        self.follower.asked()
+        self.follower.note_viewer()
         if path in ("/", "/index.html") and method == "GET":
             return self._index(environ, start)
         if path == "/carme/live.js":
@@ -181,7 +185,7 @@ class Pages:
         page = b"".join(answer)
         status, headers = said[0]
         page = page.replace(b"<head>", b'<head><script src="carme/live.js"></script>', 1)
-        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # theirs leads out of the prefix
+        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # their path leads out of the prefix
         kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
         start(status, [*kept, ("Content-Length", str(len(page)))])
         return [page]
@@ -194,12 +198,12 @@ class Pages:
 
     def _choose(self, environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read(min(length, LONGEST_FORM)).decode("utf-8", "replace")
+        body = environ["wsgi.input"].read(min(length, MAX_FORM_BYTES)).decode("utf-8", "replace")
         fields = {name: values[-1] for name, values in parse_qs(body).items()}
         try:
-            self.follower.choose(chosen(fields))
+            self.follower.choose(choice_of_form(fields))
         except (NoFolder, OSError) as error:
-            return self._form(start, fields, str(error) if isinstance(error, NoFolder) else f"{unread(error)}.")
+            return self._form(start, fields, str(error) if isinstance(error, NoFolder) else f"{read_error(error)}.")
         start("303 See Other", [("Location", "../"), ("Content-Length", "0")])
         return [b""]
 
@@ -212,11 +216,11 @@ class Pages:
         try:
             names = runs(ever=True)
         except OSError as unreadable:
-            way = " Whoever owns it can let you, by chmod." if isinstance(unreadable, PermissionError) else ""
-            error = error or f"{unread(unreadable)}.{way}"
+            way = " Its owner can permit it by chmod." if isinstance(unreadable, PermissionError) else ""
+            error = error or f"{read_error(unreadable)}.{way}"
             none = "They cannot be read"
         if not names and fields["show"] == "run":
-            fields = {**fields, "show": "newest"}  # what cannot be chosen is not sent
+            fields = {**fields, "show": "newest"}  # a disabled choice is not sent
         options = "".join(
             f"<option{' selected' if name == fields.get('run') else ''}>{html.escape(name)}</option>" for name in names
         )
@@ -243,8 +247,8 @@ def _answer(start: Callable[..., Any], body: bytes, kind: str, status: str = "20
     return [body]
 
 
-def board(prefix: str) -> tuple[Wsgi, Follower]:
-    """Return TensorBoard's application with our pages, and what feeds it."""
+def make_application(prefix: str) -> tuple[Wsgi, Follower]:
+    """Return TensorBoard's application with our pages, and the thread that feeds it."""
     backend = "tensorboard.backend"
     program = importlib.import_module("tensorboard.program")
     default = importlib.import_module("tensorboard.default")
@@ -254,7 +258,7 @@ def board(prefix: str) -> tuple[Wsgi, Follower]:
     multiplexer = importlib.import_module(f"{backend}.event_processing.plugin_event_multiplexer")
 
     tool = program.TensorBoard(default.get_plugins())
-    # The ranks of a run write a file each, and a run that goes on after a stop writes another: all of them count.
+    # The ranks of a run write one file each, and a resumed run writes another one: all of them count.
     tool.configure(argv=["tensorboard", "--logdir=runs", f"--path_prefix={prefix}", "--reload_multifile=true"])
     tool.flags.logdir, tool.flags.window_title = "", "TensorBoard"
 
@@ -267,7 +271,7 @@ def board(prefix: str) -> tuple[Wsgi, Follower]:
             event_file_active_filter=lambda written: written + 4000 >= time.time(),  # as --reload_multifile does
         )
 
-    runs_shown = Runs(empty)
+    runs_shown = MultiplexerProxy(empty)
     follower = Follower(runs_shown)
     app = application.TensorBoardWSGIApp(
         tool.flags,
@@ -290,12 +294,12 @@ def main(argv: list[str] | None = None) -> None:
     serving = importlib.import_module("werkzeug.serving")
 
     class Quiet(serving.WSGIRequestHandler):  # type: ignore[misc, name-defined]
-        """Does not write every request into the session's log."""
+        """Does not log requests, which would fill the session's log."""
 
         def log_request(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
-    app, follower = board(said.prefix.rstrip("/"))
+    app, follower = make_application(said.prefix.rstrip("/"))
     follower.start()
     server = serving.make_server(f"unix://{said.socket}", 0, app, threaded=True, request_handler=Quiet)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""An app: a page of the session, by a program that travels with it, so that the image needs nothing for it."""
+"""An app: a page of the session whose program is sent with the session, so that the image needs nothing for it."""
 
 from pathlib import Path
 

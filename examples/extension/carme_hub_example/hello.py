@@ -1,4 +1,4 @@
-"""The program of the app: it listens on the unix socket that is its only word, and greets the user."""
+"""The program of the app: it listens on the Unix socket of its only argument, and greets the user."""
 
 import getpass
 import sys

@@ -1,4 +1,4 @@
-"""A login policy: only who has signed the rules of use."""
+"""A login policy: only users who have signed the rules of use."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from carme_hub.errors import Refused
 
 
 class SignedRules(LoggingConfigurable):
-    """Lets in whose name is in a file."""
+    """Allows the users whose names are in a file."""
 
     file = Unicode("/etc/carme-hub/signed-rules", help="A file with one user name in each line.").tag(config=True)
 

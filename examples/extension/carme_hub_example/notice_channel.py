@@ -1,4 +1,4 @@
-"""A notice channel: a message to a chat by its incoming webhook, as Mattermost and others have them."""
+"""A notice channel: a message to a chat by an incoming webhook, such as those of Mattermost."""
 
 import json
 import urllib.request

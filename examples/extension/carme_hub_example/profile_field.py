@@ -1,4 +1,4 @@
-"""A profile field: the name of a data set, which the session gets as the path of its folder."""
+"""A profile field: the user enters the name of a data set, and the session gets the path of its folder."""
 
 import re
 

@@ -1,1 +1,1 @@
-"""What the quotas service does, whoever asks."""
+"""Application functions of the quotas service, which its pages and its REST interface share."""

@@ -1,6 +1,7 @@
-"""Who changed what about GPU time, for whom and why: in the log always, as an event where a site collects those.
+"""Audit of GPU time: who changed what, for whom and why, in the log, and as an event if the site collects events.
 
-It hangs on the ledger's transactions: whichever door a write came through, it is told once, after it was committed.
+The ledger's transactions call ``Audit`` after each commit, so that a change is reported once, whether it came from a
+page, from REST or from a command.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 from traitlets.config import Config
 
-from carme_hub.accounting.audit import AuditRecord, by_people
+from carme_hub.accounting.audit import AuditRecord, audit_records
 from carme_hub.accounting.settings import CarmeQuotas
-from carme_hub.services.audit import LONGEST, Events
+from carme_hub.services.audit import MAX_LOGGED, AuditEvents
 from carme_hub.store.ledger.writes import CommittedChanges
 
 #: The event's name in its schema.
@@ -20,22 +21,23 @@ WRITTEN = "urn:carme-hub:gpu-time-written"
 
 
 class Audit:
-    """Tells what people wrote: to the log, to ``CarmeQuotas.audit_file``, and to the handlers of ``EventLogger``.
+    """Reports changes by people to the log, to ``CarmeQuotas.audit_file``, and to the handlers of ``EventLogger``.
 
     Args:
-        config: with the hub's own setting of ``EventLogger``. door: what the writer used, for the event.
+        config: the configuration, with the hub's own setting of ``EventLogger``. interface: what the writer used
+            ("service", "command"); the event has it as ``door``.
     """
 
-    def __init__(self, config: Config, settings: CarmeQuotas, log: Any, door: str) -> None:
-        self._log, self._door = log, door
-        self._events = Events(config, settings.audit_file, "gpu-time-written.yaml")
+    def __init__(self, config: Config, settings: CarmeQuotas, log: Any, interface: str) -> None:
+        self._log, self._interface = log, interface
+        self._events = AuditEvents(config, settings.audit_file, "gpu-time-written.yaml")
 
     def __call__(self, done: CommittedChanges) -> None:
-        """Tell what was committed. It stands in the ledger, so an event that cannot be written is logged, no more."""
+        """Report a committed change. The ledger has it, so an event that cannot be written is only logged."""
         try:
-            told = by_people(done)
-        except Exception as error:  # noqa: BLE001 - who wrote would be told that it failed
-            self._log.exception("No audit event for what was committed: %r %s", error, str(done)[:LONGEST])
+            told = audit_records(done)
+        except Exception as error:  # noqa: BLE001 - the writer would see an error, and the change is committed
+            self._log.exception("No audit event for what was committed: %r %s", error, str(done)[:MAX_LOGGED])
             return
         for each in told:
             said = json.dumps(dict(each.details), sort_keys=True, ensure_ascii=False)
@@ -46,4 +48,6 @@ class Audit:
                 self._log.exception("No audit event for %s by %s: %s %s", each.action, each.actor, error, said)
 
     def _emit(self, each: AuditRecord) -> None:
-        self._events.emit(WRITTEN, {"action": each.action, "actor": each.actor, "door": self._door, **each.details})
+        self._events.emit(
+            WRITTEN, {"action": each.action, "actor": each.actor, "door": self._interface, **each.details}
+        )

@@ -1,4 +1,7 @@
-"""What the members of a hub group used, in the windows of the group's rules: the numbers that admission counts."""
+"""GPU time that the members of a hub group used, in the windows of the group's rules, as admission counts it.
+
+The group's page shows it.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +11,36 @@ from dataclasses import dataclass, replace
 from carme_hub.accounting.context import LedgerContext
 from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import AppliedQuota, Person, Quota, Who, Window
+from carme_hub.domain.quotas.rules import AppliedQuota, Person, Quota, SubjectKind, Window
 from carme_hub.services.quotas.application import view
 from carme_hub.store.ledger.writes import LedgerReads
 
-#: Days over which members are compared where no rule names a window.
+#: Days over which members are compared if no rule has a window.
 SHARE_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One user of a group: used and held in the window, the part of the group's use (percent), and what is left.
+    """One user of a group: used and held in the window, the share of the group's use (percent), and what is left.
 
-    ``left`` is "" where the limit is shared, or there is none; ``over`` where nothing is left.
+    ``left`` is "" if the limit is shared or there is none; ``over``: nothing is left.
     """
 
     name: str
     used: str
     held: str
     share: int
-    share_words: str
+    share_text: str
     left: str
     over: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The members in one rule's window; ``bar`` is the whole group's where they share the limit."""
+    """The members in one rule's window; ``bar`` is the whole group's if they share the limit."""
 
     title: str
-    words: str
+    text: str
     bar: view.Bar | None
     members: tuple[Member, ...]
     total: str
@@ -54,50 +57,53 @@ def people_by_group(people: Iterable[Person]) -> dict[str, list[str]]:
 
 
 def rules_of(policy: Policy, group: str, now: float) -> list[Quota]:
-    """Return the rules in force that limit GPU time of a group or its members."""
+    """Return the rules in force that limit the GPU time of a group or of its members."""
     return [
         quota
         for quota in policy.quotas
-        if quota.who is Who.GROUP and quota.name in (group, "*") and quota.gpu_time is not None and quota.in_force(now)
+        if quota.who is SubjectKind.GROUP
+        and quota.name in (group, "*")
+        and quota.gpu_time is not None
+        and quota.in_force(now)
     ]
 
 
-def sections(books: LedgerContext, reads: LedgerReads, group: str, users: Sequence[str], now: float) -> list[Section]:
+def sections(context: LedgerContext, reads: LedgerReads, group: str, users: Sequence[str], now: float) -> list[Section]:
     """Return the members' use for each of the group's rules; without any, over the last ``SHARE_DAYS``."""
-    policy = books.policy()
-    # Nobody asks here, so a member stands in for who would: a shared limit counts members alone.
-    gathering = SnapshotReader(books, reads, Person(users[0] if users else ""), now)
+    policy = context.policy()
+    # The reader needs a person, and any member will do: a shared limit counts the use of all members.
+    snapshot = SnapshotReader(context, reads, Person(users[0] if users else ""), now)
     rules = rules_of(policy, group, now)
-    plain = Quota("", Who.GROUP, group, window=Window.ROLLING, days=SHARE_DAYS)
-    return [_section(gathering, quota, group, users, now, policy.zone) for quota in rules or [plain]]
+    plain = Quota("", SubjectKind.GROUP, group, window=Window.ROLLING, days=SHARE_DAYS)
+    return [_section(snapshot, quota, group, users, now, policy.zone) for quota in rules or [plain]]
 
 
 def _section(
-    gathering: SnapshotReader, quota: Quota, group: str, users: Sequence[str], now: float, zone: str
+    snapshot: SnapshotReader, quota: Quota, group: str, users: Sequence[str], now: float, zone: str
 ) -> Section:
     alone = replace(quota, together=False)
-    taken = {user: gathering.taken(AppliedQuota(alone, user)) for user in users}
+    taken = {user: snapshot.taken(AppliedQuota(alone, user)) for user in users}
     start, end = next(((each.start, each.end) for each in taken.values()), (now, now))
     limit = quota.gpu_time
     each_has = None if quota.together else limit
     resets = view.resets(quota, end, now, zone) if limit is not None else ""
     soft = "Over it sessions still start, with a warning." if quota.soft else ""
-    bar, words = None, resets
+    bar, text = None, resets
     if limit is not None and quota.together and users:
-        whole = gathering.taken(AppliedQuota(quota, group))
+        whole = snapshot.taken(AppliedQuota(quota, group))
         bar = view.bar(
             view.window_title(quota, start, zone),
-            view.whose(quota, group, ""),
+            view.subject_text(quota, group, ""),
             *(whole.used, whole.held, limit),
             soft=quota.soft,
             notes=(resets, soft),
         )
     elif limit is not None:
-        words = " ".join(said for said in (f"{view.hours(limit)} for each member.", resets, soft) if said)
+        text = " ".join(part for part in (f"{view.hours(limit)} for each member.", resets, soft) if part)
     used = {user: (each.used, each.held) for user, each in taken.items()}
     return Section(
         view.window_title(quota, start, zone),
-        words,
+        text,
         bar,
         tuple(_members(used, each_has)),
         view.hours(sum(amount for amount, _ in used.values())),

@@ -1,4 +1,4 @@
-"""Metrics of the ledger for Prometheus, read anew at each scrape from one moment of the database."""
+"""Metrics of the ledger for Prometheus, read at each scrape from one snapshot of the database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from carme_hub.store.ledger.writes import LedgerReads
 
 
 def text(reads: LedgerReads, now: float) -> str:
-    """Return what Prometheus takes."""
+    """Return the metrics in Prometheus' text format."""
     registry = CollectorRegistry()
 
     def gauge(name: str, about: str, labels: tuple[str, ...] = ()) -> Gauge:

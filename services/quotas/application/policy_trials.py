@@ -1,6 +1,6 @@
-"""Policies that are being tried: each in a task of its own, so that a page can say that it is at work.
+"""Trials of policies: each runs in a task of its own, so that a page can show its progress.
 
-Nothing of it is written. The last ones are kept in memory for whoever opens their address; one is at work at a time,
+A trial writes nothing. The last trials are kept in memory, for those who open their page. One trial runs at a time,
 since each reads weeks of Slurm's accounting.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from carme_hub.accounting.policy_trial import Trial
 from carme_hub.errors import CarmeError, SlurmError
 
-#: How many trials are kept.
-MOST = 20
-_FIRST = "Another trial is at work; this one begins after it."
+#: Trials that are kept.
+MAX_TRIALS = 20
+_WAITING = "Another trial is running; this one starts after it."
 
 
 @dataclass(eq=False)
@@ -25,9 +25,9 @@ class PolicyTrial:
     """One trial of a policy.
 
     Attributes:
-        text, reason, stamp: what was typed, and of which policy it was a change. changes: the lines that differ.
-        begun: epoch seconds. said: what is being done. outcome: None while it is at work, or where ``silent`` says why
-            it could not be tried.
+        text, reason: what was typed. stamp: of the policy that it changes. changes: the lines that differ.
+        started: epoch seconds. progress: a sentence about the present step. outcome: None while the trial runs and if
+            it failed; ``failure`` says why.
     """
 
     id: str
@@ -36,39 +36,39 @@ class PolicyTrial:
     stamp: str
     changes: Sequence[tuple[str, str]]
     lacks_members: bool
-    begun: float
-    said: str = _FIRST
+    started: float
+    progress: str = _WAITING
     outcome: Trial | None = None
-    silent: str = ""
+    failure: str = ""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
     def is_done(self) -> bool:
-        """Return whether it is over, one way or another."""
-        return self.outcome is not None or bool(self.silent)
+        """Whether the trial has ended, with an outcome or a failure."""
+        return self.outcome is not None or bool(self.failure)
 
-    def tell(self, words: str) -> None:
-        """Keep what is being done."""
-        self.said = words
+    def report_progress(self, text: str) -> None:
+        """Store the sentence about the present step."""
+        self.progress = text
 
     async def wait(self, seconds: float) -> bool:
-        """Wait a little for its end; return whether it is over."""
+        """Wait for the end, at most so many seconds; return whether the trial has ended."""
         if self.task is not None and not self.is_done:
             await asyncio.wait({self.task}, timeout=seconds)
         return self.is_done
 
 
-class Trials:
+class PolicyTrials:
     """The trials of one service."""
 
     def __init__(self, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
         self._log = log
-        self._kept: dict[str, PolicyTrial] = {}
-        self._turn = asyncio.Lock()
+        self._trials: dict[str, PolicyTrial] = {}
+        self._lock = asyncio.Lock()
 
     def get(self, id: str) -> PolicyTrial | None:
         """Return a trial that is still kept."""
-        return self._kept.get(id)
+        return self._trials.get(id)
 
     def begin(
         self,
@@ -81,38 +81,38 @@ class Trials:
         now: float,
         work: Callable[[Callable[[str], None]], Awaitable[Trial]],
     ) -> PolicyTrial:
-        """Begin a trial; one of the same text that is still at work is the same one.
+        """Start a trial, or return the running one of the same text.
 
         Args:
-            work: tries the policy, and tells in sentences what it does.
+            work: tries the policy; it reports its progress in sentences.
         """
-        for known in self._kept.values():
+        for known in self._trials.values():
             if not known.is_done and (known.text, known.reason, known.stamp) == (text, reason, stamp):
                 return known
-        tried = PolicyTrial(secrets.token_hex(8), text, reason, stamp, changes, lacks_members, now)
-        tried.task = asyncio.create_task(self._run(tried, work), name=f"trial-{tried.id}")
-        self._kept[tried.id] = tried
-        over = [id for id, each in self._kept.items() if each.is_done]
-        for id in over[: max(0, len(self._kept) - MOST)]:
-            del self._kept[id]
-        return tried
+        trial = PolicyTrial(secrets.token_hex(8), text, reason, stamp, changes, lacks_members, now)
+        trial.task = asyncio.create_task(self._run(trial, work), name=f"trial-{trial.id}")
+        self._trials[trial.id] = trial
+        ended = [id for id, each in self._trials.items() if each.is_done]
+        for id in ended[: max(0, len(self._trials) - MAX_TRIALS)]:
+            del self._trials[id]
+        return trial
 
     async def stop(self) -> None:
-        """End what is at work."""
-        tasks = [each.task for each in self._kept.values() if each.task is not None]
+        """Cancel the running trials."""
+        tasks = [each.task for each in self._trials.values() if each.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, tried: PolicyTrial, work: Callable[[Callable[[str], None]], Awaitable[Trial]]) -> None:
+    async def _run(self, trial: PolicyTrial, work: Callable[[Callable[[str], None]], Awaitable[Trial]]) -> None:
         try:
-            async with self._turn:
-                tried.outcome = await work(tried.tell)
+            async with self._lock:
+                trial.outcome = await work(trial.report_progress)
         except SlurmError as error:
             self._log.warning("A policy could not be tried: %s", error)
-            tried.silent = "Slurm’s accounting does not answer, so it could not be tried."
+            trial.failure = "Slurm’s accounting does not answer, so it could not be tried."
         except CarmeError as error:
-            tried.silent = f"It could not be tried: {error}"
-        except Exception:  # noqa: BLE001 - whoever waits for the page is told
+            trial.failure = f"It could not be tried: {error}"
+        except Exception:  # noqa: BLE001 - the page shows that the trial failed
             self._log.exception("A policy could not be tried")
-            tried.silent = "It could not be tried; the service’s log says why."
+            trial.failure = "It could not be tried; the service’s log says why."

@@ -1,7 +1,7 @@
 """Use of one calendar month by user, hub group, account or GPU type, with its cost; as rows and as CSV.
 
-A month is the policy's zone's. What crosses its edge counts by its part, so months add up to all that was used. Groups
-are those of today, and who is in several counts in each: so the total is that of the entries, not of the rows.
+A month is in the policy's time zone. A job that crosses its edge counts by its part, so months add up to the whole use.
+Groups are those of today, and a user of several groups counts in each: so the total is the sum of entries, not of rows.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from carme_hub.domain.quotas.windows import midnight
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.report import Sum
 
-#: What a report can be by.
+#: The columns by which a report can be grouped.
 BY = ("user", "group", "account", "gpu")
-#: The line of who is in no group, or is not known to the hub.
+#: The row of users without a group, or unknown to the hub.
 NO_GROUP = "no group"
 _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])", re.ASCII)
-#: With these a spreadsheet takes a cell for a formula.
+#: A spreadsheet reads a cell that starts with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _CENT = Decimal("0.01")
 
 
 class BadMonth(Refused):
-    """It is no month."""
+    """The text is not a month."""
 
     reason = "bad-month"
 
@@ -42,7 +42,7 @@ class Row:
     """One line of a report. Amounts are milli-GPU-seconds.
 
     Attributes:
-        amount: what was used, less refunds. cost: in the policy's currency, "" where GPU time has no price.
+        amount: use less refunds. cost: in the policy's currency, "" if GPU time has no price.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a month has seen, the largest first. ``total`` counts every job once, also where ``rows`` overlap."""
+    """The use of a month, the largest rows first. ``total`` counts every job once, also if ``rows`` overlap."""
 
     by: str
     rows: tuple[Row, ...]
@@ -67,10 +67,10 @@ def this_month(now: float, zone: str) -> str:
 
 
 def month_span(month: str, zone: str) -> tuple[float, float]:
-    """Return from when to when a month goes; ``BadMonth`` where it is written otherwise than 2026-11."""
+    """Return the start and end of a month; raise ``BadMonth`` if it is not written like 2026-11."""
     found = _MONTH.fullmatch(month)
     if found is None:
-        raise BadMonth(f"{month!r} is no month. Write it like 2026-11.")
+        raise BadMonth(f"{month!r} is not a month. Write it like 2026-11.")
     year, number = int(found[1]), int(found[2])
     after = date(year + number // 12, number % 12 + 1, 1)
     return midnight(date(year, number, 1), zone), midnight(after, zone)
@@ -80,8 +80,8 @@ def report(sums: Iterable[Sum], by: str, price: str = "", people: Mapping[str, P
     """Add up by user, group, account or GPU type, the largest first.
 
     Args:
-        price: of a GPU-hour at factor 1, "" for none. A job with several types is a line of its own ("a100+h100").
-        people: who is in which group, by user; only for a report by group.
+        price: of a GPU-hour at factor 1, "" for none. A job with several GPU types has its own row ("a100+h100").
+        people: groups of each user; only for a report by group.
     """
     found: dict[str, list[Sum]] = {}
     every = list(sums)
@@ -93,7 +93,7 @@ def report(sums: Iterable[Sum], by: str, price: str = "", people: Mapping[str, P
 
 
 def _names(each: Sum, by: str, people: Mapping[str, Person]) -> Iterable[str]:
-    """Return the lines in which this use counts."""
+    """Return the rows in which this use counts."""
     if by == "group":
         return people.get(each.user, Person(each.user)).groups or (NO_GROUP,)
     types = "+".join(sorted({gpus.type for gpus in each.gpus})) or "no GPU type"
@@ -107,7 +107,7 @@ def _row(name: str, some: Sequence[Sum], price: str) -> Row:
 
 
 def cost(amount: int, price: str) -> str:
-    """Return what so many milli-GPU-seconds cost, to the cent."""
+    """Return the cost of milli-GPU-seconds, rounded to the cent."""
     if not price:
         return ""
     exact = Decimal(amount) / GPU_HOUR * Decimal(price)
@@ -120,13 +120,13 @@ def hours(amount: int) -> str:
 
 
 def safe(value: object) -> str:
-    """Return a cell that a spreadsheet takes for text where people chose what is in it."""
+    """Return a cell's text so that a spreadsheet does not read it as a formula; people chose the text."""
     text = str(value)
     return "'" + text if text.startswith(_FORMULA) else text
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return CSV (RFC 4180); texts are made safe, numbers stay numbers."""
+    """Return CSV (RFC 4180), with texts made safe; numbers stay numbers."""
     stream = io.StringIO()
     writer = csv.writer(stream)
     if header:
@@ -137,7 +137,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def report_csv(found: Report, currency: str) -> str:
-    """Return a report as CSV; by group its last line is the total, which its other lines may not add up to."""
+    """Return a report as CSV; by group its last line is the total, since the rows may add up to more."""
     header = [found.by, "jobs", "gpu_hours", "refunded_gpu_hours", f"cost_{currency.lower()}"]
     rows = (*found.rows, found.total) if found.by == "group" and found.rows else found.rows
     return table(
@@ -150,7 +150,7 @@ def report_csv(found: Report, currency: str) -> str:
 
 
 def statement_csv(entries: Iterable[Entry], *, header: bool = True) -> str:
-    """Return a statement as CSV, in the order of the entries; later pages of it go without the header."""
+    """Return a statement as CSV, in the order of the entries; pages after the first have no header."""
     names = "id kind at account user gpu_hours session job_id start end gpus factor partition qos nodes reason actor"
     return table(
         names.split() if header else (),

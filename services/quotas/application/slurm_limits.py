@@ -1,7 +1,7 @@
-"""Whether Slurm's own limits are as the policy wants them, as page and REST show it. It only looks.
+"""Comparison of Slurm's own limits with the policy, for the page and REST. It reads only.
 
-What an Operator may write is written by ``carme-hub quotas mirror --apply``, what takes an administrator by the
-commands that are printed; the service itself changes nothing in Slurm.
+``carme-hub quotas mirror --apply`` writes what a Slurm operator may write; a Slurm administrator runs the printed
+commands for the rest. The service itself changes nothing in Slurm.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from traitlets.config import Config
 
 from carme_hub.accounting.settings import CarmeMirror
-from carme_hub.accounting.slurm_limits import asks_who_is_who, compare
+from carme_hub.accounting.slurm_limits import compare, needs_members
 from carme_hub.domain.quotas.sacctmgr_argv import Entity
-from carme_hub.domain.quotas.slurm_limits import Change, Needs, UnenforcedRule
-from carme_hub.services.hub_users import LOOKED_AT
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, Change, UnenforcedRule
+from carme_hub.services.hub_users import PAGE_MAX_AGE
 from carme_hub.slurm.limits import LimitsWriter, script
 
-#: Seconds for one question to Slurm's accounting: somebody waits for the page.
+#: Seconds for one query to Slurm's accounting: a person waits for the page.
 TIMEOUT = 15.0
-#: The command for the administrator, on the hub's machine.
+#: The administrator's command on the hub's machine.
 APPLY = "sudo carme-hub quotas mirror --apply"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit that the policy wants, in sacctmgr's words; "" = not set."""
+    """One limit of the policy, in sacctmgr's format; "" = not set."""
 
     entity: Entity
     name: str
@@ -39,20 +39,21 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What came out.
+    """The result of a comparison.
 
     Attributes:
-        unknown: why nothing can be said, "" where it can.
-        by_hand: what somebody changed in Slurm, and is kept. ours, theirs: what is not written yet, and the hub's
-            command may write, or only an administrator of Slurm. left_out: what Slurm cannot keep.
-        same: the limits that are as the policy wants them. script: the administrator's commands, a line each.
-        config: the hub's configuration file, which the hub's command has to read; absolute.
+        unknown: why the comparison is not possible, "" if it is.
+        by_hand: limits that somebody changed in Slurm; they are kept.
+        operator_changes, administrator_changes: limits to be written, by the hub's command or only by a Slurm
+            administrator. left_out: rules that Slurm cannot enforce.
+        same: limits in Slurm that agree with the policy. script: the administrator's commands, one per line.
+        config: absolute path of the hub's configuration file, which the hub's command reads.
     """
 
     unknown: str = ""
     by_hand: tuple[Change, ...] = ()
-    ours: tuple[Change, ...] = ()
-    theirs: tuple[Change, ...] = ()
+    operator_changes: tuple[Change, ...] = ()
+    administrator_changes: tuple[Change, ...] = ()
     left_out: tuple[UnenforcedRule, ...] = ()
     same: tuple[Limit, ...] = ()
     script: str = ""
@@ -63,16 +64,16 @@ class Drift:
         """Return "unknown", "same" or "drift"."""
         if self.unknown:
             return "unknown"
-        return "drift" if self.by_hand or self.ours or self.theirs else "same"
+        return "drift" if self.by_hand or self.operator_changes or self.administrator_changes else "same"
 
     @property
     def apply(self) -> str:
-        """Return the command that writes what the hub may write, as it is typed in a shell."""
+        """The shell command that writes what the hub may write."""
         return self._apply()
 
     @property
     def force(self) -> str:
-        """Return the command that writes over what was set by hand."""
+        """The shell command that overwrites what was set by hand."""
         return self._apply(" --force")
 
     def _apply(self, more: str = "") -> str:
@@ -80,21 +81,21 @@ class Drift:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """Return what the administrator runs to write what may be written, in the order in which it works."""
-        again = bool(self.ours or self.theirs)
-        return (*self.script.splitlines(), *((self.apply,) if again else ()))
+        """The commands that write all limits but those set by hand, in the required order."""
+        has_changes = bool(self.operator_changes or self.administrator_changes)
+        return (*self.script.splitlines(), *((self.apply,) if has_changes else ()))
 
 
-async def look(service: Any) -> Drift:
+async def compare_limits(service: Any) -> Drift:
     """Compare Slurm's limits with the policy.
 
     Raises:
-        SlurmUnreachable: accounting gave no answer.
+        SlurmUnreachable: accounting does not answer.
     """
-    ledger, cluster = service.ledger, service.ledger.books.cluster
-    await service.roster.refresh(LOOKED_AT)
-    people = service.roster.people
-    if not people and asks_who_is_who(ledger):
+    ledger, cluster = service.ledger, service.ledger.context.cluster
+    await service.hub_users.refresh(PAGE_MAX_AGE)
+    people = service.hub_users.people
+    if not people and needs_members(ledger):
         return Drift("The hub does not say who is in which group, and the policy has rules about groups or roles.")
     await service.prices.load(ledger)
     writer = LimitsWriter(service.slurm.commands(), cluster, timeout=TIMEOUT)
@@ -103,9 +104,11 @@ async def look(service: Any) -> Drift:
     differ = {change.id for change in (*found.changes, *found.drift)}
     return Drift(
         by_hand=found.drift,
-        ours=tuple(change for change in found.changes if change.needs is Needs.OPERATOR),
-        theirs=tuple(change for change in found.changes if change.needs is Needs.ADMINISTRATOR),
-        left_out=found.left_out,
+        operator_changes=tuple(change for change in found.changes if change.admin_level is AdminLevel.OPERATOR),
+        administrator_changes=tuple(
+            change for change in found.changes if change.admin_level is AdminLevel.ADMINISTRATOR
+        ),
+        left_out=found.unenforced,
         same=tuple(_limit(id_, want) for id_, want in sorted(found.wanted.items()) if id_ not in differ),
         script=script(found.changes, cluster),
         config=_absolute(service.config_path),
@@ -113,12 +116,12 @@ async def look(service: Any) -> Drift:
 
 
 def settings_of(config: Config) -> CarmeMirror:
-    """Return the settings of the mirror; those of its command stand for them, as they did before it had its own."""
-    said = Config()
+    """Return the mirror's settings; those of ``MirrorApp`` count too, where they were in earlier releases."""
+    merged = Config()
     for name in ("CarmeMirror", "MirrorApp"):
         if name in config:
-            said.merge(Config({"CarmeMirror": config[name]}))
-    return CarmeMirror(config=said)
+            merged.merge(Config({"CarmeMirror": config[name]}))
+    return CarmeMirror(config=merged)
 
 
 def _absolute(file: str) -> str:
@@ -131,15 +134,15 @@ def _limit(id_: str, want: str) -> Limit:
     return Limit(Entity(entity), name, key, want, want)
 
 
-def limit_words(key: str) -> str:
-    """Return a limit's name as sacctmgr has it: "GrpTRES=gres/gpu"."""
+def limit_text(key: str) -> str:
+    """Return a limit's name in sacctmgr's format: "GrpTRES=gres/gpu"."""
     name, cut, tres = key.partition("/")
     if name == "Name":
         return "exists"
     return f"{name}={tres}" if cut else name
 
 
-def value_words(key: str, value: str) -> str:
+def value_text(key: str, value: str) -> str:
     """Return a limit's value with its unit; "not set" for none."""
     name = key.partition("/")[0]
     if name in ("Name", "Flags"):

@@ -1,6 +1,6 @@
-"""What pages show of the ledger: entries as sentences, limits as bars, a forecast, days of a chart. Pure.
+"""The ledger as pages show it: entries as sentences, limits as bars, a forecast, days of a chart. Pure functions.
 
-Amounts come in milli-GPU-seconds and go out as hours with at most two decimals; times go out in the policy's zone.
+They take milli-GPU-seconds and return hours with at most two decimals, and times in the policy's time zone.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 from carme_hub.domain import wording
-from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, SLOT, Balance, Entry, Kind, slot_charge_key
+from carme_hub.domain.ledger.entries import GPU_HOUR, ONE, SLOT_PREFIX, Balance, Entry, Kind, slot_charge_key
 from carme_hub.domain.quotas import messages as sentences
-from carme_hub.domain.quotas.rules import DAY, Quota, Who, Window
+from carme_hub.domain.quotas.rules import DAY, Quota, SubjectKind, Window
 from carme_hub.domain.quotas.windows import midnight
 
-#: Days over which the pace of a forecast is taken, and after which there is none.
-PACE_DAYS, FARTHEST_DAYS = 14, 365
-_LEAST = GPU_HOUR // 200  # what two decimals can show
+#: A forecast takes the use of so many days, and looks ahead so many.
+RECENT_DAYS, FORECAST_DAYS = 14, 365
+_LEAST = GPU_HOUR // 200  # the smallest amount that two decimals can show
 _MINUS = "−"
-#: A number and its unit stay on one line.
-_JOINED = "\u00a0"
+#: Keeps a number and its unit on one line.
+_NO_BREAK_SPACE = "\u00a0"
 
 
 def hours(amount: int) -> str:
-    """Return "1.25 h"; what is too little for two decimals is said in seconds, and negative ones have a true minus."""
+    """Return "1.25 h", or seconds for less than two decimals can show; with a minus sign (U+2212) if negative."""
     sign = _MINUS if amount < 0 else ""
     if 0 < abs(amount) < _LEAST:
-        return f"{sign}{abs(amount) / 1000:g}{_JOINED}s"
-    return f"{sign}{wording.hours(abs(amount))}{_JOINED}h"
+        return f"{sign}{abs(amount) / 1000:g}{_NO_BREAK_SPACE}s"
+    return f"{sign}{wording.hours(abs(amount))}{_NO_BREAK_SPACE}h"
 
 
 def signed(amount: int) -> str:
@@ -52,12 +52,12 @@ def iso(at: float) -> str:
 
 
 def day_field(at: float, zone: str) -> str:
-    """Return "2026-11-21", as date fields of forms have it."""
+    """Return "2026-11-21", the format of a form's date field."""
     return datetime.fromtimestamp(at, ZoneInfo(zone)).date().isoformat()
 
 
 def end_of_day(text: str, zone: str) -> float | None:
-    """Return when a day that a form names is over, None where it names none."""
+    """Return the end of the day in a form's date field, None if it is no date."""
     try:
         return midnight(date.fromisoformat(text) + timedelta(days=1), zone)
     except (ValueError, OverflowError):
@@ -72,14 +72,14 @@ class Row:
     """One line of a statement.
 
     Attributes:
-        what: a sentence that says why. facts: GPUs, where, from, to, factor; the day of a use that was corrected.
+        text: a sentence that says why. facts: GPUs, where, from, to, factor; the day of a corrected use.
     """
 
     id: int
     kind: str
     when: str
     iso: str
-    what: str
+    text: str
     facts: tuple[str, ...]
     amount: str
     plus: bool
@@ -88,7 +88,7 @@ class Row:
     session: str
 
 
-#: What Slurm's states mean to people.
+#: Slurm's job states in plain English.
 _STATES = {
     "completed": "completed",
     "cancelled": "was cancelled",
@@ -125,31 +125,31 @@ def rows(entries: Iterable[Entry], zone: str) -> list[Row]:
 
 
 def _is_of_slot(entry: Entry) -> bool:
-    """Return whether it is about a reservation, and no job of its; the reason says it all."""
-    return not entry.job_id and entry.key.startswith((SLOT, slot_charge_key("")))
+    """Return whether the entry is about a reservation itself and not about a job in it."""
+    return not entry.job_id and entry.key.startswith((SLOT_PREFIX, slot_charge_key("")))
 
 
 def is_refund(entry: Entry) -> bool:
-    """Return whether use was given back by a rule."""
+    """Return whether the entry is a refund by a rule."""
     return entry.key.startswith("refund:")
 
 
 def sentence(entry: Entry, zone: str) -> str:
-    """Return why an entry is there, in plain words."""
+    """Return a sentence that says why an entry was written."""
     why = entry.reason.strip()
     match entry.kind:
         case Kind.HOLD | Kind.CHARGE if _is_of_slot(entry):
             return f"{why[:1].upper()}{why[1:]}."
         case Kind.HOLD if entry.amount > 0:
-            return f"Some of the hold came back: {why}." if why else "Some of the hold came back."
+            return f"A part of the hold was released: {why}." if why else "A part of the hold was released."
         case Kind.HOLD if entry.key.count(":") > 1:
-            return "Held for a longer time limit; what is not used comes back when the session ends."
+            return "Held for a longer time limit; what is not used is released when the session ends."
         case Kind.HOLD:
-            return "Held for the whole time limit; what is not used comes back when the session ends."
+            return "Held for the whole time limit; what is not used is released when the session ends."
         case Kind.CHARGE:
             return _charge(why)
         case Kind.RELEASE:
-            return f"The hold came back: {why}." if why else "The hold came back."
+            return f"The hold was released: {why}." if why else "The hold was released."
         case Kind.GRANT:
             return _grant(entry, why, zone)
     if is_refund(entry):
@@ -160,26 +160,26 @@ def sentence(entry: Entry, zone: str) -> str:
 
 
 def _charge(why: str) -> str:
-    """Return "Used by job 7, which was cancelled." for "job 7: cancelled by 999"; people's own words stay."""
+    """Return "Used by job 7, which was cancelled." for "job 7: cancelled by 999"; a reason typed by people stays."""
     job, _, state = why.partition(": ")
     if not job.startswith("job "):
         return f"Used: {why}." if why else "Used."
-    words = next((said for name, said in _STATES.items() if state == name or state.startswith(f"{name} by ")), "")
-    return f"Used by {job}, which {words}." if words else f"Used by {job}: {state.rstrip('.')}."
+    text = next((text for name, text in _STATES.items() if state == name or state.startswith(f"{name} by ")), "")
+    return f"Used by {job}, which {text}." if text else f"Used by {job}: {state.rstrip('.')}."
 
 
 def _grant(entry: Entry, why: str, zone: str) -> str:
     for_whom = f" for {entry.user}" if entry.user else ""
     if entry.key.startswith("transfer:"):
-        said = f"Moved {'here' if entry.amount > 0 else 'to another account'} by {entry.actor}"
+        text = f"Moved {'here' if entry.amount > 0 else 'to another account'} by {entry.actor}"
     else:
-        said = f"Granted{for_whom} by {entry.actor}"
+        text = f"Granted{for_whom} by {entry.actor}"
     until = f" It expires on {clock(entry.expires, zone)}." if entry.expires else ""
-    return f"{said}: {why.rstrip('.')}.{until}" if why else f"{said}.{until}"
+    return f"{text}: {why.rstrip('.')}.{until}" if why else f"{text}.{until}"
 
 
 def facts(entry: Entry, zone: str) -> tuple[str, ...]:
-    """Return GPUs and how long, from and to, where, and the price factor; of a correction, the day of the use."""
+    """Return GPUs, duration and price factor, start and end, and nodes; for a correction, the day of the use."""
     if entry.kind is Kind.CHARGE and _is_of_slot(entry):
         return ()
     if entry.kind is Kind.CORRECTION and entry.end and (not entry.gpus or entry.start == entry.end):
@@ -211,7 +211,7 @@ class Bar:
     """Used, held and left of a limit. Percentages are of the limit, and together at most 100."""
 
     title: str
-    words: str
+    subtitle: str
     used: str
     held: str
     left: str
@@ -223,16 +223,16 @@ class Bar:
 
 
 def bar(
-    title: str, words: str, used: int, held: int, limit: int, *, soft: bool = False, notes: Iterable[str] = ()
+    title: str, subtitle: str, used: int, held: int, limit: int, *, soft: bool = False, notes: Iterable[str] = ()
 ) -> Bar:
-    """Return the bar of so much used and held of a limit (milli-GPU-seconds); a soft one may be overdrawn."""
+    """Return the bar of a limit and its use (milli-GPU-seconds); a soft limit may have a negative rest."""
     whole = max(limit, 1)
     used_part = min(100.0, max(0.0, 100 * used / whole))
     held_part = min(100.0 - used_part, max(0.0, 100 * held / whole))
     left = limit - used - held
     return Bar(
         title,
-        words,
+        subtitle,
         hours(max(0, used)),
         hours(max(0, held)),
         hours(left if soft else max(0, left)),
@@ -245,14 +245,14 @@ def bar(
 
 
 def balance_bar(balance: Balance, *notes: str) -> Bar:
-    """Return the bar of what was granted to an account."""
-    words = "What was granted to the account; its members share it."
-    nothing = "" if balance.granted > 0 else "Nothing has been granted to it yet, so there is nothing to be used."
-    return bar("Balance", words, balance.used, balance.held, max(0, balance.granted), notes=[nothing, *notes])
+    """Return the bar of an account's balance."""
+    subtitle = "Granted to the account, and shared by its members."
+    nothing = "" if balance.granted > 0 else "Nothing has been granted yet, so no session can use it."
+    return bar("Balance", subtitle, balance.used, balance.held, max(0, balance.granted), notes=[nothing, *notes])
 
 
 def window_title(quota: Quota, start: float, zone: str) -> str:
-    """Return what a window is called now: "This week", "November 2026", "Last 30 days"."""
+    """Return the title of a window: "This week", "November 2026", "Last 30 days"."""
     match quota.window:
         case Window.DAY:
             return "Today"
@@ -263,14 +263,14 @@ def window_title(quota: Quota, start: float, zone: str) -> str:
         case Window.ROLLING:
             return f"Last {quota.days} days" if quota.days != 1 else "Last 24 hours"
         case Window.TERM:
-            words = sentences.window(quota, zone)
-            return words[:1].upper() + words[1:]
+            text = sentences.window(quota, zone)
+            return text[:1].upper() + text[1:]
     return "In total"
 
 
-def whose(quota: Quota, subject: str, me: str) -> str:
-    """Return whom a limit is for, as the reader calls it."""
-    if quota.who is Who.ACCOUNT:
+def subject_text(quota: Quota, subject: str, me: str) -> str:
+    """Return a sentence that says to whom a limit applies; ``me`` is the reader."""
+    if quota.who is SubjectKind.ACCOUNT:
         return f"Shared by the members of account {subject}."
     if quota.together:
         return f"Shared by {quota.who.value} {subject}."
@@ -278,40 +278,40 @@ def whose(quota: Quota, subject: str, me: str) -> str:
 
 
 def resets(quota: Quota, end: float, now: float, zone: str) -> str:
-    """Return when a window starts anew; "" for one that never does."""
+    """Return a sentence that says when a window starts again; "" for one that never does."""
     match quota.window:
         case Window.DAY | Window.WEEK | Window.MONTH:
-            return f"Starts anew {wording.moment(end, now, zone)}."
+            return f"Starts again {wording.moment(end, now, zone)}."
         case Window.TERM:
             return f"Ends {wording.moment(end, now, zone)}."
         case Window.ROLLING:
-            return f"What was used comes back {f'{quota.days} days' if quota.days != 1 else '24 hours'} later."
+            return f"Use counts for {f'{quota.days} days' if quota.days != 1 else '24 hours'}."
     return ""
 
 
-def empty_at(left: int, lately: int, now: float, end: float = 0.0) -> float:
-    """Return when so much is used up at the pace of the last ``PACE_DAYS``; 0 = not before the window ends.
+def empty_at(left: int, recent_use: int, now: float, end: float = 0.0) -> float:
+    """Return when the rest is used up at the rate of the last ``RECENT_DAYS``; 0 = not before the window ends.
 
     Args:
-        lately: milli-GPU-seconds used in these days. end: of the window, 0 = none.
+        recent_use: milli-GPU-seconds used in these days. end: of the window, 0 = none.
     """
-    if lately <= 0 or left <= 0:
+    if recent_use <= 0 or left <= 0:
         return 0.0
-    at = now + left * PACE_DAYS * DAY / lately
-    if (end and at >= end) or at > now + FARTHEST_DAYS * DAY:
+    at = now + left * RECENT_DAYS * DAY / recent_use
+    if (end and at >= end) or at > now + FORECAST_DAYS * DAY:
         return 0.0
     return at
 
 
 def forecast(at: float, now: float, zone: str) -> str:
-    """Return "At this pace empty on 24 November."; "" without a time."""
+    """Return "Used up on 24 November at the present rate."; "" without a time."""
     if not at:
         return ""
     when, today = (datetime.fromtimestamp(t, ZoneInfo(zone)) for t in (at, now))
     if when.date() == today.date():
-        return "At this pace empty today."
-    words = wording.day(when)
-    return f"At this pace empty on {words if when.year != today.year else words[:-5]}."
+        return "Used up today at the present rate."
+    day = wording.day(when)
+    return f"Used up on {day if when.year != today.year else day[:-5]} at the present rate."
 
 
 # -- chart ------------------------------------------------------------------------------------------------------------
@@ -326,13 +326,13 @@ def days(now: float, count: int, zone: str) -> list[tuple[float, float]]:
 
 
 def chart(spans: Sequence[tuple[float, float]], used: Sequence[int], zone: str) -> dict[str, object]:
-    """Return what the chart draws: noon of each day (epoch seconds), GPU-hours rounded for the screen, and the zone."""
+    """Return the chart's data: noon of each day (epoch seconds), GPU-hours rounded for the screen, and the zone."""
     times = [int((start + end) / 2) for start, end in spans]
     return {"zone": zone, "data": [times, [round(each / GPU_HOUR, 4) for each in used]]}
 
 
 def used_days(spans: Sequence[tuple[float, float]], used: Sequence[int], zone: str) -> list[tuple[str, str]]:
-    """Return the days with use and how much, newest first, for who cannot see the chart."""
+    """Return the days with their use, newest first: the chart as a table, for screen readers."""
     found = [
         (wording.day(datetime.fromtimestamp(start, ZoneInfo(zone))), hours(amount))
         for (start, _end), amount in zip(spans, used, strict=True)

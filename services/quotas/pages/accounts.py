@@ -1,4 +1,4 @@
-"""An account for who owns it: members and their share, requests, grants, the account's statement."""
+"""The pages of an account for its owners: members and their shares, requests, grants, the account's statement."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tornado.web import HTTPError
 from carme_hub.accounting.requests import Requests
 from carme_hub.accounting.usage_snapshot import SnapshotReader
 from carme_hub.domain.ledger.entries import Entry
-from carme_hub.domain.quotas.rules import DAY, Who
+from carme_hub.domain.quotas.rules import DAY, SubjectKind
 from carme_hub.services.quotas.application import view
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
-from carme_hub.services.quotas.pages.mine import MOST, RecentUse, as_person, cards, lately
+from carme_hub.services.quotas.pages.mine import MOST, RecentUse, cards, person_named, recent_use
 from carme_hub.services.quotas.pages.requests import (
     ANSWERED_DAYS,
     MOST_ANSWERED,
@@ -31,16 +31,16 @@ NAME = r"([A-Za-z0-9_][A-Za-z0-9_.@-]{0,63})"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One user of an account, what they used lately, and which part of it that was (percent)."""
+    """One user of an account: recent use, and its share of the account's use (percent)."""
 
     name: str
     used: str
     share: int
-    share_words: str
+    share_text: str
 
 
 def members(used: dict[str, int]) -> list[Member]:
-    """Return who used how much, most first."""
+    """Return the members with their use, the largest first."""
     total = sum(each for each in used.values() if each > 0)
     found = []
     for name, amount in sorted(used.items(), key=lambda item: (-item[1], item[0])):
@@ -55,12 +55,12 @@ class AccountsHandler(PageHandler):
     tab = "accounts"
 
     async def get(self) -> None:
-        """Lead to the account where there is one, and list them otherwise."""
-        if len(self.owned) == 1:
-            self.redirect(f"{self.service.prefix}accounts/{self.owned[0]}")
+        """Redirect to the account if there is one, and list them otherwise."""
+        if len(self.owned_accounts) == 1:
+            self.redirect(f"{self.service.prefix}accounts/{self.owned_accounts[0]}")
             return
-        balances = await self.service.ledger.balances(self.owned)
-        found = [(name, view.balance_bar(balances[name])) for name in self.owned]
+        balances = await self.service.ledger.balances(self.owned_accounts)
+        found = [(name, view.balance_bar(balances[name])) for name in self.owned_accounts]
         self.show("accounts.html", heading="My accounts", accounts=found)
 
 
@@ -70,29 +70,29 @@ class AccountHandler(PageHandler):
     tab = "accounts"
     scopes = (READ, READ_ALL)
 
-    def _see(self, account: str) -> None:
-        if account not in self.owned:
+    def _check_access(self, account: str) -> None:
+        if account not in self.owned_accounts:
             self.tab = "administration"
-            if not self.may(READ_ALL):
-                raise HTTPError(404, log_message="There is no such account here, or it is not yours to see.")
+            if not self.has_scope(READ_ALL):
+                raise HTTPError(404, log_message="There is no such account, or you may not see it.")
 
     async def get(self, account: str) -> None:
-        """Show it."""
-        self._see(account)
+        """Show the account."""
+        self._check_access(account)
         now, zone, ledger = self.now, self.zone, self.service.ledger
-        names = self.service.book.members_of(account)
+        names = self.service.associations.users_of(account)
         before = self.number("before")
-        nobody = as_person("")
-        standing = await ledger.standing(nobody, [account])
-        mine = [each for each in standing.limits if each.rule.quota.who is Who.ACCOUNT]
+        nobody = person_named("")
+        quota_status = await ledger.quota_status(nobody, [account])
+        mine = [each for each in quota_status.limits if each.rule.quota.who is SubjectKind.ACCOUNT]
 
         def ask(reads: LedgerReads) -> tuple[RecentUse, list[Sum], list[Entry]]:
-            gathering = SnapshotReader(ledger.books, reads, nobody, now)
-            paces = lately(reads, gathering, mine, [account], now)
+            snapshot = SnapshotReader(ledger.context, reads, nobody, now)
+            recent = recent_use(reads, snapshot, mine, [account], now)
             page = reads.statement(Filter(account=account), before, MOST + 1)
-            return paces, used_between(reads, now - SHARE_DAYS * DAY, now, [account]), page
+            return recent, used_between(reads, now - SHARE_DAYS * DAY, now, [account]), page
 
-        paces, sums, page = await self.read(ask)
+        recent, sums, page = await self.read(ask)
         if not (names or page or before):
             raise HTTPError(404, log_message=f"There is no account {account}.")
         used = dict.fromkeys(names, 0)
@@ -101,9 +101,9 @@ class AccountHandler(PageHandler):
         movable = await ledger.movable(account)
         waiting = await open_requests(self.service, account=account)
         allowance = (await Requests(ledger).allowances([account]))[account]
-        share = {"limit": view.hours(allowance.limit), "left": view.hours(allowance.told)}
+        share = {"limit": view.hours(allowance.limit), "left": view.hours(allowance.rounded_left)}
         answered = await answered_requests(self.service, account=account)
-        card = cards(replace(standing, limits=tuple(mine)), [account], paces, "", now, zone)[0]
+        card = cards(replace(quota_status, limits=tuple(mine)), [account], recent, "", now, zone)[0]
         self.show(
             "account.html",
             heading=f"Account {account}",
@@ -119,10 +119,9 @@ class AccountHandler(PageHandler):
             before=before,
             next=page[MOST - 1].id if len(page) > MOST else 0,
             share=share if allowance.limit else None,
-            gives=account in self.owned or self.may(GRANT),
-            grants=self.may(GRANT),
+            can_answer=account in self.owned_accounts or self.has_scope(GRANT),
+            can_grant=self.has_scope(GRANT),
             sources=await sources(self, waiting),
-            corrects=self.may(GRANT),
             movable=view.hours(movable) if movable else "",
             targets=[name for name in await self._targets() if name != account],
             past_names=sorted({*used, *names} - {""}),
@@ -132,29 +131,29 @@ class AccountHandler(PageHandler):
         )
 
     async def _targets(self) -> tuple[str, ...]:
-        """Return the accounts that are offered to move GPU time to: those that the visitor knows of anyhow."""
-        if self.may(READ_ALL, GRANT):
-            return tuple(self.service.book.accounts())
-        return tuple(sorted({*self.owned, *await self.service.accounts(self.visitor)}))
+        """Return the accounts that the transfer form suggests: those that the visitor may know of."""
+        if self.has_scope(READ_ALL, GRANT):
+            return tuple(self.service.associations.accounts())
+        return tuple(sorted({*self.owned_accounts, *await self.service.accounts(self.visitor)}))
 
 
 class GrantHandler(PageHandler):
-    """The form that gives an account GPU time."""
+    """The form that grants GPU time to an account."""
 
     tab = "accounts"
 
     async def post(self, account: str) -> None:
-        """Ask once more, then grant."""
-        if not self.may(GRANT):
+        """Ask for confirmation, then grant."""
+        if not self.has_scope(GRANT):
             raise HTTPError(
                 403,
                 log_message="New GPU time is granted by an administrator of the hub. Owners move what they have.",
             )
         amount, reason, key = self.amount(), self.text("reason", "The reason"), self.key()
-        user = self.text("user", "The user", most=64, needed=False)
-        if user and user not in self.service.book.members_of(account):
+        user = self.text("user", "The user", max_length=64, required=False)
+        if user and user not in self.service.associations.users_of(account):
             raise BadForm(f"{user} is no member of account {account}. Leave the user out to give it to the account.")
-        last = self.text("expires", "The last day", most=10, needed=False)
+        last = self.text("expires", "The last day", max_length=10, required=False)
         expires = view.end_of_day(last, self.zone) if last else 0.0
         if expires is None or (last and expires <= self.now):
             raise BadForm("The last day is a date from today on, such as 2026-12-31.")
@@ -162,11 +161,11 @@ class GrantHandler(PageHandler):
             points = [f"{view.hours(amount)} for account {account}{f', meant for {user}' if user else ''}."]
             points.append(f"Reason: {reason}")
             points.append(f"What is left of it after {last} is taken back." if last else "It does not expire.")
-            points.append("It can be put right later by a correction, but it stays in the statement.")
+            points.append("A correction can take it back later, but it stays in the statement.")
             self.confirm("Grant this GPU time?", points, f"Grant {view.hours(amount)}", back=f"accounts/{account}")
             return
-        known = self.service.book.accounts() if self.service.book.known else None
-        with self.once():
+        known = self.service.associations.accounts() if self.service.associations.known else None
+        with self.refuse_used_key():
             await self.service.ledger.grant(
                 *(account, amount), key=key, actor=self.visitor.name, reason=reason, user=user, expires=expires,
                 accounts=known,

@@ -1,4 +1,4 @@
-"""Administration: all accounts, what waits for a person, and whether the ledger and Slurm agree."""
+"""Administration pages: all accounts, anomalies that wait for a decision, and the reconciliation with Slurm."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _COLUMNS: dict[str, tuple[str, Callable[[str, Balance], Any]]] = {
     "left": ("Left", lambda _name, balance: balance.left),
 }
 MOST_ACCOUNTS = 500
-#: Anomalies that wait, and decided ones, on one page.
+#: Open and decided anomalies on one page.
 MOST_WAITING, MOST_DECIDED = 50, 20
 _KINDS = {
     detection.NEGATIVE: "The end lies before the start: a clock stepped back.",
     detection.LONG: "It ran longer than its time limit allows, or ends in the future: a clock may have stepped.",
-    detection.RUNAWAY: "Accounting says that it runs, and the controller knows no such job.",
+    detection.RUNAWAY: "Accounting says that it runs, but the controller knows no such job.",
     detection.REUSED: "Two records of one job id overlap in time.",
     detection.MISSING: "A session ran, and accounting has no record of its job.",
     detection.CHANGED: "Slurm’s record differs from what was charged for it.",
@@ -52,9 +52,9 @@ class AllAccountsHandler(AdminHandler):
     """Every account and its balance."""
 
     async def get(self) -> None:
-        """Show those that are searched for, sorted."""
-        await self.service.book.refresh()
-        balances: dict[str, Balance] = dict.fromkeys(self.service.book.accounts(), Balance())
+        """Show the accounts that match the search, sorted."""
+        await self.service.associations.refresh()
+        balances: dict[str, Balance] = dict.fromkeys(self.service.associations.accounts(), Balance())
         balances |= await self.service.ledger.balances()
         search = self.get_query_argument("q", "").strip()[:64]
         sort = self.get_query_argument("sort", "account")
@@ -92,7 +92,7 @@ class AllAccountsHandler(AdminHandler):
 
 @dataclass(frozen=True, slots=True)
 class AnomalyRow:
-    """An anomaly as it is shown. ``seconds``: how long Slurm says it ran, 0 where that makes no sense."""
+    """An anomaly as the page shows it. ``seconds``: how long it ran according to Slurm, 0 if that is not plausible."""
 
     id: int
     title: str
@@ -108,7 +108,7 @@ class AnomalyRow:
 
 
 def shown(found: Anomaly, zone: str) -> AnomalyRow:
-    """Return what a person needs to see of an anomaly."""
+    """Return an anomaly as the page shows it."""
     seen: Mapping[str, Any] = found.seen
     seconds = max(0, int(seen.get("end") or 0) - int(seen.get("start") or 0)) if seen.get("end") else 0
     what = f"Job {seen.get('job') or found.job_id}" if found.job_id else "A session"
@@ -151,14 +151,14 @@ def _seen(seen: Mapping[str, Any], zone: str) -> Any:
 
 
 class AnomaliesHandler(AdminHandler):
-    """The queue of what was not charged because it looked wrong."""
+    """The records that are not charged because they look wrong."""
 
     async def get(self) -> None:
-        """Show a page of what waits, the oldest first, and one of what was decided lately."""
+        """Show a page of open anomalies, the oldest first, and one of decided anomalies, the newest first."""
         after, before = self.number("after"), self.number("before")
 
         def ask(reads: LedgerReads) -> tuple[int, list[Anomaly], list[Anomaly]]:
-            # Where all of a page were decided meanwhile, the oldest that wait are shown.
+            # If all of a page were decided in the meantime, the oldest open ones are shown.
             waiting = reads.anomalies_waiting(after, MOST_WAITING + 1) or reads.anomalies_waiting(0, MOST_WAITING + 1)
             return reads.count_waiting(), waiting, reads.anomalies(settled=True, before=before, most=MOST_DECIDED + 1)
 
@@ -176,65 +176,68 @@ class AnomaliesHandler(AdminHandler):
         )
 
 
-class DecideHandler(AdminHandler):
+class AnomalyDecisionHandler(AdminHandler):
     """The form that settles an anomaly."""
 
-    writes = (GRANT,)
+    write_scopes = (GRANT,)
 
     async def post(self, id: str) -> None:
         """Ask once more, then decide."""
-        decision, reason = self.text("decision", "The decision", most=20), self.text("reason", "The reason", most=300)
+        decision, reason = (
+            self.text("decision", "The decision", max_length=20),
+            self.text("reason", "The reason", max_length=300),
+        )
         found = await self.read(lambda reads: reads.anomaly(int(id)))
         if found is None or found.settled:
-            raise BadForm("Somebody has decided on this already. Open the queue again.")
-        odd_one = shown(found, self.zone)
+            raise BadForm("Somebody has decided on this already. Open the list again.")
+        row = shown(found, self.zone)
         match decision:
             case "charge":
-                seconds: int | None = odd_one.seconds
-                if not odd_one.chargeable or not seconds:
-                    raise BadForm("Slurm's record says no sensible time. Say how long to charge, or charge nothing.")
+                seconds: int | None = row.seconds
+                if not row.chargeable or not seconds:
+                    raise BadForm("Slurm's record has no plausible time. Say how long to charge, or charge nothing.")
             case "charge-seconds":
-                said = self.text("minutes", "The number of minutes", most=9)
+                said = self.text("minutes", "The number of minutes", max_length=9)
                 if not said.isascii() or not said.isdigit():
                     raise BadForm("Give the minutes as a whole number.")
                 seconds = int(said) * 60
             case "ignore":
                 seconds = None
             case _:
-                raise BadForm("Choose what is to be charged.")
+                raise BadForm("Choose what to charge.")
         if not self.confirmed:
             what = "Nothing is charged." if seconds is None else f"{wording.duration(seconds)} of its GPUs are charged."
-            points = [f"{odd_one.title}, {found.user or 'nobody'} in account {found.account or '–'}.", what]
+            points = [f"{row.title}, {found.user or 'nobody'} in account {found.account or '–'}.", what]
             points += [f"Reason: {reason}", "This cannot be decided a second time."]
             self.confirm("Settle this anomaly?", points, "Settle it", back="administration/anomalies")
             return
         await self.service.ledger.decide_anomaly(int(id), actor=self.visitor.name, decision=reason, seconds=seconds)
         self.log_write("settled anomaly %s (%s): %s", id, decision, reason)
-        self.done(f"Settled: {odd_one.title}.", "administration/anomalies")
+        self.done(f"Settled: {row.title}.", "administration/anomalies")
 
 
 # -- health -----------------------------------------------------------------------------------------------------------
 
 
 class HealthHandler(AdminHandler):
-    """Whether accounts are settled, and whether they agree with Slurm."""
+    """The state of the settlement, and of the reconciliation with Slurm."""
 
     async def get(self) -> None:
-        """Show the last look and the last comparison."""
+        """Show the last settlement and the last reconciliation."""
         service, now, zone = self.service, self.now, self.zone
         at, note = await service.ledger.last_settled(), await service.ledger.note(RECONCILED)
         fresh = service.settings.fresh_for
         self.show(
             "health.html",
             heading="Settling",
-            problem=service.settling.problem,
+            problem=service.settlement.problem,
             settled=view.clock(at, zone, seconds=True) if at else "",
             age=f"{wording.duration(max(1, int(now - at)))} ago" if at else "",
             old=not at or now - at > fresh,
             fresh=wording.duration(int(fresh)),
             closed=service.settings.when_service_down == "closed",
             interval=wording.duration(int(service.settings.interval)),
-            running=len(service.settling.running),
+            running=len(service.settlement.running),
             waiting=await self.read(lambda reads: reads.count_waiting()),
             policy_problem=service.policy.problem,
             reconciled=comparison(note.value, note.at, zone) if note else None,
@@ -243,7 +246,7 @@ class HealthHandler(AdminHandler):
 
 
 def comparison(value: Mapping[str, Any], at: float, zone: str) -> dict[str, Any]:
-    """Return the last comparison as it is shown; its sums are GPU-seconds without prices."""
+    """Return a reconciliation as the page shows it; its sums are GPU-seconds without prices."""
     lists = ("missing", "extra", "changed", "waiting", "decided")
     counts = value.get("counts") or {name: len(value.get(name, ())) for name in lists}
     return {
@@ -259,18 +262,18 @@ def comparison(value: Mapping[str, Any], at: float, zone: str) -> dict[str, Any]
 
 
 class ReconcileHandler(AdminHandler):
-    """The button that compares now."""
+    """The form that starts a reconciliation."""
 
-    writes = (GRANT,)
+    write_scopes = (GRANT,)
 
     async def post(self) -> None:
-        """Settle, compare, and say what came out."""
-        said = self.text("days", "The number of days", most=4)
+        """Settle, reconcile, and show the result."""
+        said = self.text("days", "The number of days", max_length=4)
         if not said.isascii() or not said.isdigit() or not 1 <= int(said) <= 400:
             raise BadForm("Compare from 1 to 400 days.")
-        await self.service.settling.settle(days=int(said))
+        await self.service.settlement.settle(days=int(said))
         end = self.now
-        found = await self.service.settling.reconcile(end - int(said) * DAY, end, actor=self.visitor.actor)
+        found = await self.service.settlement.reconcile(end - int(said) * DAY, end, actor=self.visitor.actor)
         self.log_write("reconciled %s days: the difference is %s GPU-seconds", said, found.difference)
         same = "The ledger and Slurm agree to the second."
         words = same if not found.difference else f"They differ by {found.difference:,} GPU-seconds."
@@ -281,7 +284,7 @@ class ReconcileHandler(AdminHandler):
 PAGES: list[tuple[str, type[PageHandler]]] = [
     ("administration", AllAccountsHandler),
     ("administration/anomalies", AnomaliesHandler),
-    (r"administration/anomalies/([0-9]{1,18})", DecideHandler),
+    (r"administration/anomalies/([0-9]{1,18})", AnomalyDecisionHandler),
     ("administration/health", HealthHandler),
     ("administration/reconcile", ReconcileHandler),
 ]

@@ -1,4 +1,4 @@
-"""What all pages about GPU time have in common."""
+"""The base handler of all pages about GPU time: accounts of the visitor, notices, tabs, fields of forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BadForm", "PageHandler", "groups_read"]
 
 T = TypeVar("T")
 
-#: The most that a person types as hours at once.
+#: The largest number of GPU-hours in a form.
 MOST_HOURS = 10_000_000
 ADMINISTRATION = (
     ("administration", "Accounts"),
@@ -36,13 +36,13 @@ ADMINISTRATION = (
 
 
 def groups_read(visitor: Visitor) -> frozenset[str]:
-    """Return the hub groups of which a visitor may see the GPU time, by a scope that names the group."""
-    begin = f"{READ_ALL}!group="
-    return frozenset(scope.removeprefix(begin) for scope in visitor.scopes if scope.startswith(begin))
+    """Return the hub groups whose GPU time a visitor may see: a scope of theirs names the group."""
+    prefix = f"{READ_ALL}!group="
+    return frozenset(scope.removeprefix(prefix) for scope in visitor.scopes if scope.startswith(prefix))
 
 
 def _lists(page: str, link: str) -> bool:
-    """Return whether a page shows by itself what a notice's link leads to, so that the notice would say it twice."""
+    """Return whether a page shows the target of a notice's link itself, so that the notice is not needed there."""
     target, _, part = link.partition("#")
     return part == "requests" and page in (target, "administration/requests")
 
@@ -51,54 +51,58 @@ class PageHandler(pages.PageHandler):
     """A page about GPU time."""
 
     scopes: tuple[str, ...] = (READ,)
-    writes: tuple[str, ...] = (MANAGE, GRANT)
-    owned: tuple[str, ...] = ()
-    told: Sequence[dict[str, str]] = ()
+    write_scopes: tuple[str, ...] = (MANAGE, GRANT)
+    owned_accounts: tuple[str, ...] = ()
+    due_notices: Sequence[dict[str, str]] = ()
 
     async def prepare(self) -> None:
-        """Find out also what the visitor owns, and what they are to be told."""
+        """Find also the accounts that the visitor owns, and their notices."""
         await super().prepare()
         if not self._finished:
-            self.owned = await self.service.owned(self.visitor)
-            self.told = await self.service.notices.of(self.visitor.name)
+            self.owned_accounts = await self.service.owned_accounts(self.visitor)
+            self.due_notices = await self.service.notices.open_for(self.visitor.name)
 
     @property
     def now(self) -> float:
         """The ledger's time."""
-        return float(self.service.ledger.books.clock())
+        return float(self.service.ledger.context.clock())
 
     @property
     def zone(self) -> str:
         """The zone in which times are shown."""
-        return str(self.service.ledger.books.policy().zone)
+        return str(self.service.ledger.context.policy().zone)
 
     def tabs(self) -> list[dict[str, Any]]:
-        """Return the parts of the service that the visitor may open."""
+        """Return the tabs that the visitor may open."""
         found = [("", "My GPU time")]
-        if self.owned:
+        if self.owned_accounts:
             found.append(("accounts", "My accounts"))
-        if not self.may(READ_ALL) and groups_read(self.visitor):
+        if not self.has_scope(READ_ALL) and groups_read(self.visitor):
             found.append(("groups", "My groups"))
-        if self.may(READ_ALL, GRANT, POLICY):
+        if self.has_scope(READ_ALL, GRANT, POLICY):
             found.append(("administration", "Administration"))
         return self.tabs_of(*found)
 
     def show(self, template: str, *, heading: str, **more: Any) -> None:
-        """Send a page, with the parts of the administration where it is one of them."""
+        """Send a page; a page of the administration has the administration's sections."""
         here = self.request.path.removeprefix(self.service.prefix)
-        more.setdefault("told", [each for each in self.told if not _lists(here, each["link"])])
+        more.setdefault("due_notices", [each for each in self.due_notices if not _lists(here, each["link"])])
         if self.tab == "administration":
             here = f"administration/{here}" if here.startswith(("groups/", "requests/")) else here
             current = max(
                 (path for path, _ in ADMINISTRATION if here.startswith(path)), key=len, default="administration"
             )
             sections = [{"path": path, "name": name, "current": path == current} for path, name in ADMINISTRATION]
-            more = {"sections": sections, "may_grant": self.may(GRANT), "may_policy": self.may(POLICY), **more}
+            more = {
+                "sections": sections,
+                "may_grant": self.has_scope(GRANT),
+                **more,
+            }
         super().show(template, heading=heading, **more)
 
     def confirm(self, question: str, points: Sequence[str], button: str, *, back: str, **more: Any) -> None:
-        """Ask once more before something that cannot be undone; "yes" sends the same form again."""
-        if self.tab == "accounts" and back.removeprefix("accounts/") not in self.owned:
+        """Ask for confirmation of something that cannot be undone; "yes" sends the same form again."""
+        if self.tab == "accounts" and back.removeprefix("accounts/") not in self.owned_accounts:
             self.tab = "administration"
         super().confirm(question, points, button, back=back, **more)
 
@@ -106,11 +110,11 @@ class PageHandler(pages.PageHandler):
 
     def amount(self, name: str = "hours") -> int:
         """Return the milli-GPU-seconds of a field with hours."""
-        said = self.text(name, "The number of GPU-hours", most=20).replace(",", ".")
+        text = self.text(name, "The number of GPU-hours", max_length=20).replace(",", ".")
         try:
-            hours = Decimal(said)
+            hours = Decimal(text)
         except InvalidOperation as error:
-            raise BadForm(f"{said} is no number of GPU-hours. Write it like 12.5.") from error
+            raise BadForm(f"{text} is not a number of GPU-hours. Write it like 12.5.") from error
         if not hours.is_finite() or not 0 < hours <= MOST_HOURS:
             raise BadForm(f"Give GPU-hours above 0 and up to {MOST_HOURS:,}.")
         amount = hours * GPU_HOUR
@@ -120,26 +124,26 @@ class PageHandler(pages.PageHandler):
 
     @staticmethod
     @contextmanager
-    def once() -> Iterator[None]:
-        """Say in plain words that a form was sent before, and says something else now."""
+    def refuse_used_key() -> Iterator[None]:
+        """Refuse a form whose key was used before with other values."""
         try:
             yield
         except KeyUsed as error:
-            raise BadForm("This form has done its work already. Open its page again to send another.") from error
+            raise BadForm("This form was sent before. Open its page again to send another one.") from error
 
     def key(self) -> str:
-        """Return the form's own key: sent twice, it does its work once."""
-        value = self.text("key", "The form's key", most=64)
+        """Return the form's idempotency key: a form that is sent twice is done once."""
+        value = self.text("key", "The form's key", max_length=64)
         return f"page:{self.visitor.name}:{value}"
 
     # -- the ledger ---------------------------------------------------------------------------------------------------
 
     async def read(self, question: Callable[[LedgerReads], T]) -> T:
-        """Ask several things of one moment of the ledger, in a thread."""
-        books = self.service.ledger.books
+        """Run several queries on one snapshot of the ledger, in a thread."""
+        context = self.service.ledger.context
 
         def ask() -> T:
-            with books.store.reading(books.cluster) as reads:
+            with context.store.reading(context.cluster) as reads:
                 return question(reads)
 
         return await in_store_thread(ask)

@@ -1,4 +1,4 @@
-"""Hub groups for those who may read them: members, what they used, their share, and what they asked for."""
+"""The pages of hub groups for those who may read them: members, their use and shares, and their requests."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from urllib.parse import quote
 from tornado.web import HTTPError
 
 from carme_hub.domain.quotas.rules import Quota
-from carme_hub.services.hub_users import LOOKED_AT
+from carme_hub.services.hub_users import PAGE_MAX_AGE
 from carme_hub.services.quotas.application import groups, view
 from carme_hub.services.quotas.pages.base import PageHandler, groups_read
 from carme_hub.services.quotas.pages.requests import open_requests, sources
 from carme_hub.services.quotas.scopes import READ, READ_ALL
 
-#: Groups that are listed at once; the others are found by their name.
+#: Groups in the list; the search by name finds the others.
 MOST = 500
-#: Whatever the hub calls a group; it may have a slash in it, which the address has as %2F.
+#: The name of a hub group; it may contain a slash, which the URL has as %2F.
 _NAME = r"([^/]{1,255})"
 
 
 class GroupsPage(PageHandler):
-    """What the list and one group have in common."""
+    """The base of the list and of one group."""
 
     scopes: tuple[str, ...] = (READ, READ_ALL)
 
-    def see(self, group: str | None) -> None:
-        """Refuse who may not read this group, or (None) any."""
-        self.tab = "administration" if self.may(READ_ALL) else "groups"
+    def check_access(self, group: str | None) -> None:
+        """Refuse visitors who may not read this group, or (None) any group."""
+        self.tab = "administration" if self.has_scope(READ_ALL) else "groups"
         mine = groups_read(self.visitor)
-        if not self.may(READ_ALL) and (group not in mine if group else not mine):
-            raise HTTPError(404, log_message="There is no such group here, or it is not yours to see.")
+        if not self.has_scope(READ_ALL) and (group not in mine if group else not mine):
+            raise HTTPError(404, log_message="There is no such group, or you may not see it.")
 
     async def members(self) -> dict[str, list[str]]:
-        """Return the users of every group that the visitor may read; none while the hub is silent."""
-        await self.service.roster.refresh(LOOKED_AT)
-        known = groups.people_by_group(self.service.roster.people.values())
-        if self.may(READ_ALL):
+        """Return the users of every group that the visitor may read; none before the hub has answered."""
+        await self.service.hub_users.refresh(PAGE_MAX_AGE)
+        known = groups.people_by_group(self.service.hub_users.people.values())
+        if self.has_scope(READ_ALL):
             return known
         return {name: known.get(name, []) for name in sorted(groups_read(self.visitor))}
 
     @property
     def silent(self) -> bool:
         """Whether the hub has not said who is in which group."""
-        return not self.service.roster.people
+        return not self.service.hub_users.people
 
 
 class GroupsHandler(GroupsPage):
     """The groups that the visitor may read."""
 
     async def get(self) -> None:
-        """List them; those that the policy has rules about come first."""
-        self.see(None)
-        known, policy = await self.members(), self.service.ledger.books.policy()
+        """List the groups; those with rules in the policy come first."""
+        self.check_access(None)
+        known, policy = await self.members(), self.service.ledger.context.policy()
         search = self.get_query_argument("q", "").strip()[:64]
         if self.tab == "groups" and len(known) == 1:
             self.redirect(f"{self.service.prefix}groups/{quote(next(iter(known)), safe='')}")
@@ -85,14 +85,14 @@ class GroupHandler(GroupsPage):
     """One group."""
 
     async def get(self, group: str) -> None:
-        """Show it."""
-        self.see(group)
+        """Show the group."""
+        self.check_access(group)
         known = await self.members()
         if group not in known and not self.silent:
             raise HTTPError(404, log_message=f"There is no group {group}, or nobody is in it.")
-        users, books, now = known.get(group, []), self.service.ledger.books, self.now
+        users, context, now = known.get(group, []), self.service.ledger.context, self.now
         asked = [each for each in await open_requests(self.service) if each.user in users]
-        found = await self.read(lambda reads: groups.sections(books, reads, group, users, now))
+        found = await self.read(lambda reads: groups.sections(context, reads, group, users, now))
         self.show(
             "group.html",
             heading=f"Group {group}",
@@ -107,9 +107,9 @@ class GroupHandler(GroupsPage):
 
 
 def _limit(quota: Quota) -> str:
-    whom = "shared" if quota.together else "each"
+    scope = "shared" if quota.together else "each"
     title = view.window_title(quota, 0, "UTC") if quota.window.value != "month" else "This month"
-    return f"{view.hours(quota.gpu_time or 0)} {whom} ({title[:1].lower()}{title[1:]})"
+    return f"{view.hours(quota.gpu_time or 0)} {scope} ({title[:1].lower()}{title[1:]})"
 
 
 PAGES: list[tuple[str, type[PageHandler]]] = [

@@ -1,4 +1,4 @@
-"""The policy: as it is, its history, and a new one that is checked and tried before it is switched on."""
+"""The policy's pages: the policy in force, its history, and a new policy, which is tried before it is activated."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tornado.web import HTTPError
 from carme_hub.accounting.policy_trial import Trial
 from carme_hub.accounting.settings import read_policy
 from carme_hub.domain import wording
-from carme_hub.domain.quotas.replay import Line, Replay
+from carme_hub.domain.quotas.replay import Replay, ReplayLine
 from carme_hub.domain.quotas.rules import DAY
 from carme_hub.errors import ConfigError
-from carme_hub.services.hub_users import LOOKED_AT
+from carme_hub.services.hub_users import PAGE_MAX_AGE
 from carme_hub.services.quotas.application import policies, view
 from carme_hub.services.quotas.application.policy_trials import PolicyTrial
 from carme_hub.services.quotas.pages.admin import AdminHandler
@@ -21,24 +21,24 @@ from carme_hub.services.quotas.pages.base import BadForm
 from carme_hub.services.quotas.scopes import POLICY, READ_ALL
 
 #: Days on which a new policy is tried.
-TRIED_DAYS = 30
+TRIAL_DAYS = 30
 MOST_LINES = 100
-#: Seconds for which a form waits for its trial, and after which the page that waits asks again.
-PATIENCE, AGAIN = 0.7, 2
+#: Seconds that the form waits for its trial, and after which the page of a running trial reloads.
+TRIAL_WAIT, REFRESH = 0.7, 2
 
 
 class PolicyHandler(AdminHandler):
-    """The policy in force, and the form that begins to change it."""
+    """The policy in force, and the form to change it."""
 
     scopes: tuple[str, ...] = (POLICY, READ_ALL)
 
     async def get(self) -> None:
-        """Show it."""
+        """Show the policy."""
         await self.form(None)
 
     async def form(self, text: str | None, **more: Any) -> None:
         """Show the page; ``text`` is what was typed."""
-        found = await asyncio.to_thread(policies.current, self.service)
+        found = await asyncio.to_thread(policies.current_policy, self.service)
         notes = await policies.history(self.service)
         past = [
             {
@@ -57,109 +57,109 @@ class PolicyHandler(AdminHandler):
             current=found,
             text=found.text if text is None else text,
             history=past,
-            edits=self.may(POLICY) and not found.fixed,
-            days=TRIED_DAYS,
+            edits=self.has_scope(POLICY) and not found.fixed,
+            days=TRIAL_DAYS,
             **more,
         )
 
-    def preview(self, tried: PolicyTrial) -> None:
-        """Show what would change, and what came out."""
+    def preview(self, trial: PolicyTrial) -> None:
+        """Show what would change, and the outcome of the trial."""
         self.show(
             "policy_preview.html",
-            heading="Switch on a new policy?",
-            text=tried.text,
-            reason=tried.reason,
-            stamp=tried.stamp,
-            changes=tried.changes,
-            preview=trial(tried.outcome.replay, self.zone) if tried.outcome else None,
-            counted=counted(tried.outcome, self.zone) if tried.outcome else None,
-            silent=tried.silent,
-            members=tried.lacks_members,
-            days=TRIED_DAYS,
+            heading="Activate a new policy?",
+            text=trial.text,
+            reason=trial.reason,
+            stamp=trial.stamp,
+            changes=trial.changes,
+            preview=replay_shown(trial.outcome.replay, self.zone) if trial.outcome else None,
+            counted=counted(trial.outcome, self.zone) if trial.outcome else None,
+            failure=trial.failure,
+            lacks_members=trial.lacks_members,
+            days=TRIAL_DAYS,
         )
 
 
-class TryHandler(PolicyHandler):
-    """The form with a new policy: what is wrong with it, or what it would have done."""
+class PolicyTryHandler(PolicyHandler):
+    """The form with a new policy: shows its error, or the outcome of a trial."""
 
-    scopes = writes = (POLICY,)
+    scopes = write_scopes = (POLICY,)
 
     async def post(self) -> None:
-        """Check it, and try it on the last days."""
+        """Check the policy, and try it on the jobs of the last days."""
         text = self.get_body_argument("policy", "", strip=False).replace("\r\n", "\n")
         reason = self.text("reason", "The reason")
-        if len(text) > policies.LONGEST:
-            raise BadForm(f"A policy has at most {policies.LONGEST:,} characters.")
+        if len(text) > policies.MAX_LENGTH:
+            raise BadForm(f"A policy has at most {policies.MAX_LENGTH:,} characters.")
         try:
             policy = read_policy(text, "policy")
         except ConfigError as error:
             await self.form(text, wrong=str(error).removeprefix("policy: "), reason=reason)
             return
-        found = await asyncio.to_thread(policies.current, self.service)
-        changes = policies.difference(found.text, policies.dumped(policy))
+        found = await asyncio.to_thread(policies.current_policy, self.service)
+        changes = policies.changed_lines(found.text, policies.policy_text(policy))
         if not changes:
-            await self.form(text, wrong="This says the same as the policy that is in force.", reason=reason)
+            await self.form(text, wrong="This is the same policy as the one in force.", reason=reason)
             return
-        await self.service.roster.refresh(LOOKED_AT)
+        await self.service.hub_users.refresh(PAGE_MAX_AGE)
         now = self.now
-        tried = self.service.trials.begin(
-            *(text, reason, self.text("stamp", "The stamp", most=64), changes),
+        trial = self.service.trials.begin(
+            *(text, reason, self.text("stamp", "The stamp", max_length=64), changes),
             lacks_members=policies.lacks_members(self.service, policy),
             now=now,
-            work=lambda tell: policies.try_policy(self.service, policy, now - TRIED_DAYS * DAY, now, tell),
+            work=lambda report: policies.try_policy(self.service, policy, now - TRIAL_DAYS * DAY, now, report),
         )
-        if await tried.wait(PATIENCE):
-            self.preview(tried)
+        if await trial.wait(TRIAL_WAIT):
+            self.preview(trial)
         else:
-            self.redirect(f"{self.service.prefix}administration/policy/trial/{tried.id}", status=303)
+            self.redirect(f"{self.service.prefix}administration/policy/trial/{trial.id}", status=303)
 
 
 class TrialHandler(PolicyHandler):
-    """A trial that takes longer than a page may: that it is at work, and then what came out."""
+    """A longer trial: shows its progress, and then its outcome."""
 
     scopes = (POLICY,)
 
     async def get(self, id: str = "") -> None:
-        """Show how far it is; the page asks again by itself."""
-        tried = self.service.trials.get(id)
-        if tried is None:
+        """Show the progress; the page reloads by itself."""
+        trial = self.service.trials.get(id)
+        if trial is None:
             raise HTTPError(
-                404, log_message="This trial is no longer kept: the service was started anew, or others came after it. "
+                404, log_message="This trial is no longer kept: the service was restarted, or newer ones replaced it. "
                 "Check and try the policy again.",
             )  # fmt: skip
-        if tried.is_done:
-            self.preview(tried)
+        if trial.is_done:
+            self.preview(trial)
             return
-        self.set_header("Refresh", str(AGAIN))
+        self.set_header("Refresh", str(REFRESH))
         self.show(
             "policy_trial.html",
             heading="The policy is being tried",
-            said=tried.said,
-            since=wording.duration(max(1, int(self.now - tried.begun))),
-            days=TRIED_DAYS,
-            reason=tried.reason,
+            progress=trial.progress,
+            since=wording.duration(max(1, int(self.now - trial.started))),
+            days=TRIAL_DAYS,
+            reason=trial.reason,
         )
 
 
-class SwitchHandler(AdminHandler):
-    """The button that switches a policy on."""
+class PolicyActivationHandler(AdminHandler):
+    """The form that activates a policy."""
 
-    writes = (POLICY,)
+    write_scopes = (POLICY,)
 
     async def post(self) -> None:
-        """Write it, and say so."""
+        """Write the policy."""
         text = self.get_body_argument("policy", "", strip=False).replace("\r\n", "\n")
-        stamp, reason = self.text("stamp", "The stamp", most=64), self.text("reason", "The reason")
+        stamp, reason = self.text("stamp", "The stamp", max_length=64), self.text("reason", "The reason")
         try:
-            await policies.switch_on(self.service, text, stamp=stamp, actor=self.visitor.name, reason=reason)
+            await policies.activate(self.service, text, stamp=stamp, actor=self.visitor.name, reason=reason)
         except ConfigError as error:
             raise BadForm(f"The policy is not in force: {error}") from error
-        self.log_write("switched on a new policy: %s", reason)
+        self.log_write("activated a new policy: %s", reason)
         self.done("The new policy is in force.", "administration/policy")
 
 
-def trial(outcome: Replay, zone: str) -> dict[str, Any]:
-    """Return the outcome of a replay as it is shown."""
+def replay_shown(outcome: Replay, zone: str) -> dict[str, Any]:
+    """Return a replay as the page shows it."""
     total = outcome.total
     return {
         "jobs": total.jobs,
@@ -173,19 +173,19 @@ def trial(outcome: Replay, zone: str) -> dict[str, Any]:
 
 
 def counted(tried: Trial, zone: str) -> dict[str, str]:
-    """Return from when on use counts in the policy's windows, and what is not known of it."""
-    if tried.reaches >= tried.since:
+    """Return from when on use counts in the policy's windows, and how much of it accounting does not know."""
+    if tried.use_since >= tried.since:
         return {"since": "", "missing": ""}
     missing = view.hours(tried.missing) if tried.missing else ""
     known = view.clock(tried.known or tried.since, zone)
     return {
-        "since": view.clock(tried.reaches, zone) if tried.reaches else known,
+        "since": view.clock(tried.use_since, zone) if tried.use_since else known,
         "missing": missing,
         "known": known,
     }
 
 
-def _line(line: Line, zone: str) -> dict[str, Any]:
+def _line(line: ReplayLine, zone: str) -> dict[str, Any]:
     return {
         "user": line.user,
         "account": line.account,
@@ -199,7 +199,7 @@ def _line(line: Line, zone: str) -> dict[str, Any]:
 
 PAGES: list[tuple[str, type[AdminHandler]]] = [
     ("administration/policy", PolicyHandler),
-    ("administration/policy/try", TryHandler),
+    ("administration/policy/try", PolicyTryHandler),
     ("administration/policy/trial/([0-9a-f]{16})", TrialHandler),
-    ("administration/policy/switch", SwitchHandler),
+    ("administration/policy/switch", PolicyActivationHandler),
 ]

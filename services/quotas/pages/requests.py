@@ -1,4 +1,4 @@
-"""Requests for more GPU time: asked for by users, answered by who owns the account."""
+"""Requests for more GPU time, made by users and answered by the owners of the account or administrators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado.web import HTTPError
 
-from carme_hub.accounting.requests import OPEN, Request, Requests, need_allowance
+from carme_hub.accounting.requests import OPEN, Request, Requests, check_allowance
 from carme_hub.domain import wording
 from carme_hub.domain.quotas.rules import DAY
 from carme_hub.services.quotas.application import view
@@ -15,15 +15,15 @@ from carme_hub.services.quotas.pages.base import BadForm, PageHandler
 from carme_hub.services.quotas.scopes import GRANT, POLICY, READ_ALL
 from carme_hub.store.ledger.requests import RequestFilter
 
-#: Days for which an answer is shown to who asked and to the account's owner, and how many the owner reads.
+#: Days for which an answer is shown to the requester and the account's owner, and answers on the owner's page.
 ANSWERED_DAYS, MOST_ANSWERED = 30, 20
 #: Requests on one page of the administration.
 MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A request as it is shown; ``number`` is what the field for hours begins with."""
+class OpenRequest:
+    """An open request as the page shows it; ``number`` is the first value of the field for hours."""
 
     id: str
     account: str
@@ -37,7 +37,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """A request and what became of it. ``outcome``: a sentence."""
+    """An answered request as the page shows it. ``outcome``: a sentence."""
 
     account: str
     user: str
@@ -49,8 +49,7 @@ class AnsweredRequest:
 
 async def answered_requests(service: Any, *, user: str = "", account: str = "") -> list[AnsweredRequest]:
     """Return the requests that were answered in the last ``ANSWERED_DAYS``, the newest answer first."""
-    zone, since = service.ledger.books.policy().zone, service.ledger.books.clock() - ANSWERED_DAYS * DAY
-
+    zone, since = service.ledger.context.policy().zone, service.ledger.context.clock() - ANSWERED_DAYS * DAY
     found = await Requests(service.ledger).all(RequestFilter(user=user, account=account, since=since))
     decided = sorted((each for each in found if each.state != OPEN), key=lambda each: -each.decided)
     return [_answered(each, zone) for each in decided]
@@ -64,16 +63,16 @@ def _answered(each: Request, zone: str) -> AnsweredRequest:
     return AnsweredRequest(each.account, each.user, view.hours(each.amount), each.reason, asked, outcome)
 
 
-async def open_requests(service: Any, *, user: str = "", account: str = "") -> list[Waiting]:
-    """Return the requests that wait for an answer, newest first; "" = of everybody."""
-    zone = service.ledger.books.policy().zone
+async def open_requests(service: Any, *, user: str = "", account: str = "") -> list[OpenRequest]:
+    """Return the open requests, newest first; "" = all users, all accounts."""
+    zone = service.ledger.context.policy().zone
     found = await Requests(service.ledger).all(RequestFilter(user=user, account=account, state=OPEN))
     return [_waiting(each, zone) for each in found]
 
 
-def _waiting(each: Request, zone: str) -> Waiting:
+def _waiting(each: Request, zone: str) -> OpenRequest:
     hours, number = view.hours(each.amount), wording.hours(each.amount)
-    return Waiting(
+    return OpenRequest(
         each.id,
         each.account,
         each.user,
@@ -87,45 +86,47 @@ def _waiting(each: Request, zone: str) -> Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Out of what a request may be approved: an account, "" for the owners' share. ``most``: hours, "" for enough."""
+    """A source for an approval: an account, or "" for the owners' share. ``most``: hours, "" if it has enough."""
 
     account: str
-    words: str
+    label: str
     most: str = ""
 
 
-async def sources(page: PageHandler, asked: list[Waiting]) -> dict[str, list[Source] | None]:
-    """Return out of what the visitor may approve each of these requests.
+async def sources(page: PageHandler, asked: list[OpenRequest]) -> dict[str, list[Source] | None]:
+    """Return the sources from which the visitor may approve each of these requests.
 
-    None is for who grants and needs no source; a request that the visitor may not answer is left out.
+    None: the visitor may grant and needs no source. A request that the visitor may not answer is left out.
     """
-    if page.may(GRANT):
+    if page.has_scope(GRANT):
         return dict.fromkeys(each.id for each in asked)
     allowances = await Requests(page.service.ledger).allowances({each.account for each in asked})
     found: dict[str, list[Source] | None] = {}
     for each in asked:
-        if each.account not in page.owned:
+        if each.account not in page.owned_accounts:
             continue
-        mine, left = [], allowances[each.account].told
+        mine, left = [], allowances[each.account].rounded_left
         if left and each.user != page.visitor.name:
             most = wording.hours(left) if left < each.amount else ""
             mine.append(Source("", f"owners' share: {view.hours(left)} left", most))
-        found[each.id] = mine + [Source(name, f"account {name}") for name in page.owned if name != each.account]
+        found[each.id] = mine + [
+            Source(name, f"account {name}") for name in page.owned_accounts if name != each.account
+        ]
     return found
 
 
-class AskHandler(PageHandler):
-    """The form of who asks."""
+class RequestFormHandler(PageHandler):
+    """The form of a new request."""
 
     async def post(self) -> None:
-        """Keep the request, and say who answers it."""
-        account, amount = self.text("account", "The account", most=64), self.amount()
+        """Store the request, and say who answers it."""
+        account, amount = self.text("account", "The account", max_length=64), self.amount()
         if account not in await self.service.accounts(self.visitor):
             raise BadForm(f"You may not charge account {account}, so you cannot ask for it.")
-        reason = self.text("reason", "What it is for")
-        with self.once():
+        reason = self.text("reason", "The reason")
+        with self.refuse_used_key():
             await Requests(self.service.ledger).ask(account, self.visitor.name, amount, reason, key=self.key())
-        await self.service.tell_of_requests()
+        await self.service.notify_requests()
         self.log_write("asked for %s milli-GPU-seconds for account %s", amount, account)
         self.done(
             f"You asked for {view.hours(amount)} for account {account}. Its owner or an administrator will answer.",
@@ -134,44 +135,44 @@ class AskHandler(PageHandler):
 
 
 class AllRequestsHandler(PageHandler):
-    """All requests that wait, in pages."""
+    """All open requests, in pages."""
 
     tab = "administration"
     scopes = (READ_ALL, GRANT, POLICY)
 
     async def get(self) -> None:
-        """Show a page of them, the newest first."""
-        desk, before = Requests(self.service.ledger), self.number("before")
-        found, next = await desk.page(RequestFilter(state=OPEN), before=before, most=MOST)
-        if before and not found:  # all of these were answered meanwhile
-            before, (found, next) = 0, await desk.page(RequestFilter(state=OPEN), most=MOST)
+        """Show a page of requests, the newest first."""
+        requests, before = Requests(self.service.ledger), self.number("before")
+        found, next = await requests.page(RequestFilter(state=OPEN), before=before, most=MOST)
+        if before and not found:  # all of this page were answered in the meantime
+            before, (found, next) = 0, await requests.page(RequestFilter(state=OPEN), most=MOST)
         waiting = [_waiting(each, self.zone) for each in found]
         self.show("requests.html", heading="Requests", requests=waiting, before=before, next=next)
 
 
-class AnswerHandler(PageHandler):
+class RequestDecisionHandler(PageHandler):
     """The form that approves or denies."""
 
     tab = "accounts"
 
     async def post(self, id: str) -> None:
-        """Ask once more, then answer."""
-        desk = Requests(self.service.ledger)
-        asked = await desk.get(id)
-        if asked.account not in self.owned and not self.may(GRANT):
-            raise HTTPError(403, log_message="Requests are answered by the account's owner or an administrator.")
-        decision = self.text("decision", "The decision", most=10)
+        """Ask for confirmation, then answer."""
+        requests = Requests(self.service.ledger)
+        asked = await requests.get(id)
+        if asked.account not in self.owned_accounts and not self.has_scope(GRANT):
+            raise HTTPError(403, log_message="Only the account's owner or an administrator can answer this request.")
+        decision = self.text("decision", "The decision", max_length=10)
         if decision not in ("approve", "deny"):
             raise BadForm("Approve or deny the request.")
-        approve, answer = decision == "approve", self.text("reason", "The answer", most=300, needed=False)
+        approve, answer = decision == "approve", self.text("reason", "The answer", max_length=300, required=False)
         amount = self.amount() if approve else None
-        source = self.text("source", "The account that gives", most=64, needed=False) if approve else ""
-        if source and source not in self.owned and not self.may(GRANT):
+        source = self.text("source", "The account that gives", max_length=64, required=False) if approve else ""
+        if source and source not in self.owned_accounts and not self.has_scope(GRANT):
             raise BadForm(f"You do not own account {source}. Name one of yours to take the GPU time from.")
-        if amount and not source and not self.may(GRANT) and asked.state == OPEN:
-            allowance = (await desk.allowances([asked.account]))[asked.account]
-            need_allowance(allowance, asked, self.visitor.name, amount)
-        back = f"accounts/{asked.account}" if asked.account in self.owned else "administration/requests"
+        if amount and not source and not self.has_scope(GRANT) and asked.state == OPEN:
+            allowance = (await requests.allowances([asked.account]))[asked.account]
+            check_allowance(allowance, asked, self.visitor.name, amount)
+        back = f"accounts/{asked.account}" if asked.account in self.owned_accounts else "administration/requests"
         if not self.confirmed:
             points = [f"{asked.user} asked for {view.hours(asked.amount)} for account {asked.account}: {asked.reason}"]
             where = f"go there from account {source}" if source else "are granted to the account"
@@ -182,23 +183,23 @@ class AnswerHandler(PageHandler):
             question = "Approve this request?" if approve else "Deny this request?"
             self.confirm(question, points, button, danger=not approve, back=back)
             return
-        await desk.decide(
+        await requests.decide(
             id,
             actor=self.visitor.name,
             approve=approve,
             answer=answer,
             amount=amount,
             source=source,
-            may_grant=self.may(GRANT),
+            may_grant=self.has_scope(GRANT),
         )
-        await self.service.tell_of_requests()
+        await self.service.notify_requests()
         self.log_write("answered request %s of %s: %s", id, asked.user, decision)
-        said = f"{view.hours(amount)} {'moved' if source else 'granted'}" if amount else "Denied"
-        self.done(f"{said}: the request of {asked.user} for account {asked.account}.", back)
+        outcome = f"{view.hours(amount)} {'moved' if source else 'granted'}" if amount else "Denied"
+        self.done(f"{outcome}: the request of {asked.user} for account {asked.account}.", back)
 
 
 PAGES: list[tuple[str, type[PageHandler]]] = [
-    ("requests", AskHandler),
-    (r"requests/([0-9a-f]{1,64})", AnswerHandler),
+    ("requests", RequestFormHandler),
+    (r"requests/([0-9a-f]{1,64})", RequestDecisionHandler),
     ("administration/requests", AllRequestsHandler),
 ]

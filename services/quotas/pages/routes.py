@@ -1,4 +1,4 @@
-"""Which page answers at which address of the quotas service."""
+"""The table of paths and page handlers of the quotas service."""
 
 from typing import Any
 
@@ -10,6 +10,6 @@ from carme_hub.services.quotas.pages.policy import PAGES as POLICY
 from carme_hub.services.quotas.pages.report import PAGES as REPORT
 from carme_hub.services.quotas.pages.requests import PAGES as REQUESTS
 from carme_hub.services.quotas.pages.slurm_limits import PAGES as DRIFT
-from carme_hub.services.quotas.pages.transfers import PAGES as MOVES
+from carme_hub.services.quotas.pages.transfers import PAGES as TRANSFERS
 
-PAGES: list[Any] = [*MINE, *ACCOUNTS, *MOVES, *GROUPS, *ADMIN, *REQUESTS, *REPORT, *POLICY, *DRIFT]
+PAGES: list[Any] = [*MINE, *ACCOUNTS, *TRANSFERS, *GROUPS, *ADMIN, *REQUESTS, *REPORT, *POLICY, *DRIFT]

@@ -1,4 +1,4 @@
-"""The administrator's page on the second fence: what Slurm's limits are, and what the policy wants of them."""
+"""The administrator's page that compares Slurm's own limits with the policy."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from carme_hub.errors import SlurmError
 from carme_hub.services.quotas.application import slurm_limits, view
 from carme_hub.services.quotas.pages.admin import AdminHandler
 
-#: Lines of each table; the command prints all.
+#: Rows of each table; the command prints all.
 MOST = 200
 _ENTITIES = {"qos": "QOS", "account": "account", "user": "user"}
 
 
 class DriftHandler(AdminHandler):
-    """Slurm's limits against the policy; opening it changes nothing."""
+    """Slurm's limits and the policy; the page changes nothing."""
 
     async def get(self) -> None:
-        """Ask Slurm, and show what differs."""
+        """Query Slurm, and show the differences."""
         try:
-            found = await slurm_limits.look(self.service)
+            found = await slurm_limits.compare_limits(self.service)
         except SlurmError as error:
-            self.service.log.warning("The limits in Slurm are not known: %s", error)
+            self.service.log.warning("The limits in Slurm cannot be read: %s", error)
             found = slurm_limits.Drift(unknown="Slurm’s accounting does not answer.")
         self.show(
             "drift.html",
@@ -30,9 +30,9 @@ class DriftHandler(AdminHandler):
             found=found,
             at=view.clock(self.now, self.zone, seconds=True),
             tables=[
-                # In the order in which the commands work: nothing can name a QOS that is not there.
-                ("theirs", found.theirs, _rows(found.theirs)),
-                ("ours", found.ours, _rows(found.ours)),
+                # In the order of the commands: a limit of a QOS can be set only after the QOS exists.
+                ("administrator", found.administrator_changes, _rows(found.administrator_changes)),
+                ("operator", found.operator_changes, _rows(found.operator_changes)),
                 ("by-hand", found.by_hand, _rows(found.by_hand)),
             ],
             same=_rows(found.same),
@@ -44,9 +44,9 @@ def _rows(limits: Iterable[Any]) -> list[dict[str, str]]:
     return [
         {
             "who": f"{_ENTITIES[each.entity.value]} {each.name}",
-            "limit": slurm_limits.limit_words(each.key),
-            "have": slurm_limits.value_words(each.key, each.have),
-            "want": slurm_limits.value_words(each.key, each.want),
+            "limit": slurm_limits.limit_text(each.key),
+            "have": slurm_limits.value_text(each.key, each.have),
+            "want": slurm_limits.value_text(each.key, each.want),
         }
         for each in list(limits)[:MOST]
     ]

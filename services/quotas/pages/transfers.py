@@ -1,4 +1,4 @@
-"""GPU time that is moved to another account, or put right: forms of the account's page, confirmed with balances."""
+"""Forms of the account's page for transfers and corrections; the confirmation shows the balances."""
 
 from __future__ import annotations
 
@@ -15,54 +15,53 @@ from carme_hub.services.quotas.pages.accounts import NAME
 from carme_hub.services.quotas.pages.base import BadForm, PageHandler
 from carme_hub.services.quotas.scopes import GRANT, READ_ALL
 
-_NOT_YOURS = "not yours to see"
+_HIDDEN = "not visible to you"
 
 
-class MoveHandler(PageHandler):
-    """What both forms have in common."""
+class BalanceFormHandler(PageHandler):
+    """The base of both forms."""
 
     tab = "accounts"
 
     def known_accounts(self) -> tuple[str, ...] | None:
-        """Return the accounts that exist, None while Slurm has not said."""
-        book = self.service.book
-        return tuple(book.accounts()) if book.known else None
+        """Return the accounts in Slurm, None before Slurm has answered."""
+        associations = self.service.associations
+        return tuple(associations.accounts()) if associations.known else None
 
     async def balances(self, changes: dict[str, int]) -> list[dict[str, str]]:
-        """Return what each account has left before and after; of others' accounts nothing is told."""
+        """Return what each account has left before and after; hidden for accounts that the visitor may not see."""
         found = await self.service.ledger.balances(list(changes))
         rows = []
         for name, change in changes.items():
-            seen = name in self.owned or self.may(READ_ALL, GRANT)
+            seen = name in self.owned_accounts or self.has_scope(READ_ALL, GRANT)
             left = found[name].left
-            before, after = (view.hours(left), view.hours(left + change)) if seen else (_NOT_YOURS, _NOT_YOURS)
+            before, after = (view.hours(left), view.hours(left + change)) if seen else (_HIDDEN, _HIDDEN)
             rows.append({"name": name, "before": before, "after": after})
         return rows
 
 
-class TransferHandler(MoveHandler):
+class TransferHandler(BalanceFormHandler):
     """The form that moves GPU time to another account."""
 
     async def post(self, account: str) -> None:
-        """Ask once more with both balances, then move."""
-        if account not in self.owned and not self.may(GRANT):
-            raise HTTPError(403, log_message="GPU time is moved by the owner of the account that gives, or by an "
-                                             "administrator.")  # fmt: skip
-        self.tab = "accounts" if account in self.owned else "administration"
-        target, amount = self.text("target", "The account that gets it", most=64), self.amount()
+        """Ask for confirmation with both balances, then move."""
+        if account not in self.owned_accounts and not self.has_scope(GRANT):
+            raise HTTPError(403, log_message="Only the account's owner or an administrator can move its GPU time.")
+        self.tab = "accounts" if account in self.owned_accounts else "administration"
+        target, amount = self.text("target", "The account that gets it", max_length=64), self.amount()
         reason, key = self.text("reason", "The reason"), self.key()
         known = self.known_accounts()
         if target == account:
             raise BadForm("Both accounts are the same. Name another one to move GPU time to.")
         if known is not None and target not in known:
-            raise BadForm(f"There is no Slurm account {target}. Look at its name again.")
+            raise BadForm(f"There is no Slurm account {target}. Check its name.")
         back = f"accounts/{account}"
         if not self.confirmed:
             free = await self.service.ledger.movable(account)
             if amount > free:
                 raise BadForm(
-                    f"{view.hours(free)} of account {account} can be moved, and {view.hours(amount)} were asked for. "
-                    "What is held, and credits that expire, stay where they are."
+                    f"Account {account} has {view.hours(free)} that can be moved, and you asked for "
+                    f"{view.hours(amount)}. Held GPU time and credits that expire cannot be moved."
                 )
             points = [
                 f"{view.hours(amount)} go from account {account} to account {target}.",
@@ -75,7 +74,7 @@ class TransferHandler(MoveHandler):
                 balances=await self.balances({account: -amount, target: amount}),
             )
             return
-        with self.once():
+        with self.refuse_used_key():
             await self.service.ledger.transfer(
                 *(account, target, amount), key=key, actor=self.visitor.actor, reason=reason, accounts=known
             )
@@ -83,22 +82,22 @@ class TransferHandler(MoveHandler):
         self.done(f"{view.hours(amount)} moved from account {account} to account {target}.", back)
 
 
-class CorrectHandler(MoveHandler):
-    """The form that puts a mistake right."""
+class CorrectionHandler(BalanceFormHandler):
+    """The form of a correction."""
 
-    writes = (GRANT,)
+    write_scopes = (GRANT,)
 
     async def post(self, account: str) -> None:
-        """Ask once more with the balance before and after, then write."""
+        """Ask for confirmation with the balance before and after, then write."""
         self.tab = "administration"
         amount, reason, key = self.amount(), self.text("reason", "The reason"), self.key()
-        direction = self.text("direction", "Whether GPU time is added or taken", most=10)
+        direction = self.text("direction", "Whether GPU time is added or taken", max_length=10)
         if direction not in ("add", "take"):
             raise BadForm("Say whether GPU time is added or taken.")
         signed = amount if direction == "add" else -amount
-        user = self.text("user", "The user", most=64, needed=False)
-        said = self.text("day", "The day of the use", most=10, needed=False)
-        used_at = self._moment(said) if said else 0.0
+        user = self.text("user", "The user", max_length=64, required=False)
+        day_text = self.text("day", "The day of the use", max_length=10, required=False)
+        used_at = self._moment(day_text) if day_text else 0.0
         await corrections.check(self.service, account, user, used_at)
         back = f"accounts/{account}"
         if not self.confirmed:
@@ -110,7 +109,7 @@ class CorrectHandler(MoveHandler):
                 points.append(f"It counts as {more} use on {day}, in every limit of that day.")
             else:
                 points.append("It changes the balance, and the use in no limit.")
-            points.append("It stays in the statement; only another correction puts it right.")
+            points.append("It stays in the statement; only another correction can undo it.")
             question, button = (
                 "Write this correction?",
                 f"{'Add' if signed > 0 else 'Take'} {view.hours(amount)}",
@@ -123,7 +122,7 @@ class CorrectHandler(MoveHandler):
                 fixed={"moment": str(int(used_at))} if used_at else {},
             )
             return
-        with self.once():
+        with self.refuse_used_key():
             await corrections.correct(
                 *(self.service, account, signed),
                 key=key,
@@ -133,12 +132,11 @@ class CorrectHandler(MoveHandler):
                 used_at=used_at,
             )
         self.log_write("corrected account %s by %s milli-GPU-seconds: %s", account, signed, reason)
-        did = f"{view.hours(amount)} {'added to' if signed > 0 else 'taken from'} account {account}."
-        self.done(did, back)
+        self.done(f"{view.hours(amount)} {'added to' if signed > 0 else 'taken from'} account {account}.", back)
 
     def _moment(self, text: str) -> float:
-        """Return when the use took place; the page that asks once more fixes it, so that "yes" twice is the same."""
-        fixed = self.text("moment", "The moment of the use", most=12, needed=False) if self.confirmed else ""
+        """Return when the use took place; the confirmation sends it, so that two confirmations are the same write."""
+        fixed = self.text("moment", "The moment of the use", max_length=12, required=False) if self.confirmed else ""
         try:
             day = date.fromisoformat(text)
             if not fixed:
@@ -152,5 +150,5 @@ class CorrectHandler(MoveHandler):
 
 PAGES: list[tuple[str, Any]] = [
     (f"accounts/{NAME}/transfers", TransferHandler),
-    (f"accounts/{NAME}/corrections", CorrectHandler),
+    (f"accounts/{NAME}/corrections", CorrectionHandler),
 ]

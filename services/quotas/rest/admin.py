@@ -1,4 +1,4 @@
-"""REST for who looks after the whole: anomalies, reconciliation, policy, replay, settling, metrics, health."""
+"""REST operations for administrators and monitoring: anomalies, reconciliation, policy, settlement, metrics, health."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from carme_hub.domain.quotas.policy import dump_policy, parse_policy
 from carme_hub.services.quotas.application import metrics, policies
 from carme_hub.services.quotas.application.settlement import RECONCILED
 from carme_hub.services.quotas.rest import models, models_replay, queries
-from carme_hub.services.quotas.rest.base import Call, NoSense, Text
+from carme_hub.services.quotas.rest.base import Call, Text, Unprocessable
 from carme_hub.store.ledger.writes import Anomaly, LedgerReads, Note
 
 _DAY = 86_400
-#: The longest time that is replayed or compared at once, in days.
-LONGEST = 400
+#: The longest time that one call replays or reconciles, in days.
+MAX_DAYS = 400
 
 
 async def anomalies(call: Call) -> models.AnomaliesOut:
-    """Return what waits for a person, or what was decided."""
+    """Return open or decided anomalies."""
     query: queries.AnomaliesQuery = call.query
     found = await call.service.ledger.anomalies(
         settled=query.settled == "true", before=int(query.cursor or 0), most=query.limit + 1
@@ -31,18 +31,18 @@ async def anomalies(call: Call) -> models.AnomaliesOut:
 
 async def decide(call: Call) -> models.AnomalyOut:
     """Charge for an anomaly, or not."""
-    said: models.SettleIn = call.body
-    id = int(call.parts["id"])
+    body: models.SettleIn = call.body
+    id = int(call.path_parameters["id"])
     found = await call.read(lambda reads: reads.anomaly(id))
     seconds = None
-    if said.decision == "charge-seconds":
-        seconds = said.seconds
-    elif said.decision == "charge" and found is not None:
+    if body.decision == "charge-seconds":
+        seconds = body.seconds
+    elif body.decision == "charge" and found is not None:
         start, end = int(found.seen.get("start") or 0), int(found.seen.get("end") or 0)
         if not 0 < start <= end:
-            raise NoSense("Accounting has no time for this that could be charged. Say for how many seconds.")
+            raise Unprocessable("Accounting has no valid time for this job. Say how many seconds to charge.")
         seconds = end - start
-    await call.service.ledger.decide_anomaly(id, actor=call.visitor.actor, decision=said.reason, seconds=seconds)
+    await call.service.ledger.decide_anomaly(id, actor=call.visitor.actor, decision=body.reason, seconds=seconds)
     return _anomaly(await call.read(lambda reads: reads.anomaly(id)))
 
 
@@ -65,20 +65,20 @@ def _anomaly(each: Anomaly) -> models.AnomalyOut:
 
 
 async def reconciliation(call: Call) -> models.ReconciliationOut:
-    """Return the last comparison with Slurm's accounting."""
+    """Return the last reconciliation with Slurm's accounting."""
     note = await call.service.ledger.note(RECONCILED)
     return _reconciliation(note) if note else models.ReconciliationOut(**_NEVER)
 
 
 async def reconcile(call: Call) -> models.ReconciliationOut:
-    """Compare now."""
-    asked: models.ReconcileIn = call.body
-    now = int(call.service.ledger.books.clock())
-    end = asked.end or now
-    start = asked.start or end - call.service.settings.full_days * _DAY
-    _sensible(start, end)
-    await call.service.settling.settle()
-    await call.service.settling.reconcile(start, end, actor=call.visitor.actor)
+    """Reconcile now."""
+    body: models.ReconcileIn = call.body
+    now = int(call.service.ledger.context.clock())
+    end = body.end or now
+    start = body.start or end - call.service.settings.full_days * _DAY
+    _check_span(start, end)
+    await call.service.settlement.settle()
+    await call.service.settlement.reconcile(start, end, actor=call.visitor.actor)
     note = await call.service.ledger.note(RECONCILED)
     return _reconciliation(note)
 
@@ -95,9 +95,9 @@ _NEVER: dict[str, Any] = {
 
 
 async def settle(call: Call) -> models.SettledOut:
-    """Settle at once what is new in Slurm's accounting."""
+    """Settle new records of Slurm's accounting now."""
     days = call.body.days
-    done = await call.service.settling.settle(days=days or None)
+    done = await call.service.settlement.settle(days=days or None)
     names = ("charged", "refunded", "released", "expired", "flagged", "waiting")
     return models.SettledOut(**{name: len(getattr(done, name)) for name in names})
 
@@ -107,29 +107,29 @@ async def settle(call: Call) -> models.SettledOut:
 
 async def policy(call: Call) -> models.PolicyOut:
     """Return the policy in force."""
-    found = await asyncio.to_thread(policies.current, call.service)
+    found = await asyncio.to_thread(policies.current_policy, call.service)
     return models.PolicyOut(
         policy=dump_policy(call.service.policy()), stamp=found.stamp, problem=found.problem, fixed=found.fixed
     )
 
 
 async def set_policy(call: Call) -> models.PolicyOut:
-    """Switch a policy on, with its history."""
-    asked: models.PolicyIn = call.body
-    text = yaml.safe_dump(asked.policy, sort_keys=False, allow_unicode=True)
-    if len(text) > policies.LONGEST:
-        raise NoSense(f"A policy has at most {policies.LONGEST:,} characters.")
-    await policies.switch_on(call.service, text, stamp=asked.stamp, actor=call.visitor.actor, reason=asked.reason)
+    """Put a policy in force, and add it to the history."""
+    body: models.PolicyIn = call.body
+    text = yaml.safe_dump(body.policy, sort_keys=False, allow_unicode=True)
+    if len(text) > policies.MAX_LENGTH:
+        raise Unprocessable(f"A policy has at most {policies.MAX_LENGTH:,} characters.")
+    await policies.activate(call.service, text, stamp=body.stamp, actor=call.visitor.actor, reason=body.reason)
     return await policy(call)
 
 
 async def replay(call: Call) -> models_replay.ReplayOut:
-    """Try a policy on what was used between two times; nothing is written."""
-    asked: models_replay.ReplayIn = call.body
-    tried = parse_policy(asked.policy)
-    now = int(call.service.ledger.books.clock())
-    _sensible(asked.start, min(asked.end, now))
-    outcome = await policies.try_policy(call.service, tried, asked.start, min(asked.end, now))
+    """Replay the jobs between two times under a policy; nothing is written."""
+    body: models_replay.ReplayIn = call.body
+    tried = parse_policy(body.policy)
+    now = int(call.service.ledger.context.clock())
+    _check_span(body.start, min(body.end, now))
+    outcome = await policies.try_policy(call.service, tried, body.start, min(body.end, now))
     found, total = outcome.replay, outcome.replay.total
     return models_replay.ReplayOut(
         jobs=total.jobs,
@@ -137,7 +137,7 @@ async def replay(call: Call) -> models_replay.ReplayOut:
         amount=total.before,
         amount_refused=total.refused_amount,
         rules=dict(found.rules),
-        counted_from=int(outcome.reaches),
+        counted_from=int(outcome.use_since),
         known_from=int(outcome.known),
         missing=outcome.missing,
         rows=[
@@ -156,29 +156,29 @@ async def replay(call: Call) -> models_replay.ReplayOut:
     )
 
 
-def _sensible(start: int, end: int) -> None:
+def _check_span(start: int, end: int) -> None:
     if start >= end:
-        raise NoSense("start lies before end, and not in the future. Times are UTC epoch seconds.")
-    if end - start > LONGEST * _DAY:
-        raise NoSense(f"At most {LONGEST} days are looked at at once. Take a later start.")
+        raise Unprocessable("start must be before end, and not in the future. Times are UTC epoch seconds.")
+    if end - start > MAX_DAYS * _DAY:
+        raise Unprocessable(f"One call covers at most {MAX_DAYS} days. Take a later start.")
 
 
-# -- what machines ask ------------------------------------------------------------------------------------------------
+# -- monitoring -------------------------------------------------------------------------------------------------------
 
 
 async def health(call: Call) -> models.HealthOut:
-    """Say whether the service settles."""
+    """Return whether the service settles, and the age of the last settlement."""
     service = call.service
     last = await service.ledger.last_settled()
-    age = max(0, int(service.ledger.books.clock() - last)) if last else None
+    age = max(0, int(service.ledger.context.clock() - last)) if last else None
     return models.HealthOut(settling=age is not None and age <= service.settings.fresh_for, age=age)
 
 
 async def prometheus(call: Call) -> Text:
     """Return metrics for Prometheus."""
-    books = call.service.ledger.books
+    context = call.service.ledger.context
 
     def ask(reads: LedgerReads) -> str:
-        return metrics.text(reads, books.clock())
+        return metrics.text(reads, context.clock())
 
     return Text("text/plain; version=0.0.4; charset=utf-8", await call.read(ask))

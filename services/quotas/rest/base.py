@@ -1,4 +1,4 @@
-"""What each REST operation of the quotas service may ask of its call: who sees and gives what, and the ledger."""
+"""The call of the quotas service's REST operations: the visitor's accounts and rights, and access to the ledger."""
 
 from __future__ import annotations
 
@@ -7,78 +7,78 @@ from typing import Any
 
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
-from carme_hub.services.rest import ROOT, STATUSES, NoSense, NotYours, Route, Text
+from carme_hub.services.rest import ROOT, STATUSES, NotOwner, Route, Text, Unprocessable
 from carme_hub.services.rest import Call as AnyCall
 from carme_hub.services.rest import RestHandler as AnyHandler
 from carme_hub.store.ledger.writes import LedgerReads
 from carme_hub.store.threads import in_store_thread
 
-__all__ = ["ROOT", "Call", "NoSense", "NotYours", "RestHandler", "Route", "Text"]
+__all__ = ["ROOT", "Call", "NotOwner", "RestHandler", "Route", "Text", "Unprocessable"]
 
 
 class Call(AnyCall):
-    """One request about GPU time that passed all checks."""
+    """One request about GPU time that has passed all checks."""
 
     @property
-    def sees_all(self) -> bool:
-        """Whether the visitor sees everybody's GPU time."""
-        return self.handler.may(READ_ALL, GRANT, POLICY)
+    def can_see_all(self) -> bool:
+        """Whether the visitor may see the GPU time of all users."""
+        return self.handler.has_scope(READ_ALL, GRANT, POLICY)
 
     @property
-    def gives_all(self) -> bool:
-        """Whether the visitor may give GPU time to every account."""
-        return self.handler.may(GRANT)
+    def can_grant(self) -> bool:
+        """Whether the visitor may grant GPU time to every account."""
+        return self.handler.has_scope(GRANT)
 
     @property
-    def reads_more(self) -> bool:
-        """Whether the visitor may read more than what is left of their own sessions, as a session's token may not."""
-        return self.handler.may(READ, MANAGE) or self.sees_all
+    def can_read_accounts(self) -> bool:
+        """Whether the visitor may read accounts; a session's token may read its user's remaining time only."""
+        return self.handler.has_scope(READ, MANAGE) or self.can_see_all
 
     @property
     def me(self) -> str:
-        """Return the visitor's user name; services have no GPU time of their own."""
+        """The visitor's user name; a service is refused, since it has no GPU time of its own."""
         if not self.visitor.is_user:
-            raise NotYours("A service has no GPU time of its own. Use the token of a user, or a scope to see all.")
+            raise NotOwner("A service has no GPU time of its own. Use the token of a user, or a scope to see all.")
         return self.visitor.name
 
-    async def owned(self) -> tuple[str, ...]:
+    async def owned_accounts(self) -> tuple[str, ...]:
         """Return the accounts that the visitor coordinates."""
-        return tuple(await self.service.owned(self.visitor))
+        return tuple(await self.service.owned_accounts(self.visitor))
 
     async def accounts(self) -> tuple[str, ...]:
         """Return the accounts that the visitor may charge."""
         return tuple(await self.service.accounts(self.visitor))
 
-    async def need_owner(self, account: str) -> None:
-        """Refuse who may not give the GPU time of an account; what is not theirs is not told to exist either."""
-        if not self.gives_all and account not in await self.owned():
-            raise NotYours(
+    async def require_owner(self, account: str) -> None:
+        """Refuse visitors who may not move an account's GPU time, with the same error if there is no such account."""
+        if not self.can_grant and account not in await self.owned_accounts():
+            raise NotOwner(
                 f"You do not own the account {account}: ask its coordinator in Slurm, or an administrator of the hub."
             )
 
     def known_accounts(self) -> tuple[str, ...] | None:
-        """Return the accounts that exist, None while Slurm has not said."""
-        book = self.service.book
-        return book.accounts() if book.known else None
+        """Return the accounts in Slurm, None before Slurm has answered."""
+        associations = self.service.associations
+        return associations.accounts() if associations.known else None
 
     async def read(self, question: Callable[[LedgerReads], Any]) -> Any:
-        """Ask several things of one moment of the ledger, in a thread."""
-        books = self.service.ledger.books
+        """Run several queries on one snapshot of the ledger, in a thread."""
+        context = self.service.ledger.context
 
         def ask() -> Any:
-            with books.store.reading(books.cluster) as reads:
+            with context.store.reading(context.cluster) as reads:
                 return question(reads)
 
         return await in_store_thread(ask)
 
 
 class RestHandler(AnyHandler):
-    """All methods of one address; keys of writes are kept with the ledger."""
+    """All methods of one path; keys of writes are kept with the ledger."""
 
     call = Call
     statuses = {**STATUSES, "no-account": 403, "bad-month": 400, "no-reason": 400}
 
     @property
-    def kept(self) -> IdempotencyStore:
-        """Where keys of writes are kept."""
-        return self.service.ledger.books
+    def idempotency_store(self) -> IdempotencyStore:
+        """The store of keys of writes."""
+        return self.service.ledger.context

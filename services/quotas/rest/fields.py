@@ -1,4 +1,4 @@
-"""GPU-hours in bodies."""
+"""The type of GPU-hours in request bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DECIMAL = re.compile(r"(?=.*[1-9])[0-9]{1,7}(\.[0-9]{1,3})?", re.ASCII)
 
 
 def _exact(value: object) -> Decimal:
-    """Take whole numbers and text; a fraction that went through binary numbers is not what was meant."""
+    """Accept whole numbers and text; a binary fraction such as 0.1 is not exact."""
     if isinstance(value, float) and not value.is_integer():
         raise ValueError('write fractions as text, such as "2.5", so that they are exact')
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -24,7 +24,7 @@ def _exact(value: object) -> Decimal:
     raise ValueError('write GPU-hours like 4 or "2.5", with at most three decimals')
 
 
-#: GPU-hours as a person writes them: exact, since 0.001 h is a whole number of milli-GPU-seconds.
+#: GPU-hours with at most three decimals; exact, since 0.001 h is a whole number of milli-GPU-seconds.
 Hours = Annotated[
     Decimal,
     BeforeValidator(_exact),

@@ -1,7 +1,7 @@
-"""What the REST interface takes and gives, as pydantic models; the OpenAPI document is made from them.
+"""Pydantic models of the REST interface's request bodies and answers; the OpenAPI document is made from them.
 
-GPU time is in GPU-hours with at most three decimals where people write it, and in whole milli-GPU-seconds
-(``amount``) where programs add it up. Times are UTC epoch seconds.
+GPU time is in GPU-hours with at most three decimals where people write it (``gpu_hours``), and in whole
+milli-GPU-seconds where programs add it up (``amount``). Times are UTC epoch seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from carme_hub.services.quotas.rest.fields import Hours
 
 
 class GrantIn(RequestBody):
-    """GPU time for an account, or for one of its users; with ``expires`` it is a credit."""
+    """A grant of GPU time to an account, or to one of its users; with ``expires`` it is a credit."""
 
     account: Name
     user: Name | None = None
@@ -26,7 +26,7 @@ class GrantIn(RequestBody):
 
 
 class TransferIn(RequestBody):
-    """GPU time from one account to another."""
+    """A transfer of GPU time from one account to another."""
 
     source: Name
     target: Name
@@ -35,9 +35,9 @@ class TransferIn(RequestBody):
 
 
 class CorrectionIn(RequestBody):
-    """A mistake put right: GPU time is added to an account's balance or taken from it.
+    """A correction: GPU time is added to an account's balance or taken from it.
 
-    With ``used_at`` it is about use at that moment, and counts in the limits of then.
+    With ``used_at`` it corrects use at that time, and counts in the limits of that time.
     """
 
     account: Name
@@ -49,7 +49,7 @@ class CorrectionIn(RequestBody):
 
 
 class RequestIn(RequestBody):
-    """A user asks for more GPU time for an account."""
+    """A user's request for more GPU time for an account."""
 
     account: Name
     gpu_hours: Hours
@@ -57,10 +57,10 @@ class RequestIn(RequestBody):
 
 
 class DecisionIn(RequestBody):
-    """The answer to a request; ``gpu_hours`` gives another amount than was asked for.
+    """The answer to a request; ``gpu_hours`` approves another amount than the requested one.
 
-    Who does not have the scope to grant names an account of theirs in ``source``, from which it is moved, or gives out
-    of what the policy lets the account's owners approve (``owners_approve_left`` of the account).
+    Without the scope to grant, ``source`` names an account of the visitor, from which GPU time is moved; without
+    ``source`` it comes from what the policy lets the account's owners approve (the account's ``owners_approve_left``).
     """
 
     decision: Literal["approve", "deny"]
@@ -70,7 +70,7 @@ class DecisionIn(RequestBody):
 
 
 class SettleIn(RequestBody):
-    """What a person decided about an anomaly: charge what Slurm says, charge so many seconds, or nothing."""
+    """The decision on an anomaly: charge the time in Slurm's record, charge a number of seconds, or nothing."""
 
     decision: Literal["charge", "charge-seconds", "ignore"]
     seconds: Annotated[int, Field(ge=0, le=10**9, description="for charge-seconds"), Whole] = 0
@@ -78,7 +78,7 @@ class SettleIn(RequestBody):
 
 
 class AskIn(RequestBody):
-    """A choice whose price is wanted; nothing is written."""
+    """A choice of GPUs and time whose price is requested; nothing is written."""
 
     account: Name
     gpu_type: str = Field(default="", max_length=64, pattern=r"^[A-Za-z0-9_.-]*$")
@@ -89,7 +89,7 @@ class AskIn(RequestBody):
 
 
 class UseOut(BaseModel):
-    """Use against a limit, in milli-GPU-seconds. ``left`` is null for an account that was never given anything."""
+    """Use of a limit, in milli-GPU-seconds. ``left`` is null for an account without any grant."""
 
     used: int
     held: int
@@ -98,7 +98,7 @@ class UseOut(BaseModel):
 
 
 class WindowOut(UseOut):
-    """One quota on GPU time that counts for the visitor."""
+    """One quota on GPU time that applies to the visitor."""
 
     quota: str
     subject: str
@@ -109,10 +109,9 @@ class WindowOut(UseOut):
 
 
 class MayOut(BaseModel):
-    """What the policy allows the visitor who charges an account.
+    """The visitor's permissions by the policy when they charge an account.
 
-    Booking GPUs and adding images ask here as soon as users can do them. ``priority`` is the policy's number, ``nice``
-    what sessions get for it.
+    ``priority`` is the policy's number, ``nice`` the job's nice value that follows from it.
     """
 
     extend: bool
@@ -134,7 +133,7 @@ class AccountOut(BaseModel):
 
 
 class StandingOut(BaseModel):
-    """What the visitor has, by account. ``disk`` is null where the site does not tell it, or not just now."""
+    """Balances and limits of the visitor, by account. ``disk`` is null if the site has no command or it failed."""
 
     user: str
     at: int
@@ -178,15 +177,15 @@ class StatementOut(PageOut):
 
 
 class WrittenOut(BaseModel):
-    """The entries that a write made; the same idempotency key gives the same ones again."""
+    """The entries of a write; a repeated request with the same idempotency key returns them again."""
 
     entries: list[EntryOut]
 
 
 class PriceOut(BaseModel):
-    """What a choice costs, and whether it would be admitted now.
+    """The price of a choice, and whether it would be admitted now.
 
-    ``left_before`` is what is left in the tightest of the rules on GPU time and the balance; null where none limits it.
+    ``left_before`` is the smallest rest of the rules on GPU time and the balance; null without any limit.
     """
 
     amount: int
@@ -202,10 +201,10 @@ class PriceOut(BaseModel):
 
 
 class RemainingOut(BaseModel):
-    """How long a session may still run, and what is left of the budget that pays for it.
+    """How long a session may still run, and the rest of its budget.
 
-    ``seconds`` is null while the job waits. ``left`` is null where nothing limits it; ``budget_seconds`` is for how
-    long that would last at the session's own rate, null where nothing limits it or it has no GPU.
+    ``seconds`` is null while the job waits. ``left`` is null without a limit; ``budget_seconds`` is how long ``left``
+    lasts at the session's rate, null without a limit or without a GPU.
     """
 
     session: str
@@ -218,7 +217,7 @@ class RemainingOut(BaseModel):
 
 
 class RequestOut(BaseModel):
-    """A request for more GPU time; ``amount`` was asked for, ``granted`` was given."""
+    """A request for more GPU time; ``amount`` is what the user asked for."""
 
     id: str
     account: str
@@ -240,7 +239,7 @@ class RequestsOut(PageOut):
 
 
 class MemberOut(BaseModel):
-    """One user of an account: what was used this month, and what open sessions hold."""
+    """One user of an account: the use of this month, and the holds of open sessions."""
 
     user: str
     used: int
@@ -250,10 +249,10 @@ class MemberOut(BaseModel):
 class OwnedOut(BaseModel):
     """One account as its owner sees it. ``granted`` less ``used`` less ``held`` is ``left``.
 
-    ``left`` is null where nothing was ever granted.
+    ``left`` is null without any grant.
 
-    ``owners_approve`` is what its owners may approve in a calendar month out of nothing, ``owners_approve_left`` what
-    is left of it in this one.
+    ``owners_approve`` is the new GPU time that its owners may approve in a calendar month, ``owners_approve_left`` the
+    rest of it in this month.
     """
 
     name: str
@@ -275,7 +274,7 @@ class AccountsOut(PageOut):
 
 
 class AnomalyOut(BaseModel):
-    """Something in Slurm's accounting that a person has to look at."""
+    """A record of Slurm's accounting on which a person has to decide."""
 
     id: int
     kind: str
@@ -290,13 +289,13 @@ class AnomalyOut(BaseModel):
 
 
 class AnomaliesOut(PageOut):
-    """A page of what waits for a person, or was decided, newest first."""
+    """A page of open or decided anomalies, newest first."""
 
     anomalies: list[AnomalyOut]
 
 
 class ReconciliationOut(BaseModel):
-    """The last comparison of the ledger with ``sacct -D``; ``difference`` is in milli-GPU-seconds."""
+    """The last reconciliation of the ledger with ``sacct -D``; ``difference`` is in GPU-seconds."""
 
     at: int
     start: int
@@ -326,7 +325,7 @@ class ReportRow(BaseModel):
 class ReportOut(BaseModel):
     """Use of a month by user, group, account or GPU type.
 
-    ``total`` counts every job once. Who is in several groups counts in each, so by group the rows may add up to more.
+    ``total`` counts every job once. A user of several groups counts in each, so by group the rows may add up to more.
     """
 
     month: str
@@ -346,7 +345,7 @@ class PolicyOut(BaseModel):
 
 
 class PolicyIn(RequestBody):
-    """A policy that is switched on; ``stamp`` is that of the policy which it replaces."""
+    """A policy to put in force; ``stamp`` is that of the policy which it replaces."""
 
     policy: dict[str, object]
     stamp: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -354,20 +353,20 @@ class PolicyIn(RequestBody):
 
 
 class ReconcileIn(RequestBody):
-    """The time for which ledger and accounting are compared; without it, the last days that are looked at nightly."""
+    """The time for which ledger and accounting are compared; the default is the time of the nightly run."""
 
     start: Moment | None = None
     end: Moment | None = None
 
 
 class SettleNowIn(RequestBody):
-    """Settle what is new; with ``days`` everything of the last days."""
+    """Settle new records; with ``days``, all records of the last days."""
 
     days: Annotated[int, Field(ge=0, le=100), Whole] = 0
 
 
 class SettledOut(BaseModel):
-    """How many entries one run of settling wrote; ``waiting`` come with the next run."""
+    """The numbers of entries that a settlement wrote; ``waiting`` are left to the next run."""
 
     charged: int
     refunded: int

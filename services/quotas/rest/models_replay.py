@@ -1,4 +1,4 @@
-"""What REST takes and gives where a policy is tried."""
+"""Pydantic models of the REST operation that replays past jobs under a policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from carme_hub.services.fields import Moment, RequestBody
 
 
 class ReplayIn(RequestBody):
-    """A policy (as the file has it) that is tried on what was used between two times."""
+    """A policy, in the structure of its file, and the times between which past jobs are replayed."""
 
     policy: dict[str, object]
     start: Moment
@@ -16,7 +16,7 @@ class ReplayIn(RequestBody):
 
 
 class ReplayRow(BaseModel):
-    """What a policy would have done to one user's jobs. ``amount`` is what they used."""
+    """The outcome for one user's jobs. ``amount`` is what they used."""
 
     user: str
     account: str
@@ -31,8 +31,8 @@ class ReplayRow(BaseModel):
 class ReplayOut(BaseModel):
     """The outcome of a replay, most refused first; ``rules`` counts by rule.
 
-    Use from ``counted_from`` on fills the policy's windows (0 = since ever); the first job that Slurm's accounting
-    knows of it is of ``known_from`` (0 = none). ``missing`` is what the ledger has from between.
+    Use since ``counted_from`` counts in the policy's windows (0 = all use); the first job of that time in Slurm's
+    accounting is of ``known_from`` (0 = none). ``missing`` is the ledger's use between these two times.
     """
 
     jobs: int

@@ -1,4 +1,4 @@
-"""What REST says about Slurm's own limits against the policy."""
+"""Pydantic models of the comparison of Slurm's own limits with the policy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 
 class LimitOut(BaseModel):
-    """One limit in Slurm that is not as the policy wants it, in sacctmgr's words; "" = not set. Times are minutes.
+    """One limit in Slurm that differs from the policy, in sacctmgr's format; "" = not set. Times are minutes.
 
-    ``by_hand``: somebody set it, and it is kept. ``takes``: the AdminLevel that a change needs.
+    ``by_hand``: somebody set it in Slurm, and it is kept. ``takes``: the AdminLevel that a change needs.
     """
 
     entity: Literal["qos", "account", "user"]
@@ -23,16 +23,16 @@ class LimitOut(BaseModel):
 
 
 class LeftOutOut(BaseModel):
-    """What Slurm cannot keep by itself: the quota's id ("" for none) and why."""
+    """A rule that Slurm cannot enforce: the quota's id ("" for none) and why."""
 
     quota: str
     why: str
 
 
 class DriftOut(BaseModel):
-    """Whether Slurm's limits are as the policy wants them.
+    """Whether Slurm's limits agree with the policy.
 
-    ``state`` is unknown where the hub does not say who is in which group; ``same`` counts limits that agree;
+    ``state`` is unknown while the hub does not say who is in which group; ``same`` counts limits that agree;
     ``commands`` are run by an administrator, in this order.
     """
 

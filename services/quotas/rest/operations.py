@@ -1,4 +1,4 @@
-"""REST below ``api/v1/``: one table of operations, from which addresses and the OpenAPI document are made."""
+"""The table of REST operations below ``api/v1/``, from which the handlers and the OpenAPI document are made."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from carme_hub.services.quotas.rest import admin, models, models_replay, queries
 from carme_hub.services.quotas.rest.base import ROOT, Call, RestHandler, Route
 from carme_hub.services.quotas.rest.models_slurm_limits import DriftOut
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL, READ_SESSION
-from carme_hub.services.rest import addresses
+from carme_hub.services.rest import url_handlers
 
-#: Of the interface: the first number changes when something is taken away.
+#: Version of the interface: the first number changes when something is removed.
 VERSION = "1.0"
 _CSV = "text/csv; charset=utf-8"
 _REQUEST = {"id": {"type": "string", "pattern": "^[0-9a-f]{16}$"}}
 _ANOMALY = {"id": {"type": "string", "pattern": "^[1-9][0-9]{0,17}$"}}
-#: Whoever sees more sees this too: a token may have the wider scope alone.
+#: A wider scope includes reading: a token may have the wider scope alone.
 _READ = (READ, READ_ALL, MANAGE, GRANT, POLICY)
-#: Writing needs more than a token that was given to somebody for reading.
+#: A token for reading does not allow writing.
 _MANAGE = (MANAGE, GRANT)
 
 
 async def openapi(_call: Call) -> dict[str, Any]:
-    """Return this document."""
+    """Return the OpenAPI document."""
     return openapi_document(_call.service.prefix)
 
 
@@ -42,7 +42,7 @@ ROUTES: tuple[Route, ...] = (
     Route(_get("standing", "Balances and windows of my accounts", _READ, m.StandingOut), read.standing),
     Route(_get("statement", "Entries, newest first", _READ, m.StatementOut, query=q.StatementQuery), read.statement),
     Route(
-        _get("statement.csv", "All entries as CSV", _READ, media=_CSV, query=q.StatementCsvQuery),
+        _get("statement.csv", "All entries as CSV", _READ, media_type=_CSV, query=q.StatementCsvQuery),
         read.statement_file,
     ),
     Route(
@@ -68,7 +68,7 @@ ROUTES: tuple[Route, ...] = (
             _MANAGE,
             m.RequestOut,
             m.DecisionIn,
-            parts=_REQUEST,
+            path_parameters=_REQUEST,
             errors=(404,),
         ),
         write.answer,
@@ -82,7 +82,7 @@ ROUTES: tuple[Route, ...] = (
         read.remaining,
     ),
     Route(_get("report", "Use of a month", _READ, m.ReportOut, query=q.ReportQuery), read.report),
-    Route(_get("report.csv", "Use of a month as CSV", _READ, media=_CSV, query=q.ReportQuery), read.report_file),
+    Route(_get("report.csv", "Use of a month as CSV", _READ, media_type=_CSV, query=q.ReportQuery), read.report_file),
     Route(
         _get("anomalies", "What waits for a person", (READ_ALL, GRANT), m.AnomaliesOut, query=q.AnomaliesQuery),
         admin.anomalies,
@@ -95,7 +95,7 @@ ROUTES: tuple[Route, ...] = (
             (GRANT,),
             m.AnomalyOut,
             m.SettleIn,
-            parts=_ANOMALY,
+            path_parameters=_ANOMALY,
             errors=(404,),
         ),
         admin.decide,
@@ -127,11 +127,11 @@ ROUTES: tuple[Route, ...] = (
         admin.replay,
     ),
     Route(
-        _get("metrics", "Metrics for Prometheus", (READ_ALL,), media="text/plain; version=0.0.4; charset=utf-8"),
+        _get("metrics", "Metrics for Prometheus", (READ_ALL,), media_type="text/plain; version=0.0.4; charset=utf-8"),
         admin.prometheus,
     ),
-    Route(_get("health", "Whether the service settles", gives=m.HealthOut, public=True), admin.health),
-    Route(_get("openapi.json", "This document", public=True, media="application/json"), openapi),
+    Route(_get("health", "Whether the service settles", response=m.HealthOut, public=True), admin.health),
+    Route(_get("openapi.json", "This document", public=True, media_type="application/json"), openapi),
 )
 
 
@@ -140,4 +140,4 @@ def openapi_document(prefix: str) -> dict[str, Any]:
     return document("GPU time", VERSION, prefix, [route.operation for route in ROUTES], Error)
 
 
-API: list[Any] = addresses(ROUTES, RestHandler)
+API: list[Any] = url_handlers(ROUTES, RestHandler)

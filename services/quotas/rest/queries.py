@@ -1,4 +1,4 @@
-"""What may stand in the query of each address; what is not known is an error, as in bodies."""
+"""Pydantic models of the query of each REST operation; an unknown parameter is an error, as in bodies."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from pydantic import Field
 from carme_hub.services.fields import Query
 
 _NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$"
-#: An account or user to narrow down to; "" is all.
-Wanted = Annotated[str, Field(pattern=_NAME)]
+#: An account or user to filter by; "" is all.
+NameFilter = Annotated[str, Field(pattern=_NAME)]
 Since = Annotated[int, Field(ge=0, le=253_402_300_799, description="UTC epoch seconds")]
 
 
-class Nothing(Query):
-    """No query at all."""
-
-
 class StatementCsvQuery(Query):
-    """Which entries; ``since`` and ``until`` are about when they were written."""
+    """A filter of entries; ``since`` and ``until`` are about when they were written."""
 
-    account: Wanted = ""
-    user: Wanted = ""
+    account: NameFilter = ""
+    user: NameFilter = ""
     session: Annotated[str, Field(pattern=r"^[0-9a-f-]{36}$")] = ""
     kind: Literal["", "grant", "hold", "charge", "release", "correction"] = ""
     since: Since = 0
@@ -41,20 +37,20 @@ class StatementQuery(StatementCsvQuery, PageQuery):
 
 
 class AccountsQuery(PageQuery):
-    """A page of accounts; they go by their names."""
+    """A page of accounts, ordered by name."""
 
     cursor: Annotated[str, Field(max_length=255, description="next of the page before")] = ""
 
 
 class RequestsQuery(PageQuery):
-    """Which requests."""
+    """A filter and page of requests."""
 
-    account: Wanted = ""
+    account: NameFilter = ""
     state: Literal["", "open", "approved", "denied"] = ""
 
 
 class AnomaliesQuery(PageQuery):
-    """Those that wait, or those that were decided."""
+    """Open anomalies, or decided ones."""
 
     settled: Literal["true", "false"] = "false"
 

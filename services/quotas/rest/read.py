@@ -1,4 +1,4 @@
-"""REST that reads what is the visitor's: standing, statement, prices, requests, accounts, remaining time."""
+"""REST operations that read: balances and limits, statement, prices, requests, accounts, remaining time, reports."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from carme_hub.accounting.requests import Allowance, Request, Requests, allowanc
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind
 from carme_hub.domain.quotas.policy import nice_of, permissions
-from carme_hub.domain.quotas.rules import Ask, Person, applying
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, applicable
 from carme_hub.domain.sessions.session import Session
 from carme_hub.errors import NoAccount
-from carme_hub.services.hub_users import LOOKED_AT, SILENT
+from carme_hub.services.hub_users import HUB_SILENT, PAGE_MAX_AGE
 from carme_hub.services.quotas.application import reports
 from carme_hub.services.quotas.rest import models, queries
-from carme_hub.services.quotas.rest.base import Call, NoSense, NotYours, Text
+from carme_hub.services.quotas.rest.base import Call, NotOwner, Text, Unprocessable
 from carme_hub.store.ledger.accounts import accounts_in
 from carme_hub.store.ledger.report import used_between
 from carme_hub.store.ledger.requests import RequestFilter
 from carme_hub.store.ledger.writes import Filter, LedgerReads
 from carme_hub.store.threads import in_store_thread
 
-#: Lines that are written to a CSV file at once.
+#: Rows of a CSV file that are read and sent at once.
 _PAGE = 2000
 
 
 async def standing(call: Call) -> models.StandingOut:
-    """Return balances and windows of the accounts that the visitor may charge."""
-    me, accounts, owned = call.me, await call.accounts(), await call.owned()
+    """Return balances and limits of the accounts that the visitor may charge."""
+    me, accounts, owned = call.me, await call.accounts(), await call.owned_accounts()
     person = call.visitor.person
-    found = await call.service.ledger.standing(person, accounts)
+    found = await call.service.ledger.quota_status(person, accounts)
     out = [_account(call, found, person, name, name in owned) for name in accounts]
-    return models.StandingOut(user=me, at=_now(call), accounts=out, disk=await call.service.disk.of(me))
+    return models.StandingOut(user=me, at=_now(call), accounts=out, disk=await call.service.disk.usage(me))
 
 
 def _account(call: Call, found: QuotaStatus, person: Person, name: str, owner: bool) -> models.AccountOut:
-    mine = {(one.quota.id, one.subject) for one in applying(call.service.policy().quotas, person, name)}
+    mine = {(one.quota.id, one.subject) for one in applicable(call.service.policy().quotas, person, name)}
     rules = [one for one in found.rules if (one.quota.id, one.subject) in mine]
     balance = found.balances.get(name, Balance())
     return models.AccountOut(
@@ -53,7 +53,7 @@ def _account(call: Call, found: QuotaStatus, person: Person, name: str, owner: b
 
 def _may(call: Call, person: Person, account: str) -> models.MayOut:
     quotas = call.service.policy().quotas
-    found = permissions(applying(quotas, person, account), call.service.ledger.books.clock())
+    found = permissions(applicable(quotas, person, account), call.service.ledger.context.clock())
     return models.MayOut(
         extend=found.may_extend,
         book=found.may_book,
@@ -81,10 +81,10 @@ def _window(each: Limit) -> models.WindowOut:
 
 async def statement(call: Call) -> models.StatementOut:
     """Return a page of entries."""
-    which, asked = await _filter(call), call.query.limit
-    found = await call.service.ledger.statement(which, before=int(call.query.cursor or 0), most=asked + 1)
-    more = str(found[asked - 1].id) if len(found) > asked else ""
-    return models.StatementOut(entries=[entry(each) for each in found[:asked]], next=more)
+    which, limit = await _filter(call), call.query.limit
+    found = await call.service.ledger.statement(which, before=int(call.query.cursor or 0), most=limit + 1)
+    more = str(found[limit - 1].id) if len(found) > limit else ""
+    return models.StatementOut(entries=[entry(each) for each in found[:limit]], next=more)
 
 
 async def statement_file(call: Call) -> None:
@@ -102,12 +102,12 @@ async def statement_file(call: Call) -> None:
 
 
 async def _filter(call: Call) -> Filter:
-    """Return which entries the visitor asks for; of accounts that are not theirs, only their own."""
+    """Return the filter of the query; limited to the visitor's own entries in accounts that they do not own."""
     query: queries.StatementCsvQuery = call.query
     user = query.user
-    if not call.sees_all and not (query.account and query.account in await call.owned()):
+    if not call.can_see_all and not (query.account and query.account in await call.owned_accounts()):
         if user and user != call.me:
-            raise NotYours("You see your own entries, and those of accounts that you own: name such an account.")
+            raise NotOwner("You may see your own entries, and those of accounts that you own: name such an account.")
         user = call.me
     kind = Kind(query.kind) if query.kind else None
     return Filter(query.account, user, query.session, kind, query.since, query.until)
@@ -141,19 +141,19 @@ def entry(each: Entry) -> models.EntryOut:
 
 
 async def price(call: Call) -> models.PriceOut:
-    """Say what a choice costs and whether it would be admitted now; nothing is written."""
-    asked: models.AskIn = call.body
-    if not call.sees_all and asked.account not in await call.accounts():
-        raise NoAccount(f"You may not charge the account {asked.account}. Choose one of yours.")
-    if asked.gpus and not asked.gpu_type:
-        raise NoSense("Say of which type the GPUs are: gpu_type is missing.")
-    gpus = Gpus(asked.gpu_type, asked.gpus) if asked.gpus else NO_GPUS
-    factor = call.service.ledger.books.factor(asked.gpu_type, asked.partition, asked.qos) if asked.gpus else 1000
-    ask = Ask(asked.account, gpus, asked.minutes * 60, factor)
+    """Return the price of a choice, and whether it would be admitted now; nothing is written."""
+    body: models.AskIn = call.body
+    if not call.can_see_all and body.account not in await call.accounts():
+        raise NoAccount(f"You may not charge the account {body.account}. Choose one of yours.")
+    if body.gpus and not body.gpu_type:
+        raise Unprocessable("gpu_type is missing: name the type of the GPUs.")
+    gpus = Gpus(body.gpu_type, body.gpus) if body.gpus else NO_GPUS
+    factor = call.service.ledger.context.factor(body.gpu_type, body.partition, body.qos) if body.gpus else 1000
+    ask = QuotaRequest(body.account, gpus, body.minutes * 60, factor)
     person = call.visitor.person
     ledger = call.service.ledger
-    (decision,) = await ledger.preview(person, [ask], partition=asked.partition, qos=asked.qos)
-    left = (await ledger.standing(person, [asked.account])).left(asked.account, ledger.books.clock())
+    (decision,) = await ledger.preview(person, [ask], partition=body.partition, qos=body.qos)
+    left = (await ledger.quota_status(person, [body.account])).left(body.account, ledger.context.clock())
     largest = decision.largest
     possible = [each.possible_at for each in decision.refusals]
     return models.PriceOut(
@@ -174,22 +174,22 @@ async def remaining(call: Call) -> models.RemainingOut:
     """Return how long a session may still run, and what is left of its budget."""
     session: Session | None = await in_store_thread(call.service.sessions.get, call.query.session)
     mine = session is not None and call.visitor.is_user and session.user == call.visitor.name
-    owned = await call.owned() if call.reads_more else ()
-    if session is None or not (mine or call.sees_all or session.request.account in owned):
-        raise NotYours("You have no session of this id. Look at its address again.")
-    asked, now = session.request, _now(call)
-    accounts = [asked.account] if asked.account else (await call.accounts())[:1] if mine else []
+    owned = await call.owned_accounts() if call.can_read_accounts else ()
+    if session is None or not (mine or call.can_see_all or session.request.account in owned):
+        raise NotOwner("You have no session with this id. Check the id.")
+    choice, now = session.request, _now(call)
+    accounts = [choice.account] if choice.account else (await call.accounts())[:1] if mine else []
     person = call.visitor.person if mine else Person(session.user)
     left = None
     if accounts:
-        left = (await call.service.ledger.standing(person, accounts)).left(accounts[0], now)
-    jobs = [each for each in call.service.settling.running if each.job_id == session.job_id and session.job_id]
-    ends = int(session.started + asked.time_limit * 60) if session.started else 0
+        left = (await call.service.ledger.quota_status(person, accounts)).left(accounts[0], now)
+    jobs = [each for each in call.service.settlement.running if each.job_id == session.job_id and session.job_id]
+    ends = int(session.started + choice.time_limit * 60) if session.started else 0
     if jobs and jobs[0].start and jobs[0].time_limit:
-        ends = int(jobs[0].start + jobs[0].time_limit)  # extended sessions end later than was asked for
+        ends = int(jobs[0].start + jobs[0].time_limit)  # an extended session ends later than its request says
     if session.ended:
         ends = int(session.ended)
-    rate = call.service.ledger.books.rate((asked.gpus,), asked.partition, asked.qos)[0] if asked.gpus else 0
+    rate = call.service.ledger.context.rate((choice.gpus,), choice.partition, choice.qos)[0] if choice.gpus else 0
     return models.RemainingOut(
         session=session.id,
         account=accounts[0] if accounts else "",
@@ -208,10 +208,9 @@ async def requests(call: Call) -> models.RequestsOut:
     """Return the visitor's requests, those for accounts that they own, or all."""
     query: queries.RequestsQuery = call.query
     me = call.visitor.name if call.visitor.is_user else ""
-    seen_by = None if call.sees_all else (me, await call.owned())
+    seen_by = None if call.can_see_all else (me, await call.owned_accounts())
     which = RequestFilter(account=query.account, state=query.state, seen_by=seen_by)
-    desk = Requests(call.service.ledger)
-    found, more = await desk.page(which, before=int(query.cursor or 0), most=query.limit)
+    found, more = await Requests(call.service.ledger).page(which, before=int(query.cursor or 0), most=query.limit)
     return models.RequestsOut(requests=[request(each) for each in found], next=str(more or ""))
 
 
@@ -233,17 +232,17 @@ def request(each: Request) -> models.RequestOut:
 
 
 async def accounts(call: Call) -> models.AccountsOut:
-    """Return the accounts that the visitor owns, or all, with their members and what those used this month."""
-    owned = await call.owned()
+    """Return the accounts that the visitor owns, or all, with their members and the use of this month."""
+    owned = await call.owned_accounts()
     zone = call.service.policy().zone
     month = reports.this_month(_now(call), zone)
     span = reports.month_span(month, zone)
-    sees_all = call.sees_all
-    known = call.service.book.accounts() if sees_all else owned
+    can_see_all = call.can_see_all
+    known = call.service.associations.accounts() if can_see_all else owned
     query: queries.AccountsQuery = call.query
 
     def ask(reads: LedgerReads) -> models.AccountsOut:
-        every = {*known, *(accounts_in(reads) if sees_all else ())}
+        every = {*known, *(accounts_in(reads) if can_see_all else ())}
         names = [name for name in sorted(every) if not query.cursor or name > query.cursor]
         shown = names[: query.limit]
         balances = reads.balances(shown)
@@ -254,9 +253,10 @@ async def accounts(call: Call) -> models.AccountsOut:
             used[key] = used.get(key, 0) + each.charged - each.refunded
         for hold in reads.held():
             held[hold.account, hold.user] = held.get((hold.account, hold.user), 0) + hold.amount
-        may = allowances(call.service.ledger.books, reads, shown, _now(call))
+        may = allowances(call.service.ledger.context, reads, shown, _now(call))
         found = [
-            _owned(call, name, name in owned, balances.get(name, Balance()), used, held, may[name]) for name in shown
+            _owned_account(call, name, name in owned, balances.get(name, Balance()), used, held, may[name])
+            for name in shown
         ]
         more = shown[-1] if len(names) > len(shown) else ""
         return models.AccountsOut(month=month, accounts=found, next=more)
@@ -265,7 +265,7 @@ async def accounts(call: Call) -> models.AccountsOut:
     return page
 
 
-def _owned(
+def _owned_account(
     call: Call,
     name: str,
     owner: bool,
@@ -274,7 +274,7 @@ def _owned(
     held: dict[tuple[str, str], int],
     allowance: Allowance,
 ) -> models.OwnedOut:
-    users = {*call.service.book.members_of(name), *(user for account, user in {*used, *held} if account == name)}
+    users = {*call.service.associations.users_of(name), *(user for account, user in {*used, *held} if account == name)}
     members = [
         models.MemberOut(user=user, used=used.get((name, user), 0), held=held.get((name, user), 0))
         for user in sorted(users - {""})
@@ -315,22 +315,22 @@ async def report_file(call: Call) -> Text:
 
 
 async def _report(call: Call) -> tuple[str, reports.Report]:
-    by, roster = call.query.by, call.service.roster
-    narrowed = None if call.sees_all else list(await call.owned())
+    by, hub_users = call.query.by, call.service.hub_users
+    narrowed = None if call.can_see_all else list(await call.owned_accounts())
     if narrowed == []:
-        raise NotYours("Reports are for who owns an account. Your own use is in your statement.")
+        raise NotOwner("Reports are for owners of accounts. Your own use is in your statement.")
     if by == "group":
-        if not call.sees_all:
-            raise NotYours("Who is in which group is not told to owners of accounts. Take the report by user.")
-        await roster.refresh(LOOKED_AT)
-        if not roster.people:
-            raise HTTPError(503, log_message=SILENT)
+        if not call.can_see_all:
+            raise NotOwner("Owners of accounts may not see who is in which group. Take the report by user.")
+        await hub_users.refresh(PAGE_MAX_AGE)
+        if not hub_users.people:
+            raise HTTPError(503, log_message=HUB_SILENT)
     policy = call.service.policy()
     month = call.query.month or reports.this_month(_now(call), policy.zone)
     span = reports.month_span(month, policy.zone)
     sums = await call.read(lambda reads: used_between(reads, *span, narrowed))
-    return month, reports.report(sums, by, call.service.settings.price_of_gpu_hour, roster.people)
+    return month, reports.report(sums, by, call.service.settings.price_of_gpu_hour, hub_users.people)
 
 
 def _now(call: Call) -> int:
-    return int(call.service.ledger.books.clock())
+    return int(call.service.ledger.context.clock())

@@ -1,4 +1,4 @@
-"""REST that says whether Slurm's own limits are as the policy wants them; it only looks."""
+"""The REST operation that compares Slurm's own limits with the policy; it reads only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from carme_hub.services.quotas.rest.base import Call
 
 
 async def mirror(call: Call) -> models.DriftOut:
-    """Return what differs; while Slurm is silent it is a 503."""
-    found = await slurm_limits.look(call.service)
-    sets = ((found.by_hand, True), (found.ours, False), (found.theirs, False))
+    """Return the differences; 503 if Slurm does not answer."""
+    found = await slurm_limits.compare_limits(call.service)
+    groups = ((found.by_hand, True), (found.operator_changes, False), (found.administrator_changes, False))
     return models.DriftOut(
         state=found.state,  # type: ignore[arg-type]
         unknown=found.unknown,
@@ -21,13 +21,13 @@ async def mirror(call: Call) -> models.DriftOut:
                 limit=each.key,
                 slurm=each.have,
                 policy=each.want,
-                takes=each.needs.value,
+                takes=each.admin_level.value,
                 by_hand=by_hand,
             )
-            for changes, by_hand in sets
+            for changes, by_hand in groups
             for each in changes
         ],
-        left_out=[models.LeftOutOut(quota=each.quota, why=each.why) for each in found.left_out],
+        left_out=[models.LeftOutOut(quota=each.quota, why=each.reason) for each in found.left_out],
         same=len(found.same),
         commands=list(found.commands),
     )

@@ -1,7 +1,8 @@
-"""Who changed which booking, and why: in the log always, as an event where a site collects those.
+"""Audit of the calendar: who changed which booking, and why, in the log and as events.
 
-It hangs on the calendar's transactions: whichever door a write came through, it is told once, after it was committed.
-What comes by itself with the time (a booking begins, is used, ends) is no news; that one was taken away is.
+The reservation store calls it after each committed transaction, so each write is recorded once, through whichever
+interface it came. Transitions by time (a booking begins, is used, ends) are left out; cancellations and releases are
+not.
 """
 
 from __future__ import annotations
@@ -13,33 +14,33 @@ from traitlets.config import Config
 
 from carme_hub.booking.context import ACTOR
 from carme_hub.domain.calendar.reservations import Reservation, State
-from carme_hub.services.audit import LONGEST, Events
+from carme_hub.services.audit import MAX_LOGGED, AuditEvents
 
 #: The event's name in its schema.
-WRITTEN = "urn:carme-hub:booking-written"
-#: What is told although nobody did it.
-_TOLD = frozenset({State.CANCELLED, State.RELEASED})
-_LONGEST_WORDS = 500
+EVENT = "urn:carme-hub:booking-written"
+#: States that are recorded although no person caused them.
+_REPORTED = frozenset({State.CANCELLED, State.RELEASED})
+_MAX_LENGTH = 500
 
 
 class Audit:
-    """Tells what was written: to the log, to ``CarmeQuotas.audit_file``, and to the handlers of ``EventLogger``."""
+    """Records writes in the log, in ``CarmeQuotas.audit_file``, and with the handlers of ``EventLogger``."""
 
     def __init__(self, config: Config, file: str, log: Any) -> None:
         self._log = log
-        self._events = Events(config, file, "booking-written.yaml")
+        self._events = AuditEvents(config, file, "booking-written.yaml")
 
     def __call__(self, written: Sequence[Reservation]) -> None:
-        """Tell what was committed. It stands in the calendar, so an event that cannot be written is logged, no more."""
+        """Record committed reservations. The write is done, so an event that cannot be written is only logged."""
         for each in written:
-            if each.actor == ACTOR and each.state not in _TOLD:
+            if each.actor == ACTOR and each.state not in _REPORTED:
                 continue
             data = _event(each)
             self._log.info("%s: booking %s of %s is %s: %s", each.actor, each.id, each.owner, each.state.value, data)
             try:
-                self._events.emit(WRITTEN, data)
+                self._events.emit(EVENT, data)
             except Exception as error:  # noqa: BLE001 - a handler of the site can fail in any way
-                self._log.exception("No audit event for booking %s: %s %s", each.id, error, str(data)[:LONGEST])
+                self._log.exception("No audit event for booking %s: %s %s", each.id, error, str(data)[:MAX_LOGGED])
 
 
 def _event(one: Reservation) -> dict[str, Any]:
@@ -49,9 +50,9 @@ def _event(one: Reservation) -> dict[str, Any]:
         "series": one.series,
         "account": one.account,
         "group": one.group,
-        "places": places[:_LONGEST_WORDS],
-        "reason": one.reason[:_LONGEST_WORDS],
-        "problem": one.problem[:_LONGEST_WORDS],
+        "places": places[:_MAX_LENGTH],
+        "reason": one.reason[:_MAX_LENGTH],
+        "problem": one.problem[:_MAX_LENGTH],
     }
     return {
         "action": "booked" if one.version == 1 else "changed",

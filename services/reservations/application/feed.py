@@ -1,7 +1,7 @@
-"""The secret address of a user's own iCalendar feed: made anew by one button, revoked by another.
+"""Secret addresses of users' own iCalendar feeds; pages and REST create and revoke them.
 
-Calendars on phones cannot log in, so whoever has the address sees the user's bookings. Of the secret only its digest
-is kept (a note of the ledger's database), so the address is said once, when it is made.
+Calendars on phones cannot log in, so everybody with the address sees the user's bookings. Only the digest of the secret
+is stored (a note of the ledger's database), so the address is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.store.ledger.idempotency import digest
 from carme_hub.store.threads import in_store_thread
 
-#: Sixteen hex digits that say whose it is, and 32 random bytes.
+#: 16 hex digits that identify the user, and 32 random bytes.
 PATTERN = r"^[0-9a-f]{16}-[A-Za-z0-9_-]{43}$"
 _NOTE = "feed:"
 
@@ -23,33 +23,33 @@ _NOTE = "feed:"
 class Feeds:
     """All users' feeds."""
 
-    kept: IdempotencyStore
+    stores: IdempotencyStore
 
     async def make(self, user: str) -> str:
-        """Return a new secret; the one before opens nothing any more."""
+        """Return a new secret; the previous one becomes invalid."""
         secret = f"{_handle(user)}-{secrets.token_urlsafe(32)}"
         await self._write(user, {"user": user, "sha256": digest(secret)})
         return secret
 
     async def revoke(self, user: str) -> None:
-        """End the user's feed; where there is none, nothing changes."""
+        """Revoke the user's feed, if there is one."""
         if await self.made(user):
             await self._write(user, {})
 
     async def made(self, user: str) -> int:
-        """Return when the user's secret was made, 0 where there is none."""
+        """Return when the user's secret was created, 0 if there is none."""
         note = await in_store_thread(self._note, _handle(user))
         return note[1] if note is not None and note[0].get("user") == user else 0
 
     async def user_of(self, secret: str) -> str:
-        """Return whose feed a secret opens, "" for nobody's."""
+        """Return the user of a secret, "" if it is not valid."""
         note = await in_store_thread(self._note, secret.partition("-")[0])
         if note is None or not hmac.compare_digest(str(note[0].get("sha256", "")), digest(secret)):
             return ""
         return str(note[0]["user"])
 
     def _note(self, handle: str) -> tuple[dict[str, str], int] | None:
-        with self.kept.store.reading(self.kept.cluster) as reads:
+        with self.stores.store.reading(self.stores.cluster) as reads:
             note = reads.note(_NOTE + handle)
         return (note.value, int(note.at)) if note is not None and isinstance(note.value, dict) else None
 
@@ -57,8 +57,8 @@ class Feeds:
         await in_store_thread(self._keep, user, value)
 
     def _keep(self, user: str, value: dict[str, str]) -> None:
-        with self.kept.store.transaction(self.kept.cluster) as writes:
-            writes.keep_note(_NOTE + _handle(user), value, self.kept.clock(), user)
+        with self.stores.store.transaction(self.stores.cluster) as writes:
+            writes.replace_note(_NOTE + _handle(user), value, self.stores.clock(), user)
 
 
 def _handle(user: str) -> str:

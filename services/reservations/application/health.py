@@ -1,4 +1,7 @@
-"""How well the promise is kept: when Slurm was last seen to be equal to the calendar, and how long a pass takes."""
+"""Health of the reconciler: when Slurm was last equal to the calendar, and how long a pass takes.
+
+REST (``health``) and the metrics show it.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from carme_hub.booking.reconcile.reconciler import Pass
 
 @dataclass
 class ReconcilerHealth:
-    """What the passes of the keeper have come to.
+    """Results of the reconciler's passes.
 
     Attributes:
-        patience: seconds without an answer of Slurm after which nothing is known to be kept.
+        max_silence: seconds without an answer of Slurm after which it counts as not kept.
         answered: when Slurm last answered a pass. same: when it was last equal to the calendar. None = never.
-        refused: how many of Slurm's reservations it refused in the last pass. seconds: how long that took.
-        refusals: of people's requests, by reason, since the start.
+        refused: reservations that Slurm refused in the last pass. seconds: duration of that pass.
+        refusals: refused requests of users by reason, since the start.
     """
 
-    patience: float = 180.0
+    max_silence: float = 180.0
     answered: float | None = None
     same: float | None = None
     equal: bool = False
@@ -29,7 +32,7 @@ class ReconcilerHealth:
     refusals: Counter[str] = field(default_factory=Counter)
 
     def note(self, done: Pass, seconds: float) -> None:
-        """Take what a pass has found."""
+        """Record the result of a pass."""
         self.passes += 1
         self.seconds = seconds
         self.equal = done.equal
@@ -37,14 +40,14 @@ class ReconcilerHealth:
             return
         self.answered = done.at
         self.refused = len(done.refused)
-        # What was changed without a refusal is as it should be from then on.
+        # After a pass without refusals Slurm is equal to the calendar.
         if not done.refused:
             self.same = done.at
 
     def keeping(self, now: float) -> bool:
-        """Return whether Slurm has answered of late."""
-        return self.answered is not None and now - self.answered < self.patience
+        """Return whether Slurm has answered recently."""
+        return self.answered is not None and now - self.answered < self.max_silence
 
     def drift(self, now: float) -> float | None:
-        """Return the seconds since Slurm was last made or seen equal to the calendar, None for never."""
+        """Return the seconds since Slurm was last equal to the calendar, None for never."""
         return None if self.same is None else max(0.0, now - self.same)

@@ -1,4 +1,4 @@
-"""Where the hub asks, before a session starts in a booking, that Slurm lets its user in."""
+"""Endpoint for the hub: before a session starts in a booking, make sure that its user has access to it in Slurm."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tornado.web import HTTPError
 
-from carme_hub.booking.hub_access import MARK, PATH, mark
+from carme_hub.booking.hub_access import PATH, SIGNATURE_HEADER, sign
 from carme_hub.services.handlers import ApiHandler
 
 
-class LetIn(BaseModel):
-    """Who is about to start in which booking."""
+class AccessRequest(BaseModel):
+    """The user who is about to start a session, and the booking."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -21,25 +21,25 @@ class LetIn(BaseModel):
     booking: str
 
 
-class LetInHandler(ApiHandler):
-    """Answers the hub alone, which is known by its mark: no user's token or cookie counts here."""
+class HubAccessHandler(ApiHandler):
+    """Serves only the hub, which signs its requests; tokens and cookies of users are not accepted."""
 
     async def prepare(self) -> None:
-        """Let nobody else in."""
+        """Check the signature."""
         token = os.environ.get("JUPYTERHUB_API_TOKEN", "")
-        theirs = self.request.headers.get(MARK, "").encode()
-        if not token or not hmac.compare_digest(mark(token, self.request.body).encode(), theirs):
+        theirs = self.request.headers.get(SIGNATURE_HEADER, "").encode()
+        if not token or not hmac.compare_digest(sign(token, self.request.body).encode(), theirs):
             raise HTTPError(403, log_message="Only the hub asks this.")
         if self.service.not_ready:
             raise HTTPError(503, log_message=self.service.not_ready)
 
     async def post(self) -> None:
-        """Answer whether they get in by now; who would not is waited for while everything is looked at again."""
+        """Answer whether the user has access; if not yet, after a further pass of the reconciler."""
         try:
-            asked = LetIn.model_validate_json(self.request.body)
+            asked = AccessRequest.model_validate_json(self.request.body)
         except ValidationError as error:
-            raise HTTPError(400, log_message="It takes a user and a booking.") from error
-        self.answer({"let_in": await self.service.let_in(asked.user, asked.booking)})
+            raise HTTPError(400, log_message="Give a user and a booking.") from error
+        self.answer({"let_in": await self.service.ensure_access(asked.user, asked.booking)})
 
 
-DOOR = [(PATH, LetInHandler)]
+HUB_ACCESS = [(PATH, HubAccessHandler)]

@@ -1,7 +1,8 @@
-"""Bookings as iCalendar (RFC 5545), for calendars on desks and phones.
+"""Bookings as iCalendar (RFC 5545), for calendar programs on computers and phones.
 
-Each occurrence is an event of its own with UTC times: it has been expanded and perhaps moved by us, so no program has
-to expand a rule again and come to something else. The library writes folding, escaping and times as the standard says.
+Each occurrence is an event of its own with UTC times: the hub has expanded the rule, and occurrences may have been
+moved, so no program has to expand the rule again with another result. The library does folding, escaping and time
+formats.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from icalendar import Calendar, Event
 from carme_hub.domain.calendar.reservations import Reservation, State
 
 MEDIA = "text/calendar; charset=utf-8"
-#: How often calendars should look again; most have their own mind.
+#: Interval at which calendars should refresh; many ignore it.
 _REFRESH = timedelta(minutes=15)
 _STATUS = {
     State.DRAFT: "TENTATIVE",
     State.PENDING: "TENTATIVE",
     State.CANCELLED: "CANCELLED",
-    State.RELEASED: "CONFIRMED",  # it was, until it was given back
+    State.RELEASED: "CONFIRMED",  # it took place until its release
 }
 
 
@@ -35,7 +36,7 @@ def text(found: Iterable[Reservation], *, name: str, link: str) -> str:
     calendar.add("version", "2.0")
     calendar.add("method", "PUBLISH")
     calendar.add("name", name)  # RFC 7986
-    calendar.add("x-wr-calname", name)  # what is read in its place by older calendars
+    calendar.add("x-wr-calname", name)  # for older calendars, which do not read "name"
     calendar.add("refresh-interval", _REFRESH, parameters={"VALUE": "DURATION"})
     for each in found:
         calendar.add_component(_event(each, link))

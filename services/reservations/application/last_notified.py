@@ -1,7 +1,7 @@
-"""How each booking was when people were last told of it; in the database, so that a restart loses no news of a change.
+"""State of each booking at its last notification, in the database, so that no change is lost by a restart.
 
-It is written after people were told. A service that is killed in between finds the same changes again, and what it says
-of one version is told once. Several notes hold all of it, so that a change writes a small part.
+It is written after the notices were sent. A service that is killed in between finds the same changes again; the notice
+about one version is sent once. The data is split over several notes, so that a change writes a small part.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _PARTS = "0123456789abcdef"
 Known = dict[str, list[Any]]
 
 
-class LastTold:
-    """What people know of the bookings that take place or are to."""
+class LastNotified:
+    """The state of current and future bookings as their users were last notified."""
 
-    def __init__(self, kept: IdempotencyStore) -> None:
-        self._kept = kept
+    def __init__(self, stores: IdempotencyStore) -> None:
+        self._stores = stores
         self._parts: dict[str, Known] | None = None
 
     async def before(self, known: Iterable[Reservation]) -> Mapping[str, Reservation]:
-        """Return bookings as they were, by id; those of which nobody was told are not among them."""
+        """Return bookings as they were, by id, without those that nobody was notified of."""
         if self._parts is None:
             self._parts = await in_store_thread(self._read)
         parts = self._parts
         return {each.id: _as_it_was(each, was) for each in known if (was := parts[_part(each)].get(each.id))}
 
     async def keep(self, known: Iterable[Reservation]) -> None:
-        """Note how bookings are now, and forget all others."""
+        """Store the current state of bookings, and forget all others."""
         parts: dict[str, Known] = {part: {} for part in _PARTS}
         for each in known:
             if each.kind is Kind.BOOKING and each.state in HOLDING:
@@ -48,14 +48,14 @@ class LastTold:
         self._parts = parts
 
     def _read(self) -> dict[str, Known]:
-        with self._kept.store.reading(self._kept.cluster) as reads:
+        with self._stores.store.reading(self._stores.cluster) as reads:
             notes = {part: reads.note(_name(part)) for part in _PARTS}
         return {part: dict(note.value) if note else {} for part, note in notes.items()}
 
     def _write(self, changed: Mapping[str, Known]) -> None:
-        with self._kept.store.transaction(self._kept.cluster) as writes:
+        with self._stores.store.transaction(self._stores.cluster) as writes:
             for part, said in changed.items():
-                writes.keep_note(_name(part), said, self._kept.clock())
+                writes.replace_note(_name(part), said, self._stores.clock())
 
 
 def _part(one: Reservation) -> str:
@@ -67,7 +67,7 @@ def _name(part: str) -> str:
 
 
 def _as_it_was(one: Reservation, was: list[Any]) -> Reservation:
-    """Return a booking as it was, in what people are told of it."""
+    """Return a booking as it was, in the fields that notices use."""
     version, state, start, end, nodes = was
     places = tuple(Place(node, one.need.type, 1, 1) for node in nodes)
-    return one.but(version=version, state=State(state), period=Period(start, end), places=places)
+    return one.replace(version=version, state=State(state), period=Period(start, end), places=places)

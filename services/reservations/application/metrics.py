@@ -1,4 +1,4 @@
-"""Metrics of the calendar for Prometheus, read anew at each scrape."""
+"""Metrics of the calendar for Prometheus, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from carme_hub.domain.calendar.reservations import HOLDING, State
 from carme_hub.store.threads import in_store_thread
 
-#: States that are counted; what is over grows for ever, and says nothing.
+#: States that are counted; the number of ended bookings only grows.
 _COUNTED = HOLDING | {State.DRAFT}
 
 
 async def text(service: Any) -> str:
-    """Return what Prometheus takes."""
-    calendar, standing = service.calendar, service.standing
+    """Return the metrics in Prometheus' text format."""
+    calendar, health = service.calendar, service.health
 
     def counted() -> tuple[dict[State, int], int, int]:
         with calendar.store.reading(calendar.cluster) as reads:
@@ -36,12 +36,12 @@ async def text(service: Any) -> str:
     gauge("gpus_booked_now", "GPUs of bookings that are active").set(gpus)
     gauge("broken_promises", "Bookings that cannot be kept as they were promised").set(broken)
     now = calendar.clock()
-    drift = standing.drift(now)
+    drift = health.drift(now)
     if drift is not None:
         gauge("drift_seconds", "Time since Slurm's reservations were last equal to the calendar").set(drift)
-    gauge("pass_seconds", "How long the last comparison with Slurm took").set(standing.seconds)
-    gauge("slurm_refusals", "Reservations that Slurm refused in the last comparison").set(standing.refused)
+    gauge("pass_seconds", "How long the last comparison with Slurm took").set(health.seconds)
+    gauge("slurm_refusals", "Reservations that Slurm refused in the last comparison").set(health.refused)
     refusals = Counter("carme_reservations_refusals", "Requests that were refused", ("reason",), registry=registry)
-    for reason, count in standing.refusals.items():
+    for reason, count in health.refusals.items():
         refusals.labels(reason).inc(count)
     return generate_latest(registry).decode()

@@ -1,8 +1,7 @@
-"""What people should be told of bookings, and when: what was decided, what begins, what is over, what cannot be kept.
+"""Notices about bookings: decisions, changes, reminders, problems and maintenance.
 
-A round follows each pass of the keeper. It looks at what was changed since the last one and at what begins soon, so
-what it costs grows with what happens. Whatever is said is written down before it is sent, so a restart says nothing
-twice.
+``check_changes`` runs after each pass of the reconciler. It reads what was changed since its last run and what begins
+soon, so its cost grows with the number of changes. A notice is stored before it is sent, so a restart sends none twice.
 """
 
 from __future__ import annotations
@@ -15,43 +14,44 @@ from carme_hub.accounting.notices import DueNotice
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.booking import messages
 from carme_hub.booking.maintenance import NOTICE
-from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State, in_the_way
+from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State, jobs_past_start
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.services.idempotency import IdempotencyStore
 from carme_hub.services.notifications import HUB, Notifier
-from carme_hub.services.reservations.application.last_notified import LastTold
-from carme_hub.store.ledger.idempotency import SentNotice, digest, were_told
+from carme_hub.services.reservations.application.last_notified import LastNotified
+from carme_hub.store.ledger.idempotency import SentNotice, already_notified, digest
 from carme_hub.store.reservations import ReservationReads
 from carme_hub.store.threads import in_store_thread
 
-#: Seconds after which what was decided is no news.
-NEWS = 86_400
-#: Seconds that two rounds look at both: what was written while one of them began is not missed.
+#: Seconds after which a change is not notified any more.
+NEWS_PERIOD = 86_400
+#: Seconds by which two runs overlap, so that a change written during the start of one is not missed.
 OVERLAP = 60
 _WEEK = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """A sentence for somebody. ``after``: what they or others have to have been told before, "" = nothing."""
+class PendingNotice:
+    """A notice for a user. ``after``: a notice that must have been sent before, "" = none."""
 
     due: DueNotice
     after: str = ""
 
 
 class Notices(Notifier):
-    """Finds what people should be told of the calendar, and tells it.
+    """Finds and sends the notices about the calendar.
 
     Args:
-        calendar: opens one moment of the calendar. people: who a booking is for, besides its owner.
-        administrators: who decides on what waits. remind: seconds before its start, 0 = never.
-        refunds: whether GPU time is refunded to who stops a session for maintenance.
+        read: runs a query in a consistent read of the calendar. people: returns a booking's users besides its owner.
+        administrators: returns the users who decide on pending bookings. remind: seconds before a booking's start at
+            which its users are reminded, 0 = never. refunds: returns whether GPU time is refunded to users who stop a
+            session for maintenance.
     """
 
     def __init__(
         self,
         settings: CarmeQuotas,
-        kept: IdempotencyStore,
+        store: IdempotencyStore,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         *,
         read: Callable[[Callable[[ReservationReads], list[Reservation]]], list[Reservation]],
@@ -61,85 +61,91 @@ class Notices(Notifier):
         remind: int,
         refunds: Callable[[], bool],
     ) -> None:
-        super().__init__(settings, kept, "Your booking", log)
+        super().__init__(settings, store, "Your booking", log)
         self._read, self._people, self._administrators = read, people, administrators
         self._jobs, self._remind, self._refunds = jobs, remind, refunds
         self._last: float | None = None  # the time of the last round
-        self._last_told = LastTold(kept)
+        self._last_notified = LastNotified(store)
 
-    async def round(self) -> list[SentNotice]:
+    async def check_changes(self) -> list[SentNotice]:
         """Tell what is new since the last round; return it."""
-        now = self._kept.clock()
-        since = max(now - NEWS, self._last - OVERLAP if self._last is not None else 0.0)
-        known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - NEWS))
+        now = self._store.clock()
+        since = max(now - NEWS_PERIOD, self._last - OVERLAP if self._last is not None else 0.0)
+        known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - NEWS_PERIOD))
         news = [each for each in known if each.changed >= since]
-        before = await self._last_told.before(known)
-        found = [*self.of_news(news, now), *self.of_changes(known, before, now), *self.of_soon(known, now)]
-        told = await self.tell(await self._in_order([*found, *self.of_maintenance(known, now)]))
-        await self._last_told.keep(known)
+        before = await self._last_notified.before(known)
+        found = [
+            *self.state_notices(news, now),
+            *self.change_notices(known, before, now),
+            *self.reminder_notices(known, now),
+        ]
+        reported = await self.notify(await self._after_earlier([*found, *self.maintenance_notices(known, now)]))
+        await self._last_notified.keep(known)
         self._last = now
-        return told
+        return reported
 
-    async def of(self, user: str) -> list[dict[str, str]]:
-        """Return what a page shows: what there is to say to a user now that is more than a confirmation."""
-        now = self._kept.clock()
+    async def open_for(self, user: str) -> list[dict[str, str]]:
+        """Return the notices that a page shows a user: warnings, without confirmations."""
+        now = self._store.clock()
         known = await in_store_thread(self._read, lambda reads: reads.changed_since(now - _WEEK))
         news = [each for each in known if each.changed >= now - _WEEK or each.problem]
-        found = [*self.of_news(news, now), *self.of_maintenance(known, now)]
+        found = [*self.state_notices(news, now), *self.maintenance_notices(known, now)]
         return [
             {"level": each.notice.level, "text": each.notice.text, "link": each.link, "link_words": each.link_words}
-            for each in await self._in_order(found)
+            for each in await self._after_earlier(found)
             if each.notice.user == user and each.notice.level in ("warning", "danger")
         ]
 
-    # -- what there is to say -----------------------------------------------------------------------------------------
+    # -- the notices --------------------------------------------------------------------------------------------------
 
-    def of_news(self, news: Sequence[Reservation], now: float) -> Iterator[News]:
-        """Yield what is to be said of what was changed."""
+    def state_notices(self, news: Sequence[Reservation], now: float) -> Iterator[PendingNotice]:
+        """Yield the notices about the states and problems of changed reservations."""
         for booking, whole in _by_booking(news).items():
             for state in State:
                 there = sorted((each for each in whole if each.state is state), key=lambda each: each.period)
                 if there:
-                    yield from self._of_state(f"booking/{booking}", there, now)
+                    yield from self._state_notices(f"booking/{booking}", there, now)
             for each in whole:
                 if each.problem and each.state in HOLDING:
                     about = f"booking/{each.id}/problem/{digest(each.problem)[:16]}"
-                    yield _news(about, each, each.owner, "danger", messages.problem(each, now), now)
+                    yield _notice(about, each, each.owner, "danger", messages.problem(each, now), now)
 
-    def _of_state(self, booking: str, there: Sequence[Reservation], now: float) -> Iterator[News]:
-        """Yield what is to be said of those times of one booking that are in the same state."""
+    def _state_notices(self, booking: str, there: Sequence[Reservation], now: float) -> Iterator[PendingNotice]:
+        """Yield the notices about those times of one booking that are in the same state."""
         one = there[0]
         others = sorted(set(self._people(one)) - {one.owner})
         changed = int(max(each.changed for each in there))
         if one.state is State.PENDING:
             for user in sorted(set(self._administrators()) - {one.owner}):
                 about, text = f"{booking}/pending/{changed}/{user}", messages.waits(there, now)
-                yield _news(about, one, user, "warning", text, now, link=("administration", "Approve or deny"))
+                yield _notice(about, one, user, "warning", text, now, link=("administration", "Approve or deny"))
         elif one.state is State.CONFIRMED:
-            yield _news(f"{booking}/confirmed", one, one.owner, "success", messages.confirmed(there, now), now)
+            yield _notice(f"{booking}/confirmed", one, one.owner, "success", messages.confirmed(there, now), now)
             for user in others:
                 text = messages.invited(there, now)
-                yield _news(f"{booking}/invited/{user}", one, user, "info", text, now)
+                yield _notice(f"{booking}/invited/{user}", one, user, "info", text, now)
         elif one.state is State.CANCELLED:
             text, about = messages.cancelled(there, now), f"{booking}/cancelled/{changed}"
             if one.actor != one.owner:
-                yield _news(about, one, one.owner, "warning", text, now)
+                yield _notice(about, one, one.owner, "warning", text, now)
             for user in others:
                 after = f"{booking}/invited/{user}"
-                yield _news(f"{about}/{user}", one, user, "warning", text, now, after=after)
+                yield _notice(f"{about}/{user}", one, user, "warning", text, now, after=after)
         elif one.state is State.RELEASED:
             for each in there:
                 if each.actor != each.owner:
                     text = messages.released(each, now)
-                    yield _news(f"booking/{each.id}/released", each, each.owner, "warning", text, now)
+                    yield _notice(f"booking/{each.id}/released", each, each.owner, "warning", text, now)
 
-    def of_changes(self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float) -> Iterator[News]:
-        """Yield what somebody else than its owner made of a booking since the last round: another time, other nodes.
+    def change_notices(
+        self, known: Iterable[Reservation], before: Mapping[str, Reservation], now: float
+    ) -> Iterator[PendingNotice]:
+        """Yield the notices about changes by others than the owner since the last run: another time, other nodes.
 
-        Whom it is for is told of another time whoever made it.
+        A booking's other users are notified of another time, whoever changed it.
 
         Args:
-            before: as they were when people were last told, by id.
+            before: bookings at the last notification, by id.
         """
         for each in known:
             if each.kind is not Kind.BOOKING or each.state not in HOLDING:
@@ -149,49 +155,49 @@ class Notices(Notifier):
                 continue
             about, by_other = f"booking/{each.id}/version/{each.version}", each.actor != each.owner
             if old.state is State.PENDING and each.state is State.CONFIRMED and by_other:
-                # Of the first approval it is said that it is confirmed; this is one of a change.
+                # The first approval has the notice of a confirmation; this is the approval of a change.
                 again = f"booking/{each.series or each.id}"
                 text, changed = messages.confirmed([each], now), int(each.changed)
-                yield _news(f"{again}/again/{changed}", each, each.owner, "success", text, now, f"{again}/confirmed")
+                yield _notice(f"{again}/again/{changed}", each, each.owner, "success", text, now, f"{again}/confirmed")
             elif old.period != each.period and each.state in PROMISED:
                 text = messages.moved(each, now)
                 if by_other:
-                    yield _news(about, each, each.owner, "warning", text, now)
+                    yield _notice(about, each, each.owner, "warning", text, now)
                 for user in sorted(set(self._people(each)) - {each.owner}):
-                    yield _news(f"{about}/{user}", each, user, "warning", text, now)
+                    yield _notice(f"{about}/{user}", each, user, "warning", text, now)
             elif _nodes(old) != _nodes(each) and each.state in PROMISED and by_other:
-                yield _news(about, each, each.owner, "warning", messages.other_nodes(each, old, now), now)
+                yield _notice(about, each, each.owner, "warning", messages.other_nodes(each, old, now), now)
 
-    def of_soon(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
-        """Yield what begins soon."""
+    def reminder_notices(self, known: Iterable[Reservation], now: float) -> Iterator[PendingNotice]:
+        """Yield the reminders of bookings that begin soon."""
         for each in known:
             if each.kind is not Kind.BOOKING or each.state is not State.CONFIRMED or each.problem:
                 continue
             if 0 < each.period.start - now <= self._remind:
                 for user in sorted({each.owner, *self._people(each)}):
                     about = f"booking/{each.id}/soon/{each.period.start}/{user}"
-                    yield _news(about, each, user, "info", messages.soon(each, now), now)
+                    yield _notice(about, each, user, "info", messages.soon(each, now), now)
 
-    def of_maintenance(self, known: Iterable[Reservation], now: float) -> Iterator[News]:
-        """Yield whose sessions would be in the way of maintenance."""
+    def maintenance_notices(self, known: Iterable[Reservation], now: float) -> Iterator[PendingNotice]:
+        """Yield the notices for users whose sessions are affected by maintenance."""
         jobs, refunds = self._jobs(), self._refunds()
         for each in known:
             if jobs is None or each.kind is not Kind.MAINTENANCE or each.state not in PROMISED:
                 continue
             if each.period.start - now <= NOTICE and each.period.end > now:
-                for job in in_the_way(each, jobs.jobs.values()):
+                for job in jobs_past_start(each, jobs.jobs.values()):
                     about = f"maintenance/{each.id}/{each.period.start}/{job.id}"
                     text = messages.maintenance(each, job, now, refunds=refunds)
-                    told = SentNotice(about, job.user, "danger", text, now)
-                    yield News(DueNotice(told, link=f"{HUB}home", link_words="Move it or stop it"))
+                    reported = SentNotice(about, job.user, "danger", text, now)
+                    yield PendingNotice(DueNotice(reported, link=f"{HUB}home", link_words="Move it or stop it"))
 
-    async def _in_order(self, found: Sequence[News]) -> list[DueNotice]:
-        """Leave out what follows on something that was not said before this round."""
+    async def _after_earlier(self, found: Sequence[PendingNotice]) -> list[DueNotice]:
+        """Leave out notices whose required earlier notice was not sent before this run."""
         wanted = {each.after for each in found if each.after}
 
         def ask() -> set[str]:
-            with self._kept.store.reading(self._kept.cluster) as reads:
-                return were_told(reads, wanted)
+            with self._store.store.reading(self._store.cluster) as reads:
+                return already_notified(reads, wanted)
 
         said = await in_store_thread(ask) if wanted else set()
         return [each.due for each in found if not each.after or each.after in said]
@@ -206,10 +212,10 @@ def _by_booking(found: Iterable[Reservation]) -> Mapping[str, list[Reservation]]
 
 
 def _nodes(one: Reservation) -> list[str]:
-    return [place.node for place in one.places if not one.license]  # which they are matters to nobody then
+    return [place.node for place in one.places if not one.license]  # with licenses the nodes do not matter
 
 
-def _news(
+def _notice(
     about: str,
     one: Reservation,
     user: str,
@@ -218,7 +224,9 @@ def _news(
     now: float,
     after: str = "",
     link: tuple[str, str] = ("", ""),
-) -> News:
+) -> PendingNotice:
     where, words = link
-    told = SentNotice(about, user, level, text, now)
-    return News(DueNotice(told, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after)
+    reported = SentNotice(about, user, level, text, now)
+    return PendingNotice(
+        DueNotice(reported, link=where or f"bookings/{one.id}", link_words=words or "The booking"), after
+    )

@@ -1,4 +1,4 @@
-"""The keeper as this service runs it: it looks at Slurm and the hub before each pass, and tells people after it."""
+"""The reconciler as this service runs it: with a refresh before each pass, and settlement and notices after it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from carme_hub.booking.reconcile.reconciler import Pass, ReservationReconciler
 
 
 class ReconcilerLoop(ReservationReconciler):
-    """Makes Slurm's reservations those of the calendar.
+    """Makes Slurm's reservations equal to those of the calendar.
 
     Args:
-        before: finds out what a pass needs to know; what it raises ends the pass before anything is done.
-        after: is told what a pass has come to, and how many seconds it took.
+        before: refreshes what a pass needs; an exception ends the pass before anything is done.
+        after: is called with the result of a pass and its duration in seconds.
     """
 
     def __init__(

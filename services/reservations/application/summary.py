@@ -1,34 +1,34 @@
-"""What the next hours look like, in sentences: for who cannot see a calendar, and for a glance on a phone."""
+"""Summary of the next hours in sentences, for people who cannot see the calendar, and for phones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from carme_hub.booking.bookings import View
+from carme_hub.booking.bookings import ReservationView
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, by_type
 from carme_hub.services.reservations.application.wording import counted, counted_all
 
-#: The most bookings that are told one by one.
-MOST = 20
+#: Bookings that are listed one by one at most.
+MAX_SENTENCES = 20
 
 Band = Sequence[tuple[Period, int]]
 
 
 def sentences(
-    views: Sequence[View], free: Mapping[str, Band], totals: Mapping[str, int], now: float, zone: str
+    views: Sequence[ReservationView], free: Mapping[str, Band], totals: Mapping[str, int], now: float, zone: str
 ) -> list[str]:
-    """Return what is free now and how that changes, then what the visitor has, then how much others have.
+    """Return free GPUs and how they change, then the visitor's bookings, then the number of others' bookings.
 
     Args:
-        views: what is booked in that time. free, totals: GPUs by type.
+        views: the reservations of that time. free, totals: GPUs by type.
     """
     found = [_free(type, band, totals.get(type, 0), now, zone) for type, band in sorted(free.items()) if band]
     mine = [each for each in views if each.mine and each.reservation is not None]
-    found += [_mine(each, now, zone) for each in mine[:MOST]]
-    if len(mine) > MOST:
-        found.append(f"And {len(mine) - MOST} more of yours.")
+    found += [_mine(each, now, zone) for each in mine[:MAX_SENTENCES]]
+    if len(mine) > MAX_SENTENCES:
+        found.append(f"And {len(mine) - MAX_SENTENCES} more of yours.")
     for each in views:
         if each.kind is Kind.MAINTENANCE:
             nodes = ", ".join(place.node for place in each.places)
@@ -59,7 +59,7 @@ def _count(free: int, total: int) -> str:
     return f"{free or 'None'} of {total}"
 
 
-def _mine(view: View, now: float, zone: str) -> str:
+def _mine(view: ReservationView, now: float, zone: str) -> str:
     one = view.reservation
     title = one.title if one is not None else ""
     gpus = counted_all(by_type(view.places)) or counted(view.gpus, view.type)

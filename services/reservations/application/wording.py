@@ -1,6 +1,6 @@
-"""What pages show of reservations: times, GPUs, states and stories as words. Pure.
+"""Texts of pages about reservations: times, GPUs, states and histories. Pure.
 
-Times come in epoch seconds and go out in the zone that the reader chose; amounts come in milli-GPU-seconds.
+Times are given in epoch seconds and shown in the zone that the reader chose; amounts are given in milli-GPU-seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, Kind, Reservation, State
 from carme_hub.domain.quotas.windows import midnight
 
-#: How a state is said in one word, and Bootstrap's colour for it; the word says the same.
+#: Label of a state, and Bootstrap's colour for it; the colour adds no information.
 BADGES = {
     State.PENDING: ("Waits for approval", "warning"),
     State.CONFIRMED: ("Confirmed", "primary"),
@@ -31,12 +31,12 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 
 
 def local(at: float, zone: str) -> datetime:
-    """Return a moment on the wall clock of a zone."""
+    """Return a time on the wall clock of a zone."""
     return datetime.fromtimestamp(at, ZoneInfo(zone))
 
 
 def local_midnight(day: str, zone: str) -> float:
-    """Return when a day like 2026-11-24 begins in a zone; raises ``ValueError`` for what is no day."""
+    """Return when a day like 2026-11-24 begins in a zone; raise ``ValueError`` if it is not a day."""
     try:
         return midnight(date.fromisoformat(day), zone)
     except OverflowError as error:
@@ -44,13 +44,13 @@ def local_midnight(day: str, zone: str) -> float:
 
 
 def day(when: datetime, now: datetime) -> str:
-    """Return "Tuesday 24 November", with the year where it is not this one."""
+    """Return "Tuesday 24 November", with the year if it is not this one."""
     said = wording.day(when)
     return f"{_WEEKDAYS[when.weekday()]} {said if when.year != now.year else said.rsplit(' ', 1)[0]}"
 
 
 def span(period: Period, zone: str, now: float) -> str:
-    """Return "Tuesday 24 November, 09:00–11:00", or both days where it ends on another."""
+    """Return "Tuesday 24 November, 09:00–11:00", or both days if it ends on another."""
     start, end, today = local(period.start, zone), local(period.end, zone), local(now, zone)
     if start.date() == end.date() or (f"{end:%H:%M}" == "00:00" and period.length <= 86_400):
         return f"{day(start, today)}, {start:%H:%M}–{end:%H:%M}".replace("–00:00", "–24:00")
@@ -58,7 +58,7 @@ def span(period: Period, zone: str, now: float) -> str:
 
 
 def short_span(period: Period, zone: str, now: float) -> str:
-    """Return the same for buttons, with the weekday alone where that is enough."""
+    """Return the same for buttons, with only the weekday if that is unambiguous."""
     start, end = local(period.start, zone), local(period.end, zone)
     if 0 <= (start.date() - local(now, zone).date()).days < 7 and start.date() == end.date():
         return f"{_WEEKDAYS[start.weekday()]} {start:%H:%M}–{end:%H:%M}"
@@ -79,7 +79,7 @@ def length(period: Period) -> str:
 
 
 def counted(count: int, type: str) -> str:
-    """Return "8 a100", and "7 × 1g.10gb", since two numbers in a row are read as one."""
+    """Return "8 a100", and "7 × 1g.10gb", since two numbers in a row look like one."""
     return f"{count} × {type}" if type[:1].isdigit() else f"{count} {type}"
 
 
@@ -99,9 +99,9 @@ def need(wanted: Need) -> str:
 
 
 def where(reservation: Reservation) -> str:
-    """Return "gpu1 (4 a100), gpu2 (the whole node)"; "" for what has no place."""
+    """Return "gpu1 (4 a100), gpu2 (the whole node)"; "" without places."""
     if reservation.license and reservation.places:
-        return f"{counted(reservation.own, reservation.need.type)}, on whichever nodes have them"
+        return f"{counted(reservation.own_type_gpus, reservation.need.type)}, on whichever nodes have them"
     return ", ".join(
         f"{place.node} ({'the whole node' if place.whole else counted(place.count, place.type)})"
         for place in reservation.places
@@ -109,7 +109,7 @@ def where(reservation: Reservation) -> str:
 
 
 def whom(reservation: Reservation) -> str:
-    """Return who may use it, as the end of a sentence."""
+    """Return the users of a reservation, as the end of a sentence."""
     if reservation.kind is Kind.MAINTENANCE:
         return "nobody’s jobs run there"
     if reservation.everybody:
@@ -125,7 +125,7 @@ def whom(reservation: Reservation) -> str:
 
 
 def badge(reservation: Reservation) -> tuple[str, str]:
-    """Return its state in a word or two, and the colour of that."""
+    """Return the label of its state, and the label's colour."""
     if reservation.state is State.DRAFT:
         return ("On the waitlist", "info") if reservation.waits else ("Draft", "secondary")
     if reservation.kind is Kind.MAINTENANCE and reservation.state is State.CONFIRMED:
@@ -133,13 +133,13 @@ def badge(reservation: Reservation) -> tuple[str, str]:
     return BADGES[reservation.state]
 
 
-def standing(reservation: Reservation, zone: str, now: float) -> str:
-    """Return where it stands, as a sentence for its owner."""
+def state_sentence(reservation: Reservation, zone: str, now: float) -> str:
+    """Return its state as a sentence for its owner."""
     over = clock(reservation.ended or reservation.period.end, zone, now)
     why = f" {_sentence(reservation.reason)}" if reservation.reason else ""
     match reservation.state:
         case State.DRAFT:
-            return "It waits until GPUs become free, and is booked by itself then." if reservation.waits else "A draft."
+            return "It is booked automatically when GPUs become free." if reservation.waits else "A draft."
         case State.PENDING:
             return "It waits for an administrator’s approval. Its GPUs are kept meanwhile."
         case State.CONFIRMED if reservation.period.start > now:
@@ -149,7 +149,7 @@ def standing(reservation: Reservation, zone: str, now: float) -> str:
             used = "" if reservation.used else " Nobody has used it yet."
             return f"It is on now, until {until.removeprefix('today at ').removeprefix('on ')}.{used}"
         case State.ENDED:
-            return f"It was over {over}{'' if reservation.used else ', and nobody had used it'}."
+            return f"It ended {over}{'' if reservation.used else ', and nobody used it'}."
         case State.CANCELLED:
             return f"Cancelled {over} by {reservation.actor or 'the service'}.{why}"
     return f"Given back {over} by {reservation.actor or 'the service'}.{why}"
@@ -161,7 +161,7 @@ def _sentence(text: str) -> str:
 
 
 def history(reservation: Reservation, zone: str, now: float) -> list[tuple[str, str]]:
-    """Return what is known to have happened: (when, what), the oldest first."""
+    """Return the known events of a reservation: (when, what), oldest first."""
     found = [(reservation.created, f"Booked by {reservation.owner}.")]
     if reservation.version > 1 and reservation.changed > reservation.created and reservation.state in HOLDING:
         what = "Became active." if reservation.state is State.ACTIVE else "Changed"
@@ -169,11 +169,11 @@ def history(reservation: Reservation, zone: str, now: float) -> list[tuple[str, 
         why = f" {_sentence(reservation.reason)}" if reservation.reason else ""
         found.append((reservation.changed, f"{what}{by or ('.' if what == 'Changed' else '')}{why}"))
     if reservation.used:
-        found.append((reservation.used, "The first job in it was seen."))
+        found.append((reservation.used, "Its first job started."))
     if reservation.state in (State.CANCELLED, State.RELEASED):
-        found.append((reservation.ended, standing(reservation, zone, now)))
+        found.append((reservation.ended, state_sentence(reservation, zone, now)))
     if reservation.state is State.ENDED:
-        found.append((reservation.period.end, "Its time was over."))
+        found.append((reservation.period.end, "Ended."))
     return [(_stamp(at, zone), what) for at, what in sorted(found, key=lambda each: each[0])]
 
 

@@ -1,4 +1,4 @@
-"""What all pages of the calendar have in common: who looks, in which zone, and what can be chosen on forms."""
+"""Base of all pages of the calendar: the visitor as a booker, the time zone, and the choices on forms."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, available_timezones
 
-from carme_hub.booking.bookings import Booker, Facts, TypeFacts
-from carme_hub.booking.validation import LISTING
+from carme_hub.booking.bookings import Booker, SupplySummary, TypeSummary
+from carme_hub.booking.validation import GROUP_LISTING_ROLES
 from carme_hub.domain import wording
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.errors import SlurmError
@@ -18,7 +18,7 @@ from carme_hub.services import pages
 from carme_hub.services.reservations.application import wording as view
 from carme_hub.services.reservations.scopes import ADMIN, READ, READ_ALL, WRITE
 
-#: The reader's time zone; a script writes it, so it is not for the server's eyes only. No secret.
+#: Cookie with the reader's time zone. A script writes it, so it is not HttpOnly; it is no secret.
 ZONE = "carme-zone"
 DAYS = (
     ("MO", "Mon", "Monday"),
@@ -29,7 +29,7 @@ DAYS = (
     ("SA", "Sat", "Saturday"),
     ("SU", "Sun", "Sunday"),
 )
-#: Seconds after its end for which a booking says what its owner will want the next time.
+#: Seconds after its end in which a booking gives the default GPU type for the next one.
 RECENT = 60 * 86_400
 ADMINISTRATION = (
     ("administration", "Waiting for approval"),
@@ -53,9 +53,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What can be chosen on a form."""
+    """The choices on a form."""
 
-    types: Sequence[TypeFacts]
+    types: Sequence[TypeSummary]
     accounts: Sequence[Account]
     groups: Sequence[str]
     profiles: Sequence[dict[str, str]]
@@ -70,7 +70,7 @@ class Choices:
 
 @cache
 def zones() -> tuple[str, ...]:
-    """Return the names of time zones that people live in."""
+    """Return UTC and the names of geographical time zones."""
     return ("UTC", *sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")))
 
 
@@ -78,20 +78,22 @@ class ReservationPage(pages.PageHandler):
     """A page of the calendar."""
 
     scopes: tuple[str, ...] = (READ,)
-    writes: tuple[str, ...] = (WRITE, ADMIN)
+    write_scopes: tuple[str, ...] = (WRITE, ADMIN)
     booker: Booker
 
     async def prepare(self) -> None:
-        """Find out also as whom the visitor books."""
+        """Also set the visitor's booker."""
         await super().prepare()
         if not self._finished:
             accounts = await self.service.accounts(self.visitor)
-            self.booker = Booker(self.visitor.person, tuple(accounts), admin=self.may(ADMIN), actor=self.visitor.actor)
+            self.booker = Booker(
+                self.visitor.person, tuple(accounts), admin=self.has_scope(ADMIN), actor=self.visitor.actor
+            )
 
     @property
     def reader(self) -> Booker:
-        """As whom the visitor looks: who sees everybody's bookings sees them as an administrator does."""
-        return Booker(self.booker.person, self.booker.accounts, admin=self.may(READ_ALL, ADMIN))
+        """The visitor as the booker of a query; with the scope to read all bookings, as an administrator."""
+        return Booker(self.booker.person, self.booker.accounts, admin=self.has_scope(READ_ALL, ADMIN))
 
     @property
     def now(self) -> float:
@@ -100,7 +102,7 @@ class ReservationPage(pages.PageHandler):
 
     @property
     def zone(self) -> str:
-        """The zone in which times are shown: the reader's, or the site's until it is known."""
+        """The zone in which times are shown: the reader's if it is known, otherwise the site's."""
         return self.chosen_zone or self.site_zone
 
     @property
@@ -110,19 +112,19 @@ class ReservationPage(pages.PageHandler):
 
     @property
     def chosen_zone(self) -> str:
-        """The zone that the reader chose, or whose browser is in it; "" where it is not known."""
+        """The zone that the reader chose, or that of the browser; "" if it is not known."""
         said = unquote(self.get_cookie(ZONE, "") or "")
         return said if is_zone(said) else ""
 
     def tabs(self) -> list[dict[str, Any]]:
-        """Return the parts of the service that the visitor may open."""
+        """Return the tabs of the service that the visitor may open."""
         found = [("", "Calendar"), ("book", "Book"), ("mine", "My bookings")]
-        if self.may(ADMIN):
+        if self.has_scope(ADMIN):
             found.append(("administration", "Administration"))
         return self.tabs_of(*found)
 
     def show(self, template: str, *, heading: str, **more: Any) -> None:
-        """Send a page, with the parts of the administration where it is one of them."""
+        """Send a page; pages of the administration get its sections."""
         if self.tab == "administration":
             here = self.request.path.removeprefix(self.service.prefix)
             current = max(
@@ -137,29 +139,29 @@ class ReservationPage(pages.PageHandler):
             template,
             heading=heading,
             zone=self.zone,
-            zone_fresh=self.looks and not self.chosen_zone,
+            zone_fresh=self.is_read and not self.chosen_zone,
             site_zone=self.site_zone,
             hours=wording.gpu_hours,
             span=self.in_zone(view.span),
-            standing=self.in_zone(view.standing),
+            state_sentence=self.in_zone(view.state_sentence),
             **words,
             **more,
         )
 
     def in_zone(self, words: Callable[[Any, str, float], str]) -> Callable[[Any], str]:
-        """Return a function of ``view`` that speaks of the reader's zone and of now."""
+        """Return a function of ``view`` with the reader's zone and the current time as arguments."""
         zone, now = self.zone, self.now
         return lambda what: words(what, zone, now)
 
-    async def facts(self) -> Facts:
-        """Return what can be booked at all: nothing while Slurm has never said which nodes there are."""
+    async def facts(self) -> SupplySummary:
+        """Return the GPUs that can be booked: none while Slurm has never answered."""
         try:
-            return await self.service.desk.supply()
+            return await self.service.bookings.supply()
         except SlurmError:
-            return Facts((), (), by_node=False, share=100, note="")
+            return SupplySummary((), (), by_node=False, share=100, note="")
 
-    async def choices(self, facts: Facts | None = None) -> Choices:
-        """Return what can be chosen on a form."""
+    async def choices(self, facts: SupplySummary | None = None) -> Choices:
+        """Return the choices on a form."""
         facts = await self.facts() if facts is None else facts
         names = self.booker.accounts
         balances = await self.service.balances(names) if self.service.charged else {}
@@ -172,17 +174,17 @@ class ReservationPage(pages.PageHandler):
         )
 
     async def _groups(self) -> list[str]:
-        """Return the groups that are offered: one's own, to teachers all, as the hub lets them list those, too."""
+        """Return the groups to choose from: the visitor's own, or all for teachers, whom the hub lets list groups."""
         person = self.booker.person
-        if not self.booker.admin and not person.roles & LISTING:
+        if not self.booker.admin and not person.roles & GROUP_LISTING_ROLES:
             return sorted(person.groups)
-        await self.service.roster.refresh()
-        return sorted(person.groups.union(*(each.groups for each in self.service.roster.people.values())))
+        await self.service.hub_users.refresh()
+        return sorted(person.groups.union(*(each.groups for each in self.service.hub_users.people.values())))
 
-    async def usual_type(self, types: Sequence[TypeFacts]) -> str:
-        """Return the type that is chosen at first: that of the visitor's newest booking, else the most frequent."""
+    async def default_type(self, types: Sequence[TypeSummary]) -> str:
+        """Return the default GPU type: that of the visitor's newest booking, otherwise the most frequent one."""
         known = {each.type for each in types}
-        found = await self.service.desk.mine(self.booker, self.now - RECENT) if known else ()
+        found = await self.service.bookings.mine(self.booker, self.now - RECENT) if known else ()
         newest = (one for one in found if one.owner == self.visitor.name and one.need.type in known)
         last = max(newest, key=lambda one: one.created, default=None)
         if last is not None:
@@ -191,25 +193,25 @@ class ReservationPage(pages.PageHandler):
 
     def may_book(self) -> bool:
         """Return whether the policy lets the visitor book with one of their accounts."""
-        return self.may(*self.writes) and any(
+        return self.has_scope(*self.write_scopes) and any(
             self.service.rules(self.booker.person, account).may_book for account in self.booker.accounts
         )
 
-    def why_not(self) -> str:
-        """Return why the visitor may not book, as a sentence; "" where they may."""
+    def refusal(self) -> str:
+        """Return why the visitor may not book, as a sentence; "" if they may."""
         if self.may_book():
             return ""
         if not self.booker.accounts:
-            return "You have no Slurm account that could be charged, so you cannot book. Ask an administrator for one."
+            return "You have no Slurm account to charge, so you cannot book. Ask an administrator for one."
         return "The policy of this site does not let you book GPUs. You can look at the calendar."
 
     def cost(self, found: Sequence[Reservation]) -> int | None:
-        """Return the milli-GPU-seconds of reservations, None where nothing is kept of GPU time."""
-        return sum(self.service.desk.price(each) for each in found) if self.service.charged else None
+        """Return the price of reservations in milli-GPU-seconds, None if there is no ledger of GPU time."""
+        return sum(self.service.bookings.price(each) for each in found) if self.service.charged else None
 
 
 def left_of(balance: Any) -> int | None:
-    """Return what is left of what an account was granted, None where it was granted nothing."""
+    """Return what an account has left, None if it was never granted GPU time."""
     return int(balance.left) if balance is not None and balance.granted > 0 else None
 
 
@@ -221,8 +223,8 @@ def is_zone(name: str) -> bool:
         return False
 
 
-def need_zone(name: str) -> str:
-    """Return the zone; refuse what is none."""
+def checked_zone(name: str) -> str:
+    """Return the zone; raise ``BadForm`` if there is no such time zone."""
     if not is_zone(name):
-        raise pages.BadForm(f"{name or 'That'} is no time zone. Zones are named like Europe/Berlin.")
+        raise pages.BadForm(f"{name or 'That'} is not a time zone. Zones have names such as Europe/Berlin.")
     return name

@@ -1,6 +1,6 @@
-"""The form of a booking, for who cannot drag: fields, a look at all that would be booked, and the booking itself.
+"""The booking form, for people who cannot drag in the calendar: fields, a preview, and the booking itself.
 
-It works without JavaScript. Each step is a POST of the same fields: look, take an alternative, change, book, wait.
+It works without JavaScript. Each step is a POST of the same fields: preview, take an alternative, change, book, wait.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.errors import Refused
 from carme_hub.services.reservations.application import wording as view
 from carme_hub.services.reservations.pages.base import Choices, ReservationPage
-from carme_hub.services.reservations.pages.form import Form, offers
+from carme_hub.services.reservations.pages.form import Form, alternatives
 
-#: Times of one booking that are listed; the rest is counted, unless something is to be said of it.
-LISTED = 60
+#: Times of one booking that are listed; the rest is only counted, except times with a note or conflict.
+MAX_LISTED = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One time of what is to be booked: ``note`` is what clocks do to it."""
+    """One time of the preview. ``note``: the effect of a clock change."""
 
     when: str
     note: str
@@ -32,14 +32,14 @@ class Row:
 
 
 class BookHandler(ReservationPage):
-    """Fields, what would come of them, and the booking."""
+    """The form, its preview, and the booking."""
 
     tab = "book"
 
     async def get(self) -> None:
-        """Show the fields, filled in as the address says."""
+        """Show the form, filled in from the query."""
         choices = await self.choices()
-        usual = await self.usual_type(choices.types)
+        usual = await self.default_type(choices.types)
         form = Form.empty(self.now, self.zone, type=usual, account=_first_account(choices))
         said = {
             name: value for name, value in Form.read(self.get_query_argument, self.get_query_arguments).pairs() if value
@@ -68,22 +68,23 @@ class BookHandler(ReservationPage):
             self._show_form(form, choices, refused.message)
 
     async def _book(self, form: Form, choices: Choices, *, wait: bool) -> None:
-        wish, recurrence = form.wish(self.visitor.name), form.recurrence()
+        request, recurrence = form.request(self.visitor.name), form.recurrence()
         try:
-            found = await self.service.desk.book(self.booker, wish, recurrence, key=form.key, wait=wait)
+            found = await self.service.bookings.book(self.booker, request, recurrence, key=form.key, wait=wait)
         except SlotTaken as taken:
             self.set_status(409)
             await self._look(form, choices, meanwhile=taken.message)
             return
-        self.log_write("booked %s (%s)", found[0].id, wish.account)
+        self.log_write("booked %s (%s)", found[0].id, request.account)
         one = found[0]
         self.done(
-            f"“{one.title}”: {_became(len(found))} {view.standing(one, self.zone, self.now)}", f"bookings/{one.id}"
+            f"“{one.title}”: {_booked_sentence(len(found))} {view.state_sentence(one, self.zone, self.now)}",
+            f"bookings/{one.id}",
         )
 
     async def _look(self, form: Form, choices: Choices, *, meanwhile: str = "") -> None:
-        wish, recurrence = form.wish(self.visitor.name), form.recurrence()
-        checked: BookingPreview = await self.service.desk.check(self.booker, wish, recurrence)
+        request, recurrence = form.request(self.visitor.name), form.recurrence()
+        checked: BookingPreview = await self.service.bookings.check(self.booker, request, recurrence)
         zone, now = form.zone, self.now
         taken = {each.time.period for each in checked.conflicts}
         rows = [Row(view.span(each.period, zone, now), each.note, each.period not in taken) for each in checked.times]
@@ -94,11 +95,11 @@ class BookHandler(ReservationPage):
             "look.html",
             heading="Book this?",
             form=replace(form, key=form.key or secrets.token_urlsafe(16)),
-            wish=wish,
-            rows=[each for number, each in enumerate(rows) if number < LISTED or each.note or not each.free],
+            request=request,
+            rows=[each for number, each in enumerate(rows) if number < MAX_LISTED or each.note or not each.free],
             count=len(rows),
             taken=len(checked.conflicts),
-            offers=offers(form, checked.conflicts, say, len(rows)),
+            alternatives=alternatives(form, checked.conflicts, say, len(rows)),
             refusal=checked.refusal,
             meanwhile=meanwhile,
             approval=checked.needs_approval,
@@ -118,13 +119,13 @@ class BookHandler(ReservationPage):
             values=form,
             choices=choices,
             problem=problem,
-            refused=self.why_not(),
+            refused=self.refusal(),
             data=page_data(choices),
         )
 
 
 def page_data(choices: Choices) -> dict[str, object]:
-    """Return what the pages' scripts know without asking."""
+    """Return the data embedded for the pages' scripts."""
     return {"left": {each.name: each.left for each in choices.accounts}}
 
 
@@ -132,7 +133,7 @@ def _first_account(choices: Choices) -> str:
     return choices.accounts[0].name if choices.accounts else ""
 
 
-def _became(count: int) -> str:
+def _booked_sentence(count: int) -> str:
     return "booked." if count == 1 else f"booked {count} times."
 
 

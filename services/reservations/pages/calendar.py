@@ -1,4 +1,4 @@
-"""The calendar: what the next hours look like in words, the calendar itself, and free GPUs as a table."""
+"""The calendar's page: the next hours in sentences, the calendar itself, and free GPUs as a table."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.quotas.windows import midnight
 from carme_hub.services.reservations.application import summary
 from carme_hub.services.reservations.application import wording as view
-from carme_hub.services.reservations.pages.base import ZONE, ReservationPage, need_zone
+from carme_hub.services.reservations.pages.base import ZONE, ReservationPage, checked_zone
 from carme_hub.services.reservations.pages.book import page_data
 from carme_hub.services.reservations.pages.form import Form
 
 _DAY = 86_400
-#: Days of the table of what is free.
+#: Days of the table of free GPUs.
 DAYS = 7
 LEGEND = (
     ("mine", "My bookings"),
     ("class", "◆ For me: my classes and groups"),
     ("others", "Booked by others"),
     ("maintenance", "Maintenance"),
-    ("pending", "Waits, for approval or for GPUs"),
-    ("problem", "Cannot be kept as promised"),
+    ("pending", "Waits for approval or for GPUs"),
+    ("problem", "Cannot be kept as booked"),
     ("some", "Some GPUs are free"),
     ("none", "None is free"),
 )
@@ -35,24 +35,26 @@ class CalendarHandler(ReservationPage):
     """The first page."""
 
     async def get(self) -> None:
-        """Show it; what is in the calendar itself its script asks REST for."""
-        desk, now, zone = self.service.desk, self.now, self.zone
+        """Show it; its script reads the bookings by REST."""
+        bookings, now, zone = self.service.bookings, self.now, self.zone
         facts = await self.facts()
         choices = await self.choices(facts)
         totals = {each.type: each.total for each in facts.types}
         start = int(midnight(view.local(now, zone).date(), zone))
-        bands = await desk.free(Period(start, start + (DAYS + 1) * _DAY)) if totals else {}
+        bands = await bookings.free(Period(start, start + (DAYS + 1) * _DAY)) if totals else {}
         soon = Period(int(now), int(now) + _DAY)
         free = {type: _within(band, soon) for type, band in bands.items()}
         account = choices.accounts[0].name if choices.accounts else ""
-        form = Form.empty(now, zone, type=await self.usual_type(facts.types), account=account)
+        form = Form.empty(now, zone, type=await self.default_type(facts.types), account=account)
         self.show(
             "calendar.html",
             heading="Calendar",
-            words=summary.sentences(await desk.between(self.reader, soon), free, totals, now, zone) if totals else [],
-            unknown=bool(self.service.sight.silent),
+            words=summary.sentences(await bookings.between(self.reader, soon), free, totals, now, zone)
+            if totals
+            else [],
+            unknown=bool(self.service.slurm_view.silent),
             note=facts.note,
-            refused=self.why_not(),
+            refused=self.refusal(),
             may_book=self.may_book() and bool(totals),
             choices=choices,
             values=form,
@@ -82,7 +84,7 @@ def _range(levels: Sequence[int]) -> str:
 
 
 def _within(band: Band, there: Period) -> list[tuple[Period, int]]:
-    """Return a part of a band."""
+    """Return the part of a band within a period."""
     return [
         (Period(max(period.start, there.start), min(period.end, there.end)), level)
         for period, level in band
@@ -91,11 +93,11 @@ def _within(band: Band, there: Period) -> list[tuple[Period, int]]:
 
 
 class ZoneHandler(ReservationPage):
-    """The zone in which times are shown."""
+    """The choice of the zone in which times are shown."""
 
     async def post(self) -> None:
-        """Keep it in a cookie, which the pages' script writes otherwise."""
-        zone = need_zone(self.text("zone", "The time zone", most=64))
+        """Store it in the cookie, which the pages' script also writes."""
+        zone = checked_zone(self.text("zone", "The time zone", max_length=64))
         self.set_cookie(ZONE, quote(zone, safe=""), path=self.service.prefix, expires_days=365, samesite="Lax")
         self.done(f"Times are in {zone} now.", self._back())
 

@@ -1,6 +1,6 @@
-"""The form of a booking: from what was typed to what the desk is asked, and the same form with an alternative taken.
+"""The fields of the booking form: conversion to a booking request, and the form with an alternative taken.
 
-All fields are text, as browsers send them, so a form that cannot be understood is shown again just as it was.
+All fields are text, as browsers send them, so a form that is not valid is shown again unchanged.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence, occurrences
 from carme_hub.services.pages import BadForm
-from carme_hub.services.reservations.pages.base import DAYS, need_zone
+from carme_hub.services.reservations.pages.base import DAYS, checked_zone
 
 _CODES = tuple(code for code, _, _ in DAYS)
 _EVERY = {"weekly": 1, "fortnightly": 2}
 _MOST = 1024
 _HOUR = 3600
-#: Between them every day has neighbours, in every zone.
+#: First and last day that a form accepts; the days before and after them exist in every zone, too.
 _FIRST, _LAST = date(1970, 1, 2), date(8999, 12, 30)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What was typed. ``without``: starts on the wall of times to leave out. ``key``: sent twice, it books once."""
+    """The fields as sent. ``without``: starts on the wall clock that are left out. ``key``: the idempotency key."""
 
     title: str = ""
     gpu_type: str = ""
@@ -53,7 +53,7 @@ class Form:
 
     @classmethod
     def read(cls, one: Callable[[str, str], str], several: Callable[[str], list[str]]) -> Form:
-        """Return what a request has, by its functions for one value of a name (with a default) and for all."""
+        """Return the form of a request, read by its functions for one value of a name (with a default) and for all."""
         said = {
             each.name: tuple(several(each.name)[:400])
             if each.name in ("days", "without")
@@ -64,12 +64,12 @@ class Form:
 
     @classmethod
     def empty(cls, now: float, zone: str, *, type: str = "", account: str = "") -> Form:
-        """Return the form of who has typed nothing yet: two hours from the next full hour on."""
+        """Return the form with defaults: two hours from the next full hour on."""
         start = datetime.fromtimestamp((int(now) // _HOUR + 1) * _HOUR, ZoneInfo(zone))
         return cls(gpu_type=type, account=account, zone=zone).at(start, start + timedelta(hours=2))
 
     def at(self, start: datetime, end: datetime) -> Form:
-        """Return the same form at another time on the wall."""
+        """Return the same form at another time on the wall clock."""
         return replace(
             self,
             start_date=start.date().isoformat(),
@@ -84,13 +84,13 @@ class Form:
             value = getattr(self, each.name)
             yield from ((each.name, one) for one in (value if isinstance(value, tuple) else (value,)))
 
-    # -- what it means ----------------------------------------------------------------------------------------------
+    # -- conversion -------------------------------------------------------------------------------------------------
 
-    def wish(self, owner: str) -> BookingRequest:
-        """Return what is wished for; its times are those of ``recurrence``.
+    def request(self, owner: str) -> BookingRequest:
+        """Return the booking request without times, which are those of ``recurrence``.
 
         Raises:
-            BadForm: a field makes no sense; the message says what to type.
+            BadForm: a field is not valid; the message says what to type.
         """
         if not self.title:
             raise BadForm("Give it a title, so that others know what it is for.")
@@ -99,9 +99,9 @@ class Form:
         need = Need(self.gpu_type, _number(self.gpus, "GPUs for each seat", 0), _number(self.seats, "Seats", 1))
         users = frozenset(self.users.replace(",", " ").replace(";", " ").split()) if self.whom == "users" else ()
         if self.whom == "users" and not users:
-            raise BadForm("Name the people whom it is for, or choose “Just me”.")
+            raise BadForm("Name the people for whom it is, or choose “Just me”.")
         if self.whom == "group" and not self.group:
-            raise BadForm("Name the group or class that it is for, or choose “Just me”.")
+            raise BadForm("Name the group or class for which it is, or choose “Just me”.")
         return BookingRequest(
             owner=owner,
             account=self.account,
@@ -112,59 +112,59 @@ class Form:
             group=self.group if self.whom == "group" else "",
             everybody=self.whom == "everybody",
             profile=self.profile if self.whom == "group" else "",
-            zone=need_zone(self.zone),
+            zone=checked_zone(self.zone),
         )
 
     def recurrence(self) -> Recurrence:
-        """Return when it is to be, on the wall of its zone."""
+        """Return its times on the wall clock of its zone."""
         start, end = self.start(), self.end()
         if end <= start:
             raise BadForm("It ends before it starts. Give a later end.")
-        return Recurrence(need_zone(self.zone), start, end, self.rule(start), frozenset(self.without))
+        return Recurrence(checked_zone(self.zone), start, end, self.rule(start), frozenset(self.without))
 
     def once(self) -> Period:
-        """Return its first time, of a form in which nothing is said of others."""
+        """Return its first time, without repetitions."""
         (one,) = occurrences(replace(self, repeats="", without=()).recurrence())
         return one.period
 
     def start(self) -> datetime:
-        """Return when it starts, on the wall."""
+        """Return its start on the wall clock."""
         return _moment(self.start_date, self.start_time, "start")
 
     def end(self) -> datetime:
-        """Return when it ends, on the wall: without a day, at the next such time."""
+        """Return its end on the wall clock: without a day, the next such time after the start."""
         if self.end_date:
             return _moment(self.end_date, self.end_time, "end")
         end = _moment(self.start_date, self.end_time, "end")
         return end if end > self.start() else end + timedelta(days=1)
 
     def rule(self, start: datetime) -> str:
-        """Return how it repeats, as RFC 5545 has it; "" for once."""
+        """Return its RRULE of RFC 5545; "" for a single time."""
         if self.repeats not in _EVERY:
             return ""
         days = [code for code in _CODES if code in self.days] or [_CODES[start.weekday()]]
         parts = [f"FREQ=WEEKLY;INTERVAL={_EVERY[self.repeats]}", f"BYDAY={','.join(days)}"]
         if self.count and self.until:
-            raise BadForm("Say either how many times it comes, or until which day, and leave the other empty.")
+            raise BadForm("Give either the number of times or the last day, and leave the other empty.")
         if self.count:
             parts.append(f"COUNT={_number(self.count, 'How many times', 1)}")
         elif self.until:
             parts.append(f"UNTIL={_day(self.until, 'The last day'):%Y%m%d}")
         else:
-            raise BadForm("Say how many times it comes, or until which day.")
+            raise BadForm("Give the number of times, or the last day.")
         return ";".join(parts)
 
     @property
     def again(self) -> bool:
-        """Return whether it comes more than once."""
+        """Return whether it is recurring."""
         return self.repeats in _EVERY
 
     # -- alternatives -----------------------------------------------------------------------------------------------
 
     def take(self, what: str) -> Form:
-        """Return the form with an alternative taken, as the page's buttons name them.
+        """Return the form with an alternative taken; ``what`` is the value of the page's button.
 
-        ``time:START:END`` (epoch seconds), ``seats:3``, ``type:h100``, ``without:2026-11-24T09:00:00,…``.
+        It is ``time:START:END`` (epoch seconds), ``seats:3``, ``type:h100``, or ``without:2026-11-24T09:00:00,…``.
         """
         kind, _, value = what.partition(":")
         try:
@@ -183,7 +183,7 @@ class Form:
         raise BadForm("That choice is not understood. Choose again.")
 
     def _shifted(self, start: datetime, end: datetime) -> Form:
-        """Return it all shifted to where one time of it would be: the same days later, at the new time of day."""
+        """Return the form shifted so that one of its times is the given one: by whole weeks, at the new time of day."""
         if not self.again:
             return self.at(start, end)
         first = self.start()
@@ -192,48 +192,50 @@ class Form:
         return replace(self.at(nearest, nearest + (end - start)), days=days, without=())
 
     def fits_days(self, period: Period) -> bool:
-        """Return whether a series can be shifted there: one of several days a week keeps its days."""
+        """Return whether a series can be shifted there: a series on several weekdays keeps its weekdays."""
         if not self.again or not set(self.days) - {_CODES[self.start().weekday()]}:
             return True
         return _CODES[datetime.fromtimestamp(period.start, ZoneInfo(self.zone)).weekday()] in self.days
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A button: what is taken (see ``Form.take``), and what it says."""
+class Alternative:
+    """A button: its value (see ``Form.take``), and its label."""
 
     take: str
     words: str
 
 
-def offers(form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], str], count: int = 1) -> list[Offer]:
-    """Return what could be had instead, the nearest first.
+def alternatives(
+    form: Form, conflicts: Sequence[Conflict], say: Callable[[Period], str], count: int = 1
+) -> list[Alternative]:
+    """Return the alternatives, the nearest first.
 
     Args:
-        say: a period as buttons say it. count: of all its times, of which one has to be left.
+        say: returns a period as a button's label. count: number of all times; at least one must be left.
     """
     explained = [each for each in conflicts if each.times or each.seats or each.types]
     found = []
     if form.again and 0 < len(conflicts) < count:
         starts = ",".join(each.time.occurrence for each in conflicts if each.time.occurrence)
         what = "that time" if len(conflicts) == 1 else f"these {len(conflicts)} times"
-        found += [Offer(f"without:{starts}", f"Leave out {what}")] if starts else []
+        found += [Alternative(f"without:{starts}", f"Leave out {what}")] if starts else []
     if explained:
         always = " every time" if form.again else ""
         for period in (_whole_minutes(each, explained[0].time.period) for each in explained[0].times):
             if form.fits_days(period):
-                found.append(Offer(f"time:{period.start}:{period.end}", f"Take {say(period)}{always}"))
+                found.append(Alternative(f"time:{period.start}:{period.end}", f"Take {say(period)}{always}"))
         seats = min(each.seats for each in explained)
         if seats and len(explained) == len(conflicts):
-            found.append(Offer(f"seats:{seats}", f"{seats} seat{'' if seats == 1 else 's'} then"))
+            found.append(Alternative(f"seats:{seats}", f"{seats} seat{'' if seats == 1 else 's'} then"))
         for type in explained[0].types:
             if all(type in each.types for each in explained):
-                found.append(Offer(f"type:{type}", f"{type} then"))
+                found.append(Alternative(f"type:{type}", f"{type} then"))
     return found
 
 
 def _whole_minutes(period: Period, wanted: Period) -> Period:
-    """Return what is free of a period as the fields of a form can say it, unless it begins when it was wanted."""
+    """Return a free period from its next full minute on, since forms have no seconds, unless it begins as wanted."""
     return period if period.start == wanted.start else Period(-(-period.start // 60) * 60, period.end)
 
 

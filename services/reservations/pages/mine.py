@@ -1,4 +1,4 @@
-"""My bookings: what comes, what was, and the address of my own feed."""
+"""The page "My bookings": coming and past bookings, and the address of the visitor's feed."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.services.reservations.pages.base import ReservationPage
 from carme_hub.services.reservations.rest.representation import may
 
-#: Days that are looked back, and past bookings that are shown.
-BACK, MOST_PAST = 60, 50
+#: Past days, and past bookings, that are shown at most.
+PAST_DAYS, MAX_PAST = 60, 50
 _DAY = 86_400
 _OVER = (State.ENDED, State.CANCELLED, State.RELEASED)
 
 
 @dataclass
 class Group:
-    """A booking with all its times that are shown, by start; what comes once has one."""
+    """A booking with all its shown times, by start."""
 
     times: list[Reservation] = field(default_factory=list)
 
     @property
     def first(self) -> Reservation:
-        """Return the next of them."""
+        """Return its next time."""
         return self.times[0]
 
     @property
     def problems(self) -> list[Reservation]:
-        """Return those that cannot be kept as promised."""
+        """Return the times that cannot be kept as booked."""
         return [each for each in self.times if each.problem]
 
 
-def grouped(found: Iterable[Reservation]) -> list[Group]:
-    """Return bookings by their next time; the times of a series are one."""
+def group_by_series(found: Iterable[Reservation]) -> list[Group]:
+    """Return groups by their next time; the times of a series are one group."""
     groups: dict[str, Group] = {}
     for each in sorted(found, key=lambda one: (one.period, one.id)):
         groups.setdefault(each.series or each.id, Group()).times.append(each)
@@ -42,27 +42,27 @@ def grouped(found: Iterable[Reservation]) -> list[Group]:
 
 
 class MinePage(ReservationPage):
-    """What comes and what was."""
+    """The page of the visitor's bookings."""
 
     tab = "mine"
 
     async def show_mine(self, address: str = "") -> None:
-        """Show them, with the feed's new address."""
+        """Show them, with a new address of the feed."""
         now, me = self.now, self.visitor.name
-        found: Sequence[Reservation] = await self.service.desk.mine(self.booker, now - BACK * _DAY)
+        found: Sequence[Reservation] = await self.service.bookings.mine(self.booker, now - PAST_DAYS * _DAY)
         coming = [each for each in found if each.period.end > now and each.state not in _OVER]
         past = [each for each in found if each.period.end <= now or each.state in _OVER]
-        problems = {f"bookings/{each.id}" for each in coming if each.problem}  # those stand with their bookings
+        problems = {f"bookings/{each.id}" for each in coming if each.problem}  # these are shown with their bookings
         past.sort(key=lambda one: one.period, reverse=True)
         self.show(
             "mine.html",
             heading="My bookings",
-            told=[each for each in await self.service.notices.of(me) if each["link"] not in problems],
-            mine=grouped(each for each in coming if each.owner == me),
-            invited=grouped(each for each in coming if each.owner != me),
-            past=past[:MOST_PAST],
-            more=len(past) > MOST_PAST,
-            back=BACK,
+            due_notices=[each for each in await self.service.notices.open_for(me) if each["link"] not in problems],
+            mine=group_by_series(each for each in coming if each.owner == me),
+            invited=group_by_series(each for each in coming if each.owner != me),
+            past=past[:MAX_PAST],
+            more=len(past) > MAX_PAST,
+            back=PAST_DAYS,
             may=lambda one: may(one, mine=one.owner == me, admin=self.booker.admin),
             feed=await self.service.feeds.made(me),
             address=address,
@@ -70,10 +70,10 @@ class MinePage(ReservationPage):
 
 
 class MineHandler(MinePage):
-    """My bookings."""
+    """The page without the feed's secret."""
 
     async def get(self) -> None:
-        """Show them; nothing of the feed's secret, which is told once."""
+        """Show it."""
         await self.show_mine()
 
 
@@ -81,19 +81,19 @@ class FeedHandler(MinePage):
     """The secret address of the feed."""
 
     async def post(self) -> None:
-        """Make it anew and show it this once, or revoke it."""
+        """Create a new one and show it once, or revoke it."""
         me = self.visitor.name
         if self.get_body_argument("what", "") == "revoke":
             await self.service.feeds.revoke(me)
             self.log_write("revoked their feed")
-            self.done("The address shows nothing any more.", "mine#feed")
+            self.done("The address is revoked.", "mine#feed")
             return
         secret = await self.service.feeds.make(me)
         self.log_write("made a new address of their feed")
-        await self.show_mine(f"{self._here()}api/v1/feed/{secret}.ics")
+        await self.show_mine(f"{self._base_url()}api/v1/feed/{secret}.ics")
 
-    def _here(self) -> str:
-        """Return the service's own address, as the hub was told it or as the browser asked for it."""
+    def _base_url(self) -> str:
+        """Return the service's URL: the configured public one, or the one that the browser used."""
         told = os.environ.get("JUPYTERHUB_PUBLIC_URL", "")
         proto = self.request.headers.get("X-Forwarded-Proto", self.request.protocol).split(",")[0].strip()
         host = self.request.headers.get("X-Forwarded-Host", self.request.host).split(",")[0].strip()

@@ -1,4 +1,4 @@
-"""Which page answers at which address of the reservations service."""
+"""URL handlers of the reservations service's pages."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""What the REST interface takes and gives, as pydantic models; the OpenAPI document is made from them.
+"""Pydantic models of requests and answers of the REST interface; the OpenAPI document is made from them.
 
-A moment that is asked for is either UTC epoch seconds, or a time on the wall of the zone that is named beside it; all
-answers have UTC epoch seconds. GPU time is in whole milli-GPU-seconds.
+A time in a request is either UTC epoch seconds, or a time on the wall clock of the given zone; all answers have UTC
+epoch seconds. GPU time is in whole milli-GPU-seconds.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ _WALL = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]
 #: A UUID of ours.
 ID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
-Wall = Annotated[str, Field(pattern=_WALL, description="a time on the wall of the zone, such as 2026-11-24T09:00")]
+Wall = Annotated[str, Field(pattern=_WALL, description="a time on the zone's wall clock, such as 2026-11-24T09:00")]
 When = Moment | Wall
 Zone = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="IANA time zone")]
 Title = Annotated[str, Field(min_length=1, max_length=200, pattern=_TITLE)]
 GpuType = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
 Seat = Annotated[int, Field(ge=0, le=1024, description="GPUs of one seat; 0 is a whole node of this type"), Whole]
 Seats = Annotated[int, Field(ge=1, le=1024), Whole]
-Version = Annotated[int, Field(ge=1, le=2**31 - 1, description="of the booking that was looked at"), Whole]
+Version = Annotated[int, Field(ge=1, le=2**31 - 1, description="the version that the caller has read"), Whole]
 Said = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 NodeName = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-#: Of a booking that comes again: this time alone, this one and the later ones, or all.
+#: Of a recurring booking: this time only, this one and the later ones, or all.
 Series = Literal["one", "later", "all"]
 State = Literal["draft", "pending", "confirmed", "active", "ended", "cancelled", "released"]
 
 
 class AskIn(RequestBody):
-    """What is asked for. ``rule`` is an RRULE of RFC 5545 with COUNT or UNTIL, "" for once.
+    """A requested booking. ``rule`` is an RRULE of RFC 5545 with COUNT or UNTIL, "" for a single time.
 
-    ``account``: who pays, the visitor's first where it is left out. ``owner``: for whom an administrator books it;
-    everybody else leaves it out. ``group``: a hub group, ``users``: more people,
-    ``everybody``: all users of the account; they may start sessions in it, as the owner may. ``profile``: with which
-    its seats start, "" for any. ``without``: starts on the wall that ``rule`` would give and that are left out.
+    ``account``: the charged account, by default the visitor's first one. ``owner``: the user for whom an administrator
+    books; all others leave it out. ``group``: a hub group, ``users``: more people,
+    ``everybody``: all users of the account; they may start sessions in it, as the owner may. ``profile``: the profile
+    of its seats, "" for any. ``without``: starts of ``rule`` on the wall clock that are left out.
     """
 
     title: Title
@@ -59,19 +59,19 @@ class AskIn(RequestBody):
 
 
 class BookIn(AskIn):
-    """A booking. ``wait``: where not everything is free, wait for it, and be booked when it is."""
+    """A booking. ``wait``: if GPUs are taken, put it on the waitlist."""
 
     wait: bool = False
 
 
 class CheckIn(AskIn):
-    """A booking that is looked at before it is made. ``instead_of``: the one that would be moved to this."""
+    """A booking to preview. ``instead_of``: the id of the booking that would be moved to this."""
 
     instead_of: Annotated[str, Field(pattern=rf"^$|{ID}")] = ""
 
 
 class MoveIn(RequestBody):
-    """What is changed of a booking; what is left out stays. ``start`` and ``end`` are of the one that is named."""
+    """A change of a booking; omitted fields stay. ``start`` and ``end`` are those of the booking in the path."""
 
     version: Version
     start: When | None = None
@@ -85,27 +85,27 @@ class MoveIn(RequestBody):
 
 
 class CancelIn(RequestBody):
-    """A booking is taken back before it starts."""
+    """The cancellation of a booking before it starts."""
 
     series: Series = "one"
     reason: Said = ""
 
 
 class ReleaseIn(RequestBody):
-    """What is left of a booking that has begun is given back."""
+    """The release of a booking that has begun."""
 
     reason: Said = ""
 
 
 class DecisionIn(RequestBody):
-    """The answer to a booking that waits for approval: to all its times."""
+    """The decision on all times of a pending booking."""
 
     decision: Literal["approve", "deny"]
     reason: Said = ""
 
 
 class MaintenanceIn(RequestBody):
-    """Nodes on which nobody's jobs run for a time. What was booked there is told to its owners."""
+    """Nodes on which no jobs run for a time. Owners of bookings there are notified."""
 
     nodes: Annotated[list[NodeName], Field(min_length=1, max_length=10_000)]
     start: When
@@ -115,18 +115,18 @@ class MaintenanceIn(RequestBody):
 
 
 class FeedIn(RequestBody):
-    """A new secret address of the visitor's own bookings; the one before stops working."""
+    """A new secret address of the visitor's own bookings; the previous one becomes invalid."""
 
 
 class SpanOut(BaseModel):
-    """From ``start`` to ``end``, which is not within it any more."""
+    """From ``start`` to before ``end``."""
 
     start: int
     end: int
 
 
 class PlaceOut(BaseModel):
-    """What a booking has on one node. ``whole``: nobody else is there; ``also``: its GPUs of other types."""
+    """The GPUs of a booking on one node. ``whole``: the whole node is booked; ``also``: its GPUs of other types."""
 
     node: str
     gpu_type: str
@@ -140,13 +140,13 @@ class BookingOut(BaseModel):
     """One time of a booking.
 
     Attributes:
-        hidden: it is others', and who and what for is not for the visitor to see: id, title, owner and the like are "".
+        hidden: the visitor may not see people and title: id, title, owner and the like are "".
         mine: the visitor owns it. invited: it is for the visitor, who may start sessions in it.
-        gpus: of one seat, 0 = whole nodes; total: all that it takes, and by_type: how many of each type, its own first.
-        series: "" for what comes once.
-        waits: a draft on the waitlist. problem: why it cannot be kept as promised, "" while it can.
-        may: what the visitor may do with it now. amount: milli-GPU-seconds × price of its whole period, null where it
-            is hidden or nothing is kept of GPU time.
+        gpus: of one seat, 0 = whole nodes; total: all its GPUs, and by_type: how many of each type, its own first.
+        series: "" for a single booking.
+        waits: a draft on the waitlist. problem: why it cannot be kept as booked, "" while it can.
+        may: what the visitor may do with it now. amount: milli-GPU-seconds × price of its whole period, null if it is
+            hidden or there is no ledger of GPU time.
         slurm: names of its reservations in Slurm, once they are due there.
     """
 
@@ -189,17 +189,17 @@ class BookingOut(BaseModel):
 
 
 class BookingsOut(BaseModel):
-    """Bookings by their start; ``at`` is now."""
+    """Bookings by start; ``at`` is now."""
 
     at: int
     bookings: list[BookingOut]
 
 
 class ConflictOut(SpanOut):
-    """A time that cannot be had, and what could be.
+    """A time that is not free, with alternatives.
 
-    ``times``: the nearest free ones. ``seats``: how many could be had then, 0 for none. ``types``: other GPU types of
-    which it could be had then. Only the first few conflicts say what else could be.
+    ``times``: the nearest free times. ``seats``: how many are free then, 0 for none. ``types``: other GPU types with as
+    many free GPUs then. Only the first few conflicts have alternatives.
     """
 
     occurrence: str
@@ -217,27 +217,27 @@ class MaintenanceOut(BaseModel):
 
 
 class TakenOut(Error):
-    """A refusal. With ``slot-taken`` there are the times that are not free, and what could be had instead."""
+    """A refusal. With ``slot-taken`` it has the times that are not free, with alternatives."""
 
     conflicts: list[ConflictOut] = []
 
 
 class TimeOut(SpanOut):
-    """One time of what was asked for. ``note``: a sentence where clocks change in it, "" otherwise."""
+    """One requested time. ``note``: a sentence if a clock change affects it, "" otherwise."""
 
     occurrence: str
     note: str
 
 
 class CheckOut(BaseModel):
-    """What would become of it; nothing is written.
+    """The preview of a booking; nothing is written.
 
     Attributes:
-        granted: it could be booked now. refusal: why not, as a sentence, and ``reason`` its slug; "" where only other
-            bookings are in the way.
-        needs_approval: it would wait for an administrator. amount: milli-GPU-seconds × price of all its times, null
-            where nothing is kept of GPU time. total: GPUs that each time takes.
-        notes: what Slurm does not keep exactly as it is asked for.
+        granted: it could be booked now. refusal: why not, as a sentence, and ``reason`` its slug; "" if there are only
+            conflicts with other bookings.
+        needs_approval: an administrator would have to approve it. amount: milli-GPU-seconds × price of all its times,
+            null if there is no ledger of GPU time. total: GPUs of each time.
+        notes: what Slurm cannot reserve exactly as requested.
     """
 
     granted: bool
@@ -252,13 +252,13 @@ class CheckOut(BaseModel):
 
 
 class PartOut(SpanOut):
-    """How many GPUs are free throughout a part of the time that was asked for."""
+    """The number of GPUs that are free throughout a part of the requested time."""
 
     free: int
 
 
 class BandOut(BaseModel):
-    """The GPUs of one type that are free over time: parts that follow each other, each unlike the next."""
+    """Free GPUs of one type over time, as consecutive parts with different numbers."""
 
     gpu_type: str
     total: int
@@ -266,7 +266,7 @@ class BandOut(BaseModel):
 
 
 class FreeOut(BaseModel):
-    """What is free, by GPU type."""
+    """Free GPUs by type."""
 
     start: int
     end: int
@@ -274,7 +274,7 @@ class FreeOut(BaseModel):
 
 
 class TypeOut(BaseModel):
-    """A GPU type: how many there are, how many the largest node has, and how many may be booked at one moment."""
+    """A GPU type: how many there are, how many the largest node has, and how many may be booked at one time."""
 
     gpu_type: str
     total: int
@@ -292,10 +292,10 @@ class NodeOut(BaseModel):
 
 
 class SupplyOut(BaseModel):
-    """What can be booked at all, as Slurm said ``at``. ``known`` is false until Slurm has said anything.
+    """The GPUs that can be booked, by Slurm's answer ``at``. ``known`` is false until Slurm has answered.
 
-    ``keeps``: whether Slurm reserves single ``gpus``, whole ``nodes``, or a licence for each GPU (``licenses``).
-    ``notes``: what it does not keep exactly.
+    ``keeps``: whether Slurm reserves single ``gpus``, whole ``nodes``, or a license for each GPU (``licenses``).
+    ``notes``: what it cannot reserve exactly.
     ``may_book``: whether the policy lets the visitor book at all. ``accounts``: those that the visitor may charge.
     """
 
@@ -310,24 +310,24 @@ class SupplyOut(BaseModel):
 
 
 class FeedOut(BaseModel):
-    """The visitor's feed; ``made`` 0: there is none. ``address`` is said when it is made: only its digest is kept."""
+    """The visitor's feed; ``made`` 0: there is none. ``address`` is given once, since only its digest is stored."""
 
     made: int
     address: str
 
 
 class WordsOut(BaseModel):
-    """What the next hours look like, in sentences."""
+    """The next hours in sentences."""
 
     at: int
     sentences: list[str]
 
 
 class HealthOut(BaseModel):
-    """Whether Slurm's reservations are kept equal to the calendar.
+    """Whether Slurm's reservations are equal to the calendar.
 
     ``age``: seconds since the last comparison that Slurm answered, null for never. ``equal``: whether nothing had to be
-    changed then. ``faults``: why GPUs that are counted by licences are not kept, in sentences.
+    changed then. ``faults``: why GPUs that are counted by licenses are not reserved, in sentences.
     """
 
     keeping: bool

@@ -1,4 +1,4 @@
-"""What may stand in the query of each address; what is not known is an error, as in bodies."""
+"""Query parameters of each path; an unknown one is an error, as in bodies."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _MOMENT = {"ge": 978_307_200, "le": 4_102_444_800}
 
 
 class PeriodQuery(Query):
-    """A time from and to which something is looked at; without it, from now on for 31 days. At most 400 days."""
+    """The queried time; the default is the next 31 days. At most 400 days."""
 
-    # serialize_by_alias: the document names them as the address does.
+    # serialize_by_alias: the document has the names of the query.
     model_config = ConfigDict(extra="forbid")
     begin: Annotated[int | None, Field(alias="from", **_MOMENT, description="UTC epoch seconds")] = None
     end: Annotated[int | None, Field(alias="to", **_MOMENT, description="UTC epoch seconds")] = None
 
 
 class BookingsQuery(PeriodQuery):
-    """Which bookings. ``mine``: those that the visitor owns or is invited to, also what was cancelled.
+    """The queried bookings. ``mine``: those that the visitor owns or is invited to, also cancelled ones.
 
-    Without ``state`` there are those that take GPUs: pending, confirmed, active; with ``mine`` all.
+    Without ``state`` the answer has those that take GPUs: pending, confirmed, active; with ``mine`` all.
     """
 
     mine: Literal["true", "false"] = "false"
@@ -32,12 +32,12 @@ class BookingsQuery(PeriodQuery):
 
 
 class FreeQuery(PeriodQuery):
-    """What is free of one type, or of all."""
+    """Free GPUs of one type, or of all."""
 
     type: Annotated[str, Field(pattern=_TYPE)] = ""
 
 
 class WordsQuery(Query):
-    """In which zone times are said."""
+    """The zone of times in the sentences."""
 
     zone: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")] = "UTC"

@@ -1,4 +1,4 @@
-"""Bookings as REST gives them: what somebody may see of each, and what they may do with it."""
+"""Representation of bookings in REST: what a viewer may see of each, and may do with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from carme_hub.booking.bookings import Booker, View
+from carme_hub.booking.bookings import Booker, ReservationView
 from carme_hub.booking.calendar import Conflict
 from carme_hub.domain.calendar.capacity import Place
 from carme_hub.domain.calendar.periods import Period
@@ -18,12 +18,12 @@ May = Literal["move", "cancel", "release", "decide"]
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks.
+    """A visitor who reads bookings.
 
     Attributes:
-        who: ``admin`` where they see everybody's bookings. writes: whether they may change anything at all, with the
-            token that they have. decides: whether they may change everybody's. price: of a reservation, None where
-            nothing is kept of GPU time.
+        who: the visitor; ``admin`` if they may see all bookings. writes: whether their token allows changes.
+        decides: whether they may change all bookings. price: returns the price of a reservation, None if there is no
+            ledger of GPU time.
     """
 
     who: Booker
@@ -32,7 +32,7 @@ class Viewer:
     price: Callable[[Reservation], int] | None = None
 
     def booking(self, one: Reservation) -> BookingOut:
-        """Return a reservation that they may see whole."""
+        """Return a reservation that they may see in full."""
         person = self.who.person
         mine = one.owner == person.user
         invited = one.concerns(person.user, self.who.accounts, person.groups)
@@ -76,11 +76,11 @@ class Viewer:
         )
 
     def bookings(self, found: Iterable[Reservation]) -> list[BookingOut]:
-        """Return reservations that they may see whole, by start."""
+        """Return reservations that they may see in full, by start."""
         return [self.booking(each) for each in sorted(found, key=lambda one: (one.period, one.id))]
 
-    def view(self, seen: View) -> BookingOut:
-        """Return one of a calendar, of which they may see the whole or only that it is there."""
+    def view(self, seen: ReservationView) -> BookingOut:
+        """Return a view: the whole reservation, or only its time and GPUs."""
         if seen.reservation is not None:
             return self.booking(seen.reservation)
         return BookingOut(
@@ -124,7 +124,7 @@ class Viewer:
 
 
 def may(one: Reservation, *, mine: bool, admin: bool) -> list[May]:
-    """Return what its owner, or an administrator, can do with a reservation as it stands."""
+    """Return what its owner, or an administrator, can do with a reservation in its current state."""
     found: list[May] = []
     if mine or admin:
         if one.state in (State.PENDING, State.CONFIRMED, State.ACTIVE):
@@ -137,7 +137,7 @@ def may(one: Reservation, *, mine: bool, admin: bool) -> list[May]:
 
 
 def places(found: Collection[Place]) -> list[PlaceOut]:
-    """Return what is taken of each node."""
+    """Return the places on each node."""
     return [
         PlaceOut(
             node=each.node,
@@ -157,7 +157,7 @@ def span(period: Period) -> SpanOut:
 
 
 def conflict(found: Conflict) -> ConflictOut:
-    """Return a time that is not free, with what could be had instead."""
+    """Return a time that is not free, with its alternatives."""
     return ConflictOut(
         start=found.time.period.start,
         end=found.time.period.end,

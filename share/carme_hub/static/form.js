@@ -1,10 +1,10 @@
-// The options form with JavaScript: sentences follow what is chosen, suggestions are filled in on the spot.
-// Without it the form works all the same; every rule is the server's.
+// Refreshes the options form: sentences follow the choice, and suggestions are filled in without a reload.
+// The form also works without this script; all rules are checked on the server.
 const form = document.getElementById("spawn_form");
 const part = document.getElementById("carme-form");
 const liveUrl = part?.dataset.liveUrl;
 const PAUSE = 300; // ms after the last change
-const EVERY = 20000; // ms between looks while the page is in front
+const INTERVAL = 20000; // ms between refreshes while the page is visible
 
 const cards = () => [...part.querySelectorAll(".carme-profile")];
 const chosen = () => cards().find((card) => card.querySelector('input[name="profile"]').checked);
@@ -17,20 +17,20 @@ function optionsOf(card) {
   return options;
 }
 
-function say(element, text) {
-  // Only a change is written, so that a screen reader does not repeat what it said.
+function setText(element, text) {
+  // Only a change is written, so that a screen reader does not read the same text again.
   if (element.textContent !== text) element.textContent = text;
 }
 
 function showProspect(card, prospect) {
   const free = card.querySelector(".carme-free");
   free.dataset.state = prospect.state;
-  say(free.querySelector(".carme-sentence"), prospect.sentence);
+  setText(free.querySelector(".carme-sentence"), prospect.sentence);
   if (card !== chosen()) return;
   const suggestion = card.querySelector(".carme-suggestion");
   suggestion.classList.toggle("d-none", !prospect.suggestion);
   if (!prospect.suggestion) return;
-  say(suggestion.querySelector(".carme-smaller"), prospect.suggestion.what);
+  setText(suggestion.querySelector(".carme-smaller"), prospect.suggestion.what);
   const link = optionsOf(card);
   for (const [key, value] of Object.entries(prospect.suggestion.options)) link.set(key, value);
   const query = new URLSearchParams([...link].map(([key, value]) => [`opt-${key}`, value]));
@@ -39,27 +39,27 @@ function showProspect(card, prospect) {
   button.dataset.options = JSON.stringify(prospect.suggestion.options);
 }
 
-// What the choice costs; where it cannot be, the largest one that can, filled in on the spot.
+// The cost of the choice; if it is refused, a button that fills in the largest possible choice.
 function showCost(card, cost) {
   const place = card.querySelector(".carme-cost");
   if (!place) return;
   place.dataset.state = cost?.state ?? "ok";
-  say(place.querySelector(".carme-cost-sentence"), cost?.sentence ?? "");
+  setText(place.querySelector(".carme-cost-sentence"), cost?.sentence ?? "");
   const button = place.querySelector("a");
   button.classList.toggle("d-none", !cost?.suggestion);
   if (!cost?.suggestion) return;
-  say(button.querySelector(".carme-largest"), cost.suggestion.what);
+  setText(button.querySelector(".carme-largest"), cost.suggestion.what);
   const link = optionsOf(card);
   for (const [key, value] of Object.entries(cost.suggestion.options)) link.set(key, value);
   button.href = `${window.location.pathname}?${new URLSearchParams([...link].map(([key, value]) => [`opt-${key}`, value]))}`;
   button.dataset.options = JSON.stringify(cost.suggestion.options);
 }
 
-// What is left of each account, on its line of the list; where GPU time is not kept there is nothing to say.
+// The rest of each account, in its line of the list; without quotas there is none.
 function showAccounts(accounts) {
   for (const option of part.querySelectorAll('[data-option="account"] option')) {
     const account = accounts?.[option.value];
-    if (account) say(option, `${option.value}: ${account.said}`);
+    if (account) setText(option, `${option.value}: ${account.said}`);
   }
 }
 
@@ -82,18 +82,18 @@ function showProblems(card, problems) {
       control.setAttribute("aria-describedby", `${id} ${control.getAttribute("aria-describedby") ?? ""}`.trim());
     }
     control.setAttribute("aria-invalid", "true");
-    say(message, problem.message);
+    setText(message, problem.message);
   }
 }
 
-// A class that begins while the page is open gets its card; one that ends loses it.
+// Adds the card of a booking that begins while the page is open, and removes that of a booking that ends.
 let slots;
 function showSlots(html) {
   const place = document.getElementById("carme-slots");
   if (!place || html === undefined || html === slots) return;
   if (slots !== undefined) {
-    if (place.contains(document.activeElement)) return; // nobody's button goes away under their finger
-    place.innerHTML = html; // the server's own, escaped there
+    if (place.contains(document.activeElement)) return; // the user may be about to press its button
+    place.innerHTML = html; // from the server, which has escaped it
     for (const card of place.querySelectorAll("form")) {
       card.action = form.action;
       card.elements._xsrf.value = form.elements._xsrf.value;
@@ -102,24 +102,24 @@ function showSlots(html) {
   slots = html;
 }
 
-let asked = 0;
+let requests = 0;
 let changed = false;
 async function refresh() {
   const card = chosen();
   if (!card || !liveUrl) return;
-  const mine = ++asked;
+  const number = ++requests;
   let answer;
   try {
     const response = await fetch(`${liveUrl}?${optionsOf(card)}`, {
       headers: { Accept: "application/json", "X-XSRFToken": window.jhdata?.xsrf_token ?? "" },
       credentials: "same-origin",
     });
-    if (!response.ok) return; // what is shown stays; the check at Start is the one that counts
+    if (!response.ok) return; // the present text stays; the check at Start decides
     answer = await response.json();
   } catch {
     return;
   }
-  if (mine !== asked) return; // a later question is on its way
+  if (number !== requests) return; // a later request is running
   for (const other of cards()) {
     const prospect = answer.profiles[other.dataset.profile];
     if (prospect) showProspect(other, prospect);
@@ -128,11 +128,11 @@ async function refresh() {
   showCost(card, answer.cost);
   showAccounts(answer.accounts);
   showSlots(answer.slots);
-  // What was wrong with what was sent is put right.
+  // The problems of the last post are solved.
   const right = !answer.problems.length && answer.cost?.state !== "refused";
   if (changed && right) document.getElementById("carme-problems")?.remove();
   document.getElementById("carme-silent").classList.toggle("d-none", !answer.silent_since);
-  say(document.getElementById("carme-silent-since"), answer.silent);
+  setText(document.getElementById("carme-silent-since"), answer.silent);
 }
 
 let timer;
@@ -141,7 +141,7 @@ function soon() {
   timer = setTimeout(refresh, PAUSE);
 }
 
-// "1 hour 30 minutes", as the server writes it.
+// "1 hour 30 minutes", in the server's format.
 function duration(minutes) {
   const parts = [];
   for (const [size, unit] of [[1440, "day"], [60, "hour"], [1, "minute"]]) {
@@ -152,7 +152,7 @@ function duration(minutes) {
   return parts.join(" ");
 }
 
-// Fills in a suggestion. It may be a time between those on the list, which is added then.
+// Fills in a suggestion. A time that is not in the list is added to it.
 function fill(control, value) {
   control.value = value;
   if (control.value === value || control.dataset.option !== "time_minutes") return;
@@ -161,7 +161,7 @@ function fill(control, value) {
   control.value = value;
 }
 
-// A type of which fewer may be had takes the larger counts off the list.
+// Disables the counts that are larger than the maximum of the chosen GPU type.
 function limitCounts(card) {
   const type = card.querySelector('[data-option="gpu_type"]');
   const count = card.querySelector('select[data-option="gpus"]');
@@ -183,7 +183,7 @@ function showUnlisted(card) {
   }
 }
 
-// What was measured with the image that is chosen; a card without a choice shows what the server showed.
+// Shows the curves of the chosen image; on a card without a choice of images nothing changes.
 function showCurves(card) {
   const image = card.querySelector('[data-option="image"]')?.value;
   if (image === undefined) return;
@@ -212,7 +212,7 @@ if (form && part && cards().length) {
   });
   part.addEventListener("click", (event) => {
     const button = event.target.closest(".carme-suggestion a, .carme-affordable");
-    if (!button?.dataset.options) return; // without a fresh answer the link itself does it
+    if (!button?.dataset.options) return; // without a fresh answer the browser follows the link
     const card = button.closest(".carme-profile");
     event.preventDefault();
     for (const [key, value] of Object.entries(JSON.parse(button.dataset.options))) {
@@ -224,24 +224,24 @@ if (form && part && cards().length) {
     refresh();
     card.querySelector('[data-option="gpus"]')?.focus();
   });
-  setInterval(() => document.visibilityState === "visible" && refresh(), EVERY);
+  setInterval(() => document.visibilityState === "visible" && refresh(), INTERVAL);
   document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && refresh());
   document.getElementById("carme-problems")?.focus();
   refresh();
 }
-const starts = () => [...document.querySelectorAll('#spawn_form button[type="submit"], .carme-slot button')];
+const startButtons = () => [...document.querySelectorAll('#spawn_form button[type="submit"], .carme-slot button')];
 document.addEventListener("submit", (event) => {
-  const button = starts().find((each) => each.form === event.target);
+  const button = startButtons().find((each) => each.form === event.target);
   if (!button) return;
-  button.dataset.says = button.textContent;
+  button.dataset.label = button.textContent;
   button.textContent = "Starting…";
-  setTimeout(() => (button.disabled = true)); // after the browser has taken the form
+  setTimeout(() => (button.disabled = true)); // after the browser has read the form
 });
-// Coming back with the browser's Back button must find a form that can be sent.
+// After the browser's Back button the form must be usable again.
 window.addEventListener("pageshow", (event) => {
-  for (const button of event.persisted ? starts() : []) {
+  for (const button of event.persisted ? startButtons() : []) {
     button.disabled = false;
-    button.textContent = button.dataset.says ?? button.textContent;
+    button.textContent = button.dataset.label ?? button.textContent;
   }
 });
 window._jupyterhub_page_loaded = true; // the hub's own tests wait for it

@@ -1,4 +1,4 @@
-// More time for a running server: asks the hub, and says below the time what came of it.
+// Extends a running server: sends the request to the hub, and shows the result below the time.
 for (const line of document.querySelectorAll(".carme-time")) {
   const time = line.querySelector("time");
   const answered = line.querySelector('[role="status"]');
@@ -22,13 +22,13 @@ for (const line of document.querySelectorAll(".carme-time")) {
       if (done) {
         time.dateTime = new Date(answer.ends * 1000).toISOString();
         time.textContent = answer.said; // in the hub's zone, as it was before
-        const given = `It was given ${button.textContent.replace("+", "").trim()} more.`;
-        answered.textContent = [given, ...(answer.warnings ?? [])].join(" ");
+        const result = `It has ${button.textContent.replace("+", "").trim()} more.`;
+        answered.textContent = [result, ...(answer.warnings ?? [])].join(" ");
       } else {
-        answered.textContent = answer.message ?? "The hub does not answer. Nothing was changed as far as is known.";
+        answered.textContent = answer.message ?? "The hub does not answer. Probably nothing was changed.";
       }
     } catch {
-      answered.textContent = "The hub does not answer. Whether there is more time is not known.";
+      answered.textContent = "The hub does not answer. It is unknown whether there is more time.";
     } finally {
       line.classList.toggle("alert-warning", !done);
       line.classList.toggle("alert-secondary", done);
@@ -38,7 +38,7 @@ for (const line of document.querySelectorAll(".carme-time")) {
   });
 }
 
-// What ends something asks first: each button opens its question, and a form is sent once.
+// Buttons that end something open a dialog first; its form is sent once.
 for (const button of document.querySelectorAll("[data-carme-dialog]")) {
   const dialog = document.getElementById(button.dataset.carmeDialog);
   button.addEventListener("click", () => dialog.showModal());
@@ -53,7 +53,7 @@ for (const button of document.querySelectorAll("[data-carme-dialog]")) {
     if (dialog.dataset.sent) event.preventDefault();
   });
 }
-// A page that comes back from the browser's memory asks anew.
+// Reloads a page that the browser restores from its cache.
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) window.location.reload();
 });

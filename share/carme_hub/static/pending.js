@@ -1,11 +1,11 @@
-// What happens while a server starts: each event is a line of a list that a screen reader follows, and Stop stops.
+// Follows the start of a server: each event is a line of a list that a screen reader reads; Stop stops the server.
 const page = document.getElementById("carme-pending");
 const list = document.getElementById("progress-log");
 const bar = document.getElementById("progress-bar");
 const stop = document.getElementById("stop-server-btn");
 const status = document.getElementById("stop-server-status");
-const said = [];
-let heard = 0; // how many of them came on this connection: each new one tells everything from the beginning
+const messages = [];
+let received = 0; // messages on this connection: each new connection sends all of them again
 
 function show(event) {
   if (Number.isFinite(event.progress)) {
@@ -15,16 +15,16 @@ function show(event) {
   }
   let message = event.message ?? (event.html_message ? plain(event.html_message) : "");
   if (event.failed) {
-    // JupyterHub 6.1 puts its own words before those of a SpawnException.
-    message = message.replace(/^Spawn failed:? ?(\d{3} SpawnException\(reason=[^)]*\): )?/, "") || "The hub could not say why.";
+    // JupyterHub 6.1 puts a prefix before the message of a SpawnException.
+    message = message.replace(/^Spawn failed:? ?(\d{3} SpawnException\(reason=[^)]*\): )?/, "") || "The hub does not know why.";
   }
-  if (message && said[heard] === message) {
-    heard += 1;
+  if (message && messages[received] === message) {
+    received += 1;
     return;
   }
-  if (!message || said.at(-1) === message) return;
-  said.push(message);
-  heard = said.length;
+  if (!message || messages.at(-1) === message) return;
+  messages.push(message);
+  received = messages.length;
   const line = document.createElement("li");
   line.className = `progress-log-event${event.failed ? " failed" : ""}${event.ready ? " ready" : ""}`;
   const text = document.createElement("span");
@@ -58,21 +58,21 @@ function failed(message) {
 
 const events = new EventSource(page.dataset.progressUrl);
 events.onopen = () => {
-  heard = 0;
+  received = 0;
 };
 events.onmessage = (message) => {
   const event = JSON.parse(message.data);
   show(event);
   if (event.ready) {
     events.close();
-    window.location.reload(); // the hub leads to the server
+    window.location.reload(); // the hub redirects to the server
   } else if (event.failed) {
     events.close();
     failed(event.message);
   }
 };
 events.onerror = () => {
-  // The browser tries again by itself unless the hub refused; then a reload says how things stand.
+  // The browser tries again by itself unless the hub refused; then a reload shows the state.
   if (events.readyState === EventSource.CLOSED) setTimeout(() => window.location.reload(), 3000);
 };
 

@@ -1,4 +1,4 @@
-// Who goes back to a form that was refused finds it open, with what the browser has kept of what was typed.
+// Opens a form that was refused when the user goes back to it, so that the text that the browser has kept is visible.
 (() => {
   const typed = (field) =>
     field.type === "hidden" ? false

@@ -1,4 +1,4 @@
-// Use per day as bars: data is [[epoch seconds…], [GPU-hours…]], drawn in the page's own colours and the policy's zone.
+// Draws use per day as bars: data is [[epoch seconds…], [GPU-hours…]], in the page's colours and the policy's time zone.
 (() => {
   const place = document.getElementById("chart");
   const source = document.getElementById("chart-data");

@@ -19,7 +19,7 @@ export function words(one, zone) {
   const what = one.hidden ? `${title(one)} by others` : `${title(one)}: ${one.kind === "maintenance" ? one.title : `${need(one)}, ${one.owner}`}`;
   const state = one.waits ? "; on the waitlist" : one.state === "pending" ? "; waits for approval" : one.state === "ended" ? "; over" : one.state === "released" ? "; given back" : "";
   const where = one.places.length ? `; on ${[...new Set(one.places.map((each) => each.node))].join(", ")}` : "";
-  return `${what}. ${span(one, zone)}${where}${state}.${one.problem ? ` Cannot be kept as promised: ${one.problem}` : ""}`;
+  return `${what}. ${span(one, zone)}${where}${state}.${one.problem ? ` Cannot be kept as booked: ${one.problem}` : ""}`;
 }
 
 /** A booking as EventCalendar takes it. */

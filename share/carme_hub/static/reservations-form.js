@@ -57,7 +57,7 @@ export function offerButtons(found, take) {
   if (!found.length) return "";
   const buttons = found.map(([words, what]) =>
     el("button", { type: "button", class: "btn btn-outline-primary", onclick: () => take(what) }, words));
-  return el("div", { class: "booking-offers", role: "group", "aria-label": "What could be had instead" }, ...buttons);
+  return el("div", { class: "booking-offers", role: "group", "aria-label": "Free alternatives" }, ...buttons);
 }
 
 /** A span as nodes: its times stay on one line. */
@@ -146,8 +146,8 @@ export class BookingForm {
     if (!this.value("zone")) return "Name the time zone, such as Europe/Berlin.";
     if (!Number(this.value("seats"))) return "Say how many seats it has.";
     if (this.#rule() === null) return "Say either how many times it comes, or until which day.";
-    if (this.value("whom") === "group" && !this.value("group")) return "Name the group or class that it is for, or choose “Just me”.";
-    if (this.value("whom") === "users" && !this.#users().length) return "Name the people whom it is for, or choose “Just me”.";
+    if (this.value("whom") === "group" && !this.value("group")) return "Name the group or class for which it is, or choose “Just me”.";
+    if (this.value("whom") === "users" && !this.#users().length) return "Name the people for whom it is, or choose “Just me”.";
     return "";
   }
 
@@ -204,7 +204,7 @@ export class BookingForm {
     else if (found.times[0]?.note) parts.push(el("p", { class: "quota-facts" }, found.times[0].note));
     for (const note of found.notes) parts.push(el("p", { class: "quota-facts" }, note));
     if (found.granted && found.needs_approval) {
-      parts.push(el("p", { class: "quota-facts" }, "An administrator has to approve it. Its GPUs are kept for you until they have answered."));
+      parts.push(el("p", { class: "quota-facts" }, "An administrator has to approve it. Its GPUs are kept for you until then."));
     }
     if (found.granted && found.amount) parts.push(el("p", { class: "booking-cost" }, this.#cost(found.amount)));
     this.place.replaceChildren(...parts);

@@ -1,7 +1,7 @@
-"""CPUs together by gloo, with the averaging written out
+"""Training on CPUs by gloo, with the averaging written out
 
-What DDP does, in five lines of one's own: all gradients are put behind each other, added up over the ranks by gloo,
-divided, and put back. For models that are small, for nodes without GPUs, and for seeing what the others do.
+This does what DDP does, in five lines: it concatenates all gradients, adds them up over the ranks by gloo, divides the
+sum, and copies it back. Use it for small models, on nodes without GPUs, and to see how the other templates work.
 """
 
 import os
@@ -15,21 +15,22 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 32  # pictures of each rank in a step
+BATCH = 32  # pictures per rank and step
 RATE = 0.1
 
 
 def join():
-    """Join the other ranks, or be a group of one; this one has no use for a GPU."""
+    """Join the other ranks, or form a group of one; this template uses no GPU."""
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("gloo", **alone)
     neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))  # or they all take all of the node
+    # Without a limit each rank would use all CPUs of the node.
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // neighbours))
     return torch.device("cpu")
 
 
 def build(device):
-    """Return the model and its optimizer. All ranks begin with the parameters of rank 0."""
+    """Return the model and its optimizer. All ranks start with the parameters of rank 0."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     for parameter in model.parameters():
         dist.broadcast(parameter.data, src=0)
@@ -40,14 +41,14 @@ def average(parameters):
     """Give every rank the mean of all ranks' gradients."""
     gradients = [parameter.grad for parameter in parameters]
     together = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(together)  # one message instead of one for each
+    dist.all_reduce(together)  # one message instead of one for each gradient
     parts = (together / dist.get_world_size()).split([gradient.numel() for gradient in gradients])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -57,7 +58,7 @@ def step(model, optimizer, images, labels):
 
 
 def mean(value):
-    """Return the mean of all ranks."""
+    """Return the mean over all ranks."""
     dist.all_reduce(value)
     return value.item() / dist.get_world_size()
 
@@ -71,7 +72,7 @@ def train():
     model, optimizer = build(device)
     history, total = [], EPOCHS * len(batches)
     for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)  # another order each time
+        sampler.set_epoch(epoch)  # a new order for each epoch
         losses = []
         for number, (images, labels) in enumerate(batches, 1 + epoch * len(batches)):
             losses.append(step(model, optimizer, images.to(device), labels.to(device)))

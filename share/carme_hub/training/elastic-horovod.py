@@ -1,11 +1,11 @@
 """Elastic, with Horovod: ranks come and go while it trains
 
-Add GPUs while this trains (`distributed.resize(+2)`, or the button), give some back, lose a node: it goes on from the
-last commit. Each step learns from the same number of pictures however many ranks share them, so the curve of the loss
-does not know how many there were, the learning rate needs no change, and each picture is seen once in an epoch.
+Add GPUs while this trains (`distributed.resize(+2)`, or the button), give some back, or lose a node: the training
+continues from the last commit. Each step uses the same number of pictures, however many ranks share them. So the loss
+curve does not depend on the number of ranks, the learning rate needs no change, and an epoch uses each picture once.
 
-Horovod's own `ElasticSampler` is not used: it pads an epoch with pictures that were seen, and may keep the old number
-of ranks when some leave. Instead `state.seen` says how far the epoch is, and is committed with the model.
+Horovod's own `ElasticSampler` is not used: it fills an epoch up with used pictures, and may keep the old number of
+ranks when some leave. Instead `state.seen` counts the pictures of the epoch, and is committed with the model.
 """
 
 # %%distributed --elastic 1:32
@@ -21,10 +21,10 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 128  # pictures of a step, of all ranks together
+BATCH = 128  # pictures per step, of all ranks together
 RATE = 0.1
-EVERY = 4  # steps from one commit to the next: at most so many are done again, and so long do new ranks wait
-FILE = Path(os.environ.get("CARME_RUN_FOLDER", ".")) / "elastic-horovod.pt"  # for the case that all ranks are lost
+EVERY = 4  # steps between two commits: the most that are repeated, and for which new ranks wait
+FILE = Path(os.environ.get("CARME_RUN_FOLDER", ".")) / "elastic-horovod.pt"  # used if all ranks are lost
 
 
 def join():
@@ -34,24 +34,24 @@ def join():
 
 
 def build(device):
-    """Return the model and its optimizer. What rank 0 has comes with the state, at the beginning and later."""
+    """Return the model and its optimizer. The elastic state copies the values of rank 0, at the start and later."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
 
 def step(model, optimizer, images, labels, count=None):
-    """Learn from this rank's part of ``count`` pictures, and return the part of the loss."""
+    """Train on this rank's part of ``count`` pictures, and return its part of the loss."""
     count = count or len(labels) * hvd.size()
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels, reduction="sum") / count
-    (loss * hvd.size()).backward()  # gradients are averaged: parts need not have the same size
+    (loss * hvd.size()).backward()  # gradients are averaged, and parts may differ in size
     optimizer.step()
     return loss.detach()
 
 
 def save(state):
-    """Write a checkpoint that is whole or not there; by rank 0, for all have the same."""
+    """Write a checkpoint completely or not at all; rank 0 does, since all ranks have the same state."""
     if hvd.rank() == 0:
         place = {name: getattr(state, name) for name in ("epoch", "seen", "number", "sum", "history")}
         kept = {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict(), "place": place}
@@ -60,7 +60,7 @@ def save(state):
 
 
 def load(model, optimizer, device):
-    """Return how far the last checkpoint of this run is, or the beginning."""
+    """Return the position of this run's last checkpoint, or the beginning."""
     if not FILE.exists() or "CARME_RUN" not in os.environ:
         return {"epoch": 0, "seen": 0, "number": 0, "sum": 0.0, "history": []}
     kept = torch.load(FILE, map_location=device, weights_only=True)
@@ -71,7 +71,7 @@ def load(model, optimizer, device):
 
 @hvd.elastic.run
 def learn(state, images, labels, device):
-    """Train from where the state is; called anew in every rank whenever ranks have come or gone."""
+    """Train from the position in the state; Horovod calls this again in every rank when ranks have come or gone."""
     while state.epoch < EPOCHS:
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(state.epoch))
         while state.seen < len(order):

@@ -1,9 +1,9 @@
 """Elastic, with torchrun: ranks come and go while it trains
 
-Add GPUs while this trains (`distributed.resize(+2)`, or the button), give some back, lose a node: torch's elastic agent
-starts the processes anew, and they go on from the last checkpoint. Each step learns from the same number of pictures
-however many ranks share them, so the curve of the loss does not know how many there were, the learning rate needs no
-change, and each picture is seen once in an epoch.
+Add GPUs while this trains (`distributed.resize(+2)`, or the button), give some back, or lose a node: torch's elastic
+agent restarts the processes, and they continue from the last checkpoint. Each step uses the same number of pictures,
+however many ranks share them. So the loss curve does not depend on the number of ranks, the learning rate needs no
+change, and an epoch uses each picture once.
 """
 
 # %%distributed --elastic 1:32
@@ -20,38 +20,38 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 128  # pictures of a step, of all ranks together
+BATCH = 128  # pictures per step, of all ranks together
 RATE = 0.1
-EVERY = 4  # steps from one checkpoint to the next: at most so many are done again
-FILE = Path(os.environ.get("CARME_RUN_FOLDER", ".")) / "elastic-torch.pt"  # a new run begins anew
+EVERY = 4  # steps between two checkpoints: the most that are repeated
+FILE = Path(os.environ.get("CARME_RUN_FOLDER", ".")) / "elastic-torch.pt"  # a new run starts from the beginning
 
 
 def join():
-    """Join the other ranks, or be a group of one; return this rank's device."""
+    """Join the other ranks, or form a group of one; return this rank's device."""
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**alone)
     return torch.device(here.device())
 
 
 def build(device):
-    """Return the model and its optimizer. All ranks begin with the parameters of rank 0."""
+    """Return the model and its optimizer. All ranks start with the parameters of rank 0."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(model)
     return model, torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
 def step(model, optimizer, images, labels, count=None):
-    """Learn from this rank's part of ``count`` pictures, and return the part of the loss."""
+    """Train on this rank's part of ``count`` pictures, and return its part of the loss."""
     count = count or len(labels) * dist.get_world_size()
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels, reduction="sum") / count
-    (loss * dist.get_world_size()).backward()  # gradients are averaged: parts need not have the same size
+    (loss * dist.get_world_size()).backward()  # gradients are averaged, and parts may differ in size
     optimizer.step()
     return loss.detach()
 
 
 def save(model, optimizer, place):
-    """Write a checkpoint that is whole or not there; by rank 0, for all have the same."""
+    """Write a checkpoint completely or not at all; rank 0 does, since all ranks have the same state."""
     if dist.get_rank() == 0:
         kept = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "place": place}
         torch.save(kept, FILE.with_suffix(".new"))
@@ -59,7 +59,7 @@ def save(model, optimizer, place):
 
 
 def load(model, optimizer, device):
-    """Return how far the last checkpoint of this run is, or the beginning."""
+    """Return the position of this run's last checkpoint, or the beginning."""
     if not FILE.exists() or "CARME_RUN" not in os.environ:
         return {"epoch": 0, "seen": 0, "number": 0, "sum": 0.0, "history": []}
     kept = torch.load(FILE, map_location=device, weights_only=True)
@@ -75,7 +75,7 @@ def train():
     images, labels = digits(2048)
     model, optimizer = build(device)
     place = load(model, optimizer, device)
-    dist.barrier()  # nobody writes a checkpoint before all have read this one
+    dist.barrier()  # no rank writes a checkpoint before all have read this one
     while place["epoch"] < EPOCHS:
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(place["epoch"]))
         while place["seen"] < len(order):

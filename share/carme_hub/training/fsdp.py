@@ -1,7 +1,7 @@
-"""FSDP: a model that is shared out, for those too large for one GPU
+"""FSDP: a sharded model, for models too large for one GPU
 
-Each rank keeps 1/N of the parameters, gradients and optimizer state. `fully_shard` brings a block's parameters together
-when it is its turn, and lets them go after it. Take DDP where the model fits into one GPU: it sends less.
+Each rank keeps 1/N of the parameters, gradients and optimizer state. `fully_shard` gathers the parameters of a block
+before its computation, and frees them afterwards. Use DDP where the model fits into one GPU: it sends less.
 """
 
 import os
@@ -17,20 +17,20 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 32  # pictures of each rank in a step
+BATCH = 32  # pictures per rank and step
 RATE = 0.05
 WIDTH, BLOCKS = 64, 2
 
 
 def join():
-    """Join the other ranks, or be a group of one; return this rank's device."""
+    """Join the other ranks, or form a group of one; return this rank's device."""
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**alone)
     return torch.device(here.device())
 
 
 class Block(nn.Module):
-    """What is brought together at a time."""
+    """The part of the model that is gathered at a time."""
 
     def __init__(self):
         super().__init__()
@@ -39,34 +39,34 @@ class Block(nn.Module):
         )
 
     def forward(self, values):
-        """Return what goes in, and what is made of it."""
+        """Return the input plus the output of the layers."""
         return values + self.layers(values)
 
 
 def build(device):
-    """Return the model and its optimizer, both shared out. All ranks begin with the parameters of rank 0."""
+    """Return the model and its optimizer, both sharded. All ranks start with the parameters of rank 0."""
     model = nn.Sequential(nn.Flatten(), *(Block() for _ in range(BLOCKS)), nn.Linear(WIDTH, 10)).to(device)
     for parameter in model.parameters():
-        dist.broadcast(parameter.data, src=0)  # before it is shared out
+        dist.broadcast(parameter.data, src=0)  # before sharding
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model:
         if isinstance(block, Block):
             fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)  # what is in no block
+    fully_shard(model, mesh=mesh)  # the parameters outside of the blocks
     return model, torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()  # each rank is left with the averaged gradients of its own parameters
+    loss.backward()  # each rank keeps the averaged gradients of its own parameters
     optimizer.step()
     return loss.detach()
 
 
 def mean(value):
-    """Return the mean of all ranks."""
+    """Return the mean over all ranks."""
     dist.all_reduce(value)
     return value.item() / dist.get_world_size()
 
@@ -80,7 +80,7 @@ def train():
     model, optimizer = build(device)
     history, total = [], EPOCHS * len(batches)
     for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)  # another order each time
+        sampler.set_epoch(epoch)  # a new order for each epoch
         losses = []
         for number, (images, labels) in enumerate(batches, 1 + epoch * len(batches)):
             losses.append(step(model, optimizer, images.to(device), labels.to(device)))

@@ -1,8 +1,8 @@
-"""Horovod with PyTorch: averaged gradients by an optimizer that is wrapped
+"""Horovod with PyTorch: averaged gradients by a wrapped optimizer
 
-Horovod needs four lines in a script for one GPU: `init`, the broadcast of what rank 0 begins with, the wrapped
-optimizer, and a part of the data for each rank. Give every operation of your own a `name`: operations without one are
-matched by counting, and a rank that does one more than the others makes all of them wait for ever.
+Horovod needs four changes in a script for one GPU: `init`, the broadcast of rank 0's initial values, the wrapped
+optimizer, and a part of the data for each rank. Give every operation of your own a `name`: operations without a name
+are matched by counting them, so a rank with one operation more than the others makes all ranks wait forever.
 
 Not for `model.bfloat16()`: Horovod 0.28.1 cannot send bfloat16 (autocast is fine).
 """
@@ -16,7 +16,7 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 32  # pictures of each rank in a step
+BATCH = 32  # pictures per rank and step
 RATE = 0.1
 
 
@@ -27,16 +27,16 @@ def join():
 
 
 def build(device):
-    """Return the model and its optimizer. All ranks begin with what rank 0 has."""
+    """Return the model and its optimizer. All ranks start with the values of rank 0."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # these take their names from the parameters
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # the operations are named after the parameters
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -53,7 +53,7 @@ def train():
     model, optimizer = build(device)
     history, total = [], EPOCHS * len(batches)
     for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)  # another order each time
+        sampler.set_epoch(epoch)  # a new order for each epoch
         losses = []
         for number, (images, labels) in enumerate(batches, 1 + epoch * len(batches)):
             losses.append(step(model, optimizer, images.to(device), labels.to(device)))

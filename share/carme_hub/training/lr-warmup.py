@@ -1,8 +1,8 @@
-"""A learning rate for many ranks: scaled up, but not from the first step
+"""A learning rate for many ranks: scaled, with a warm-up
 
-N ranks make batches N times as large, and so N times fewer steps; a rate N times as large makes up for it, as long as
-the first steps, whose gradients point anywhere, are not that large. With the plain N-fold rate a small network
-diverged on four ranks when we tried; with a warm-up it did not. After it the rate falls along a cosine.
+N ranks use batches N times as large, and so take N times fewer steps. A learning rate N times as large compensates for
+that, except in the first steps, whose gradients are nearly random. In our test a small network on four ranks diverged
+with the plain N-fold rate, and did not with a warm-up. After the warm-up the rate falls along a cosine.
 """
 
 import math
@@ -19,28 +19,28 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 6
-BATCH = 32  # pictures of each rank in a step
+BATCH = 32  # pictures per rank and step
 RATE = 0.05  # for one rank
 WARM = 0.25  # of all steps
-HIGHEST = 16  # times RATE and no more: beyond it larger batches need other optimizers (LARS, LAMB)
+HIGHEST = 16  # times RATE: larger batches need other optimizers (LARS, LAMB)
 
 
 def join():
-    """Join the other ranks, or be a group of one; return this rank's device."""
+    """Join the other ranks, or form a group of one; return this rank's device."""
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**alone)
     return torch.device(here.device())
 
 
 def build(device):
-    """Return the model and its optimizer. All ranks begin with the parameters of rank 0."""
+    """Return the model and its optimizer. All ranks start with the parameters of rank 0."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(model)
     return model, torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
 def factor(done, total, size):
-    """Return what RATE is multiplied by after so many steps: from 1 up to the number of ranks, and down to 0."""
+    """Return the factor of RATE after so many steps: from 1 up to the number of ranks, and down to 0."""
     top, warm = min(size, HIGHEST), WARM * total
     if done < warm:
         return 1 + (top - 1) * done / warm
@@ -48,16 +48,16 @@ def factor(done, total, size):
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()  # gradients are averaged on the way
+    loss.backward()  # DDP averages the gradients meanwhile
     optimizer.step()
     return loss.detach()
 
 
 def mean(value):
-    """Return the mean of all ranks."""
+    """Return the mean over all ranks."""
     dist.all_reduce(value)
     return value.item() / dist.get_world_size()
 
@@ -72,7 +72,7 @@ def train():
     history, total = [], EPOCHS * len(batches)
     schedule = LambdaLR(optimizer, lambda done: factor(done, total, here.size))
     for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)  # another order each time
+        sampler.set_epoch(epoch)  # a new order for each epoch
         losses = []
         for number, (images, labels) in enumerate(batches, 1 + epoch * len(batches)):
             rate = schedule.get_last_lr()[0]

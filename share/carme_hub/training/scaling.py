@@ -1,11 +1,11 @@
-"""Scaling curve: for how many GPUs to ask
+"""Scaling curve: how many GPUs to ask for
 
-`distributed.benchmark` runs `train` with each number of ranks and each batch size, several times, and says up to how
-many ranks it is worth to go, what likely limits it, and what an epoch costs. `train` does one step for each that its
-trial gives. Some of these are *alone*: `step.quiet` keeps the model from exchanging gradients, so that what
-communication takes is measured within the same run. What is learnt here is thrown away.
+`distributed.benchmark` runs `train` several times with each number of ranks and each batch size. It reports how many
+ranks are worth it, what likely limits the training, and what an epoch costs. `train` does one step for each step of its
+trial. Some steps are *alone*: `step.quiet` keeps the model from exchanging gradients, so that the time for
+communication is measured within the same run. The trained model is discarded.
 
-Change `build` and the data for your own, and the numbers of ranks and batch sizes.
+Replace `build` and the data by your own, and set the numbers of ranks and the batch sizes.
 """
 
 import itertools
@@ -21,8 +21,8 @@ from carme_hub.training import distributed, here
 from carme_hub.training.digits import digits
 
 RANKS = [1, 2, 4]
-BATCH = [32, 64, 96]  # pictures of each rank in a step
-MODE = "weak"  # "strong": BATCH is that of all ranks together
+BATCH = [32, 64, 96]  # pictures per rank and step
+MODE = "weak"  # "strong": all ranks together share BATCH
 
 
 def join():
@@ -46,9 +46,9 @@ def build(device):
 def train(trial):
     """Do the steps of one trial, with `trial.batch` pictures each."""
     device = join()
-    torch.set_num_threads(1)  # ranks on the CPUs of one node would fight for them
+    torch.set_num_threads(1)  # ranks on one node would compete for its CPUs
     data = TensorDataset(*digits(1024, seed=trial.rank))
-    trial.epoch = 60_000  # pictures in an epoch, for what it costs
+    trial.epoch = 60_000  # pictures of an epoch, for its cost
     loader = DataLoader(data, trial.batch, shuffle=True, drop_last=True)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     model, optimizer = build(device)

@@ -1,10 +1,10 @@
 """Data on the node's own disk, in shards
 
-Thousands of small files in a home folder are slow, and slow down everybody. Here the data is a few large files
-(*shards*). Each rank copies its own ones to the node's scratch folder once, and reads them from there, mapped into
-memory, in another order each epoch. All ranks make the same number of steps, or the last ones would wait for ever.
+Thousands of small files in a home folder are slow, and slow down all users. Here the data is a few large files
+(*shards*). Each rank copies its own shards to the node's scratch folder once, and reads them from there, mapped into
+memory, in a new order for each epoch. All ranks do the same number of steps; otherwise some would wait forever.
 
-The shards are made at the first run here; put your own in their place.
+This template creates the shards at its first run; replace them by your own.
 """
 
 import os
@@ -20,37 +20,37 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 32  # pictures of each rank in a step
+BATCH = 32  # pictures per rank and step
 RATE = 0.1
-SHARDS = Path(os.environ.get("SHARDS", "digits-shards"))  # beside this file, which all nodes see
+SHARDS = Path(os.environ.get("SHARDS", "digits-shards"))  # in a folder that all nodes see
 COUNT, EACH = 16, 128
 
 
 def join():
-    """Join the other ranks, or be a group of one; return this rank's device."""
+    """Join the other ranks, or form a group of one; return this rank's device."""
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**alone)
     return torch.device(here.device())
 
 
 def build(device):
-    """Return the model and its optimizer. All ranks begin with the parameters of rank 0."""
+    """Return the model and its optimizer. All ranks start with the parameters of rank 0."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(model)
     return model, torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()  # gradients are averaged on the way
+    loss.backward()  # DDP averages the gradients meanwhile
     optimizer.step()
     return loss.detach()
 
 
 def make_shards():
-    """Write the shards, where they are not there yet; a shard appears whole or not at all."""
+    """Write missing shards; each is written completely or not at all."""
     SHARDS.mkdir(exist_ok=True)
     for number in range(COUNT):
         file = SHARDS / f"{number:04}.pt"
@@ -60,7 +60,7 @@ def make_shards():
 
 
 def stage():
-    """Copy this rank's shards to the node, and return them there; as many for each rank."""
+    """Copy this rank's shards to the node, and return the copies; each rank has the same number."""
     files = sorted(SHARDS.glob("*.pt"))
     each = len(files) // here.size
     if not each:
@@ -71,7 +71,7 @@ def stage():
 
 
 def batches(files, epoch):
-    """Return the batches of an epoch: shards in another order each time, and what is in them too."""
+    """Yield the batches of an epoch, with shards and their pictures in a new order each time."""
     order = torch.Generator().manual_seed(1000 * epoch + here.rank)
     for index in torch.randperm(len(files), generator=order).tolist():
         images, labels = torch.load(files[index], weights_only=True, mmap=True)

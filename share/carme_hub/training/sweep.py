@@ -1,8 +1,8 @@
-"""A sweep of hyper-parameters: every rank tries its own
+"""A sweep of hyper-parameters, divided among the ranks
 
-The ranks need nothing of each other: rank r of N takes every N-th combination, so that one cell fills all GPUs of the
-session, or of a companion. What was found is one file of JSON for each combination, and what is there already is not
-tried again. Under `sbatch --array=0-5` the tasks of the array share the tries too; nothing has to be changed.
+The ranks do not communicate: rank r of N takes every N-th combination, so that one cell uses all GPUs of the session,
+or of a companion. Each combination has one JSON file with its result, and is not tried again where the file exists.
+With `sbatch --array=0-5` the tasks of the array share the combinations too, without any change.
 """
 
 import itertools
@@ -24,26 +24,26 @@ TRIES = [{"rate": rate, "width": width} for rate, width in itertools.product(RAT
 
 
 def part():
-    """Return which part of the tries is ours, and of how many: of this run, and of a job array if it is one's task."""
+    """Return the number of this rank's part and the number of parts, over this run and its job array, if any."""
     if "SLURM_ARRAY_TASK_ID" not in os.environ:
         return here.rank, here.size
     task, first, last, step, tasks = (
         int(os.environ[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN", "MAX", "STEP", "COUNT")
     )
     if (last - first) // step + 1 != tasks:
-        raise SystemExit("Number the tasks evenly, such as --array=0-5: of others nobody knows which tries are whose.")
+        raise SystemExit("Number the tasks evenly, such as --array=0-5, so that they can share the combinations.")
     return (task - first) // step * here.size + here.rank, tasks * here.size
 
 
 def build(device, rate, width):
-    """Return a model and its optimizer; the same for the same numbers, whichever rank asks."""
+    """Return a model and its optimizer; the same numbers give the same model on every rank."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)).to(device)
     return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -63,13 +63,13 @@ def attempt(device, images, labels, **numbers):
 
 
 def results():
-    """Return what has been found so far, the best first."""
+    """Return the results so far, the best first."""
     found = [json.loads(file.read_text()) for file in FOUND.glob("*.json")]
     return sorted(found, key=lambda each: each["losses"][-1])
 
 
 def train():
-    """Try what is ours, and return the losses of the best that was found so far."""
+    """Try this rank's combinations, and return the losses of the best one so far."""
     device = torch.device(here.device())
     images, labels = (each.to(device) for each in digits(1024))
     FOUND.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""TensorBoard: curves of every rank, while it trains
+"""TensorBoard: curves of every rank during the training
 
-Events go to `here.logdir`, the folder of this run that the TensorBoard of this session follows by itself: open it from
-the launcher, now or later. Each rank writes a folder of its own, for one file must not have two writers.
+Events go to `here.logdir`, the folder of this run. The session's TensorBoard follows it automatically: open it from the
+launcher, now or later. Each rank writes to a folder of its own, because a file must not have two writers.
 """
 
 import os
@@ -18,35 +18,35 @@ from carme_hub.training import here
 from carme_hub.training.digits import digits
 
 EPOCHS = 5
-BATCH = 32  # pictures of each rank in a step
+BATCH = 32  # pictures per rank and step
 RATE = 0.1
 
 
 def join():
-    """Join the other ranks, or be a group of one; return this rank's device."""
+    """Join the other ranks, or form a group of one; return this rank's device."""
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group(**alone)
     return torch.device(here.device())
 
 
 def build(device):
-    """Return the model and its optimizer. All ranks begin with the parameters of rank 0."""
+    """Return the model and its optimizer. All ranks start with the parameters of rank 0."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(model)
     return model, torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
 def step(model, optimizer, images, labels):
-    """Learn from one batch, and return its loss."""
+    """Train on one batch, and return its loss."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()  # gradients are averaged on the way
+    loss.backward()  # DDP averages the gradients meanwhile
     optimizer.step()
     return loss.detach()
 
 
 def mean(value):
-    """Return the mean of all ranks."""
+    """Return the mean over all ranks."""
     dist.all_reduce(value)
     return value.item() / dist.get_world_size()
 
@@ -62,7 +62,7 @@ def train():
     with SummaryWriter(Path(here.logdir) / f"rank{here.rank}", flush_secs=1) as board:
         board.add_image("a picture", data[0][0])
         for epoch in range(EPOCHS):
-            sampler.set_epoch(epoch)  # another order each time
+            sampler.set_epoch(epoch)  # a new order for each epoch
             losses = []
             for number, (images, labels) in enumerate(batches, 1 + epoch * len(batches)):
                 losses.append(step(model, optimizer, images.to(device), labels.to(device)))

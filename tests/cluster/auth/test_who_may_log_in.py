@@ -10,7 +10,7 @@ import pytest
 from rig.hub import Hub
 
 from carme_hub.cli.doctor.findings import Level
-from carme_hub.cli.doctor.slurm import judge, read_facts
+from carme_hub.cli.doctor.slurm import check, read_facts
 from carme_hub.sandbox import Cluster
 
 GUEST, PASSWORD = "carme-guest", "correct horse 7"
@@ -18,7 +18,7 @@ GUEST, PASSWORD = "carme-guest", "correct horse 7"
 
 @pytest.fixture
 def guest() -> Iterator[str]:
-    """A system user of this test's own, in the group that may log in."""
+    """A separate system user, in the group that may log in."""
     subprocess.run(["userdel", GUEST], capture_output=True)
     subprocess.run(["useradd", "--no-create-home", "--groups", "carme-users", GUEST], check=True)
     subprocess.run(["chpasswd"], input=f"{GUEST}:{PASSWORD}\n", text=True, check=True)
@@ -37,7 +37,7 @@ def test_groups_and_accounts_are_those_of_the_system_and_of_slurm(hub: Hub) -> N
     assert {group for group in groups_of(hub, "bob") if ":" in group} == {"account:physics"}
 
 
-def test_teacher_and_administrator_are_so_by_their_groups(hub: Hub) -> None:
+def test_teacher_and_administrator_get_their_roles_by_groups(hub: Hub) -> None:
     hub.login("tina")
     assert "teacher" in groups_with(hub, "tina", "role:")
     hub.login("ada")
@@ -61,8 +61,8 @@ def test_a_closed_account_can_start_nothing_from_the_next_click_on(hub: Hub, gue
         hub.api("DELETE", f"/users/{guest}")
 
 
-def test_the_doctor_finds_nothing_unsafe_but_what_is_virtual(cluster: Cluster) -> None:
+def test_the_doctor_finds_only_the_virtual_hardware_unsafe(cluster: Cluster) -> None:
     environ = {"PATH": os.environ["PATH"], "SLURM_CONF": str(cluster.hub_slurm_conf)}
-    findings = list(judge(read_facts(str(cluster.bin), environ)))
+    findings = list(check(read_facts(str(cluster.bin), environ)))
     assert [f.setting for f in findings if f.level is Level.UNSAFE] == ["TaskPlugin"]
     assert [f.setting for f in findings if f.level is Level.UNKNOWN] == []

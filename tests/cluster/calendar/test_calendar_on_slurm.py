@@ -1,4 +1,4 @@
-"""What is booked through the hub is in Slurm before it starts, keeps others out, is put right, and is given back."""
+"""A booking through the hub is in Slurm before it starts, excludes others, is repaired, and is released."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MINUTE = 60
 
 
 class Calendar:
-    """The calendar of a hub, and what Slurm has of it."""
+    """The calendar of a hub, and its reservations in Slurm."""
 
     def __init__(self, site: Hub) -> None:
         self.site = site
@@ -32,7 +32,7 @@ class Calendar:
         wait_for_calendar(site)
 
     def ask(self, who: str = "alice", *, start: float, minutes: int = 15, seats: int = 2, **more: object) -> Answer:
-        """Ask for all a100 of so many nodes: whole nodes, whatever this Slurm can reserve."""
+        """Request all a100 of so many nodes: whole nodes, whatever this Slurm can reserve."""
         body = {"title": "Deep learning", "gpu_type": "a100", "gpus": 4, "seats": seats, "account": "physics"}
         times = {"start": int(start), "end": int(start) + minutes * MINUTE}
         return self.people[who].send("bookings", {**body, **times, **more})
@@ -53,13 +53,13 @@ class Calendar:
         return {each["ReservationName"]: each["State"] for each in found if "ReservationName" in each}
 
     def wait_kept(self, booking: dict[str, Any], limit: float = 60) -> None:
-        """Wait until Slurm has all of a booking, for as long as is promised."""
+        """Wait until Slurm has a complete booking, within the promised time."""
         names = set(self.one(booking)["slurm"])
         assert names
         wait_for(lambda: names <= self.in_slurm().keys(), limit, f"{names} in Slurm")
 
     def clear(self) -> None:
-        """Take everything back, and wait until Slurm has nothing of it."""
+        """Cancel all bookings, and wait until Slurm has no reservation."""
         for state in ("confirmed", "pending", "draft", "active"):
             verb = "release" if state == "active" else "cancel"
             for each in self.people["ada"].get(f"bookings?state={state}")["bookings"]:
@@ -68,7 +68,7 @@ class Calendar:
         wait_for(lambda: not self.in_slurm(), 60, "Slurm to have no reservation")
 
     def held(self, booking: dict[str, Any]) -> int:
-        """Return what the ledger holds for a booking, in milli-GPU-seconds."""
+        """Return the ledger's hold for a booking, in milli-GPU-seconds."""
         database = sqlite3.connect(f"file:{self.site.demo.folder / 'carme-hub.sqlite'}?mode=ro", uri=True)
         try:
             query = "select -coalesce(sum(amount), 0) from ledger where session = ? and kind in ('hold', 'release')"
@@ -103,7 +103,7 @@ def service(site: Hub) -> int:
     return 0
 
 
-def test_others_wait_while_the_booker_starts_at_once_and_go_on_when_it_is_given_back(
+def test_others_wait_while_the_booker_starts_at_once_and_continue_after_the_release(
     calendar: Calendar, site: Hub
 ) -> None:
     cluster = site.cluster
@@ -146,11 +146,11 @@ def test_a_class_begins_on_time_and_lets_in_who_logs_in_for_the_first_time_durin
     site.login("tina")
     site.start_server("tina", profile="a100", gpus=4, time_minutes=10)
     (row,) = [job for job in site.jobs() if job["user"] == "tina"]
-    said = site.cluster.run("squeue", "-h", "-j", row["id"], "-O", "reservation:200").stdout
-    assert said.split()[0].split(",")[0] in booked["slurm"]
+    output = site.cluster.run("squeue", "-h", "-j", row["id"], "-O", "reservation:200").stdout
+    assert output.split()[0].split(",")[0] in booked["slurm"]
 
 
-def test_what_somebody_else_has_is_refused_with_alternatives(calendar: Calendar) -> None:
+def test_taken_gpus_are_refused_with_alternatives(calendar: Calendar) -> None:
     start = time.time() + 3600
     first = calendar.book(start=start)
     refused = calendar.ask("bob", start=start + 300, seats=1)
@@ -160,8 +160,8 @@ def test_what_somebody_else_has_is_refused_with_alternatives(calendar: Calendar)
     free = conflict["times"][0]
     taken = calendar.book("bob", start=free["start"], minutes=(free["end"] - free["start"]) // MINUTE, seats=1)
     assert taken["end"] <= first["start"] or taken["start"] >= first["end"]
-    stranger = calendar.people["bob"].send(f"bookings/{first['id']}/cancel", {})
-    assert stranger.status in (403, 404)
+    other_user = calendar.people["bob"].send(f"bookings/{first['id']}/cancel", {})
+    assert other_user.status in (403, 404)
     key = uuid.uuid4().hex
     body = {"title": "Twice", "gpu_type": "a100", "gpus": 4, "start": first["end"], "end": first["end"] + 600}
     answers = [calendar.people["alice"].send("bookings", body, key) for _ in range(2)]
@@ -169,7 +169,7 @@ def test_what_somebody_else_has_is_refused_with_alternatives(calendar: Calendar)
     assert answers[0].body["bookings"][0]["id"] == answers[1].body["bookings"][0]["id"]
 
 
-def test_what_is_deleted_by_hand_in_slurm_is_there_again_within_a_minute(calendar: Calendar, site: Hub) -> None:
+def test_a_reservation_deleted_by_hand_is_restored_within_a_minute(calendar: Calendar, site: Hub) -> None:
     booked = calendar.book(start=time.time() + 3600)
     calendar.wait_kept(booked)
     for name in booked["slurm"]:
@@ -178,7 +178,7 @@ def test_what_is_deleted_by_hand_in_slurm_is_there_again_within_a_minute(calenda
     wait_for(lambda: calendar.people["ada"].get("health")["equal"], 60, "the calendar to equal Slurm")
 
 
-def test_a_service_killed_between_its_database_and_slurm_keeps_its_word(calendar: Calendar, site: Hub) -> None:
+def test_a_service_killed_between_its_database_and_slurm_keeps_the_booking(calendar: Calendar, site: Hub) -> None:
     assert calendar.people["ada"].get("health")["keeping"]
     assert calendar.in_slurm() == {}
     site.cluster.freeze("slurmctld")  # so that the booking is in the database, and cannot be in Slurm
@@ -200,8 +200,8 @@ def test_a_controller_that_is_down_when_it_starts_keeps_it_when_it_is_back(calen
     site.cluster.kill("slurmctld")
     try:
         wait_for(lambda: calendar.one(booked)["state"] == "active", 90, "its time to come")
-        said = str(site.login("alice").get("/services/reservations/").body)
-        assert "Slurm does not answer just now" in said
+        output = str(site.login("alice").get("/services/reservations/").body)
+        assert "Slurm does not answer just now" in output
     finally:
         Sandbox(site.cluster.state).restart("slurmctld")
     calendar.wait_kept(booked)

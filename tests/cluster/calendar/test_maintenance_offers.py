@@ -1,4 +1,4 @@
-"""Before maintenance: who is in its way is offered both ways out, goes on elsewhere at once, or stops with a refund."""
+"""Before maintenance: affected users can continue elsewhere at once, or stop with a refund."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import pytest
 from rig.hub import Hub, Person, wait_for
 from rig.rest import Rest, clear_calendar, wait_for_calendar
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 ROOT = "/services/reservations/api/v1/"
 MINUTE = 60
 
 
 @pytest.fixture(autouse=True)
-def rooms(site: Hub) -> Iterator[None]:
-    """Let alice have one session at a time, so that what the first one holds would be in the way of the next."""
+def one_session_at_a_time(site: Hub) -> Iterator[None]:
+    """Limit alice to one session at a time, so that the hold of the first one would block the next."""
     wait_for_calendar(site)
     site.demo.set_policy({"quotas": [{"id": "one", "user": "alice", "sessions": 1}]})
     yield
     site.stop_all()
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
     clear_calendar(site)
 
 
@@ -41,8 +41,12 @@ def node_of(site: Hub, user: str) -> str:
 
 def minutes_of(site: Hub, user: str) -> int:
     """Return the time limit of a user's job."""
-    said = site.cluster.run("squeue", "-h", "-j", job_of(site, user)["id"], "-O", "TimeLimit").stdout.strip()
-    return int(said.split(":")[0]) if said.count(":") == 1 else int(said.split(":")[0]) * 60 + int(said.split(":")[1])
+    output = site.cluster.run("squeue", "-h", "-j", job_of(site, user)["id"], "-O", "TimeLimit").stdout.strip()
+    return (
+        int(output.split(":")[0])
+        if output.count(":") == 1
+        else int(output.split(":")[0]) * 60 + int(output.split(":")[1])
+    )
 
 
 def entries(site: Hub, session: str) -> list[dict[str, Any]]:
@@ -54,8 +58,8 @@ def entries(site: Hub, session: str) -> list[dict[str, Any]]:
         database.close()
 
 
-def maintain(site: Hub, node: str) -> None:
-    """Make a maintenance window on a node, from ten minutes on, as an administrator does; wait until Slurm has it."""
+def set_maintenance(site: Hub, node: str) -> None:
+    """Set a maintenance window on a node, in ten minutes, as an administrator does; wait until Slurm has it."""
     start = int(time.time()) + 10 * MINUTE
     body = {"nodes": [node], "start": start, "end": start + 60 * MINUTE, "title": "New disks"}
     answer = Rest(site, "ada", ROOT).send("maintenance", body)
@@ -66,7 +70,7 @@ def maintain(site: Hub, node: str) -> None:
 
 
 def form(person: Person, what: str) -> str:
-    """Return the address of a form on somebody's home page, once it is there."""
+    """Return the address of a form on a user's home page, when it appears."""
     found: list[str] = []
 
     def offered() -> bool:
@@ -77,19 +81,19 @@ def form(person: Person, what: str) -> str:
     return found[0]
 
 
-def test_who_is_in_the_way_goes_on_elsewhere_or_stops_with_a_refund(site: Hub) -> None:
+def test_an_affected_user_continues_elsewhere_or_stops_with_a_refund(site: Hub) -> None:
     alice, bob = site.login("alice"), site.login("bob")
     assert "carme-way-choices" not in str(alice.get("/hub/home").body)
     site.start_server("alice", "work", profile="a100", gpus=1, time_minutes=60)
     site.start_server("bob", profile="a100", gpus=1, time_minutes=60)
     before, first = node_of(site, "alice"), job_of(site, "alice")["name"].removeprefix("carme-")
-    maintain(site, before)
+    set_maintenance(site, before)
 
     move = form(alice, "move")
-    said = unescape(str(alice.get("/hub/home").body))
-    assert f"Maintenance of {before} begins at" in said
-    assert "Stop now, with a refund…" in said
-    assert "Another node has room for it, so it starts again at once." in said
+    output = unescape(str(alice.get("/hub/home").body))
+    assert f"Maintenance of {before} begins at" in output
+    assert "Stop now, with a refund…" in output
+    assert "Another node has room for it, so it starts again at once." in output
     answer = alice.post(move, {})
     assert (answer.status, answer.headers.get("Location")) == (303, "/hub/spawn-pending/alice/work"), answer
     site.wait_server("alice", "work")
@@ -101,22 +105,22 @@ def test_who_is_in_the_way_goes_on_elsewhere_or_stops_with_a_refund(site: Hub) -
 
     there, second = node_of(site, "bob"), job_of(site, "bob")["name"].removeprefix("carme-")
     if there != before:
-        maintain(site, there)
+        set_maintenance(site, there)
     stop = form(bob, "make-way")
-    stranger = bob.post(stop.replace(second, job_of(site, "alice")["name"].removeprefix("carme-")), {})
-    assert stranger.status == 404
+    other_user = bob.post(stop.replace(second, job_of(site, "alice")["name"].removeprefix("carme-")), {})
+    assert other_user.status == 404
     answer = bob.post(stop, {})
     assert (answer.status, answer.headers.get("Location")) == (303, "/hub/home"), answer
-    said = unescape(str(bob.get("/hub/home").body))
-    assert f"topped for maintenance of {there}. The GPU time that it used is refunded." in said
+    output = unescape(str(bob.get("/hub/home").body))
+    assert f"topped for maintenance of {there}. The GPU time that it used is refunded." in output
 
     wait_for(lambda: "release" in {each["kind"] for each in entries(site, second)}, 60, "bob's settling")
     (charge,) = [each for each in entries(site, second) if each["kind"] == "charge"]
     (refund,) = [each for each in entries(site, second) if each["key"].startswith("refund:")]
     assert refund["amount"] == -charge["amount"] > 0
-    assert refund["reason"] == "refunded: its user made way for maintenance of the node"
+    assert refund["reason"] == "refunded: its user stopped it for maintenance of the node"
     shown = unescape(str(bob.get("/services/quotas/").body))
-    assert "Refunded: its user made way for maintenance of the node." in shown, shown[:2000]
+    assert "Refunded: its user stopped it for maintenance of the node." in shown, shown[:2000]
     wait_for(lambda: "release" in {each["kind"] for each in entries(site, first)}, 60, "alice's settling")
     assert not [each for each in entries(site, first) if each["key"].startswith("refund:")], "who goes on pays"
     assert sum(each["amount"] for each in entries(site, first) if each["kind"] in ("hold", "release")) == 0

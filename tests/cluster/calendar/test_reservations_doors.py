@@ -1,4 +1,4 @@
-"""The calendar's doors for programs, through hub and proxy: a terminal, and REST that is as its document says."""
+"""The calendar's interfaces for programs, through hub and proxy: the command line, and REST as in its document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from rig.hub import Hub, wait_for
 from rig.rest import EXPECTED, Rest, check_document, clear_calendar, wait_for_calendar
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 ROOT = "/services/reservations/api/v1/"
 COMMAND = Path(sys.executable).with_name("carme-hub")
@@ -70,14 +70,14 @@ ASKS = {"id": "asks", "user": "bob", "booking": {"approval_above": 16}}
 
 
 class Terminal:
-    """``carme-hub reservations`` as people run it: a process, with a token of theirs in its environment."""
+    """``carme-hub reservations`` as users run it: a process, with the user's token in its environment."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.tokens = {user: Rest(hub, user, ROOT).token for user in ("alice", "bob", "ada")}
 
     def run(self, who: str, *argv: str, token: str = "", hub: str = "") -> tuple[int, str, str]:
-        """Run a command; return its exit status, what it answered, and what it said besides."""
+        """Run a command; return its exit status, stdout and stderr."""
         environ = {
             **os.environ,
             "TZ": ZONE.key,
@@ -91,15 +91,15 @@ class Terminal:
         return done.returncode, done.stdout, done.stderr
 
     def done(self, who: str, *argv: str) -> str:
-        """Run what is to succeed; return what it answered."""
-        code, said, besides = self.run(who, *argv)
-        assert code == 0, (argv, said, besides)
-        return said
+        """Run a command that must succeed; return its stdout."""
+        code, output, besides = self.run(who, *argv)
+        assert code == 0, (argv, output, besides)
+        return output
 
     def refused(self, who: str, *argv: str, code: int = 1, **more: str) -> str:
-        """Run what is to be refused; return what it said, of which nothing is an answer."""
-        found, said, besides = self.run(who, *argv, **more)
-        assert (found, said) == (code, ""), (argv, said, besides)
+        """Run a command that must be refused; return its stderr; stdout is empty."""
+        found, output, besides = self.run(who, *argv, **more)
+        assert (found, output) == (code, ""), (argv, output, besides)
         return besides
 
     def json(self, who: str, *argv: str) -> Any:
@@ -116,7 +116,7 @@ def written(at: datetime) -> str:
 
 
 def offered(text: str) -> list[tuple[str, list[str]]]:
-    """Return what is offered instead: the words, and the command after ``carme-hub reservations``."""
+    """Return the alternatives: the description, and the command after ``carme-hub reservations``."""
     lines = text.splitlines()
     return [(words.strip(), shlex.split(line)[2:]) for words, line in pairwise(lines) if line.startswith("    carme")]
 
@@ -125,40 +125,40 @@ def offered(text: str) -> list[tuple[str, list[str]]]:
 def terminal(site: Hub) -> Iterator[Terminal]:
     wait_for_calendar(site)
     clear_calendar(site)
-    site.demo.set_policy({**WIDE, "quotas": [*WIDE["quotas"], ASKS]})  # type: ignore[misc]
+    site.demo.set_policy({**DEFAULT_POLICY, "quotas": [*DEFAULT_POLICY["quotas"], ASKS]})  # type: ignore[misc]
     found = Terminal(site)
     yield found
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
     clear_calendar(site)
 
 
 @pytest.fixture
 def morning() -> datetime:
-    """The day after tomorrow at ten, on the wall."""
+    """The day after tomorrow at ten, wall time."""
     return (datetime.now(ZONE) + timedelta(days=2)).replace(hour=10, minute=0, second=0, microsecond=0, tzinfo=None)
 
 
-def test_a_booking_is_made_moved_and_cancelled_and_what_is_taken_is_answered_with_commands_that_work(
+def test_a_booking_is_made_moved_and_cancelled_and_conflicts_offer_commands_that_work(
     terminal: Terminal, morning: datetime
 ) -> None:
-    said = terminal.done("alice", "free", "--type", "a100")
-    assert said.split()[-2:] == ["8", "8"], said
-    said = terminal.done("alice", "list", "--state", "confirmed")
-    assert said.startswith("You have booked nothing that is confirmed, "), said
+    output = terminal.done("alice", "free", "--type", "a100")
+    assert output.split()[-2:] == ["8", "8"], output
+    output = terminal.done("alice", "list", "--state", "confirmed")
+    assert output.startswith("You have booked nothing that is confirmed, "), output
     times = ("--from", written(morning), "--to", "12:00")
-    said = terminal.done("alice", "book", "First steps", "--type", "a100", "--gpus", "4", "--seats", "2", *times)
-    assert said.startswith("Booked. It holds 16 GPU-hours of GPU time.\n"), said
-    assert f"{morning:%a %Y-%m-%d} 10:00 to 12:00" in said
+    output = terminal.done("alice", "book", "First steps", "--type", "a100", "--gpus", "4", "--seats", "2", *times)
+    assert output.startswith("Booked. It holds 16 GPU-hours of GPU time.\n"), output
+    assert f"{morning:%a %Y-%m-%d} 10:00 to 12:00" in output
     (mine,) = terminal.json("alice", "list", "--state", "confirmed")["bookings"]
     id = mine["id"]
     assert (mine["title"], mine["state"], mine["mine"]) == ("First steps", "confirmed", True)
     assert "move, cancel" in terminal.done("alice", "show", id)
 
-    # Somebody else wants the same hour: they are told what else there is, and each is a command to be pasted.
+    # Another user wants the same hour: the answer lists alternatives, each as a command to paste.
     same = ("book", "Mine", "--type", "a100", "--gpus", "4", "--from", written(morning), "--length", "1h")
-    said = terminal.refused("bob", *same)
-    assert "These GPUs are not free at that time. Nothing was booked." in said
-    found = offered(said)
+    output = terminal.refused("bob", *same)
+    assert "These GPUs are not free at that time. Nothing was booked." in output
+    found = offered(output)
     assert found[-1][0] == "wait until it is free"
     assert "h100 then" in [words for words, _ in found]
     assert terminal.done("bob", *found[0][1]).startswith("Booked."), found[0]
@@ -166,17 +166,17 @@ def test_a_booking_is_made_moved_and_cancelled_and_what_is_taken_is_answered_wit
     refusal = json.loads(terminal.run("bob", *same, "--json")[1])
     assert (refusal["error"], len(refusal["conflicts"])) == ("slot-taken", 1)
 
-    # What is somebody else's stays as it is, and what cannot be asked for is said.
+    # Another user's booking stays unchanged, and an impossible request is refused with a reason.
     assert "was booked by alice" in terminal.refused("bob", "cancel", id, "--yes")
     (taken,) = terminal.json("bob", "list", "--state", "confirmed")["bookings"]
     there = written(datetime.fromtimestamp(taken["start"], ZONE).replace(tzinfo=None))
-    said = terminal.refused("alice", "move", id, "--from", there)
-    assert "Nothing was changed" in said or "not free" in said
-    assert offered(said)[0][1][:2] == ["move", id]
+    output = terminal.refused("alice", "move", id, "--from", there)
+    assert "Nothing was changed" in output or "not free" in output
+    assert offered(output)[0][1][:2] == ["move", id]
     later = morning + timedelta(days=1)
-    said = terminal.done("alice", "move", id, "--from", written(later), "--title", "Second steps")
-    assert f"{later:%a %Y-%m-%d} 10:00 to 12:00" in said
-    assert "Second steps" in said
+    output = terminal.done("alice", "move", id, "--from", written(later), "--title", "Second steps")
+    assert f"{later:%a %Y-%m-%d} 10:00 to 12:00" in output
+    assert "Second steps" in output
     assert terminal.done("alice", "cancel", id, "--yes").startswith("Cancelled.")
     assert "cannot be cancelled any more" in terminal.refused("alice", "cancel", id, "--yes")
     wait_for(lambda: not waits(terminal), 90, "what waited to be booked, now that it is free")
@@ -186,11 +186,9 @@ def waits(terminal: Terminal) -> bool:
     return any(each["waits"] for each in terminal.json("bob", "list")["bookings"])
 
 
-def test_what_makes_no_sense_or_is_not_allowed_is_said_with_its_exit_status(
-    terminal: Terminal, morning: datetime
-) -> None:
+def test_wrong_and_forbidden_commands_are_refused_with_their_exit_status(terminal: Terminal, morning: datetime) -> None:
     book = ("book", "x", "--type", "a100", "--from")
-    assert "ends before it starts" in terminal.refused("bob", *book, "10:00", "--to", "9:00", code=2)
+    assert "the end is before the start" in terminal.refused("bob", *book, "10:00", "--to", "9:00", code=2)
     for argv, words in (
         ((*book, "2020-01-01", "--length", "1h"), "would start in the past"),
         (("show", "0f3a9d4c-5b6e-4f80-9a1b-2c3d4e5f6071"), "There is no such booking"),
@@ -199,8 +197,8 @@ def test_what_makes_no_sense_or_is_not_allowed_is_said_with_its_exit_status(
         assert words in terminal.refused("bob", *argv)
     reads = ["custom:carme:reservation:read", "access:services!service=reservations"]
     token = terminal.hub.api("POST", "/users/bob/tokens", {"scopes": reads}).body["token"]
-    said = terminal.refused("bob", *book, written(morning), "--length", "1h", token=token)
-    assert "custom:carme:reservation:write" in said
+    output = terminal.refused("bob", *book, written(morning), "--length", "1h", token=token)
+    assert "custom:carme:reservation:write" in output
     assert "/hub/token" in terminal.refused("bob", "list", code=2, token="nobodys")
     assert "does not answer" in terminal.refused("bob", "list", code=2, hub="http://127.0.0.1:9/hub/api")
 
@@ -209,31 +207,31 @@ def test_an_administrator_approves_denies_and_sets_maintenance(terminal: Termina
     day = morning + timedelta(days=7)
     large = terminal.book("bob", "Large", day, "3h")
     other = terminal.book("bob", "Larger", day + timedelta(days=1), "4h")
-    said = terminal.done("ada", "list", "--pending")
-    assert said.count("waits for approval") == 2
-    assert large in said
-    assert other in said
+    output = terminal.done("ada", "list", "--pending")
+    assert output.count("waits for approval") == 2
+    assert large in output
+    assert other in output
     assert "administrator" in terminal.refused("bob", "approve", large)
     assert terminal.done("ada", "approve", large).startswith("Approved.")
     assert terminal.done("ada", "deny", other, "--reason", "Two nodes are enough", "--yes").startswith("Denied.")
     assert "Two nodes are enough" in terminal.done("bob", "show", other)
 
     window = ("maintenance", "Drivers", "--nodes", "node[1-2]", "--from", written(day), "--length", "2h")
-    assert "It lies over 1 booking, whose owner is told. Keep node1, node2" in terminal.refused("ada", *window, code=2)
-    said = terminal.done("ada", *window, "--yes")
-    assert "2 whole nodes" in said
-    assert "Large" in said.partition("Booked there, and changed by it:")[2]
+    assert "It overlaps 1 booking, whose owner is notified. Keep" in terminal.refused("ada", *window, code=2)
+    output = terminal.done("ada", *window, "--yes")
+    assert "2 whole nodes" in output
+    assert "Large" in output.partition("Bookings that it changes:")[2]
     kept = terminal.json("ada", "list", "--all", "--from", written(day), "--to", written(day + timedelta(hours=1)))
     (drivers,) = (each["id"] for each in kept["bookings"] if each["kind"] == "maintenance")
     assert terminal.done("ada", "cancel", drivers, "--yes").startswith("Cancelled.")
 
 
-def test_what_has_begun_is_given_back(terminal: Terminal) -> None:
+def test_a_booking_that_has_begun_is_released(terminal: Terminal) -> None:
     begun = terminal.json("alice", "book", "Now", "--type", "h100", "--from", "now", "--length", "1h")["bookings"][0]
     assert begun["start"] <= time.time() < begun["end"]
     wait_for(lambda: terminal.json("alice", "show", begun["id"])["state"] == "active", 90, "it to have begun")
-    said = terminal.done("alice", "release", begun["id"], "--reason", "done", "--yes")
-    assert said.startswith("Given back.")
+    output = terminal.done("alice", "release", begun["id"], "--reason", "done", "--yes")
+    assert output.startswith("Given back.")
     assert terminal.json("alice", "show", begun["id"])["reason"] == "done"
 
 

@@ -1,4 +1,4 @@
-"""Slurm's reservations become what was booked, whatever happened to them, and keep GPUs for who booked them."""
+"""Slurm's reservations become equal to the bookings, whatever happened to them, and keep GPUs for the bookers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from slurm_parts import hub_client, hub_reservations
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import State
@@ -29,20 +29,20 @@ WAIT = "#!/bin/sh\nsleep 300\n"
 
 
 class Slurm:
-    """The reservations of a cluster, brought to what is wanted as the hub does, whose user is an Operator."""
+    """The reservations of a cluster, reconciled as by the hub, whose user is an Operator."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.cli = hub_reservations(cluster)
 
     async def reconcile(self, wanted: Sequence[SlurmReservation], gone: Collection[str] = ()) -> list[str]:
-        """Take the steps that are due and return what Slurm refused."""
-        steps = plan(wanted, await self.cli.show(), gone=gone, now=int(time.time()))
+        """Take the due steps and return Slurm's refusals."""
+        steps = plan(wanted, await self.cli.show(), obsolete=gone, now=int(time.time()))
         return [words for step in steps if (words := await self.cli.take(step))]
 
     async def steps(self, wanted: Sequence[SlurmReservation], gone: Collection[str] = ()) -> int:
         """Return how many steps would be due now."""
-        return len(plan(wanted, await self.cli.show(), gone=gone, now=int(time.time())))
+        return len(plan(wanted, await self.cli.show(), obsolete=gone, now=int(time.time())))
 
     async def clear(self) -> None:
         """Delete all reservations, once their jobs have ended."""
@@ -64,7 +64,7 @@ async def slurm(quiet: Cluster) -> AsyncIterator[Slurm]:
 
 @pytest.fixture
 def saved(slurm: Slurm) -> None:
-    """The controller's saved state is the truth: one that is killed would bring back earlier tests' jobs otherwise.
+    """The controller has saved its state: otherwise a killed one would restore jobs of earlier tests.
 
     A job that ended after the last save is running again then, and its reservation cannot be deleted, until its node
     has registered.
@@ -87,7 +87,7 @@ def booked(start: int = HOUR, length: int = HOUR, name: str = "carme-a1", **more
     return replace(plain, **more)
 
 
-async def test_what_was_booked_is_there_after_one_pass_and_the_next_one_does_nothing(slurm: Slurm) -> None:
+async def test_a_booking_is_in_slurm_after_one_pass_and_the_next_one_does_nothing(slurm: Slurm) -> None:
     wanted = [
         booked(),
         booked(2 * HOUR, name="carme-a2", nodes=frozenset({"node1", "node4"}), accounts=frozenset({"physics"})),
@@ -100,7 +100,7 @@ async def test_what_was_booked_is_there_after_one_pass_and_the_next_one_does_not
     assert all(abs(there[each.name].period.start - each.period.start) <= 1 for each in wanted)
 
 
-async def test_what_is_changed_or_deleted_by_hand_is_put_right_and_strangers_stay(slurm: Slurm) -> None:
+async def test_changes_by_hand_are_repaired_and_foreign_reservations_stay(slurm: Slurm) -> None:
     wanted = [booked()]
     await slurm.reconcile(wanted)
     run = slurm.cluster.run
@@ -123,7 +123,7 @@ async def test_what_is_changed_or_deleted_by_hand_is_put_right_and_strangers_sta
     assert [each.name for each in await slurm.cli.show()] == ["by-hand"]
 
 
-async def test_during_it_the_booker_starts_and_others_wait_until_it_is_given_back(slurm: Slurm) -> None:
+async def test_during_it_the_booker_starts_and_others_wait_until_the_release(slurm: Slurm) -> None:
     wanted = [booked(0, users=frozenset({"bob"}))]
     assert await slurm.reconcile(wanted) == []
     sbatch = slurm.cluster.sbatch
@@ -142,7 +142,7 @@ async def test_during_it_the_booker_starts_and_others_wait_until_it_is_given_bac
 
 
 @pytest.mark.usefixtures("saved")
-async def test_a_controller_that_is_down_is_told_when_it_is_back(slurm: Slurm) -> None:
+async def test_a_controller_that_was_down_gets_the_reservations_when_it_is_back(slurm: Slurm) -> None:
     wanted = [booked()]
     slurm.cluster.kill("slurmctld")
     with pytest.raises(SlurmUnreachable):
@@ -153,15 +153,15 @@ async def test_a_controller_that_is_down_is_told_when_it_is_back(slurm: Slurm) -
 
 
 @pytest.mark.usefixtures("saved")
-async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_path: Path) -> None:
+async def test_bookings_are_kept_whatever_happens_to_slurm(slurm: Slurm, tmp_path: Path) -> None:
     client = hub_client(slurm.cluster)
     nodes = await client.nodes()
     await client.close()
     store = ReservationStore(LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()))
-    calendar = Calendar(store, "lab", lambda: Supply(spots_of(nodes), by_node=True), time.time)
-    keeper = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
+    calendar = Calendar(store, "lab", lambda: Supply(inventory_of(nodes), by_node=True), time.time)
+    reconciler = ReservationReconciler(store, slurm.cli, "lab", clock=time.time, members=lambda _: ["bob"])
     start = int(time.time()) + HOUR
-    times = [Time(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
+    times = [RequestedTime(Period(start + day * 24 * HOUR, start + day * 24 * HOUR + HOUR)) for day in range(3)]
     booked = await calendar.book(
         BookingRequest("alice", "physics", "A class", Need("a100", 1, 6), times, group="course")
     )
@@ -170,17 +170,17 @@ async def test_what_was_booked_is_kept_whatever_happens_to_slurm(slurm: Slurm, t
     async def kept() -> set[str]:
         return {each.name for each in await slurm.cli.show() if each.users == {"alice", "bob"}}
 
-    assert (await keeper.once()).refused == {}
+    assert (await reconciler.once()).refused == {}
     assert await kept() == names
     assert {place.node for place in booked[0].places} == {"node1", "node2"}
     slurm.cluster.run("scontrol", "delete", f"reservationname={min(names)}")
     slurm.cluster.kill("slurmctld")
     with store.transaction("lab") as writes:  # the service was killed here, before it had told Slurm
-        writes.save(booked[2].to(State.CANCELLED, time.time(), actor="alice"))
-    assert (await keeper.once()).unreachable
+        writes.save(booked[2].in_state(State.CANCELLED, time.time(), actor="alice"))
+    assert (await reconciler.once()).unreachable
     Sandbox(slurm.cluster.state).restart("slurmctld")
-    assert (await keeper.once()).refused == {}
-    assert (await keeper.once()).equal
+    assert (await reconciler.once()).refused == {}
+    assert (await reconciler.once()).equal
     assert await kept() == names - set(booked[2].names())
 
 

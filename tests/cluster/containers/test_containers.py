@@ -1,4 +1,4 @@
-"""A notebook in four container runtimes on a real Slurm: whose it is, what it may write, how it ends."""
+"""A notebook in four container runtimes on a real Slurm: its user, its writable folders, its end."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_home_is_writable_and_the_root_is_not(notebook: Session, probed: d
     assert not (Path(notebook.image.path) / "probe").exists()
 
 
-async def test_slurms_gpus_are_seen_and_nothing_of_hub_or_job_beyond_what_is_passed(probed: dict[str, Any]) -> None:
+async def test_slurms_gpus_are_visible_and_only_the_passed_environment(probed: dict[str, Any]) -> None:
     assert probed["gpus"] == "0,1"
     names = set(probed["environ"])
     assert "HUB_SECRET" not in names
@@ -127,7 +127,7 @@ async def test_slurms_gpus_are_seen_and_nothing_of_hub_or_job_beyond_what_is_pas
     assert {name for name in names if name.startswith("SLURM")} == {"SLURM_JOB_ID"}
 
 
-async def test_no_privilege_can_be_had_inside(probed: dict[str, Any]) -> None:
+async def test_no_privilege_can_be_gained_inside(probed: dict[str, Any]) -> None:
     assert probed["privileges"] == "1"
     assert probed["capabilities"] == 0
 
@@ -195,7 +195,7 @@ def test_binds_are_read_only_unless_said(cluster: Cluster, hub: Any, kind: str, 
     assert "/lent Read-only file system" in session.log
 
 
-def test_images_hold_nothing_that_could_make_anybody_root() -> None:
+def test_images_contain_nothing_that_gives_root() -> None:
     for image in (build_default_image(), build_training_image(), build_full_image()):
         for path in (image, *image.rglob("*")):
             state = path.lstat()

@@ -1,6 +1,6 @@
-"""CarmeDockerSpawner on a real Docker engine: notebooks with GPUs of their own, hardened, that outlive hub and engine.
+"""CarmeDockerSpawner on a real Docker engine: notebooks with separate GPUs, hardened, that outlive hub and engine.
 
-The GPUs are make-believe: no machine of these tests has one. Everything else is real, apart from the network: the
+The GPUs are simulated: no machine of these tests has one. Everything else is real, except the network: the
 engine has no bridge here, so containers share the machine's.
 """
 
@@ -55,8 +55,8 @@ def nothing_runs(hub: HubOnBox) -> Iterator[None]:
     wait_for(lambda: not containers(hub.engine), 30, "the containers to be gone")
 
 
-def given(hub: HubOnBox) -> dict[str, str]:
-    """Return which GPUs each running container of the engine has, by user."""
+def gpus_by_user(hub: HubOnBox) -> dict[str, str]:
+    """Return the GPUs of each running container of the engine, by user."""
     rows = [row["Labels"] for row in containers(hub.engine) if row["State"] == "running"]
     return {labels["carme.user"]: labels["carme.gpus"] for labels in rows}
 
@@ -95,7 +95,7 @@ def test_a_notebook_has_its_gpus_and_no_rights_beyond_its_user(hub: HubOnBox) ->
     assert (config["Memory"], config["NanoCpus"], config["PidsLimit"]) == (2 * 2**30, 10**9, 4096)
 
 
-def test_no_gpu_is_given_twice_and_one_too_many_is_refused(hub: HubOnBox) -> None:
+def test_no_gpu_is_allocated_twice_and_one_too_many_is_refused(hub: HubOnBox) -> None:
     with ThreadPoolExecutor() as clicks:
         users = ["alice", "bob", "carol"]
         answers = dict(zip(users, clicks.map(lambda user: hub.begin(user, profile="gpu", gpus=2), users), strict=True))
@@ -103,16 +103,16 @@ def test_no_gpu_is_given_twice_and_one_too_many_is_refused(hub: HubOnBox) -> Non
     for user, answer in answers.items():
         if answer.status != 400:
             hub.wait_server(user)  # 202 where it took longer than ten seconds
-    assert sorted(given(hub).values()) == ["0,1", "2,3"]
+    assert sorted(gpus_by_user(hub).values()) == ["0,1", "2,3"]
     assert failed_start(hub, "dan", profile="gpu") == (
-        "1 × a100 cannot be given now: 0 of 4 a100 free. Nothing waits in a queue here: take fewer, or try again when "
-        "somebody has stopped."
+        "1 × a100 cannot be allocated now: 0 of 4 a100 free. There is no queue here: take fewer, or try again "
+        "when another session has ended."
     )
     hub.start_server("dan", profile="gpu", gpus=0)
     assert look(hub, "dan")["cuda"] == ""
 
 
-def test_what_is_not_offered_is_refused_as_with_slurm(hub: HubOnBox) -> None:
+def test_an_invalid_choice_is_refused_as_with_slurm(hub: HubOnBox) -> None:
     assert "“GPU” gives 0 to 4 GPUs; you asked for 8." in failed_start(hub, "alice", profile="gpu", gpus=8)
     assert "The option “partition” is not known." in failed_start(hub, "alice", profile="gpu", partition="x")
     message = failed_start(hub, "alice", profile="gpu", image="missing")
@@ -125,13 +125,13 @@ def test_a_hub_that_was_killed_finds_its_sessions_and_who_has_which_gpu(hub: Hub
     kernel = hub.new_kernel("alice")
     hub.run_cell("alice", kernel, "kept = 42")
     hub.kill()
-    assert given(hub) == {"alice": "0,1,2"}
+    assert gpus_by_user(hub) == {"alice": "0,1,2"}
     hub.start()
     hub.wait_server("alice")
     assert hub.run_cell("alice", kernel, "print(kept)").strip() == "42"
     assert "1 of 4 a100 free" in failed_start(hub, "bob", profile="gpu", gpus=2)
     hub.start_server("bob", profile="gpu", gpus=1)
-    assert given(hub) == {"alice": "0,1,2", "bob": "3"}
+    assert gpus_by_user(hub) == {"alice": "0,1,2", "bob": "3"}
 
 
 def test_a_hub_that_dies_before_it_starts_a_container_starts_it_afterwards(hub: HubOnBox) -> None:
@@ -145,7 +145,7 @@ def test_a_hub_that_dies_before_it_starts_a_container_starts_it_afterwards(hub: 
     assert look(hub, "alice")["cuda"] == "0"
 
 
-def test_a_container_that_nobody_wants_any_more_is_ended(hub: HubOnBox) -> None:
+def test_an_orphaned_container_is_ended(hub: HubOnBox) -> None:
     hub.start_server("alice", profile="gpu", gpus=4)
     hub.engine.signal(signal.SIGSTOP)
     try:
@@ -156,7 +156,7 @@ def test_a_container_that_nobody_wants_any_more_is_ended(hub: HubOnBox) -> None:
     wait_for(lambda: not containers(hub.engine), 60, "the container to be ended")
 
 
-def test_a_silent_or_crashed_engine_ends_no_session_and_time_limits_are_kept(hub: HubOnBox) -> None:
+def test_a_frozen_or_crashed_engine_ends_no_session_and_time_limits_hold(hub: HubOnBox) -> None:
     hub.start_server("dora", profile="gpu", gpus=1, time_minutes=2)
     [row] = containers(hub.engine)
     ends = int(row["Labels"]["carme.ends"])
@@ -178,9 +178,9 @@ def test_a_silent_or_crashed_engine_ends_no_session_and_time_limits_are_kept(hub
     hub.wait_server("carol")
     assert hub.run_cell("alice", kernel, "print(kept)").strip() == "42"
     if time.time() < ends - 10:
-        assert given(hub) == {"dora": "0", "alice": "1", "bob": "2", "carol": "3"}
+        assert gpus_by_user(hub) == {"dora": "0", "alice": "1", "bob": "2", "carol": "3"}
     if time.time() < ends - 3:
         until(time.monotonic() + ends - time.time() - 3)
         assert hub.server("dora")
     wait_for(lambda: hub.server("dora") is None, 30, "the session to end at its time limit")
-    wait_for(lambda: given(hub) == {"alice": "1", "bob": "2", "carol": "3"}, 10, "its container to be gone")
+    wait_for(lambda: gpus_by_user(hub) == {"alice": "1", "bob": "2", "carol": "3"}, 10, "its container to be gone")

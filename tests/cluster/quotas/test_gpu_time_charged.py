@@ -1,4 +1,4 @@
-"""GPU time on a real cluster: held at the start, extended, charged to the second, given back, refused in words."""
+"""GPU time on a real cluster: held at the start, extended, charged to the second, given back, refused with a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rig.truth import Record, Truth
 from slurm_parts import requeue, starts
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 HOUR = 3600
 
@@ -41,7 +41,7 @@ def policy(site: Hub) -> Iterator[None]:
     site.demo.set_policy(policy_of(-(-used // 60_000) + 120))
     yield
     site.stop_all()
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
 
 
 def entries(site: Hub, session: str = "", user: str = "") -> list[dict[str, object]]:
@@ -71,13 +71,13 @@ def ended(truth: Truth, session: str) -> Record:
     return records[0]
 
 
-def test_too_much_is_refused_with_what_would_be_granted_and_early_ends_are_given_back(site: Hub) -> None:
+def test_too_much_is_refused_with_the_possible_amount_and_early_ends_are_refunded(site: Hub) -> None:
     truth = Truth(site)
     refused = site.begin("alice", profile="a100", gpus=4, time_minutes=60)
     assert refused.status == 400, refused
-    said = refused.body["message"]
-    assert re.search(r"You may use [\d.]+ GPU-hours a calendar month", said)
-    assert "4 × virtual a100 for 30 min" in said
+    output = refused.body["message"]
+    assert re.search(r"You may use [\d.]+ GPU-hours a calendar month", output)
+    assert "4 × virtual a100 for 30 min" in output
     page = site.login("alice").post("/hub/spawn", {"profile": "a100", "a100.gpus": "4", "a100.time_minutes": "60"})
     assert page.status == 400
     assert "GPU-hours a calendar month" in str(page.body)
@@ -116,16 +116,16 @@ def test_more_time_is_held_first_and_nobody_gets_past_a_limit_by_extending(site:
     assert "GPU-hours a calendar month" in refused.body["message"]
     longest = site.api("POST", more, {"minutes": 100000})
     assert longest.status == 409
-    assert "“A100” runs 480 minutes at most" in longest.body["message"]
-    stranger = site.login("bob")
-    assert stranger.ask_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
+    assert "“A100” runs at most 480 minutes" in longest.body["message"]
+    other_user = site.login("bob")
+    assert other_user.request_api("POST", f"/hub/api{more}", {"minutes": 15}).status == 404
     assert site.api("POST", more, {"minutes": 0}).status == 400
     home = str(site.login("alice").get("/hub/home").body)
     assert "has time until" in home
     site.stop_server("alice")
 
 
-def test_who_may_not_extend_is_told(site: Hub) -> None:
+def test_a_user_who_may_not_extend_gets_the_reason(site: Hub) -> None:
     site.start_server("tina", profile="a100", gpus=1, time_minutes=30)
     answer = site.api("POST", f"/carme/sessions/{Truth(site).row('tina').id}/time-limit", {"minutes": 15})
     assert answer.status == 409
@@ -146,10 +146,10 @@ def test_a_job_from_outside_the_hub_is_charged_to_the_second_and_counts(site: Hu
     assert len([e for e in entries(site, user="bob") if e["job_id"] == job]) == 1
 
 
-def test_the_form_says_what_a_choice_costs(site: Hub) -> None:
+def test_the_form_shows_the_price_of_a_choice(site: Hub) -> None:
     person = site.login("alice")
     ask = "/hub/api/carme/availability/alice?profile=a100&"
-    answer = person.ask_api("GET", ask + "gpus=4&time_minutes=240").body
+    answer = person.request_api("GET", ask + "gpus=4&time_minutes=240").body
     assert {name: bool(re.fullmatch(r"[\d.]+ h left", each["said"])) for name, each in answer["accounts"].items()} == {
         "physics": True,
         "teaching": True,
@@ -158,13 +158,13 @@ def test_the_form_says_what_a_choice_costs(site: Hub) -> None:
     assert cost["state"] == "refused"
     assert cost["amount"] == 16 * GPU_HOUR
     assert cost["suggestion"]["options"]["gpus"] >= 1
-    allowed = person.ask_api("GET", ask + "gpus=1&time_minutes=30").body["cost"]
+    allowed = person.request_api("GET", ask + "gpus=1&time_minutes=30").body["cost"]
     assert "Costs up to 0.5 GPU-hours of physics" in allowed["sentence"]
 
 
 # -- what a session may ask for itself ---------------------------------------------------------------------------------
 
-#: Run in a cell: asks with the session's own token and nothing else.
+#: Run in a cell: requests with the session's own token only.
 CELL = """
 import json, os, urllib.error, urllib.request
 def ask(method, path, body=None):
@@ -183,14 +183,14 @@ print(json.dumps([mine] + [ask(*each) for each in %(asks)r]))
 
 
 def in_a_cell(site: Hub, user: str, *asks: tuple[object, ...]) -> list[Any]:
-    """Return status and body of what is left of the user's session, and of each thing asked for after it."""
+    """Return status and body of what is left of the user's session, and of each further request."""
     kernel = site.new_kernel(user)
     printed = site.run_cell(user, kernel, CELL % {"url": site.demo.url, "asks": asks})
     assert printed.startswith("["), printed
     return list(json.loads(printed))
 
 
-def test_a_cell_learns_what_its_session_has_left_and_its_token_does_nothing_else(site: Hub) -> None:
+def test_a_cell_reads_what_its_session_has_left_and_its_token_does_nothing_else(site: Hub) -> None:
     truth = Truth(site)
     site.start_server("alice", profile="a100", gpus=2, time_minutes=30)
     site.start_server("bob", profile="cpu")

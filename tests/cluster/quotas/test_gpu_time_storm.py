@@ -18,9 +18,9 @@ import pytest
 from rig.databases import OnePostgres, one_postgres
 from rig.hub import Hub, Person, wait_for
 from rig.nightly import NIGHTLY
-from storm_parts import PATIENCE, USERS, Choice, Storm, storm_hub
+from storm_parts import TIMEOUT, USERS, Choice, Storm, storm_hub
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 from carme_hub.store.check import check
 
 __all__ = ["one_postgres"]
@@ -30,7 +30,7 @@ CHOICES: tuple[Choice, ...] = (
     {"profile": "a100", "gpu_type": "a100", "gpus": 1, "time_minutes": MINUTES},
     {"profile": "mig", "gpu_type": "1g.10gb", "gpus": 1, "time_minutes": MINUTES},
 )
-#: Seconds that a command needs before it asks; every second time the other doors wait for it.
+#: Seconds that a command needs before its request; every second time the other interfaces wait for it.
 AHEAD = 1.5
 #: Of the starts on the command line, how many are processes of their own; each takes half a second of a core.
 PROCESSES = 6
@@ -41,7 +41,7 @@ SERVICE = "/services/quotas/"
 def storm(
     request: pytest.FixtureRequest, site: Hub, one_postgres: OnePostgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Storm]:
-    """A hub of its own on each database; what ran on this cluster before is in its ledger as jobs from outside."""
+    """A separate hub on each database; earlier jobs of this cluster are in its ledger as jobs from outside."""
     folder = tmp_path_factory.mktemp("tokens")
     try:
         if request.param == "postgresql":
@@ -51,31 +51,31 @@ def storm(
             with storm_hub(site, request.param, "", folder) as found:
                 yield found
     finally:
-        site.demo.set_policy(WIDE)
+        site.demo.set_policy(DEFAULT_POLICY)
 
 
 def set_budget(storm: Storm) -> None:
-    """Leave so much GPU time that ten sessions fit and no eleventh."""
+    """Set a budget in which ten sessions fit and no eleventh."""
     quota = {"id": "storm", "group": "carme-users", "together": True, "window": "total"}
     minutes = storm.used_minutes() + BUDGET * MINUTES
     storm.site.demo.set_policy({"quotas": [{**quota, "gpu_time": f"{minutes} min"}]})
 
 
-Door = Callable[[str, str, Choice], int]
+StartFunction = Callable[[str, str, Choice], int]
 
 
-def doors(storm: Storm) -> list[tuple[str, Door]]:
-    """Return the door of each start: a third each, a few of the commands as processes of their own."""
-    commands: list[tuple[str, Door]] = [("process", storm.by_process)] * PROCESSES
+def interfaces(storm: Storm) -> list[tuple[str, StartFunction]]:
+    """Return the interface of each start: a third each, a few of the commands as separate processes."""
+    commands: list[tuple[str, StartFunction]] = [("process", storm.by_process)] * PROCESSES
     commands += [("command", storm.by_command)] * (STARTS // 3 - PROCESSES)
-    found: list[tuple[str, Door]] = []
+    found: list[tuple[str, StartFunction]] = []
     for _ in range(-(-STARTS // 3)):
         found += [("form", storm.by_form), ("rest", storm.by_rest), *([commands.pop()] if commands else [])]
     return found[:STARTS]
 
 
-def begun(storm: Storm) -> bool:
-    """Return whether every job runs, or waits for nothing but GPUs."""
+def all_started(storm: Storm) -> bool:
+    """Return whether every job runs, or waits only for GPUs."""
     return all(job["state"] == "RUNNING" or job["reason"] in ("Resources", "Priority") for job in storm.site.jobs())
 
 
@@ -88,24 +88,24 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     before = storm.last_entry()
     together = threading.Barrier(STARTS + 1)
 
-    def start(number: int, door: str, call: Door) -> tuple[str, int]:
+    def start(number: int, interface: str, call: StartFunction) -> tuple[str, int]:
         user, name = USERS[number % len(USERS)], f"s{number // len(USERS)}" if number >= len(USERS) else ""
         together.wait(30)
-        time.sleep(AHEAD if repeat % 2 and door in ("form", "rest") else 0)
-        return door, call(user, name, CHOICES[number % 2])
+        time.sleep(AHEAD if repeat % 2 and interface in ("form", "rest") else 0)
+        return interface, call(user, name, CHOICES[number % 2])
 
     with ThreadPoolExecutor(STARTS) as pool:
-        starts = [pool.submit(start, number, *door) for number, door in enumerate(doors(storm))]
+        starts = [pool.submit(start, number, *interface) for number, interface in enumerate(interfaces(storm))]
         together.wait(30)
         stormed = time.monotonic()
-        wait_for(lambda: storm.open_holds() >= 3, PATIENCE, "the first holds")
+        wait_for(lambda: storm.open_holds() >= 3, TIMEOUT, "the first holds")
         os.kill(victim, signal.SIGKILL)
         outcomes = Counter(each.result() for each in starts)
     answered = time.monotonic()
     assert sum(outcomes.values()) == STARTS
     # JupyterHub answers a start that takes long before it is decided on.
     wait_for(
-        lambda: storm.active() <= max(BUDGET, storm.open_holds()), PATIENCE, f"all starts to be decided on: {outcomes}"
+        lambda: storm.active() <= max(BUDGET, storm.open_holds()), TIMEOUT, f"all starts to be decided on: {outcomes}"
     )
     assert storm.open_holds() == BUDGET, outcomes
     assert not [each for each in outcomes if each[1] >= 500 or (each[0] in ("command", "process") and each[1] == 2)]
@@ -115,7 +115,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
     assert [row.amount for row in held] == [-MINUTES * 60_000] * BUDGET, "nobody else was ever let in"
     assert len({row.session for row in held}) == BUDGET
-    wait_for(lambda: len(storm.site.jobs()) == BUDGET and begun(storm), PATIENCE, "the jobs to run")
+    wait_for(lambda: len(storm.site.jobs()) == BUDGET and all_started(storm), TIMEOUT, "the jobs to run")
     assert len({job["name"] for job in storm.site.jobs()}) == BUDGET, "one job for each session"
     ran = time.monotonic()
 
@@ -130,7 +130,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
     assert [(row.amount, row.entries) for row in sums] == [(0, 2)] * BUDGET
     found = check(storm.url)
-    assert found.good, found
+    assert found.passed, found
     assert "Traceback" not in storm.second_log.read_text()
     reasons = storm.rows("select reason from ledger where kind = 'release' and id > :before", before=before)
     print(
@@ -140,7 +140,7 @@ def test_exactly_as_many_are_granted_as_the_budget_has_and_nothing_fails(storm: 
     )
 
 
-def test_what_the_services_charged_is_what_slurm_says(storm: Storm) -> None:
+def test_the_charges_are_equal_to_slurms_accounting(storm: Storm) -> None:
     answer = storm.site.request(
         "POST",
         f"{SERVICE}api/v1/reconciliation",
@@ -150,7 +150,7 @@ def test_what_the_services_charged_is_what_slurm_says(storm: Storm) -> None:
             "Content-Type": "application/json",
             "Idempotency-Key": f"storm-{time.time()}",
         },
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert answer.status == 200, answer
     assert answer.body["difference"] == 0, answer.body
@@ -175,7 +175,7 @@ def test_pages_and_rest_are_served_from_this_database(storm: Storm) -> None:
 
 
 def copied(person: Person) -> Person:
-    """Return the same browser in another window: the service's cookies are not to reach the hub's form."""
+    """Return the same browser in another window, so that the service's cookies do not reach the hub's form."""
     other = Person(person.hub, person.user)
     other.cookies = dict(person.cookies)
     return other

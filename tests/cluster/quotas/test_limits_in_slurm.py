@@ -1,4 +1,4 @@
-"""The second fence on a real Slurm: it is written once, it stops people by itself, and it keeps what others set."""
+"""The policy's limits in a real Slurm: they are written once, they hold by themselves, and others' settings stay."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from slurm_parts import CommandsOfTheHub
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Quota, Who
-from carme_hub.domain.quotas.slurm_limits import Entity, LimitSettings, Needs, Plan, plan
+from carme_hub.domain.quotas.rules import Quota, SubjectKind
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, Entity, LimitSettings, Plan, plan
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
 from carme_hub.slurm.billing import BillingReader
@@ -20,16 +20,16 @@ from carme_hub.slurm.limits import LimitsWriter, script
 
 WAIT = "#!/bin/sh\nsleep 100\n"
 POLICY = (
-    Quota(id="each", who=Who.USER, concurrent_gpus=3, sessions=2, time_limit=7200, session_gpus=2),
-    Quota(id="bob", who=Who.USER, name="bob", concurrent_gpus=1),
-    Quota(id="no-h100", who=Who.ACCOUNT, name="teaching", gpu_types=("a100", "1g.10gb", "3g.40gb")),
-    Quota(id="all", who=Who.ACCOUNT, concurrent_gpus=6),
+    Quota(id="each", who=SubjectKind.USER, concurrent_gpus=3, sessions=2, time_limit=7200, session_gpus=2),
+    Quota(id="bob", who=SubjectKind.USER, name="bob", concurrent_gpus=1),
+    Quota(id="no-h100", who=SubjectKind.ACCOUNT, name="teaching", gpu_types=("a100", "1g.10gb", "3g.40gb")),
+    Quota(id="all", who=SubjectKind.ACCOUNT, concurrent_gpus=6),
 )
 
 
 @pytest.fixture
-def books(quiet: Cluster) -> Iterator[Cluster]:
-    """Slurm's books, put back to what they were."""
+def restored_associations(quiet: Cluster) -> Iterator[Cluster]:
+    """Slurm's associations and QOS, restored afterwards."""
     yield quiet
     quiet.cancel_all()
     every = "GrpTRES=gres/gpu=-1,gres/gpu:h100=-1,cpu=-1", "MaxTRES=gres/gpu=-1", "MaxWall=-1", "MaxJobs=-1"
@@ -43,7 +43,7 @@ def books(quiet: Cluster) -> Iterator[Cluster]:
 async def run(
     cluster: Cluster, last: dict[str, str], *, as_administrator: bool = False, **options: Any
 ) -> tuple[Plan, dict[str, str]]:
-    """Mirror once, as the hub does; an administrator runs the script that is printed."""
+    """Mirror once, as the hub does; an administrator runs the printed script."""
     writer = LimitsWriter(CommandsOfTheHub(cluster), cluster.name)
     found = plan(options.pop("policy", POLICY), await writer.state(), now=time.time(), last=last, **options)
     applied = list(await writer.apply(found.changes))
@@ -54,89 +54,101 @@ async def run(
     return found, found.written(last, applied)
 
 
-async def test_the_second_run_changes_nothing(books: Cluster) -> None:
-    first, last = await run(books, {})
+async def test_the_second_run_changes_nothing(restored_associations: Cluster) -> None:
+    first, last = await run(restored_associations, {})
     assert {c.name for c in first.changes} == {
         *("physics", "physics/ada", "physics/alice", "physics/bob"),
         *("teaching", "teaching/ada", "teaching/alice", "teaching/tina"),
     }
     assert not first.drift
-    assert {c.needs for c in first.changes} == {Needs.OPERATOR}
-    assert any("cannot tell a session" in left.why for left in first.left_out)
-    again, after = await run(books, last)
+    assert {c.admin_level for c in first.changes} == {AdminLevel.OPERATOR}
+    assert any("cannot tell a session" in left.reason for left in first.unenforced)
+    again, after = await run(restored_associations, last)
     assert (again.changes, again.drift, after) == ((), (), last)
-    unknown, _ = await run(books, {})  # what was last written is lost: what is as wanted is no drift
+    unknown, _ = await run(
+        restored_associations, {}
+    )  # without the last record, limits that equal the policy are no drift
     assert (unknown.changes, unknown.drift) == ((), ())
-    gone, last = await run(books, last, policy=())
+    gone, last = await run(restored_associations, last, policy=())
     assert {c.want for c in gone.changes} == {""}
-    state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+    state = await LimitsWriter(CommandsOfTheHub(restored_associations), restored_associations.name).state()
     left = {key for (kind, _), limits in state.limits.items() if kind is not Entity.QOS for key in limits}
     assert left == {"QOS", "DefaultQOS"}
     assert last == {}
 
 
-async def test_slurm_holds_jobs_back_without_any_check_of_ours(books: Cluster) -> None:
-    await run(books, {})
-    first = books.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
-    books.wait_job(first, "RUNNING")
-    second = books.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
-    untyped = books.sbatch("--mem=50", "--gpus=1", user="bob", script=WAIT)
-    banned = books.sbatch("--mem=50", "-A", "teaching", "--gres=gpu:h100:1", user="alice", script=WAIT)
+async def test_slurm_limits_jobs_without_any_check_of_ours(restored_associations: Cluster) -> None:
+    await run(restored_associations, {})
+    first = restored_associations.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
+    restored_associations.wait_job(first, "RUNNING")
+    second = restored_associations.sbatch("--mem=50", "--gres=gpu:a100:1", user="bob", script=WAIT)
+    untyped = restored_associations.sbatch("--mem=50", "--gpus=1", user="bob", script=WAIT)
+    banned = restored_associations.sbatch("--mem=50", "-A", "teaching", "--gres=gpu:h100:1", user="alice", script=WAIT)
     for job in (second, untyped, banned):
-        books.wait_for(
-            lambda job=job: [r for r in books.squeue() if r["id"] == str(job) and "AssocGrpGRES" in r["reason"]]
+        restored_associations.wait_for(
+            lambda job=job: [
+                r for r in restored_associations.squeue() if r["id"] == str(job) and "AssocGrpGRES" in r["reason"]
+            ]
         )
-    books.run("scancel", str(first))
-    books.wait_job(second, "RUNNING")
+    restored_associations.run("scancel", str(first))
+    restored_associations.wait_job(second, "RUNNING")
 
 
-async def test_every_job_may_be_limited_as_sessions_are(books: Cluster) -> None:
-    await run(books, {}, fence=LimitSettings(every_job=True))
-    jobs = [books.sbatch("--mem=50", "--gres=gpu:a100:1", user="alice", script=WAIT) for _ in range(3)]
-    long = books.sbatch("--mem=50", "--gres=gpu:a100:1", "-t", "130", user="ada", script=WAIT)
-    books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(jobs[2]) and "MaxJobs" in r["reason"]])
-    books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(long) and "MaxWall" in r["reason"]])
+async def test_every_job_may_be_limited_as_sessions_are(restored_associations: Cluster) -> None:
+    await run(restored_associations, {}, limit_settings=LimitSettings(every_job=True))
+    jobs = [restored_associations.sbatch("--mem=50", "--gres=gpu:a100:1", user="alice", script=WAIT) for _ in range(3)]
+    long = restored_associations.sbatch("--mem=50", "--gres=gpu:a100:1", "-t", "130", user="ada", script=WAIT)
+    restored_associations.wait_for(
+        lambda: [r for r in restored_associations.squeue() if r["id"] == str(jobs[2]) and "MaxJobs" in r["reason"]]
+    )
+    restored_associations.wait_for(
+        lambda: [r for r in restored_associations.squeue() if r["id"] == str(long) and "MaxWall" in r["reason"]]
+    )
 
 
-async def test_a_budget_is_kept_by_a_qos_that_an_administrator_makes(books: Cluster) -> None:
+async def test_a_budget_is_kept_by_a_qos_that_an_administrator_makes(restored_associations: Cluster) -> None:
     budgets = {"physics": GPU_HOUR // 10}  # six GPU-minutes
-    first, last = await run(books, {}, policy=(), budgets=budgets)
-    assert {c.needs for c in first.changes} == {Needs.ADMINISTRATOR}
+    first, last = await run(restored_associations, {}, policy=(), budgets=budgets)
+    assert {c.admin_level for c in first.changes} == {AdminLevel.ADMINISTRATOR}
     assert [(c.key, c.have) for c in first.drift] == [("DefaultQOS", "normal"), ("QOS", "normal,short,small,typed")]
-    _, last = await run(books, last, policy=(), budgets=budgets, force=True, as_administrator=True)
-    again, _ = await run(books, last, policy=(), budgets=budgets)
+    _, last = await run(restored_associations, last, policy=(), budgets=budgets, force=True, as_administrator=True)
+    again, _ = await run(restored_associations, last, policy=(), budgets=budgets)
     assert (again.changes, again.drift) == ((), ())
     with pytest.raises(SandboxError, match="Invalid qos"):
-        books.sbatch("--mem=50", "-q", "normal", "--gres=gpu:a100:1", user="alice", script=WAIT)
-    within = books.sbatch("--mem=50", "-t", "3", "--gres=gpu:a100:1", user="alice", script=WAIT)
-    books.wait_job(within, "RUNNING")
-    beyond = books.sbatch("--mem=50", "-t", "2", "--gres=gpu:a100:2", user="bob", script=WAIT)
-    books.wait_for(lambda: [r for r in books.squeue() if r["id"] == str(beyond) and r["reason"] == "QOSGrpGRESMinutes"])
-    _, last = await run(books, last, policy=(), budgets={"physics": GPU_HOUR}, as_administrator=True)
-    books.wait_job(beyond, "RUNNING")
+        restored_associations.sbatch("--mem=50", "-q", "normal", "--gres=gpu:a100:1", user="alice", script=WAIT)
+    within = restored_associations.sbatch("--mem=50", "-t", "3", "--gres=gpu:a100:1", user="alice", script=WAIT)
+    restored_associations.wait_job(within, "RUNNING")
+    beyond = restored_associations.sbatch("--mem=50", "-t", "2", "--gres=gpu:a100:2", user="bob", script=WAIT)
+    restored_associations.wait_for(
+        lambda: [
+            r for r in restored_associations.squeue() if r["id"] == str(beyond) and r["reason"] == "QOSGrpGRESMinutes"
+        ]
+    )
+    _, last = await run(restored_associations, last, policy=(), budgets={"physics": GPU_HOUR}, as_administrator=True)
+    restored_associations.wait_job(beyond, "RUNNING")
 
 
-async def test_what_sacctmgr_says_it_did_but_did_not_is_seen(books: Cluster) -> None:
+async def test_a_change_that_sacctmgr_reports_but_did_not_make_is_detected(restored_associations: Cluster) -> None:
     alice = ("sacctmgr", "-i", "modify", "user", "alice", "where", "account=physics", "set")
-    books.run("sacctmgr", "-i", "add", "qos", "carme-physics")
-    books.run(*alice, "QOS=normal,short", "DefaultQOS=short")
+    restored_associations.run("sacctmgr", "-i", "add", "qos", "carme-physics")
+    restored_associations.run(*alice, "QOS=normal,short", "DefaultQOS=short")
     try:
-        found, last = await run(books, {}, policy=(), budgets={"physics": GPU_HOUR}, force=True)
-        assert {c.key for c in found.changes if c.needs is Needs.OPERATOR} == {"QOS", "DefaultQOS"}
-        assert "physics/alice has QOS of its own (normal, short)" in found.left_out[0].why
-        state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+        found, last = await run(restored_associations, {}, policy=(), budgets={"physics": GPU_HOUR}, force=True)
+        assert {c.key for c in found.changes if c.admin_level is AdminLevel.OPERATOR} == {"QOS", "DefaultQOS"}
+        assert "physics/alice has QOS of its own (normal, short)" in found.unenforced[0].reason
+        state = await LimitsWriter(CommandsOfTheHub(restored_associations), restored_associations.name).state()
         have = state.limits[Entity.ACCOUNT, "physics"]["QOS"]
         assert ("account physics QOS" in last) is (have == "carme-physics")  # 22.05 leaves it as it was, with status 0
     finally:
-        books.run(*alice, "DefaultQOS=-1", "QOS=")
+        restored_associations.run(*alice, "DefaultQOS=-1", "QOS=")
 
 
-async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(books: Cluster) -> None:
-    fence = LimitSettings(session_qos="sessions")
-    _, last = await run(books, {}, fence=fence, as_administrator=True)
-    again, _ = await run(books, last, fence=fence)
-    assert (again.changes, again.drift, again.left_out) == ((), (), ())
-    state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(restored_associations: Cluster) -> None:
+    limit_settings = LimitSettings(session_qos="sessions")
+    _, last = await run(restored_associations, {}, limit_settings=limit_settings, as_administrator=True)
+    again, _ = await run(restored_associations, last, limit_settings=limit_settings)
+    assert (again.changes, again.drift, again.unenforced) == ((), (), ())
+    state = await LimitsWriter(CommandsOfTheHub(restored_associations), restored_associations.name).state()
     assert state.limits[Entity.QOS, "sessions"] == {
         "Name": "yes",
         "MaxTRES/gres/gpu": "2",
@@ -146,32 +158,34 @@ async def test_limits_of_sessions_go_to_a_qos_that_only_sessions_use(books: Clus
     }
 
 
-async def test_what_somebody_set_by_hand_is_reported_and_kept_unless_forced(books: Cluster) -> None:
-    _, last = await run(books, {})
-    books.run("sacctmgr", "-i", "modify", "user", "bob", "where", "account=physics", "set", "GrpTRES=gres/gpu=5,cpu=9")
-    found, last = await run(books, last)
+async def test_limits_set_by_hand_are_reported_and_kept_unless_forced(restored_associations: Cluster) -> None:
+    _, last = await run(restored_associations, {})
+    restored_associations.run(
+        "sacctmgr", "-i", "modify", "user", "bob", "where", "account=physics", "set", "GrpTRES=gres/gpu=5,cpu=9"
+    )
+    found, last = await run(restored_associations, last)
     assert found.changes == ()
     assert [(c.name, c.key, c.have, c.want) for c in found.drift] == [("physics/bob", "GrpTRES/gres/gpu", "5", "1")]
-    found, last = await run(books, last)
+    found, last = await run(restored_associations, last)
     assert len(found.drift) == 1
-    found, last = await run(books, last, force=True)
+    found, last = await run(restored_associations, last, force=True)
     assert [c.argv[-1] for c in found.changes] == ["GrpTRES=gres/gpu=1"]
-    found, last = await run(books, last)
+    found, last = await run(restored_associations, last)
     assert (found.changes, found.drift) == ((), ())
-    state = await LimitsWriter(CommandsOfTheHub(books), books.name).state()
+    state = await LimitsWriter(CommandsOfTheHub(restored_associations), restored_associations.name).state()
     assert state.limits[Entity.USER, "physics/bob"] == {"GrpTRES/gres/gpu": "1", "GrpTRES/cpu": "9"}
 
 
-async def test_prices_are_those_that_slurm_bills(books: Cluster) -> None:
+async def test_prices_are_those_that_slurm_bills(restored_associations: Cluster) -> None:
     weights = "TRESBillingWeights=CPU=0,GRES/gpu=1.5,GRES/gpu:a100=2.25"
-    books.run("scontrol", "update", "partitionname=batch", weights)
+    restored_associations.run("scontrol", "update", "partitionname=batch", weights)
     try:
-        prices = await BillingReader(CommandsOfTheHub(books)).prices(["a100", "h100"])
-        job = books.sbatch("-p", "batch", "--mem=50", "--gres=gpu:a100:4", user="alice", script=WAIT)
-        books.wait_job(job, "RUNNING")
-        billed = books.run("squeue", "-h", "-j", str(job), "-O", "tres-alloc:200").stdout
+        prices = await BillingReader(CommandsOfTheHub(restored_associations)).prices(["a100", "h100"])
+        job = restored_associations.sbatch("-p", "batch", "--mem=50", "--gres=gpu:a100:4", user="alice", script=WAIT)
+        restored_associations.wait_job(job, "RUNNING")
+        billed = restored_associations.run("squeue", "-h", "-j", str(job), "-O", "tres-alloc:200").stdout
     finally:
-        books.run("scontrol", "update", "partitionname=batch", "TRESBillingWeights=")
+        restored_associations.run("scontrol", "update", "partitionname=batch", "TRESBillingWeights=")
     assert "billing=15," in billed
     assert 4 * prices.factor("a100", "batch", "normal") == 15_000
     assert prices.factor("h100", "batch") == 1500

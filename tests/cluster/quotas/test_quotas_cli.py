@@ -1,4 +1,4 @@
-"""``carme-hub quotas`` on a real Slurm: what ran is charged, compared, tried under a policy and fenced."""
+"""``carme-hub quotas`` on a real Slurm: jobs are charged, compared, replayed under a policy and limited in Slurm."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Site:
         return job
 
     def compared(self) -> dict[str, Any]:
-        """Compare both sides, which must agree; a failure says where they differ and what accounting has."""
+        """Compare both sides, which must agree; a failure shows the difference and accounting's records."""
         found = dict(self.json("reconcile", "--days", "1", "--lag", "0"))
         fields = "JobIDRaw,State,Submit,Start,End,AllocTRES"
         assert found["difference"] == 0, (found, self.cluster.run("sacct", "-DXanP", "-o", fields).stdout)
@@ -84,7 +84,7 @@ def site(quiet: Cluster, tmp_path: Path) -> Iterator[Site]:
         quiet.run("sacctmgr", "-i", "modify", "user", "where", f"account={account}", *nothing, check=False)
 
 
-def test_what_ran_outside_is_found_charged_and_agrees_to_the_second(site: Site) -> None:
+def test_jobs_from_outside_are_charged_and_agree_to_the_second(site: Site) -> None:
     assert site.run("grant", "physics", "1h", "--reason", "a start").returncode == 0
     assert site.run("grant", "nobody", "1h", "--reason", "x").returncode == 1
     job = site.ran(3, "--gres=gpu:a100:2", "-A", "physics")
@@ -114,7 +114,7 @@ def test_shards_are_charged_as_parts_of_a_gpu_to_the_second_and_both_sides_agree
     assert charge["amount"] == -250 * 3 * int(site.sacct(job, "ElapsedRaw")), "4 GPUs, 16 shards: a quarter each"
 
 
-def test_a_policy_is_tried_on_what_ran(site: Site) -> None:
+def test_a_policy_is_replayed_on_past_jobs(site: Site) -> None:
     site.ran(3, "--gres=gpu:a100:1", "-A", "physics")
     new = site.folder / "new.yaml"
     new.write_text(POLICY)
@@ -127,7 +127,7 @@ def test_a_policy_is_tried_on_what_ran(site: Site) -> None:
     assert site.json("replay", "--from", YESTERDAY)["total"]["refused"] == 0
 
 
-def test_the_fence_is_written_once_and_a_hand_made_change_is_kept(site: Site) -> None:
+def test_the_limits_are_written_once_and_a_change_by_hand_is_kept(site: Site) -> None:
     (site.folder / "policy.yaml").write_text(POLICY)
     mirror = ("mirror", "--budgets", "none")
     dry = site.run(*mirror)
@@ -144,12 +144,12 @@ def test_the_fence_is_written_once_and_a_hand_made_change_is_kept(site: Site) ->
     assert kept.returncode == 1
     assert "set by hand, kept" in kept.stdout
     assert limit(site, "bob") == "gres/gpu=1"
-    assert site.run(*mirror, "--apply", "--force").returncode == 2  # nobody can be asked here
+    assert site.run(*mirror, "--apply", "--force").returncode == 2  # there is no terminal to confirm
     assert site.run(*mirror, "--apply", "--force", "--yes").returncode == 0
     assert limit(site, "bob") == "gres/gpu=3"
 
 
-def test_what_takes_an_administrator_is_printed_as_commands(site: Site) -> None:
+def test_changes_that_need_an_administrator_are_printed_as_commands(site: Site) -> None:
     (site.folder / "policy.yaml").write_text(POLICY)
     site.run("grant", "physics", "2h", "--reason", "x")
     found = site.json("mirror")

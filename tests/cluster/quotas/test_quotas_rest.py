@@ -18,7 +18,7 @@ ROOT = "/services/quotas/api/v1/"
 
 
 class Rest(rest.Rest):
-    """REST as one user, with a token of theirs."""
+    """REST as one user, with the user's token."""
 
     def __init__(self, hub: Hub, user: str) -> None:
         super().__init__(hub, user, ROOT)
@@ -32,7 +32,7 @@ def people(site: Hub) -> dict[str, Rest]:
     return {user: Rest(site, user) for user in ("alice", "bob", "tina", "ada")}
 
 
-def test_everybody_sees_what_is_theirs(people: dict[str, Rest]) -> None:
+def test_everybody_sees_their_own_gpu_time(people: dict[str, Rest]) -> None:
     alice = people["alice"].get("standing")
     assert [each["name"] for each in alice["accounts"]] == ["physics", "teaching"]
     assert [each["name"] for each in people["bob"].get("standing")["accounts"]] == ["physics"]
@@ -43,7 +43,7 @@ def test_everybody_sees_what_is_theirs(people: dict[str, Rest]) -> None:
     assert people["alice"].get("accounts")["accounts"] == []
 
 
-def test_the_administrator_gives_gpu_time_that_the_student_sees(people: dict[str, Rest]) -> None:
+def test_the_administrator_grants_gpu_time_that_the_student_sees(people: dict[str, Rest]) -> None:
     assert people["ada"].send("settle", {}).status == 200  # nothing of other tests is charged meanwhile
     before = people["alice"].account("teaching")["balance"]
     body = {"account": "teaching", "gpu_hours": "1.5", "reason": "for the course"}
@@ -58,7 +58,7 @@ def test_the_administrator_gives_gpu_time_that_the_student_sees(people: dict[str
     assert after["left"] == after["limit"] - after["used"] - after["held"]
 
 
-def test_a_request_for_more_is_approved_by_the_teacher_or_where_that_is_too_much_by_the_administrator(
+def test_a_request_is_approved_by_the_teacher_or_above_a_limit_by_the_administrator(
     people: dict[str, Rest],
 ) -> None:
     (teaching,) = people["tina"].get("accounts")["accounts"]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from session_parts import Watched
+from session_parts import WatchedStart
 
-from carme_hub.sandbox.demo import WIDE
+from carme_hub.sandbox.demo import DEFAULT_POLICY
 
 QUOTAS: list[dict[str, object]] = [
     {"id": "bob-soft", "user": "bob", "gpu_time": "1 s", "window": "week", "soft": True, "soft_qos": "slow"},
@@ -31,7 +31,7 @@ def policy(site: Hub) -> Iterator[None]:
     site.demo.set_policy({"quotas": QUOTAS})
     yield
     site.stop_all()
-    site.demo.set_policy(WIDE)
+    site.demo.set_policy(DEFAULT_POLICY)
     run = site.cluster.run
     for account in ("physics", "teaching"):
         usual = ("QOS=normal,short,small,typed", "DefaultQOS=normal")
@@ -41,7 +41,7 @@ def policy(site: Hub) -> Iterator[None]:
 
 
 def quotas(site: Hub, *words: str) -> Any:
-    """Run a command as the administrator of the hub's machine, and return what it says as JSON."""
+    """Run a command as the administrator of the hub's machine, and return its JSON output."""
     demo = site.demo
     argv = ["runuser", "-u", demo.user, "--", f"{demo.environment}/bin/carme-hub", "quotas", *words, "--json"]
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin", "CARME_SANDBOX_HUB": str(demo.folder / "facts.json")}
@@ -58,15 +58,15 @@ def quotas(site: Hub, *words: str) -> Any:
 
 
 def administrator(site: Hub, commands: list[str]) -> None:
-    """Run what the mirror printed for an administrator of Slurm."""
+    """Run the commands that the mirror printed for an administrator of Slurm."""
     for line in commands:
         site.cluster.run(*shlex.split(line))
 
 
 @contextlib.contextmanager
 def started(site: Hub, user: str) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Have a session with a GPU; give its job as Slurm shows it, and what the person was told."""
-    with Watched(site, user, profile="a100", gpus=1, time_minutes=30, account="physics") as start:
+    """Start a session with a GPU; return its job as Slurm shows it, and the messages."""
+    with WatchedStart(site, user, profile="a100", gpus=1, time_minutes=30, account="physics") as start:
         site.wait_server(user)
         yield job_of(site, user), start.said
 
@@ -85,11 +85,11 @@ def accounted(site: Hub, job: int) -> str:
     return site.cluster.run("sacct", "-n", "-X", "-P", "-j", str(job), "-o", "qos").stdout.strip()
 
 
-def test_the_plan_says_that_the_qos_is_missing_and_slurm_refuses_until_it_is_there(site: Hub) -> None:
+def test_the_plan_reports_a_missing_qos_and_slurm_refuses_until_it_exists(site: Hub) -> None:
     answer = site.begin("bob", profile="a100", gpus=1, time_minutes=30, account="physics")
-    said = answer.body["message"] if answer.status >= 400 else site.progress("bob")[-1]["message"]
-    assert "quality of service" in said
-    plan = quotas(site, "mirror", "--force")  # a run before this one may have written what is missing
+    printed = answer.body["message"] if answer.status >= 400 else site.progress("bob")[-1]["message"]
+    assert "quality of service" in printed
+    plan = quotas(site, "mirror", "--force")  # an earlier run may have written the missing QOS
     assert "sacctmgr -i add qos slow" in plan["commands"]
     assert any("until there is a QOS slow" in left["why"] for left in plan["left_out"])
 
@@ -102,13 +102,13 @@ def test_a_start_over_a_soft_limit_is_warned_about_and_its_job_has_the_lower_qos
     assert quotas(site, "mirror")["changes"] == []
 
     ask = "/hub/api/carme/availability/bob?profile=a100&gpus=1&time_minutes=30&account=physics"
-    cost = site.login("bob").ask_api("GET", ask).body["cost"]
+    cost = site.login("bob").request_api("GET", ask).body["cost"]
     assert cost["state"] == "soft"
     assert re.search(WARNED, cost["sentence"])
     assert "It runs with QOS slow." in cost["sentence"]
 
-    with started(site, "bob") as (job, told):
-        assert [text for text in told if re.search(WARNED, text) and "It runs with QOS slow." in text], told
+    with started(site, "bob") as (job, messages):
+        assert [text for text in messages if re.search(WARNED, text) and "It runs with QOS slow." in text], messages
         assert (job["squeue"], job["sacct"], job["QOS"]) == ("slow", "slow", "slow")
         assert job["Nice"] == "100", "bob has no priority, alice has 100"
         more = site.api("POST", f"/carme/sessions/{Truth(site).row('bob').id}/time-limit", {"minutes": 15})
@@ -118,7 +118,7 @@ def test_a_start_over_a_soft_limit_is_warned_about_and_its_job_has_the_lower_qos
         assert "QOS" not in warning
 
 
-def test_an_account_with_a_qos_of_its_own_keeps_that_of_its_soft_limits(site: Hub) -> None:
+def test_an_account_with_its_own_qos_keeps_that_of_its_soft_limits(site: Hub) -> None:
     quotas(site, "grant", "physics", "10h", "--reason", "a start")
     site.demo.set_policy({"quotas": GRANTED})
     plan = quotas(site, "mirror", "--force")
@@ -132,12 +132,12 @@ def test_an_account_with_a_qos_of_its_own_keeps_that_of_its_soft_limits(site: Hu
     assert shown.strip() == "carme-physics,slow|carme-physics"
     time.sleep(2)  # slurmctld has it from slurmdbd
 
-    with started(site, "bob") as (job, told):
-        assert [text for text in told if re.search(WARNED, text)], told
+    with started(site, "bob") as (job, messages):
+        assert [text for text in messages if re.search(WARNED, text)], messages
         assert (job["squeue"], job["sacct"]) == ("slow", "slow")
-    with started(site, "alice") as (job, told):
+    with started(site, "alice") as (job, messages):
         assert (job["squeue"], job["Nice"]) == ("carme-physics", "0")
-        assert told
-        assert not [text for text in told if re.search(WARNED, text)]
+        assert messages
+        assert not [text for text in messages if re.search(WARNED, text)]
     with pytest.raises(Exception, match="Invalid qos"):
         site.cluster.sbatch("-A", "physics", "-q", "normal", "--mem=50", user="bob", script="#!/bin/sh\nsleep 1\n")

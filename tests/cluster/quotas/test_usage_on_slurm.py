@@ -1,4 +1,4 @@
-"""What a real Slurm's accounting says of every way to hold GPUs, and that we read the same seconds out of it."""
+"""A real Slurm's accounting of every way to hold GPUs, and that we read the same seconds from it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SLEEP = "#!/bin/sh\nsleep {}\n"
 
 
 @dataclass
-class Day:
-    """What was done to the cluster: job ids by what they show, and when it began."""
+class RecordedDay:
+    """The jobs of the test: job ids by their case, and the start time."""
 
     began: float
     jobs: dict[str, int] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
-def day(cluster: Cluster) -> Iterator[Day]:
-    """A busy half minute: each kind of job that accounting tells of in its own way."""
+def day(cluster: Cluster) -> Iterator[RecordedDay]:
+    """A busy half minute: each kind of job that accounting records differently."""
     Sandbox(cluster.state).up()
     cluster.cancel_all()
     cluster.wait_for(lambda: not cluster.squeue("-t", "PD,R,S,CG,CF"))
@@ -53,8 +53,8 @@ def day(cluster: Cluster) -> Iterator[Day]:
         Sandbox(cluster.state).up()
 
 
-def _busy(cluster: Cluster) -> Day:
-    day = Day(began=time.time())
+def _busy(cluster: Cluster) -> RecordedDay:
+    day = RecordedDay(began=time.time())
 
     def batch(label: str, seconds: int, *options: str) -> int:
         script = _SLEEP.format(seconds)
@@ -121,22 +121,22 @@ def _as_alice(cluster: Cluster, *argv: str, **environ: str) -> subprocess.Popen[
         )
 
 
-def _sacct(cluster: Cluster, day: Day, fields: str) -> list[list[str]]:
+def _sacct(cluster: Cluster, day: RecordedDay, fields: str) -> list[list[str]]:
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(day.began))
     text = cluster.run("sacct", "-DXanP", "-S", since, "-o", fields).stdout
     return [line.split("|") for line in text.splitlines()]
 
 
-def _open(cluster: Cluster, day: Day) -> set[str]:
+def _open(cluster: Cluster, day: RecordedDay) -> set[str]:
     return {name for name, end in _sacct(cluster, day, "JobName,End") if end == "Unknown"}
 
 
-def _known(cluster: Cluster, day: Day) -> set[str]:
+def _known(cluster: Cluster, day: RecordedDay) -> set[str]:
     return {name for (name,) in _sacct(cluster, day, "JobName")}
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def used(cluster: Cluster, day: Day) -> AsyncIterator[tuple[Usage, ...]]:
+async def used(cluster: Cluster, day: RecordedDay) -> AsyncIterator[tuple[Usage, ...]]:
     yield await UsageReader(CommandsOfTheHub(cluster)).usage(day.began)
 
 
@@ -149,7 +149,7 @@ def _taken(used: list[Usage]) -> int:
 
 
 def test_every_ended_record_is_the_seconds_that_slurm_counted_itself(
-    cluster: Cluster, day: Day, used: tuple[Usage, ...]
+    cluster: Cluster, day: RecordedDay, used: tuple[Usage, ...]
 ) -> None:
     ours = Counter[tuple[int, str]]()
     for one in used:
@@ -167,7 +167,7 @@ def test_every_ended_record_is_the_seconds_that_slurm_counted_itself(
     assert ours.total() == theirs.total() > 30
 
 
-def test_each_kind_of_job_has_its_own_records(used: tuple[Usage, ...], day: Day) -> None:
+def test_each_kind_of_job_has_its_own_records(used: tuple[Usage, ...], day: RecordedDay) -> None:
     assert {one.name for one in used} == set(day.jobs) - {"none", "cancelled"} | {"srun", "salloc", "far"}
     assert [u.gpus for u in _of(used, "plain")] == [(Gpus("a100", 1),)]
     assert [u.gpus for u in _of(used, "mixed")] == [(Gpus("1g.10gb", 2), Gpus("3g.40gb", 1))]
@@ -193,32 +193,34 @@ def test_each_kind_of_job_has_its_own_records(used: tuple[Usage, ...], day: Day)
         ("resized", ["RESIZING", "CANCELLED"]),
     ],
 )
-def test_every_incarnation_is_there_and_over(name: str, states: list[str], used: tuple[Usage, ...]) -> None:
+def test_every_incarnation_is_recorded_and_ended(name: str, states: list[str], used: tuple[Usage, ...]) -> None:
     found = _of(used, name)
     assert [u.state.split()[0] for u in found] == states
     assert len({u.submitted for u in found}) == len(states)
     assert all(u.phase is Phase.TERMINAL and u.end >= u.start >= u.submitted for u in found)
 
 
-def test_a_job_that_gave_a_node_back_is_counted_once(used: tuple[Usage, ...]) -> None:
+def test_a_job_that_released_a_node_is_counted_once(used: tuple[Usage, ...]) -> None:
     first, second = _of(used, "resized")
     assert (first.gpus, second.gpus) == ((Gpus("a100", 2),), (Gpus("a100", 1),))
     assert second.start == first.end
     assert _taken([first, second]) == int(first.end - first.start) * 2 + int(second.end - first.end)
 
 
-def test_a_suspended_job_keeps_its_gpus_and_pays_for_them(cluster: Cluster, day: Day, used: tuple[Usage, ...]) -> None:
+def test_a_suspended_job_keeps_its_gpus_and_pays_for_them(
+    cluster: Cluster, day: RecordedDay, used: tuple[Usage, ...]
+) -> None:
     [one] = _of(used, "suspended")
     [elapsed] = [int(row[1]) for row in _sacct(cluster, day, "JobName,ElapsedRaw") if row[0] == "suspended"]
     assert _taken([one]) > elapsed
 
 
-def test_times_are_utc_whatever_the_zone_of_the_job_or_of_the_reader(day: Day, used: tuple[Usage, ...]) -> None:
+def test_times_are_utc_whatever_the_zone_of_the_job_or_of_the_reader(day: RecordedDay, used: tuple[Usage, ...]) -> None:
     [far] = _of(used, "far")
     assert day.began - 2 <= far.submitted <= far.start <= far.end <= time.time() + 2
 
 
-async def test_what_still_runs_is_there_only_when_asked_for(cluster: Cluster, day: Day) -> None:
+async def test_running_jobs_are_read_only_on_request(cluster: Cluster, day: RecordedDay) -> None:
     reader = UsageReader(CommandsOfTheHub(cluster))
     [one] = _of(await reader.usage(day.began), "open")
     assert (one.phase, one.end) == (Phase.ACTIVE, 0)
@@ -226,8 +228,8 @@ async def test_what_still_runs_is_there_only_when_asked_for(cluster: Cluster, da
     assert not _of(await reader.usage(day.began, running=False), "open")
 
 
-async def test_slices_and_windows_change_nothing_but_what_is_seen(
-    cluster: Cluster, day: Day, used: tuple[Usage, ...]
+async def test_slices_and_windows_change_only_the_range(
+    cluster: Cluster, day: RecordedDay, used: tuple[Usage, ...]
 ) -> None:
     fine = UsageReader(CommandsOfTheHub(cluster), slice_seconds=5)
     assert await fine.usage(day.began, time.time()) == used

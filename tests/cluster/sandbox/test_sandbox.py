@@ -1,4 +1,4 @@
-"""The sandbox is repeatable, says what has crashed and mends it, and is seen by nobody off this machine."""
+"""The sandbox is repeatable, reports and repairs crashes, and is not reachable from outside this machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_status_shows_daemons_and_virtual_gpus(quiet: Cluster) -> None:
 
 
 @pytest.mark.parametrize("daemon", ["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmrestd", "slurmd-node2"])
-def test_a_crash_is_shown_and_up_mends_it(quiet: Cluster, daemon: str) -> None:
+def test_a_crash_is_shown_and_up_repairs_it(quiet: Cluster, daemon: str) -> None:
     quiet.kill(daemon)
     done = _command(quiet, "status", "--json")
     assert done.returncode == 3
@@ -64,7 +64,7 @@ def test_a_crash_is_shown_and_up_mends_it(quiet: Cluster, daemon: str) -> None:
     quiet.wait_for(lambda: quiet.run(*asked).stdout.strip() not in ("", "Unknown"))
 
 
-def test_a_frozen_daemon_is_not_taken_for_a_crashed_one(quiet: Cluster) -> None:
+def test_a_frozen_daemon_is_not_reported_as_crashed(quiet: Cluster) -> None:
     quiet.freeze("slurmrestd")
     assert Sandbox(quiet.state).status().crashed == ()
     quiet.thaw("slurmrestd")

@@ -1,4 +1,4 @@
-"""Limits bite in the sandbox, and a request that names no GPU type gets past none of them."""
+"""Limits hold in the sandbox, and a request without a GPU type bypasses none of them."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ def test_a_second_job_over_the_limit_waits(quiet: Cluster, option: str) -> None:
         "--gpus-per-socket=+2",
     ],
 )
-def test_a_request_that_hides_its_number_gets_no_untyped_gpu(quiet: Cluster, option: str) -> None:
+def test_a_request_with_an_obscured_number_gets_no_untyped_gpu(quiet: Cluster, option: str) -> None:
     words = ("--ntasks=1", "--sockets-per-node=1", "--qos=typed", "--mem=100", option)
-    said, job = "", 0
+    output, job = "", 0
     try:
         job = quiet.sbatch(*words, user="alice", script=NOTHING)
     except SandboxError as error:
-        said = str(error)
-    if said:
-        assert re.search(r"cannot be read: write --gres=gpu:TYPE:COUNT|Invalid|[Uu]nable|requires", said)
+        output = str(error)
+    if output:
+        assert re.search(r"cannot be read: write --gres=gpu:TYPE:COUNT|Invalid|[Uu]nable|requires", output)
     else:  # 24.11 reads this one itself before the plugin sees it
         assert option == "--gpus-per-task=+2"
         assert "22.05" not in quiet.run("scontrol", "--version").stdout
@@ -111,7 +111,7 @@ def test_a_request_gets_the_type_that_it_names_or_the_default(quiet: Cluster, op
     assert given in _gpus(quiet, job)
 
 
-def test_without_a_default_type_an_untyped_request_is_refused_in_words(quiet: Cluster) -> None:
+def test_without_a_default_type_an_untyped_request_is_refused_with_a_reason(quiet: Cluster) -> None:
     script = quiet.state / "etc/job_submit.lua"
     script.write_text(job_submit(None))
     try:
@@ -143,7 +143,7 @@ def test_a_waiting_job_cannot_be_changed_to_untyped_gpus_past_the_limit(quiet: C
         ("alice", ["--account=nosuch"], "Invalid account"),
     ],
 )
-def test_no_association_no_job(quiet: Cluster, user: str, options: list[str], words: str) -> None:
+def test_a_user_without_an_association_gets_no_job(quiet: Cluster, user: str, options: list[str], words: str) -> None:
     with pytest.raises(SandboxError, match=words):
         quiet.sbatch("--mem=100", *options, user=user, script=NOTHING)
 

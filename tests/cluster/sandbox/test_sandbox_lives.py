@@ -1,4 +1,4 @@
-"""A sandbox comes and goes beside another one, and leaves nothing behind: no process, port, file or user's right."""
+"""A sandbox starts and ends beside another one, and leaves nothing behind: no process, port, file or user's right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def second(cluster: Cluster) -> Iterator[Sandbox]:
 
 
 def _outside(own: Sandbox) -> dict[str, list[str]]:
-    """List folders that are not the sandbox's, without what other sandboxes, of other runs, have there."""
+    """List folders outside of the sandbox, without the entries of other sandboxes of other runs."""
 
     def counts(path: Path) -> bool:
         return not path.name.startswith("carme-hub-sandbox-") or path == own.layout.sudoers
@@ -54,8 +54,8 @@ def _processes_of(state: Path) -> list[str]:
     return found
 
 
-def test_where_the_machines_name_leads_does_not_matter(second: Sandbox) -> None:
-    """Debian's installer has it lead to 127.0.1.1; Slurm's daemons, told to keep to one address, listen there."""
+def test_the_address_of_the_machines_name_does_not_matter(second: Sandbox) -> None:
+    """Debian's installer maps it to 127.0.1.1; Slurm's daemons, limited to one address, would listen there."""
     up = [
         str(Path(sys.executable).with_name("carme-hub")),
         "sandbox",
@@ -105,7 +105,7 @@ def test_a_second_sandbox_runs_beside_the_first_and_leaves_nothing(quiet: Cluste
     assert quiet.run("/usr/bin/id", "-un", user="alice").stdout == "alice\n"  # the first one needs her still
 
 
-def test_a_port_that_somebody_took_meanwhile_is_given_up(second: Sandbox) -> None:
+def test_a_port_that_another_process_took_is_replaced(second: Sandbox) -> None:
     ports = second.up().ports
     second.down()
     with socket.socket() as squatter:
@@ -118,7 +118,7 @@ def test_a_port_that_somebody_took_meanwhile_is_given_up(second: Sandbox) -> Non
 
 
 @pytest.mark.parametrize("way", ["crashed", "frozen"])
-def test_down_ends_everything_when_daemons_are_in_no_state_to_help(second: Sandbox, way: str) -> None:
+def test_down_ends_everything_while_daemons_do_not_answer(second: Sandbox, way: str) -> None:
     other = second.up()
     job = other.sbatch("--mem=100", user="alice", script="#!/bin/sh\nsleep 777\n")
     other.wait_job(job, "RUNNING")
@@ -133,9 +133,7 @@ def test_down_ends_everything_when_daemons_are_in_no_state_to_help(second: Sandb
     assert _processes_of(other.state) == []
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(
-    tmp_path_factory: pytest.TempPathFactory, cluster: Cluster
-) -> None:
+def test_a_folder_with_other_files_is_not_changed(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> None:
     tmp_path = tmp_path_factory.mktemp("s")  # a state folder's path is short
     folder = Path(f"{cluster.state}-mine")
     folder.mkdir()
@@ -180,7 +178,7 @@ def test_one_ordinary_user_can_have_a_whole_sandbox(cluster: Cluster) -> None:
         assert job.stdout == "COMPLETED\n", job.stderr
         owners: set[str] = set()
         for entry in state.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # a daemon writes anew, and renames
+            with contextlib.suppress(FileNotFoundError):  # a daemon writes a new file, and renames it
                 owners |= set() if entry.is_symlink() else {entry.owner()}
         assert owners == {"alice"}
         with pytest.raises(SandboxError, match="alice"):
@@ -193,7 +191,7 @@ def test_one_ordinary_user_can_have_a_whole_sandbox(cluster: Cluster) -> None:
     assert _processes_of(state) == []
 
 
-def test_databases_that_are_made_at_once_leave_each_others_files_alone(cluster: Cluster) -> None:
+def test_databases_that_are_created_at_once_keep_each_others_files(cluster: Cluster) -> None:
     states = [Path(f"{cluster.state}-db{number}") for number in range(8)]
     try:
         for state in states:

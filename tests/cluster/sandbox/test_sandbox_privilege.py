@@ -1,4 +1,4 @@
-"""The hub acts for users by one helper and one sudo rule, and cannot act for anybody else, nor can others by it."""
+"""The hub acts for users by one helper and one sudo rule; not for others, and others cannot use the helper."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.sandbox import Cluster
-from carme_hub.slurm.submit.ways import document
+from carme_hub.slurm.submit.submitters import document
 
 SUDO = "/usr/bin/sudo"
 
 
 def _rest(cluster: Cluster, user: str, token: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
-    """Put one request to slurmrestd; returns HTTP status and document."""
+    """Send one request to slurmrestd; return HTTP status and document."""
     text = json.dumps(body).encode() if body is not None else b""
     head = (
         f"{'POST' if body is not None else 'GET'} {path} HTTP/1.1\r\nHost: localhost\r\nX-SLURM-USER-NAME: {user}\r\n"
@@ -59,7 +59,7 @@ def _job(cluster: Cluster, user: str) -> dict[str, object]:
 
 
 def _token(cluster: Cluster, user: str) -> str:
-    """Get a token the way the hub does: as the hub's user, through sudo."""
+    """Get a token as the hub does: as the hub's user, through sudo."""
     return cluster.run(*cluster.token_argv, user, user=cluster.hub_user).stdout.strip()
 
 
@@ -147,7 +147,7 @@ def test_tail_reads_as_the_user_and_nothing_that_the_user_cannot_read(quiet: Clu
     quiet.run("/bin/ln", "-sf", "/etc/shadow", str(folder / "job.log"), user="alice")
     assert quiet.run(*quiet.tail_argv, "alice", session, user=quiet.hub_user, check=False).stdout == ""
     quiet.run("/bin/rm", str(folder / "job.log"), user="alice")
-    (folder / "job.log").write_text("of root")  # a file of somebody else in the user's folder
+    (folder / "job.log").write_text("of root")  # another user's file in the user's folder
     assert quiet.run(*quiet.tail_argv, "alice", session, user=quiet.hub_user, check=False).stdout == ""
     quiet.run("/bin/rm", "-rf", str(folder), user="alice")
 

@@ -1,4 +1,4 @@
-"""A node whose own system does not know a user: the session starts all the same, since Slurm sends who it is for."""
+"""A node whose own system does not know a user: the session starts nevertheless, by the identity that Slurm sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK = "import getpass, os; print(os.getuid(), getpass.getuser(), os.path.expand
 
 @contextlib.contextmanager
 def node_without(cluster: Cluster, user: str) -> Iterator[None]:
-    """Leave one node in the cluster, whose system does not know a user."""
+    """Leave one node in the cluster, whose system does not have a user."""
     first, *others = cluster.node_ports
     known = Path("/etc/passwd").read_text().splitlines(keepends=True)
     accounts = cluster.state / "passwd-of-one-node"
@@ -45,6 +45,6 @@ def test_a_session_starts_on_a_node_that_does_not_know_its_user(site: Hub, clust
     who = pwd.getpwnam("tina")
     with node_without(cluster, "tina"):
         site.start_server("tina", profile="cpu")
-        said = site.run_cell("tina", site.new_kernel("tina"), LOOK)
+        output = site.run_cell("tina", site.new_kernel("tina"), LOOK)
         site.stop_server("tina")
-    assert said.split() == [str(who.pw_uid), "tina", who.pw_dir, who.pw_dir]
+    assert output.split() == [str(who.pw_uid), "tina", who.pw_dir, who.pw_dir]

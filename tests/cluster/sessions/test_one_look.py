@@ -1,4 +1,4 @@
-"""One look at the queue serves the hub and its services; while the hub does not answer, they look themselves."""
+"""One query of the queue serves the hub and its services; while the hub does not answer, they query Slurm."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rig.rest import wait_for_calendar
 WINDOW = 60
 
 
-def questions(site: Hub) -> tuple[int, int]:
-    """Return how often slurmctld was asked for jobs and for nodes."""
+def queries(site: Hub) -> tuple[int, int]:
+    """Return the number of queries of jobs and of nodes that slurmctld counted."""
     by_kind = site.cluster.run("sdiag").stdout.partition("statistics by message type")[2].partition("by user")[0]
     found = {name: int(count) for name, count in re.findall(r"(\w+)\s+\(\s*\d+\)\s+count:(\d+)", by_kind)}
     return tuple(
@@ -27,32 +27,32 @@ def questions(site: Hub) -> tuple[int, int]:
 
 @pytest.fixture
 def at_rest(site: Hub) -> Hub:
-    """Hub and services, and nothing that happens."""
+    """Hub and services at rest."""
     wait_for_calendar(site)
-    jobs, _ = questions(site)
-    wait_for(lambda: questions(site)[0] > jobs, 60, "a look at the queue")
+    jobs, _ = queries(site)
+    wait_for(lambda: queries(site)[0] > jobs, 60, "a look at the queue")
     time.sleep(20)  # the hub looks more often for a while after a start
     return site
 
 
-def test_at_rest_slurm_hears_the_hubs_questions_alone(at_rest: Hub) -> None:
-    before = questions(at_rest)
+def test_at_rest_only_the_hub_queries_slurm(at_rest: Hub) -> None:
+    before = queries(at_rest)
     time.sleep(WINDOW)
-    jobs, nodes = (now - then for now, then in zip(questions(at_rest), before, strict=True))
+    jobs, nodes = (now - then for now, then in zip(queries(at_rest), before, strict=True))
     # Four looks of the hub, one at the edge, and two that the calendar may want a little sooner. With each for itself
     # there were four, six of the ledger, two of the calendar.
     assert 1 <= jobs <= 7
     assert nodes <= 2
 
 
-def test_while_the_hub_does_not_answer_its_services_ask_slurm(at_rest: Hub) -> None:
+def test_while_the_hub_does_not_answer_its_services_query_slurm(at_rest: Hub) -> None:
     record = at_rest.demo.sandbox.processes.record("hub")
     assert record is not None
     os.kill(record.pid, signal.SIGSTOP)
     try:
         time.sleep(1)
-        jobs, nodes = questions(at_rest)
-        wait_for(lambda: questions(at_rest)[0] > jobs + 1, 120, "the ledger and the calendar to ask for jobs")
-        wait_for(lambda: questions(at_rest)[1] > nodes, 120, "the calendar to ask for nodes")
+        jobs, nodes = queries(at_rest)
+        wait_for(lambda: queries(at_rest)[0] > jobs + 1, 120, "the ledger and the calendar to ask for jobs")
+        wait_for(lambda: queries(at_rest)[1] > nodes, 120, "the calendar to ask for nodes")
     finally:
         os.kill(record.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A policy's priority on a real Slurm: the job is as nice as the policy says, in each way of submitting."""
+"""A policy's priority on a real Slurm: the job has the policy's nice value, with each ``submit_via``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def shown(cluster: Cluster, number: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_session_of_less_priority_is_nice_and_waits_behind_in_each_way(way: str, quiet: Cluster) -> None:
+async def test_a_session_of_less_priority_is_nice_and_waits_behind_with_each_submit_via(
+    way: str, quiet: Cluster
+) -> None:
     how, client = submitter(quiet, way, CommandsOfTheHub(quiet)), hub_client(quiet)
     jobs: list[JobSpec] = [spec(nice=nice) for nice in (0, 60)]
     quiet.run("scontrol", "update", "partitionname=interactive", "state=down")  # so that both wait

@@ -1,4 +1,4 @@
-"""The real proxy leads visitors to the server that a route names, and to nobody else, however they came to its port."""
+"""The real proxy forwards to the server that a route names, and to no other process, however it got the port."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ATTACKS = 20
 
 
 class TlsServer:
-    """Answers every request with its own name, with one certificate, and keeps what it was sent."""
+    """Answers every request with its own name, with one certificate, and records the requests."""
 
     def __init__(self, folder: Path, name: str, texts: dict[str, str], port: int = 0, *, old: bool = False) -> None:
         self.name, self.received = name, b""
@@ -66,7 +66,7 @@ class TlsServer:
                     secured.sendall(data)
 
     def die(self) -> None:
-        """End as a killed process does: nobody listens, and its connections are cut."""
+        """End as a killed process does: nobody listens, and its connections are closed."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._thread.join(10)
@@ -77,7 +77,7 @@ class TlsServer:
 
 
 class Proxy:
-    """configurable-http-proxy, started as the hub's own is."""
+    """configurable-http-proxy, started as the hub's own."""
 
     def __init__(self, folder: Path, client: dict[str, str], authority: Path, *, verifies: bool = True) -> None:
         for part in ("keyfile", "certfile"):
@@ -197,7 +197,7 @@ def test_another_sessions_server_on_the_port_of_one_that_died_gets_no_byte_and_n
             taken.die()
 
 
-def test_a_websocket_goes_to_the_session_and_not_to_who_shows_another_certificate(site: Site, proxy: Proxy) -> None:
+def test_a_websocket_reaches_the_session_and_no_server_with_another_certificate(site: Site, proxy: Proxy) -> None:
     hers = site.certificate("alice")
     server = site.server("alice", hers)
     proxy.lead("/user/alice", target(server.port, hers))
@@ -210,7 +210,7 @@ def test_a_websocket_goes_to_the_session_and_not_to_who_shows_another_certificat
 
 
 def test_a_connection_that_was_opened_for_one_session_never_serves_another(site: Site, proxy: Proxy) -> None:
-    """A program that inherits the open connections of an ended session's server is no server of the next session."""
+    """A program that inherits the open connections of an ended session's server does not serve the next session."""
     hers, bobs = site.certificate("alice"), site.certificate("bob")
     server = site.server("bob", bobs)
     proxy.lead("/user/bob", target(server.port, bobs))
@@ -222,8 +222,8 @@ def test_a_connection_that_was_opened_for_one_session_never_serves_another(site:
     server.die()
 
 
-def test_the_name_by_which_a_visitor_asks_for_the_hub_does_not_matter(site: Site, proxy: Proxy) -> None:
-    """The certificate is compared with the target's host; the Host header is the visitor's to choose."""
+def test_the_host_header_of_a_visitor_does_not_matter(site: Site, proxy: Proxy) -> None:
+    """The proxy compares the certificate with the target's host; the visitor chooses the Host header."""
     hers = site.certificate("hub")
     server = site.server("hub", hers)
     proxy.lead("/", f"https://127.0.0.1:{server.port}")
@@ -235,7 +235,7 @@ def test_the_name_by_which_a_visitor_asks_for_the_hub_does_not_matter(site: Site
 
 
 @pytest.mark.parametrize("words", ["certificate=", "certificate=12", "certificate=" + "g" * 64, "CERTIFICATE=x", ""])
-def test_a_target_that_asks_for_what_is_not_understood_reaches_nobody(site: Site, proxy: Proxy, words: str) -> None:
+def test_a_target_with_an_unknown_fragment_reaches_nobody(site: Site, proxy: Proxy, words: str) -> None:
     hers = site.certificate("alice")
     server = site.server("alice", hers)
     proxy.lead("/user/alice", f"https://127.0.0.1:{server.port}/#{words}")

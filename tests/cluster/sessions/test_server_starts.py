@@ -1,4 +1,4 @@
-"""A lab begins without what it does not need: further interpreters, and programs of node."""
+"""A lab starts without things that it does not need: further interpreters, and programs of node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hub() -> Iterator[HubThatOnlyListens]:
     found.end()
 
 
-async def test_a_lab_asks_no_program_of_node_and_goes_on_in_one_interpreter(
+async def test_a_lab_starts_no_program_of_node_and_continues_in_one_interpreter(
     cluster: Cluster, hub: HubThatOnlyListens
 ) -> None:
     session = SessionWithApps(cluster, hub, Bubblewrap(), read_image(build_default_image()))

@@ -1,4 +1,4 @@
-"""``carme-hub session`` against a real hub: the same rules as the form's, said in the same words."""
+"""``carme-hub session`` against a real hub: the same rules and messages as the form's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = Path(sys.executable).with_name("carme-hub")
 
 @pytest.fixture
 def environ(site: Hub, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of alice on a login node, with a token of hers that can do no more than the guide says."""
+    """The environment of alice on a login node, with her token, which has only the scopes of the guide."""
     site.login("alice")
     scopes = ["read:users!user", "read:servers!user", "start:servers!user", "delete:servers!user"]
     made = site.api("POST", "/users/alice/tokens", {"note": "a script", "scopes": scopes})
@@ -58,7 +58,7 @@ def test_a_session_is_started_followed_listed_and_stopped(site: Hub, environ: di
     assert carme(environ, "stop", "--name", "train").returncode == 1
 
 
-def test_what_is_not_offered_is_refused_in_the_words_of_the_form(site: Hub, environ: dict[str, str]) -> None:
+def test_an_invalid_choice_is_refused_with_the_message_of_the_form(site: Hub, environ: dict[str, str]) -> None:
     refused = carme(environ, "start", "--profile", "a100", "--gpus", "9", "--wait")
     assert (refused.returncode, refused.stdout) == (1, "")
     by_rest = site.begin("alice", profile="a100", gpus=9)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rig.changed import changed
+from rig.changed import changed_hub
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Truth
-from session_parts import Seen, Watched, message
+from session_parts import SessionOnNode, WatchedStart, message
 
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Cluster
@@ -29,14 +29,14 @@ LOOK = (
 
 @pytest.fixture(autouse=True)
 def nothing_left(site: Hub, cluster: Cluster) -> Iterator[None]:
-    """No test of this file leaves a server or a job to the next."""
+    """No test of this file leaves a server or a job behind."""
     yield
     site.stop_all()
     cluster.cancel_all()
 
 
 def look(hub: Hub, user: str) -> tuple[int, str, str, int, int]:
-    """Return uid, home, GPUs, job id and CPUs as a cell in the user's server sees them."""
+    """Return uid, home, GPUs, job id and CPUs as in a cell of the user's server."""
     uid, home, gpus, job, cpus = ast.literal_eval(hub.run_cell(user, hub.new_kernel(user), LOOK))
     return int(uid), home, gpus, int(job), int(cpus)
 
@@ -46,7 +46,7 @@ def look(hub: Hub, user: str) -> tuple[int, str, str, int, int]:
 
 @pytest.fixture
 def outsider() -> Iterator[str]:
-    """A system user whom no setting lets in."""
+    """A system user whom no setting allows to log in."""
     subprocess.run(["userdel", OUTSIDER], capture_output=True)
     subprocess.run(["useradd", "--no-create-home", OUTSIDER], check=True)
     subprocess.run(["chpasswd"], input=f"{OUTSIDER}:{PASSWORD}\n", text=True, check=True)
@@ -64,7 +64,7 @@ def test_the_right_password_opens_the_form_and_a_wrong_one_nothing(site: Hub) ->
     assert 'name="password"' in wrong.get("/hub/spawn").body
 
 
-def test_nobody_is_let_in_whom_no_setting_names_and_names_are_exact(site: Hub, outsider: str) -> None:
+def test_only_users_whom_a_setting_names_may_log_in_and_names_are_exact(site: Hub, outsider: str) -> None:
     assert Person(site, outsider).login(PASSWORD).status == 403
     assert site.api("GET", f"/users/{outsider}").status == 404
     assert Person(site, "Alice").login(site.cluster.passwords["alice"]).status == 403
@@ -72,12 +72,12 @@ def test_nobody_is_let_in_whom_no_setting_names_and_names_are_exact(site: Hub, o
 
 
 def test_ten_wrong_passwords_are_enough_for_five_minutes(site: Hub) -> None:
-    said: list[int] = []
-    guesses = [threading.Thread(target=_guess, args=(site, said), daemon=True) for _ in range(11)]
+    output: list[int] = []
+    guesses = [threading.Thread(target=_guess, args=(site, output), daemon=True) for _ in range(11)]
     for guess in guesses:
         guess.start()  # not one after the other: PAM takes its time over each wrong password
     try:
-        wait_for(lambda: 429 in said, 30, "the door to close")
+        wait_for(lambda: 429 in output, 30, "the door to close")
         refused = Person(site, "tina").login(site.cluster.passwords["tina"])
         assert refused.status == 429
         assert 0 < int(refused.headers["Retry-After"]) <= 300
@@ -87,9 +87,9 @@ def test_ten_wrong_passwords_are_enough_for_five_minutes(site: Hub) -> None:
     site.login("tina")
 
 
-def _guess(site: Hub, said: list[int]) -> None:
+def _guess(site: Hub, output: list[int]) -> None:
     with contextlib.suppress(OSError, http.client.HTTPException):  # the hub is restarted meanwhile
-        said.append(Person(site, "tina").login("guess").status)
+        output.append(Person(site, "tina").login("guess").status)
 
 
 # -- restarts ---------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_a_restart_of_the_hub_brings_running_and_waiting_sessions_back(site: Hub
     site.start_server("alice", profile="cpu")
     kernel = site.new_kernel("alice")
     site.run_cell("alice", kernel, "kept = 'since before'")
-    with Watched(site, "bob", profile="h100"), Watched(site, "tina", profile="h100"):
+    with WatchedStart(site, "bob", profile="h100"), WatchedStart(site, "tina", profile="h100"):
         for user in ("bob", "tina"):
             _wait_queued(site, user)
         cluster.run("scontrol", "hold", str(Truth(site).row("tina").job_id))
@@ -122,7 +122,7 @@ def test_a_restart_of_the_hub_brings_running_and_waiting_sessions_back(site: Hub
         assert [(r.id, r.job_id) for r in after.values()] == [(r.id, r.job_id) for r in before.values()]
         assert len(site.jobs()) == 3
         for user in ("alice", "bob", "tina"):
-            token = Seen.of(site, user).token
+            token = SessionOnNode.of(site, user).token
             site.stop_server(user)
             assert site.api("GET", "/user", token=token).status == 403
     wait_for(lambda: not site.jobs(), 20, "the jobs to end")
@@ -141,19 +141,19 @@ def _wait_queued(site: Hub, user: str) -> None:
 
 def test_the_fixed_helper_under_sudo_starts_a_session(site: Hub, cluster: Cluster) -> None:
     more = f"c.CarmeSlurm.submit_via = 'sudo'\nc.CarmeSlurm.submit_command = [{str(cluster.submit_helper)!r}]\n"
-    with changed(site, more) as hub:
+    with changed_hub(site, more) as hub:
         _starts_as(hub, "bob", "a100")
         _refuses_a_missing_folder(hub, "bob")
 
 
 def test_a_hub_that_is_root_starts_a_session_as_its_user(site: Hub) -> None:
-    with changed(site, "c.CarmeSlurm.submit_via = 'direct'\n", user="root") as hub:
+    with changed_hub(site, "c.CarmeSlurm.submit_via = 'direct'\n", user="root") as hub:
         _starts_as(hub, "alice", "a100")
         _refuses_a_missing_folder(hub, "alice")
 
 
 def _refuses_a_missing_folder(hub: Hub, user: str) -> None:
-    """What submits runs as the user, in the home that the nodes have: no job is needed to find it out."""
+    """The submit runs as the user, in the home of the nodes: the check needs no job."""
     for folder in ("no-such-a100", "%n", "-0"):
         answer = hub.begin(user, profile="cpu", working_folder=folder)
         words = message(answer) if answer.status >= 400 else str(hub.progress(user)[-1]["message"])
@@ -167,7 +167,7 @@ def _refuses_a_missing_folder(hub: Hub, user: str) -> None:
 
 def _starts_as(hub: Hub, user: str, profile: str) -> None:
     hub.start_server(user, profile=profile)
-    entry, seen = pwd.getpwnam(user), Seen.of(hub, user)
+    entry, seen = pwd.getpwnam(user), SessionOnNode.of(hub, user)
     uid, home, gpus, job, _ = look(hub, user)
     assert (uid, home, job) == (entry.pw_uid, entry.pw_dir, seen.row.job_id)
     assert len(gpus.split(",")) == 1
@@ -193,7 +193,7 @@ c.SlurmSpawner.req_account = "teaching"
 
 
 def test_a_batchspawner_site_switches_by_changing_one_line(site: Hub, cluster: Cluster) -> None:
-    with changed(site, OLD_CONFIG) as hub:
+    with changed_hub(site, OLD_CONFIG) as hub:
         alice = hub.login("alice")
         page = alice.get("/hub/spawn")
         assert page.status == 200
@@ -218,10 +218,10 @@ def test_a_batchspawner_site_switches_by_changing_one_line(site: Hub, cluster: C
 def test_a_name_of_batchspawner_that_cannot_work_stops_the_hub_and_names_the_new_setting(
     site: Hub, line: str, named: str
 ) -> None:
-    with changed(site, f"{OLD_CONFIG}\n{line}\n", start=False) as hub:
+    with changed_hub(site, f"{OLD_CONFIG}\n{line}\n", start=False) as hub:
         with pytest.raises(SandboxError, match="The hub ended at its start"):
             hub.start()
-        said = hub.log_text()
-        assert line.partition(" ")[0].rpartition(".")[2] in said
-        assert named in said
-        assert "Traceback" not in said
+        output = hub.log_text()
+        assert line.partition(" ")[0].rpartition(".")[2] in output
+        assert named in output
+        assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""Sessions that do not start, or not yet: each limit, fault and wait is said in words that help, at every door."""
+"""Sessions that do not start, or not yet: every interface explains each limit, fault and wait in helpful words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rig.changed import changed
+from rig.changed import changed_hub
 from rig.hub import Hub, wait_for
 from rig.truth import Truth
-from session_parts import Seen, Watched, message
+from session_parts import SessionOnNode, WatchedStart, message
 
 from carme_hub.sandbox import Cluster
 
@@ -45,7 +45,7 @@ spawner.pre_spawn_hook = hook
 
 @pytest.fixture(scope="module")
 def hub(site: Hub) -> Iterator[Hub]:
-    with changed(site, MORE) as other:
+    with changed_hub(site, MORE) as other:
         for user in ("alice", "bob"):
             other.login(user)
         yield other
@@ -61,7 +61,7 @@ def nothing_left(hub: Hub, cluster: Cluster) -> Iterator[None]:
 
 
 def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
-    """Ask for a server that cannot start; return what the person is told."""
+    """Request a server that cannot start; return the message."""
     answer = hub.begin(user, name, **options)
     if answer.status >= 400:
         return message(answer)
@@ -74,7 +74,7 @@ def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"profile": "a100", "gpus": 5}, "“A100” gives 1 to 4 GPUs; you asked for 5."),
         ({"profile": "a100", "cpus": 64}, "“A100” gives 1 to 32 CPUs; you asked for 64."),
@@ -86,18 +86,18 @@ def failure(hub: Hub, user: str, name: str = "", **options: Any) -> str:
         ({"profile": "gold"}, "The profile “gold” is not offered to you."),
     ],
 )
-def test_what_is_outside_the_limits_is_refused_in_the_same_words_by_form_and_api(
-    hub: Hub, options: dict[str, Any], said: str
+def test_choices_outside_the_limits_are_refused_with_the_same_message_by_form_and_api(
+    hub: Hub, options: dict[str, Any], output: str
 ) -> None:
     answer = hub.begin("alice", **options)
     assert answer.status == 400
-    assert said in message(answer)
+    assert output in message(answer)
     assert hub.server("alice") is None
     profile = options["profile"]
     fields = {f"{profile}.{name}": str(value) for name, value in options.items() if name != "profile"}
     page = person(hub, "alice").post("/hub/spawn", {"profile": profile, **fields})
     assert page.status == 400
-    assert said in html.unescape(page.body)
+    assert output in html.unescape(page.body)
     assert hub.server("alice") is None
     assert hub.jobs() == []
 
@@ -106,7 +106,7 @@ _people: dict[tuple[int, str], Any] = {}
 
 
 def person(hub: Hub, user: str) -> Any:
-    """Return a browser in which the user is logged in, one for all tests: tries to log in are counted."""
+    """Return a browser in which the user is logged in, one for all tests, because login attempts are counted."""
     key = (id(hub), user)
     if key not in _people:
         _people[key] = hub.login(user)
@@ -122,7 +122,7 @@ def test_a_refused_choice_does_not_come_back_as_the_next_default(hub: Hub) -> No
     assert answer.status in (201, 202), answer
 
 
-def test_options_that_are_no_options_are_refused(hub: Hub) -> None:
+def test_unknown_options_are_refused(hub: Hub) -> None:
     for options in (
         {"profile": ["a100"]},
         {"gpus": True},
@@ -145,21 +145,21 @@ def test_a_system_account_or_a_name_that_nobody_has_gets_nothing(hub: Hub) -> No
 
 
 def test_a_limit_of_slurm_that_refuses_at_once_is_named(hub: Hub) -> None:
-    said = failure(hub, "bob", profile="typed", gpus=3)
-    assert "Slurm refused the job" in said
-    assert "quality of service" in said or "limit" in said
+    output = failure(hub, "bob", profile="typed", gpus=3)
+    assert "Slurm refused the job" in output
+    assert "quality of service" in output or "limit" in output
     assert hub.server("bob") is None
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 def test_a_limit_of_an_association_is_the_reason_of_a_wait(hub: Hub, cluster: Cluster) -> None:
     change = ("sacctmgr", "-i", "modify", "user", "bob", "set")
     cluster.run(*change, "GrpTRES=gres/gpu:a100=1")
     try:
-        with Watched(hub, "bob", profile="a100", gpus=2) as events:
-            said = events.wait_said("the limit of your account on")
-            assert "GPUs" in said or "gpu" in said.lower()
-            assert "Assoc" in said
+        with WatchedStart(hub, "bob", profile="a100", gpus=2) as events:
+            output = events.wait_message("the limit of your account on")
+            assert "GPUs" in output or "gpu" in output.lower()
+            assert "Assoc" in output
     finally:
         cluster.run(*change, "GrpTRES=gres/gpu:a100=-1")
 
@@ -167,7 +167,7 @@ def test_a_limit_of_an_association_is_the_reason_of_a_wait(hub: Hub, cluster: Cl
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_session_is_told_its_place_and_when_and_leaves_nothing_when_stopped(
+def test_a_waiting_session_shows_its_place_and_start_and_leaves_nothing_when_stopped(
     hub: Hub, cluster: Cluster
 ) -> None:
     first = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="alice", script=WAIT)
@@ -175,14 +175,14 @@ def test_a_waiting_session_is_told_its_place_and_when_and_leaves_nothing_when_st
     second = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="ada", script=WAIT)
     cluster.wait_for(lambda: cluster.job_state(second) == "PENDING")
     cluster.run("scontrol", "update", f"JobId={second}", "Priority=4000000")  # whatever either has used before
-    with Watched(hub, "bob", profile="h100", gpus=2) as events:
-        said = events.wait_said("ahead of you")
-        assert said.startswith("Waiting for 2 × h100; 1 ahead of you")
-        assert re.search(r"expected start \w*\s?\d\d:\d\d", events.wait_said("expected start"))
-        seen = Seen.of(hub, "bob")
+    with WatchedStart(hub, "bob", profile="h100", gpus=2) as events:
+        output = events.wait_message("ahead of you")
+        assert output.startswith("Waiting for 2 × h100; 1 ahead of you")
+        assert re.search(r"expected start \w*\s?\d\d:\d\d", events.wait_message("expected start"))
+        seen = SessionOnNode.of(hub, "bob")
         token_id = seen.row.token_id
         assert token_id in {token.id for token in Truth(hub).tokens() or []}
-        # Nobody has proved anything yet, and nobody can: the job does not run.
+        # No server has called back yet, and none can: the job does not run.
         assert seen.call_back("x" * 43) == 403
         assert seen.again().row.port == 0
         hub.stop_server("bob")
@@ -196,30 +196,30 @@ def test_a_waiting_session_is_told_its_place_and_when_and_leaves_nothing_when_st
 def test_a_waiting_session_starts_by_itself_when_its_turn_comes(hub: Hub, cluster: Cluster) -> None:
     first = cluster.sbatch("--mem=100", "--gres=gpu:h100:4", "-t", "60", user="alice", script=WAIT)
     cluster.wait_job(first, "RUNNING")
-    with Watched(hub, "bob", profile="h100", gpus=1) as events:
-        events.wait_said("you are next")
+    with WatchedStart(hub, "bob", profile="h100", gpus=1) as events:
+        events.wait_message("you are next")
         cluster.run("scancel", str(first))
         hub.wait_server("bob")
-        events.wait_said("Slurm gave node4")
-        events.wait_said("The container runs on node4 with 1 × h100 (virtual GPU)")
-        events.wait_said("The server answers.")
+        events.wait_message("Slurm has allocated node4")
+        events.wait_message("The container runs on node4 with 1 × h100 (virtual GPU)")
+        events.wait_message("The server answers.")
 
 
 # -- failing ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_nothing_is_left(hub: Hub, cluster: Cluster) -> None:
+def test_an_option_of_the_site_that_cannot_be_sent_is_named_and_no_job_is_left(hub: Hub, cluster: Cluster) -> None:
     assert "cannot be sent through slurmrestd: acctg-freq" in failure(hub, "alice", profile="extra")
-    seen = Seen.of(hub, "alice")
+    seen = SessionOnNode.of(hub, "alice")
     assert not seen.row.open
     assert "acctg-freq" in seen.row.end_reason
     assert not cluster.run("squeue", "-h", "-u", "alice").stdout.strip()
 
 
 def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
-    said = failure(hub, "alice", profile="away")
-    assert "The container image is missing on the compute node" in said
-    seen = Seen.of(hub, "alice")
+    output = failure(hub, "alice", profile="away")
+    assert "The container image is missing on the compute node" in output
+    seen = SessionOnNode.of(hub, "alice")
     assert "/srv/images/away" in seen.log()
     assert "exit" in (seen.folder / "end.json").read_text()
     page = person(hub, "alice").get("/hub/spawn-pending/alice").body
@@ -227,16 +227,16 @@ def test_a_missing_image_is_named_with_the_end_of_the_log(hub: Hub) -> None:
     assert "/srv/images/away" in page
 
 
-def test_a_server_that_fails_is_told_with_its_exit_code_and_its_last_words(hub: Hub) -> None:
-    said = failure(hub, "alice", profile="broken")
-    assert "exit code 3" in said
+def test_a_failed_server_is_reported_with_its_exit_code_and_its_last_output(hub: Hub) -> None:
+    output = failure(hub, "alice", profile="broken")
+    assert "exit code 3" in output
     page = person(hub, "alice").get("/hub/spawn-pending/alice").body
     assert "the configuration is from 1999" in page
     assert "Traceback" not in page
 
 
-def test_a_server_that_never_answers_ends_at_the_start_time_limit_with_what_was_known(hub: Hub) -> None:
-    said = failure(hub, "alice", profile="deaf")
-    assert "did not start within" in said
-    assert "its job is cancelled" in said
+def test_a_server_that_never_answers_ends_at_the_start_time_limit_with_its_last_state(hub: Hub) -> None:
+    output = failure(hub, "alice", profile="deaf")
+    assert "did not start within" in output
+    assert "its job is cancelled" in output
     wait_for(lambda: not hub.jobs(), 20, "the job to be cancelled")

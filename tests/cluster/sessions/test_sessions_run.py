@@ -1,4 +1,4 @@
-"""Sessions that run: what a person gets, what stays hidden, who cannot reach it, and what is left after the end."""
+"""Running sessions: what a user gets, what stays hidden, who cannot reach it, and what is left after the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from rig.hub import Answer, Hub, Person, wait_for
-from session_parts import Seen, command_lines, world_readable
+from session_parts import SessionOnNode, command_lines, world_readable
 
 from carme_hub.sandbox import Cluster
 
@@ -31,8 +31,8 @@ class Story:
     form: Answer
     posted: Answer
 
-    def seen(self, user: str = "alice", name: str = "") -> Seen:
-        return Seen.of(self.hub, user, name)
+    def seen(self, user: str = "alice", name: str = "") -> SessionOnNode:
+        return SessionOnNode.of(self.hub, user, name)
 
     def cell(self, user: str, code: str, name: str = "") -> str:
         return self.hub.run_cell(user, self.hub.new_kernel(user, name), code, name)
@@ -63,7 +63,7 @@ def test_the_form_says_what_is_free_and_a_post_starts_it(story: Story) -> None:
     assert "/hub/spawn-pending/alice" in story.posted.headers["Location"]
 
 
-def test_inside_are_the_persons_own_uid_home_and_two_gpus_on_a_node_of_slurms_choice(story: Story) -> None:
+def test_inside_are_the_users_own_uid_home_and_two_gpus_on_a_node_of_slurms_choice(story: Story) -> None:
     code = (
         "import os, pwd\n"
         "e = os.environ\n"
@@ -99,7 +99,7 @@ def test_what_is_written_outside_home_is_gone_with_the_session_and_the_system_ca
     assert not Path(temporary).exists()
 
 
-def test_two_servers_of_one_person_are_two_sessions_with_a_job_each(story: Story) -> None:
+def test_two_servers_of_one_user_are_two_sessions_with_a_job_each(story: Story) -> None:
     first, second = story.seen(), story.seen("alice", "second")
     assert first.row.job_id != second.row.job_id
     assert {first.row.port, second.row.port}.isdisjoint({0})
@@ -119,8 +119,8 @@ def test_nothing_of_the_hubs_environment_is_inside(story: Story) -> None:
     assert {"CONFIGPROXY_AUTH_TOKEN", "CARME_SANDBOX_CHECK_TOKEN"} <= set(theirs)
     common = {"LANG"}
     for pid, inside in story.seen().processes().items():
-        shared = {name for name, value in inside.items() if theirs.get(name) == value} - common
-        assert not shared, f"process {pid}: {shared}"
+        overlaps = {name for name, value in inside.items() if theirs.get(name) == value} - common
+        assert not overlaps, f"process {pid}: {overlaps}"
         values = " ".join(inside.values())
         assert not [name for name, value in theirs.items() if len(value) > 12 and value in values]
         assert "CARME_DATA" not in inside
@@ -177,7 +177,7 @@ def test_the_sessions_files_are_its_owners_alone(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("person", "owner"), [("alice", "bob"), ("bob", "alice")])
-def test_nobody_gets_into_another_persons_server(story: Story, person: str, owner: str) -> None:
+def test_nobody_can_open_another_users_server(story: Story, person: str, owner: str) -> None:
     browser = story.alice if person == "alice" else story.bob
     for path in (f"/user/{owner}/lab", f"/user/{owner}/api/kernels", f"/user/{owner}/files/.bashrc"):
         assert browser.get(path).status in (403, 404), path
@@ -198,7 +198,7 @@ def test_a_token_of_alice_cannot_act_for_bob(story: Story) -> None:
     assert story.hub.server("bob")
 
 
-def test_a_servers_port_speaks_tls_with_the_hub_and_the_proxy_only(story: Story, tmp_path: Path) -> None:
+def test_a_servers_port_accepts_tls_from_the_hub_and_the_proxy_only(story: Story, tmp_path: Path) -> None:
     port = story.seen().row.port
     assert not _answers(http.client.HTTPConnection("127.0.0.1", port, timeout=10))
     files = story.seen("bob").document["files"]
@@ -232,7 +232,7 @@ def test_batchspawners_callback_is_not_there(story: Story) -> None:
 # -- the callback -----------------------------------------------------------------------------------------------------
 
 
-def test_the_callback_takes_one_port_once_from_the_node_with_the_nonce_and_nothing_else(story: Story) -> None:
+def test_the_callback_accepts_one_port_once_from_the_node_with_the_nonce_and_nothing_else(story: Story) -> None:
     seen, other = story.seen(), story.seen("bob")
     port, nonce = seen.row.port, seen.nonce
     refused = {
@@ -277,7 +277,7 @@ def test_a_link_with_options_shows_the_form_filled_in_and_starts_nothing(story: 
     assert len(story.hub.jobs()) == 3
 
 
-def test_a_stopped_server_is_gone_with_its_processes_route_token_and_secrets_and_the_others_go_on(
+def test_a_stopped_server_leaves_no_process_route_token_or_secret_and_the_others_continue(
     story: Story, cluster: Cluster
 ) -> None:
     seen, token = story.seen(), story.seen().token
@@ -309,7 +309,7 @@ def test_the_last_choice_is_remembered_and_a_new_start_is_a_new_session(story: S
     assert story.cell("alice", "print('again')").strip() == "again"
 
 
-def test_the_late_end_of_a_session_does_no_harm_to_the_next_one(story: Story, cluster: Cluster) -> None:
+def test_the_late_end_of_a_session_does_not_affect_the_next_one(story: Story, cluster: Cluster) -> None:
     old = story.seen()
     cluster.freeze("slurmdbd")  # so that the end of the old session cannot be proved while the next one starts
     try:

@@ -1,4 +1,4 @@
-"""Nobody is led to a server that another user put on the port of a session."""
+"""No visitor reaches a server that another user started on the port of a session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from rig.faults import server_process
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Row, Truth
-from session_parts import Seen, environments
+from session_parts import SessionOnNode, environments
 
 from carme_hub.sandbox import Cluster
 
@@ -29,13 +29,13 @@ PAGE = b"HTTP/1.1 200 OK\r\nX-JupyterHub-Version: 6.1.1\r\nContent-Length: 2\r\n
 
 
 class ServerOfAlice(threading.Thread):
-    """Listens on the port of a user's session, as soon as that is known, and answers with alice's certificate."""
+    """Listens on the port of a user's session, as soon as it is known, and answers with alice's certificate."""
 
     def __init__(self, hub: Hub, user: str, port: int = 0) -> None:
         super().__init__(daemon=True)
         self.truth, self.user, self.wanted = Truth(hub), user, port
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        files = Seen.of(hub, "alice").document["files"]
+        files = SessionOnNode.of(hub, "alice").document["files"]
         with tempfile.TemporaryDirectory() as folder:
             for name in ("tls.crt", "tls.key"):
                 Path(folder, name).write_text(files[name]["text"])
@@ -81,7 +81,7 @@ def first_on_the_port(hub: Hub, user: str, port: int = 0) -> Iterator[ServerOfAl
         server.join(10)
 
 
-def test_a_session_whose_port_another_user_has_taken_is_ended_and_nobody_is_led_there(site: Hub) -> None:
+def test_a_session_whose_port_another_user_has_taken_is_ended_and_gets_no_route(site: Hub) -> None:
     truth = Truth(site)
     for user in ("alice", "bob"):
         site.login(user)
@@ -94,17 +94,17 @@ def test_a_session_whose_port_another_user_has_taken_is_ended_and_nobody_is_led_
         assert taken.port == row.port != 0
         assert taken.asked
     assert last.get("failed"), last
-    assert "Something else answers on the session's port" in str(last["message"])
+    assert "Another program answers on the session's port" in str(last["message"])
     wait_for(lambda: not truth.session(row.id).open, 30, "the session to be closed")
     assert truth.live_jobs(row.id) == []
-    assert "Something else answers" in truth.session(row.id).end_reason
+    assert "Another program answers" in truth.session(row.id).end_reason
     assert ("bob", "") not in (truth.routes() or {})
     site.start_server("bob", profile="cpu")  # the next one is bob's own
     assert ("bob", "") in (truth.routes() or {})
 
 
 def kill_all_of(*rows: Row) -> None:
-    """Kill everything of sessions on their nodes, supervisors first, as a node that runs out of memory may."""
+    """Kill all processes of sessions on their nodes, supervisors first, as a node without memory may."""
     ids = {row.id for row in rows}
 
     def left() -> list[int]:
@@ -118,8 +118,8 @@ def kill_all_of(*rows: Row) -> None:
     assert not left()
 
 
-def start_anew(hub: Hub, user: str, *names: str) -> None:
-    """Start servers of a user at once, whatever is left of other ones."""
+def start_servers(hub: Hub, user: str, *names: str) -> None:
+    """Start servers of a user at once, whatever is left of earlier ones."""
 
     def start(name: str) -> None:
         if hub.server(user, name) is not None:
@@ -155,7 +155,7 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
     if not site.server("alice"):
         site.start_server("alice", profile="cpu")
     for _ in range(ROUNDS):
-        start_anew(site, "bob", *NAMES)
+        start_servers(site, "bob", *NAMES)
         browser, rows = visitor(site, "bob", *NAMES), [truth.row("bob", name) for name in NAMES]
         leaked = [token_in(browser, "bob", name) for name in NAMES]
         assert {site.api("GET", "/user", token=token).status for token in leaked} == {200}
@@ -173,7 +173,7 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
                         assert answer.body != "{}"
                         assert answer.status not in (101, 200)
                 assert [each.received for each in taken] == [b""] * len(rows)
-                if silent:  # nobody has told the hub, so the routes are there, and the proxy itself refuses
+                if silent:  # the hub does not know yet, so the routes exist, and the proxy itself refuses
                     assert all(each.asked for each in taken)
         finally:
             if silent:
@@ -187,30 +187,30 @@ def test_a_program_that_takes_the_port_of_a_killed_server_gets_no_byte_of_its_vi
         )
 
 
-def test_the_end_of_a_server_is_told_at_once_though_slurm_is_silent(site: Hub, cluster: Cluster) -> None:
+def test_the_end_of_a_server_is_shown_at_once_while_slurm_does_not_answer(site: Hub, cluster: Cluster) -> None:
     truth = Truth(site)
-    start_anew(site, "bob")
+    start_servers(site, "bob")
     browser, row = visitor(site, "bob"), truth.row("bob")
 
-    def led() -> bool:
+    def routed() -> bool:
         return ("bob", "") in (truth.routes() or {})
 
-    assert led()
+    assert routed()
     cluster.freeze("slurmctld")
     try:
         os.kill(server_process(row.id), signal.SIGKILL)
         began = time.monotonic()
         pages = []
 
-        def told() -> bool:
+        def shown_after() -> bool:
             pages.append(browser.get("/user/bob/lab"))
             return "Your server has ended" in str(pages[-1].body)
 
-        wait_for(told, 5, "the visitor to be told")
+        wait_for(shown_after, 5, "the visitor to be told")
         print(f"the visitor is told after {time.monotonic() - began:.2f} s")
-        for page in pages[:-1]:  # what is seen before that is no empty page either
+        for page in pages[:-1]:  # the pages before that are not empty either
             assert page.status == 200 or "does not answer just now" in str(page.body), page
-        wait_for(lambda: truth.routes() is not None and not led(), 5, "the route to be taken away")
+        wait_for(lambda: truth.routes() is not None and not routed(), 5, "the route to be taken away")
         assert truth.session(row.id).open  # what Slurm has not said is not believed of the job
         page = browser.get("/hub/home")
         assert "Your server has ended" in str(page.body)
@@ -219,14 +219,14 @@ def test_the_end_of_a_server_is_told_at_once_though_slurm_is_silent(site: Hub, c
         cluster.thaw("slurmctld")
     wait_for(lambda: not truth.session(row.id).open, 60, "the session to be closed")
     assert truth.session(row.id).end_reason.startswith("The session was ended by signal 9")
-    start_anew(site, "bob")
+    start_servers(site, "bob")
 
 
 def test_visitors_reach_their_server_through_a_restart_of_the_hub_and_its_route_comes_back_after_one_of_the_proxy(
     site: Hub,
 ) -> None:
     truth = Truth(site)
-    start_anew(site, "bob")
+    start_servers(site, "bob")
     browser, over, seen = visitor(site, "bob"), threading.Event(), []
 
     def target() -> str:

@@ -1,4 +1,4 @@
-"""Each way in which a session may fail to start says its own cause, as docs/reference/start-failures.md has it."""
+"""Each failure of a start reports its own cause, as in docs/reference/start-failures.md."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.changed import changed
+from rig.changed import changed_hub
 from rig.faults import server_process
 from rig.hub import Hub, Person, wait_for
 from rig.truth import Truth
-from session_parts import Seen, message
+from session_parts import SessionOnNode, message
 
 from carme_hub.sandbox import Cluster
 
@@ -62,15 +62,15 @@ spawner.pre_spawn_hook = hook
 """
 
 
-def told() -> dict[str, tuple[str, str]]:
+def causes_in_reference() -> dict[str, tuple[str, str]]:
     """Return exit code and sentence of each cause in the reference."""
     rows = re.findall(r"^\| (.+?) \| (\d*) ?\| (.+?) \|$", PAGE.read_text(), re.M)
-    return {cause: (code, said) for cause, code, said in rows if cause != "cause"}
+    return {cause: (code, output) for cause, code, output in rows if cause != "cause"}
 
 
 @contextlib.contextmanager
 def images() -> Iterator[None]:
-    """Make an image with nothing in it, and one whose programs are for another processor (ELF machine 22, S/390)."""
+    """Create an empty image, and one whose programs are for another processor (ELF machine 22, S/390)."""
     root = Path("/srv/carme-test-images")
     (root / "damaged/usr").mkdir(parents=True, exist_ok=True)
     programs = root / "processor/usr/bin"
@@ -86,7 +86,7 @@ def images() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mounted(options: str) -> Iterator[None]:
-    """Put a small file system in the place of tina's session folders."""
+    """Mount a small file system over tina's session folders."""
     folder = HOME / ".carme/sessions"
     who = pwd.getpwnam("tina")
     for each in (folder.parent, folder):
@@ -164,7 +164,7 @@ FORGED = "The quota is used up"
 
 @pytest.fixture(scope="module")
 def hub(site: Hub) -> Iterator[Hub]:
-    with changed(site, MORE) as other:
+    with changed_hub(site, MORE) as other:
         other.login("tina")
         yield other
 
@@ -178,52 +178,52 @@ def nothing_left(hub: Hub, cluster: Cluster) -> Iterator[None]:
 
 
 def test_every_cause_of_the_reference_is_provoked_here() -> None:
-    assert set(told()) == set(CASES) | {FORGED}
+    assert set(causes_in_reference()) == set(CASES) | {FORGED}
 
 
 def the_form(person: Person) -> str:
-    """Return the page on which a server is chosen; "" while the hub shows another."""
+    """Return the page of the form; "" while the hub shows another."""
     page = str(person.get("/hub/spawn").body)
     return page if 'id="spawn_form"' in page else ""
 
 
 @pytest.mark.parametrize("folder", ["a100", "%n", "-0"])
-def test_a_folder_with_an_odd_name_is_named_and_nothing_is_made_of_it(hub: Hub, folder: str) -> None:
-    """As typed into the form, and by REST; in a session folder Slurm would make a node's name of %n."""
-    said = f"The working folder {folder} does not exist."
+def test_a_folder_with_an_odd_name_is_named_and_not_created(hub: Hub, folder: str) -> None:
+    """By the form and by REST; in a session folder Slurm would replace %n by a node's name."""
+    output = f"The working folder {folder} does not exist."
     person = hub.login("tina")
     answer = person.post("/hub/spawn", {"profile": "cpu", "cpu.working_folder": folder})
     assert answer.status in (302, 303, 400), answer
-    # While what is left of the start is being ended, the hub shows its own pages, and the first of them may say it too.
+    # While the rest of the start ends, the hub shows its own pages, and the first of them may have the message, too.
     wait_for(lambda: the_form(person), 60, "the form, once the start has failed")
     form = the_form(person)
-    assert said in form
+    assert output in form
     assert "Make the folder and start" in form
     answer = hub.begin("tina", profile="cpu", working_folder=folder)
-    assert said in (message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"]))
+    assert output in (message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"]))
 
 
 @pytest.mark.parametrize("cause", CASES)
-def test_a_start_that_fails_says_its_own_cause(hub: Hub, cause: str) -> None:
+def test_a_failed_start_reports_its_own_cause(hub: Hub, cause: str) -> None:
     options, provoke = CASES[cause]
-    code, said = told()[cause]
+    code, output = causes_in_reference()[cause]
     if folder := options.get("working_folder"):
-        said = said.replace("The working folder", f"The working folder {folder}")
+        output = output.replace("The working folder", f"The working folder {folder}")
     with provoke():
         answer = hub.begin("tina", **options)
         words = message(answer) if answer.status >= 400 else str(hub.progress("tina")[-1]["message"])
         assert hub.server("tina") is None
         wait_for(lambda: not Truth(hub).row("tina").open, 60, "the session to be closed")
         if code not in ("79", "80"):  # there the log could not be written
-            assert f"ended with exit status {code} " in Seen.of(hub, "tina").log()
-    assert said in words
-    assert said in Truth(hub).row("tina").end_reason
+            assert f"ended with exit status {code} " in SessionOnNode.of(hub, "tina").log()
+    assert output in words
+    assert output in Truth(hub).row("tina").end_reason
     assert answer.status in (201, 202, 400, 500)
     if answer.status == 500:
         assert code not in ("77", "78", "79"), "it is what the user chose, and no fault of the hub"
 
 
-def test_a_folder_that_is_missing_is_made_where_that_is_wanted(hub: Hub) -> None:
+def test_a_missing_folder_is_created_on_request(hub: Hub) -> None:
     page = hub.login("tina").get("/hub/spawn?opt-profile=cpu&opt-working_folder=new/below").body
     assert "If that folder does not exist" in page
     folder = HOME / "new/below"

@@ -1,4 +1,4 @@
-"""Where GPUs are counted by licences, a booking is kept against others' jobs, and not against other bookings."""
+"""Where GPUs are counted by licences, a booking is protected against others' jobs, and not against other bookings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from slurm_parts import CommandsOfTheHub, hub_client, spec, submitter
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
-from carme_hub.domain.calendar.licenses import faults, named_by
+from carme_hub.domain.calendar.licenses import license_argument, license_problems
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.calendar.slots import names_for
@@ -33,7 +33,7 @@ WAIT = "#!/bin/sh\nsleep 300\n"
 
 
 class Site:
-    """A cluster whose calendar keeps a100 by licences, on a database of its own."""
+    """A cluster whose calendar keeps a100 by licences, on a separate database."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -48,11 +48,13 @@ class Site:
     async def book(self, owner: str, start: float = 0, hours: float = 0.5) -> Reservation:
         """Book four a100 from so many hours on."""
         nodes = await hub_client(self.cluster).nodes()
-        supply = Supply([each for each in spots_of(nodes, shards_kept_off=True) if each.type == "a100"])
+        supply = Supply([each for each in inventory_of(nodes, shards_kept_off=True) if each.type == "a100"])
         begin = int(time.time() + start * 3600)
         period = Period(begin, begin + int(hours * 3600))
         calendar = Calendar(self.store, "lab", lambda: supply, time.time)
-        (made,) = await calendar.book(BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [Time(period)]))
+        (made,) = await calendar.book(
+            BookingRequest(owner, "physics", "Work", Need("a100", 2, 2), [RequestedTime(period)])
+        )
         return made
 
     async def booked(self, owner: str) -> Reservation:
@@ -66,22 +68,22 @@ class Site:
         with self.store.transaction("lab") as writes:
             now = writes.get(booked.id)
             assert now is not None
-            writes.save(now.to(State.RELEASED, time.time(), actor=booked.owner))
+            writes.save(now.in_state(State.RELEASED, time.time(), actor=booked.owner))
         assert (await self.keeper.once()).refused == {}
 
     async def session(self, user: str, inside: Reservation | None, way: str = "direct") -> int:
-        """Start what the hub starts for a session with four a100."""
+        """Start a job as the hub does for a session with four a100."""
         gpus = Gpus("a100", 4)
         names = names_for(inside, gpus.count, ()) if inside else ""
         request = Request("a100", "default", gpus=gpus, account="physics", reservation=names)
-        licenses = named_by(request, LICENSES)
+        licenses = license_argument(request, LICENSES)
         extra: Mapping[str, str] = {"licenses": licenses} if licenses else {}
         job = spec(user, gpus=gpus, account="physics", reservation=names, extra=extra)
-        door = submitter(self.cluster, way, self.commands)
+        submit_client = submitter(self.cluster, way, self.commands)
         try:
-            return await door.submit(job)
+            return await submit_client.submit(job)
         finally:
-            await door.close()
+            await submit_client.close()
 
     def waits_for_licenses(self, job: int) -> bool:
         return "Licenses" in self.cluster.run("squeue", "-h", "-j", str(job), "-o", "%r").stdout
@@ -101,7 +103,7 @@ async def site(quiet: Cluster, tmp_path: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def counted(quiet: Cluster) -> Iterator[None]:
-    """All jobs name licences, by the script that a site installs."""
+    """All jobs name licences, by the site's job_submit script."""
     script = quiet.state / "etc/job_submit.lua"
     before = script.read_text()
     after = job_submit("a100").replace("local LICENSES = {}", 'local LICENSES = { a100 = "gpu_a100" }', 1)
@@ -113,11 +115,11 @@ def counted(quiet: Cluster) -> Iterator[None]:
     Sandbox(quiet.state).restart("slurmctld")
 
 
-async def test_bookings_start_at_once_and_others_wait_until_one_is_given_back(site: Site) -> None:
+async def test_bookings_start_at_once_and_others_wait_until_a_release(site: Site) -> None:
     cluster = site.cluster
     nodes = await hub_client(cluster).nodes()
     gpus = {"a100": sum(node.gpus.get("a100", 0) for node in nodes)}
-    assert faults(LICENSES, await licenses_in_slurm(site.commands), gpus) == ()
+    assert license_problems(LICENSES, await licenses_in_slurm(site.commands), gpus) == ()
     alice, bob = await site.booked("alice"), await site.booked("bob")
     there = {each.name: each for each in await site.slurm.show()}
     assert {name: dict(each.licenses) for name, each in there.items()} == {
@@ -138,7 +140,7 @@ async def test_bookings_start_at_once_and_others_wait_until_one_is_given_back(si
     cluster.wait_job(other, "RUNNING", within=60)
 
 
-async def test_what_slurm_adds_up_without_need_is_kept_all_the_same(site: Site) -> None:
+async def test_bookings_that_slurm_adds_up_needlessly_are_kept(site: Site) -> None:
     for start in (1, 3):
         await site.book("alice", start, 1)
     assert (await site.keeper.once()).refused == {}
@@ -151,7 +153,7 @@ async def test_what_slurm_adds_up_without_need_is_kept_all_the_same(site: Site) 
 
 
 @pytest.mark.usefixtures("counted")
-async def test_jobs_that_say_nothing_of_licences_are_counted_by_the_sites_script(site: Site) -> None:
+async def test_jobs_without_licences_are_counted_by_the_sites_script(site: Site) -> None:
     cluster, booked = site.cluster, await site.booked("alice")
     (name,) = booked.names()
 
@@ -163,8 +165,8 @@ async def test_jobs_that_say_nothing_of_licences_are_counted_by_the_sites_script
         "gpu_a100:3": ("--gpus=a100:3", "--licenses=gpu_a100:1"),
         "gpu_a100:2,gpu_h100:1": ("-n2", "--gpus-per-task=a100:1", "--licenses=gpu_h100"),
     }
-    jobs = {said: cluster.sbatch(*options, "--mem=50", user="bob", script=WAIT) for said, options in asked.items()}
-    assert {said: licenses(job) for said, job in jobs.items()} == {said: said for said in asked}
+    jobs = {output: cluster.sbatch(*options, "--mem=50", user="bob", script=WAIT) for output, options in asked.items()}
+    assert {output: licenses(job) for output, job in jobs.items()} == {output: output for output in asked}
     inside = ("--mem=50", "-A", "physics", f"--reservation={name}", "-t", "5")
     mine = cluster.sbatch("--gres=gpu:a100:1", "--licenses=gpu_a100:1", *inside, user="alice", script=WAIT)
     cluster.wait_job(mine, "RUNNING", within=30)

@@ -1,4 +1,4 @@
-"""One odd job of one user hides nothing from the hub of a real Slurm, and can be cancelled."""
+"""One odd job of one user does not hide other jobs from the hub on a real Slurm, and can be cancelled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from slurm_parts import hub_client
 
 from carme_hub.sandbox import Cluster
-from carme_hub.slurm.command import BAD
+from carme_hub.slurm.command import REPLACEMENT
 
 NOTHING = "#!/bin/sh\ntrue\n"
 
@@ -21,7 +21,7 @@ NOTHING = "#!/bin/sh\ntrue\n"
         ["--gres=shard:²"],
     ],
 )
-async def test_an_odd_job_of_one_leaves_all_others_seen(quiet: Cluster, options: list[str]) -> None:
+async def test_an_odd_job_of_one_user_hides_no_other_job(quiet: Cluster, options: list[str]) -> None:
     client = hub_client(quiet)
     try:
         ours = quiet.sbatch("-H", "-J", "carme-0f9a", "--mem=100", user="alice", script=NOTHING)
@@ -42,9 +42,9 @@ async def test_an_odd_job_of_one_leaves_all_others_seen(quiet: Cluster, options:
         if odd.returncode == 0:  # Slurm itself refuses some
             number = int(odd.stdout.strip().partition(";")[0])
             assert snapshot.jobs[number].user == "bob"
-            # The sandbox's own look at the queue is no match for such names.
+            # The sandbox's own parser of the queue does not handle such names.
             quiet.run("scontrol", "update", f"jobid={number}", "jobname=plain")
-            if BAD in snapshot.jobs[number].name:
+            if REPLACEMENT in snapshot.jobs[number].name:
                 await client.cancel(snapshot.jobs[number])
                 quiet.wait_job(number, "CANCELLED")
         else:

@@ -1,4 +1,4 @@
-"""The client on a real Slurm: three ways to submit, ends that are found and explained, nothing that forges."""
+"""The client on a real Slurm: three methods to submit, ends that are found and explained, no forged job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from slurm_parts import SECRET, WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
+from slurm_parts import (
+    SECRET,
+    WAYS,
+    CommandsOfTheHub,
+    hub_client,
+    observe,
+    observe_until_gone,
+    recorded,
+    spec,
+    submitter,
+    until,
+)
 
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.reasons import end_sentence, refusal_sentence
@@ -36,7 +47,7 @@ async def client(quiet: Cluster) -> AsyncIterator[SlurmCli]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_job_submitted_in_each_way_is_the_users_own_and_keeps_its_secret(
+async def test_a_job_submitted_with_each_submit_via_is_the_users_own_and_keeps_its_secret(
     way: str, quiet: Cluster, client: SlurmCli
 ) -> None:
     commands = CommandsOfTheHub(quiet)
@@ -48,9 +59,9 @@ async def test_a_job_submitted_in_each_way_is_the_users_own_and_keeps_its_secret
     assert (found.id, found.user, found.gpus, found.time_limit) == (number, "alice", Gpus("a100", 2), 7)
     assert len(found.nodes) == 1
     folder = Path(job.session_folder)
-    said = folder / "environment.txt"
-    quiet.wait_for(lambda: said.exists() and "SLURM_JOB_ID" in said.read_text())
-    seen = dict(line.split("=", 1) for line in said.read_text().splitlines() if "=" in line)
+    output = folder / "environment.txt"
+    quiet.wait_for(lambda: output.exists() and "SLURM_JOB_ID" in output.read_text())
+    seen = dict(line.split("=", 1) for line in output.read_text().splitlines() if "=" in line)
     assert seen["CARME_SESSION"] == job.environment["CARME_SESSION"]
     assert (seen["HOME"], seen["USER"]) == (pwd.getpwnam("alice").pw_dir, "alice")
     assert len(seen["CUDA_VISIBLE_DEVICES"].split(",")) == 2
@@ -73,7 +84,7 @@ async def test_a_job_submitted_in_each_way_is_the_users_own_and_keeps_its_secret
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_refusal_says_why_in_each_way(way: str, quiet: Cluster) -> None:
+async def test_a_refusal_has_a_reason_with_each_submit_via(way: str, quiet: Cluster) -> None:
     how = submitter(quiet, way, CommandsOfTheHub(quiet))
     for changes, words in (
         ({"account": "nobodys"}, "account may not be used"),
@@ -90,7 +101,7 @@ async def test_a_refusal_says_why_in_each_way(way: str, quiet: Cluster) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_job_whose_nodes_are_all_out_waits_for_them_in_each_way(
+async def test_a_job_whose_nodes_are_all_down_waits_for_them_with_each_submit_via(
     way: str, quiet: Cluster, client: SlurmCli
 ) -> None:
     how = submitter(quiet, way, CommandsOfTheHub(quiet))
@@ -106,7 +117,7 @@ async def test_a_job_whose_nodes_are_all_out_waits_for_them_in_each_way(
     await until(client, job, "RUNNING", within=60)
 
 
-async def test_the_way_with_tokens_serves_no_one_outside_its_group(quiet: Cluster) -> None:
+async def test_submit_by_rest_serves_no_one_outside_its_group(quiet: Cluster) -> None:
     how = submitter(quiet, "rest", CommandsOfTheHub(quiet))
     for user in ("root", "daemon", quiet.hub_user):
         with pytest.raises(SlurmRejected):
@@ -114,7 +125,7 @@ async def test_the_way_with_tokens_serves_no_one_outside_its_group(quiet: Cluste
     await how.close()
 
 
-async def test_a_token_that_is_good_no_more_costs_a_moment_and_no_second_job(
+async def test_an_expired_token_causes_a_short_delay_and_no_second_job(
     quiet: Cluster, client: SlurmCli, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "token"
@@ -141,7 +152,7 @@ async def test_a_token_that_is_good_no_more_costs_a_moment_and_no_second_job(
     assert [j.id for j in await client.find(job.name, "alice")] == [number]
 
 
-async def test_cancel_ends_the_job_it_means_and_no_other(quiet: Cluster, client: SlurmCli) -> None:
+async def test_cancel_ends_its_job_and_no_other(quiet: Cluster, client: SlurmCli) -> None:
     job = spec()
     number = await client.submit(job)
     found = await until(client, job, "RUNNING")
@@ -150,7 +161,7 @@ async def test_cancel_ends_the_job_it_means_and_no_other(quiet: Cluster, client:
     await asyncio.sleep(0.5)
     assert (await client.find(job.name, "alice"))[0].state == "RUNNING"
     await client.cancel(found)
-    verdict = await settled(client, job, number)
+    verdict = await observe_until_gone(client, job, number)
     assert verdict.record is not None
     assert verdict.record.state.startswith("CANCELLED by ")
     assert "cancelled" in end_sentence(verdict.record.state, verdict.record.exit_code)
@@ -168,7 +179,7 @@ async def test_cancel_ends_the_job_it_means_and_no_other(quiet: Cluster, client:
 async def test_an_end_is_found_and_explained(client: SlurmCli, script: str, state: str, words: str) -> None:
     job = spec(script=script)
     number = await client.submit(job)
-    verdict = await settled(client, job, number)
+    verdict = await observe_until_gone(client, job, number)
     assert verdict.record is not None
     assert verdict.record.state == state
     assert words in end_sentence(verdict.record.state, verdict.record.exit_code)
@@ -180,21 +191,21 @@ async def test_a_requeued_job_is_noticed_and_both_incarnations_are_known(quiet: 
     job = spec()
     number = await client.submit(job)
     first = await until(client, job, "RUNNING")
-    await recorded(client, job)  # a start that accounting has not heard of can be lost with the requeue
+    await recorded(client, job)  # a start that accounting does not have yet can be lost with the requeue
     quiet.run("scontrol", "update", f"JobId={number}", "Requeue=1")
     await asyncio.sleep(1.1)  # submit times are whole seconds
     quiet.run("scontrol", "requeue", str(number))
     again = await until(client, job, "PENDING")
     assert (again.id, again.restarts) == (number, 1)
     assert again.submitted > first.submitted
-    observed = History.of([await look(client, job)])
+    observed = History.of([await observe(client, job)])
     verdict = judge(observed, now=time.monotonic(), job_id=number, submitted=first.submitted)
-    assert (verdict.standing, verdict.requeued) == (Liveness.ALIVE, True)
+    assert (verdict.liveness, verdict.requeued) == (Liveness.ALIVE, True)
     async with asyncio.timeout(30):
         while "REQUEUED" not in [r.state for r in await client.records(job.name, "alice", time.time())]:
             await asyncio.sleep(0.2)
     await client.cancel(again)
-    assert (await settled(client, job, number)).standing is Liveness.GONE
+    assert (await observe_until_gone(client, job, number)).liveness is Liveness.GONE
 
 
 async def test_hostile_names_arrays_and_het_jobs_break_nothing(quiet: Cluster, client: SlurmCli) -> None:

@@ -1,4 +1,4 @@
-"""The client while Slurm is dead, frozen or without munge: nothing is proved, nothing ends, nothing hangs."""
+"""The client while Slurm is dead, frozen or without munge: no end is proved, no session ends, no call hangs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from rig.hub import wait_saved
-from slurm_parts import WAYS, CommandsOfTheHub, hub_client, look, recorded, settled, spec, submitter, until
+from slurm_parts import (
+    WAYS,
+    CommandsOfTheHub,
+    hub_client,
+    observe,
+    observe_until_gone,
+    recorded,
+    spec,
+    submitter,
+    until,
+)
 
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.sessions.liveness import History, Liveness, judge
@@ -45,7 +55,7 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
     number = await client.submit(job)
     await client.secure((await until(client, job, "RUNNING"),))
     await asyncio.to_thread(wait_saved, quiet)
-    history = History.of([await look(client, job)])
+    history = History.of([await observe(client, job)])
     ways = [submitter(quiet, way, CommandsOfTheHub(quiet, timeout=4.0)) for way in WAYS]
     daemon = "munged" if fault == "munge" else "slurmctld"
     if fault == "frozen":
@@ -54,9 +64,9 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
         quiet.kill(daemon)
     try:
         for _ in range(2):
-            history = history.add(await look(client, job))
+            history = history.add(await observe(client, job))
         assert history.error
-        assert judge(history, now=time.monotonic(), job_id=number).standing is not Liveness.GONE
+        assert judge(history, now=time.monotonic(), job_id=number).liveness is not Liveness.GONE
         await _all_fail(client, within=7)
         if fault != "munge":
             assert not await client.ping()
@@ -70,11 +80,11 @@ async def test_an_outage_proves_nothing_and_ends_nothing(fault: str, quiet: Clus
         for way in ways:
             await way.close()
     end = time.monotonic() + 20
-    while (history := history.add(await look(client, job))).error:
+    while (history := history.add(await observe(client, job))).error:
         assert time.monotonic() < end
         await asyncio.sleep(0.3)
     verdict = judge(history, now=time.monotonic(), job_id=number)
-    assert verdict.standing is Liveness.ALIVE
+    assert verdict.liveness is Liveness.ALIVE
     assert verdict.job is not None
     assert verdict.job.state == "RUNNING"
 
@@ -93,9 +103,9 @@ async def test_with_accounting_down_the_queue_is_known_and_an_end_is_not(quiet: 
             await client.associations()
         await client.cancel(found)
         await until(client, job, "CANCELLED")
-        history = History.of([await look(client, job), await look(client, job)])
+        history = History.of([await observe(client, job), await observe(client, job)])
         verdict = judge(history, now=time.monotonic(), job_id=number)
-        assert (verdict.standing, verdict.wants_records) == (Liveness.UNKNOWN, True)
+        assert (verdict.liveness, verdict.needs_accounting) == (Liveness.UNKNOWN, True)
     finally:
         Sandbox(quiet.state).up()
-    await settled(client, job, number, within=60)
+    await observe_until_gone(client, job, number, within=60)

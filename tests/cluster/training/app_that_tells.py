@@ -1,4 +1,4 @@
-"""An app that tells all it is told: path, headers, environment. It tries to set cookies, also the hub's."""
+"""An app that returns everything it receives: path, headers, environment. It tries to set cookies, also the hub's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 
-class Tells(http.server.BaseHTTPRequestHandler):
-    """Answers every request with what came."""
+class EchoHandler(http.server.BaseHTTPRequestHandler):
+    """Answers every request with its content."""
 
     def do_GET(self) -> None:
         """Tell."""
@@ -30,15 +30,15 @@ class Tells(http.server.BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def address_string(self) -> str:
-        """Return who asks; a unix socket has no address."""
+        """Return the client's address; a unix socket has none."""
         return "the proxy"
 
 
-class Serving(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class UnixSocketServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     """Serves on a unix socket."""
 
     daemon_threads = True
 
 
 if __name__ == "__main__":
-    Serving(sys.argv[1], Tells).serve_forever()
+    UnixSocketServer(sys.argv[1], EchoHandler).serve_forever()

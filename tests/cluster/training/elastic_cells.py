@@ -1,4 +1,4 @@
-"""Code that trains with ranks that come and go, and writes down what each of them learned from; and what is right."""
+"""Code that trains with a changing number of ranks, and records each rank's samples; and the expected result."""
 
 from __future__ import annotations
 

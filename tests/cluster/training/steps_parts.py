@@ -1,4 +1,4 @@
-"""A session's job with its step broker, and somebody in it who asks for ranks; without a hub and without a notebook."""
+"""A session's job with its step broker, and a program in it that requests ranks; without a hub and a notebook."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from carme_hub.spawners.job_script import LAUNCH, Owner, Server, Site, render
 #: Its text: the checkout may lie where its users cannot read it.
 BROKER = (Path(__file__).parents[3] / "carme_hub/training/session/step_broker.py").read_text(encoding="utf-8")
 USER = "alice"
-#: What is in front of the code that asks for ranks.
-ASKER = """
+#: The code before the code that requests ranks.
+CLIENT = """
 import os, sys, threading, time, types
 broker = sys.modules["broker"] = types.ModuleType("broker")
 exec(compile({broker!r}, "broker.py", "exec"), broker.__dict__)
@@ -73,7 +73,7 @@ if os.fork() == 0:
 os.write(1, b"up\\n")  # print would write the end of the line by itself, after that of the other
 time.sleep(600)
 """
-#: In place of the server: it ends when it is asked to.
+#: In place of the server: it ends on TERM.
 SLEEPER = (
     *("/opt/venv/bin/python", "-c"),
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_DFL); signal.pause()",
@@ -81,7 +81,7 @@ SLEEPER = (
 
 
 class Job:
-    """One job as the hub would submit it for a session, with something that sleeps in place of the server.
+    """One job as the hub would submit it for a session, with a sleeping process in place of the server.
 
     Args:
         argv: the command in its place. container: runtime and image, by default bubblewrap and the default image.
@@ -108,7 +108,7 @@ class Job:
         document = json.loads(spec.data)
         words = document["plan"]["argv"]
         words[words.index(f"{self.folder}/carme-singleuser") :] = argv
-        # What is secret stays in the document, as with a real session, but nobody comes to take it.
+        # Secrets stay in the document, as with a real session, but no server takes them out.
         document["secrets"] = document.pop("singleuser")
         self._write(json.dumps(document))
         options = [f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}", "--mem=2000", "--time=10"]
@@ -139,9 +139,9 @@ class Job:
             time.sleep(0.05)
         return self
 
-    def asker(self, code: str, user: str = USER) -> subprocess.Popen[str]:
-        """Start somebody's program that asks the broker for ranks, on the session's node."""
-        text = ASKER.format(broker=BROKER, folder=str(self.folder)) + code
+    def start_client(self, code: str, user: str = USER) -> subprocess.Popen[str]:
+        """Start a program that requests ranks from the broker, on the session's node."""
+        text = CLIENT.format(broker=BROKER, folder=str(self.folder)) + code
         environ = self.cluster.environment(user)
         return subprocess.Popen(
             ["/usr/bin/python3", "-c", text],
@@ -154,9 +154,9 @@ class Job:
             **identity(user),  # type: ignore[call-overload]
         )
 
-    def ask(self, code: str, user: str = USER, timeout: float = 60) -> Any:
-        """Run such a program to its end; return what it printed at last, read as JSON."""
-        process = self.asker(f"import json\ndef main():\n{_indented(code)}\nprint(json.dumps(main()))\n", user)
+    def run_client(self, code: str, user: str = USER, timeout: float = 60) -> Any:
+        """Run such a program to its end; return its last output as JSON."""
+        process = self.start_client(f"import json\ndef main():\n{_indented(code)}\nprint(json.dumps(main()))\n", user)
         try:
             out, err = process.communicate(timeout=timeout)
         finally:
@@ -165,7 +165,7 @@ class Job:
         return json.loads(out.splitlines()[-1])
 
     def steps(self) -> list[str]:
-        """Return the steps that Slurm knows of, without that of the batch script."""
+        """Return Slurm's steps, without that of the batch script."""
         found = self.cluster.run("squeue", "-h", "--steps", "-j", str(self.job), "-o", "%i").stdout.split()
         return [step for step in found if step.split(".")[1].isdigit()]
 
@@ -180,15 +180,15 @@ class Job:
         return found
 
     def ranks(self) -> list[str]:
-        """Return the command lines of the processes that are in a step."""
+        """Return the command lines of the processes in a step."""
         return [line[-300:] for line, environ in self.processes().values() if b"SLURM_STEP_ID=" in environ]
 
-    def left(self) -> list[str]:
-        """Return what steps and ranks have left in the session folder."""
+    def leftovers(self) -> list[str]:
+        """Return the files that steps and ranks have left in the session folder."""
         return [path.name for path in self.folder.iterdir() if path.name.startswith(("step-", "rank-"))]
 
     def end(self) -> None:
-        """Cancel it, and wait until Slurm has done so."""
+        """Cancel it, and wait until it has ended."""
         self.cluster.run("scancel", str(self.job), user=USER, check=False)
         self.cluster.wait_job(self.job, "CANCELLED", "COMPLETED", "FAILED", "", within=30)
 

@@ -1,4 +1,4 @@
-"""Apps of a real session, from the hub's address: what they are told, who reaches them, and TensorBoard's news."""
+"""Apps of a real session, at the hub's address: what they receive, who reaches them, and TensorBoard's updates."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def run(name: str) -> Path:
-    """Return the folder of a run, as the node sees it."""
+    """Return the folder of a run on the node."""
     return Path(f"~{USER}/.carme/runs/{name}").expanduser()
 
 
 @pytest.fixture(scope="module")
 def tina(lab: Lab) -> Person:
-    """Tina's browser, which has been in her server."""
+    """Tina's browser, which has cookies of her server."""
     person = lab.hub.login(USER)
     assert person.get(f"/user/{USER}/lab").status == 200
     return person
@@ -70,8 +70,8 @@ def ask(lab: Lab, path: str, **headers: str) -> Answer:
 
 
 def test_the_launcher_offers_what_the_image_has_with_icons(lab: Lab) -> None:
-    said = ask(lab, "server-proxy/servers-info").body["server_processes"]
-    found = {app["name"]: app for app in said}
+    output = ask(lab, "server-proxy/servers-info").body["server_processes"]
+    found = {app["name"]: app for app in output}
     assert {"tensorboard", "tells"} <= set(found)
     assert "vscode" not in found  # the image has no code-server
     icon = lab.hub.request("GET", found["tensorboard"]["launcher_entry"]["icon_url"])
@@ -89,9 +89,9 @@ def test_no_port_of_the_node_can_be_reached_through_the_server(lab: Lab) -> None
         "import urllib.request\n"
         "print('port', held.server_port, urllib.request.urlopen(f'http://127.0.0.1:{held.server_port}').status)"
     )
-    said = re.search(r"port (\d+) 200$", lab.check(code), re.MULTILINE)  # it answers inside of the session
-    assert said
-    port = said[1]
+    output = re.search(r"port (\d+) 200$", lab.check(code), re.MULTILINE)  # it answers inside of the session
+    assert output
+    port = output[1]
     for path in (
         f"proxy/{port}",
         f"proxy/absolute/{port}",
@@ -110,17 +110,17 @@ def test_no_port_of_the_node_can_be_reached_through_the_server(lab: Lab) -> None
 def test_an_app_sees_no_cookie_and_no_token(lab: Lab, tina: Person) -> None:
     tina.cookies |= {"own": "5", "other": "6"}
     answer = tina.get(f"/user/{USER}/tells/a%20b?x=1&y=%20")
-    told = json.loads(str(answer.body))
-    assert told["path"] == "/a%20b?x=1&y=%20"
-    assert told["headers"]["Cookie"] == "own=5"
-    assert not {"Authorization", "X-Xsrftoken", "Referer"} & set(told["headers"])
+    body = json.loads(str(answer.body))
+    assert body["path"] == "/a%20b?x=1&y=%20"
+    assert body["headers"]["Cookie"] == "own=5"
+    assert not {"Authorization", "X-Xsrftoken", "Referer"} & set(body["headers"])
     with_token = ask(lab, f"tells/?token={lab.hub.token}&x=1", Referer=f"http://x/?token={lab.hub.token}").body
     assert with_token["path"] == "/?x=1"
     token = lab.check("import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
     cookies = [value for name, value in tina.cookies.items() if "jupyterhub" in name and len(value) > 8]
     assert cookies
     for secret in (lab.hub.token, token, *cookies):
-        assert secret not in json.dumps([told, with_token])
+        assert secret not in json.dumps([body, with_token])
 
 
 def test_an_app_sets_no_cookie_but_its_own_below_its_own_path(lab: Lab) -> None:
@@ -151,7 +151,7 @@ def test_a_request_that_another_site_forges_is_refused(lab: Lab, tina: Person) -
     assert lab.hub.request("POST", f"/user/{USER}/tells/", "x=1", with_token).status == 200
 
 
-def test_nobody_else_gets_in(lab: Lab) -> None:
+def test_no_other_user_can_open_an_app(lab: Lab) -> None:
     assert lab.hub.request("GET", f"/user/{USER}/tells/").status in (302, 403)
     bob = lab.hub.login("bob")
     answer = bob.get(f"/user/{USER}/tells/")
@@ -160,7 +160,7 @@ def test_nobody_else_gets_in(lab: Lab) -> None:
 
 
 def pids(lab: Lab, words: str) -> list[int]:
-    """Return the processes of the session whose command line has these words, as the node sees them."""
+    """Return the processes of the session on the node whose command line has these words."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -207,9 +207,9 @@ def test_tensorboard_listens_where_no_other_user_of_the_node_gets(lab: Lab, tens
     assert "PermissionError" in bob.stderr, bob
 
 
-def news(lab: Lab, seen: str = "") -> tuple[str, str]:
-    told = ask(lab, f"tensorboard/carme/news?seen={seen}").body
-    return str(told["news"]), str(told["shows"])
+def tensorboard_state(lab: Lab, seen: str = "") -> tuple[str, str]:
+    body = ask(lab, f"tensorboard/carme/news?seen={seen}").body
+    return str(body["news"]), str(body["shows"])
 
 
 def scalars(lab: Lab, run: str, rank: int) -> list[float]:
@@ -217,37 +217,37 @@ def scalars(lab: Lab, run: str, rank: int) -> list[float]:
     return [value for _, _, value in answer.body] if answer.status == 200 else []
 
 
-def test_tensorboard_follows_the_newest_run_and_tells_of_an_event_within_a_second(lab: Lab, tensorboard: int) -> None:
+def test_tensorboard_follows_the_newest_run_and_shows_an_event_within_a_second(lab: Lab, tensorboard: int) -> None:
     lab.check(f"scalar({FIRST!r}, 0.5, 0)")
     wait_for(lambda: scalars(lab, FIRST, 0) == [0.5], 5, "the first scalar")
-    assert news(lab)[1] == f"Showing run {FIRST}, the newest"
+    assert tensorboard_state(lab)[1] == f"Showing run {FIRST}, the newest"
     wait_for(lambda: scalars(lab, FIRST, 1) == [1.5], 5, "that of the other rank")
     waits = []
     for step in range(1, 6):
-        seen, _ = news(lab)
+        seen, _ = tensorboard_state(lab)
         _, thread = lab.begin(f"import time; time.sleep(0.5); scalar({FIRST!r}, {step / 8}, {step})")
         while True:  # of the step before there may be news still
-            told, _ = news(lab, seen)
-            heard = time.time()
-            assert told != seen
-            seen = told
+            body, _ = tensorboard_state(lab, seen)
+            received = time.time()
+            assert body != seen
+            seen = body
             if len(scalars(lab, FIRST, 0)) == step + 1:
                 break
         thread.join(20)
-        waits.append(heard - max(path.stat().st_mtime for path in (run(FIRST) / "tb/rank0").rglob("*tfevents*")))
+        waits.append(received - max(path.stat().st_mtime for path in (run(FIRST) / "tb/rank0").rglob("*tfevents*")))
     print("seconds from an event to its news:", [round(wait, 2) for wait in waits])
     assert max(waits) < 1, waits
     time.sleep(1.1)  # what began later is known by the second in its file's name
     lab.check(f"scalar({SECOND!r}, 0.25, 0)")
-    wait_for(lambda: news(lab)[1] == f"Showing run {SECOND}, the newest", 5, "the second run")
+    wait_for(lambda: tensorboard_state(lab)[1] == f"Showing run {SECOND}, the newest", 5, "the second run")
     has_curves_of(lab, f"{SECOND}/rank0", f"{SECOND}/rank1")
 
 
 def has_curves_of(lab: Lab, *expected: str, more: bool = False) -> None:
-    """Wait until TensorBoard has curves of these; a run's second file may be found at the next look only.
+    """Wait until TensorBoard has curves of these; it may find a run's second file only at its next scan.
 
     Args:
-        more: it may have others too.
+        more: whether it may have others, too.
     """
 
     def there() -> bool:
@@ -257,7 +257,7 @@ def has_curves_of(lab: Lab, *expected: str, more: bool = False) -> None:
     wait_for(there, 5, f"curves of {expected}")
 
 
-def test_what_tensorboard_shows_is_chosen_by_a_form(lab: Lab, tina: Person) -> None:
+def test_a_form_selects_the_runs_that_tensorboard_shows(lab: Lab, tina: Person) -> None:
     lab.check(f"scalar('../../{MINE}', 0.75, 0)")  # a folder of one's own, beside the runs
     page = str(tina.get(f"/user/{USER}/tensorboard/carme/").body)
     assert f"<option>{FIRST}</option>" in page
@@ -268,7 +268,7 @@ def test_what_tensorboard_shows_is_chosen_by_a_form(lab: Lab, tina: Person) -> N
         return lab.hub.request("POST", f"/user/{USER}/tensorboard/carme/", fields, {"Cookie": cookie, **form})
 
     def shows(text: str) -> None:
-        wait_for(lambda: news(lab)[1].startswith(text), 5, text)
+        wait_for(lambda: tensorboard_state(lab)[1].startswith(text), 5, text)
 
     refused = choose("show=folder&folder=%3Cb%3E")
     assert refused.status == 400
@@ -289,7 +289,7 @@ def test_what_tensorboard_shows_is_chosen_by_a_form(lab: Lab, tina: Person) -> N
     has_curves_of(lab, f"{SECOND}/rank0", f"{SECOND}/rank1")
 
 
-def test_a_page_that_only_looks_on_keeps_no_session_awake(lab: Lab) -> None:
+def test_a_page_that_only_displays_does_not_count_as_activity(lab: Lab) -> None:
     def active() -> str:
         return str(lab.hub.server_api("GET", USER, "", "/api/status").body["last_activity"])
 

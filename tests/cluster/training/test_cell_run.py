@@ -1,4 +1,4 @@
-"""A person's cells on many ranks, in a real kernel of a real session: what is shown, what comes back, what is left."""
+"""Cells on many ranks, in a real kernel of a real session: displays, results, and what is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rig.hub import Hub, wait_for
 from rig.training import Lab
 
 HERE = "import time\nfrom carme_hub.training import here\n"
-#: A cell that goes on until it is ended.
+#: A cell that runs until it is ended.
 LONG = HERE + "for n in range(6000):\n    here.step(n, total=6000); print('step', n, flush=True); time.sleep(0.1)\n"
 #: Part of all names here: whose home it is may have runs already.
 TAG = secrets.token_hex(2)
@@ -29,11 +29,11 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def processes(lab: Lab) -> list[str]:
-    """Return the command lines of ranks of this file's runs, on all nodes: they are on this machine."""
-    said = lab.hub.cluster.run("ps", "-u", lab.user, "-o", "args=").stdout.splitlines()
+    """Return the command lines of the ranks of this file's runs, on all nodes, which are this machine."""
+    printed = lab.hub.cluster.run("ps", "-u", lab.user, "-o", "args=").stdout.splitlines()
     return [
         line
-        for line in said
+        for line in printed
         if TAG in line and ("carme_hub.training.rank.program" in line or "carme_hub.training.elastic.worker" in line)
     ]
 
@@ -41,9 +41,9 @@ def processes(lab: Lab) -> list[str]:
 def test_a_cell_shows_rank_0_in_front_the_others_folded_and_what_it_took(lab: Lab) -> None:
     code = "print(f'<i>rank {here.rank} of {here.size}</i>')\n"
     code += "for n in range(1, 11):\n    here.step(n, total=10, samples=32)\n    time.sleep(0.2)\n"
-    said = lab.run(f"%%distributed -n 4 --gpus-per-task 0 --name first-{TAG}\n" + HERE + code)
-    assert not said.errors, said.error
-    (bundle,) = said.shown
+    printed = lab.run(f"%%distributed -n 4 --gpus-per-task 0 --name first-{TAG}\n" + HERE + code)
+    assert not printed.errors, printed.error
+    (bundle,) = printed.shown
     page = bundle["text/html"]
     assert f"Finished</span> first-{TAG}: 4 ranks on node" in page
     assert "Step 10 of 10" in page
@@ -51,47 +51,47 @@ def test_a_cell_shows_rank_0_in_front_the_others_folded_and_what_it_took(lab: La
     assert page.count("<details>") == 3
     assert "<i>rank" not in page
     assert "<i>rank 0 of 4</i>" in bundle["text/plain"]
-    assert 3 <= said.updates <= 60  # in place, at most four times a second
+    assert 3 <= printed.updates <= 60  # in place, at most four times a second
     assert lab.wait_no_step() < 5
 
 
-def test_variables_go_in_and_come_out(lab: Lab) -> None:
+def test_variables_are_pushed_and_pulled(lab: Lab) -> None:
     lab.check("cfg = {'lr': 0.5}\nimport threading; lock = threading.Lock()\nbig = bytes(300 << 20)")
     code = "history = [cfg['lr'] * here.size] * 3 if here.rank == 0 else None\n"
     lab.check("%%distributed -n 2 --gpus-per-task 0 --push cfg --pull history\n" + HERE + code)
     assert lab.check("print(history)") == "[1.0, 1.0, 1.0]\n"
-    said = lab.run("%%distributed -n 2 --push cfg,lock\npass")
-    assert "CannotRun: The variable lock cannot be pickled" in said.error
-    said = lab.run("%%distributed -n 2 --push big\npass")
-    assert "CannotRun: The variable big has 300.0 MiB; the limit is 256.0 MiB" in said.error
-    assert "Traceback" not in said.error
+    printed = lab.run("%%distributed -n 2 --push cfg,lock\npass")
+    assert "CannotRun: The variable lock cannot be pickled" in printed.error
+    printed = lab.run("%%distributed -n 2 --push big\npass")
+    assert "CannotRun: The variable big has 300.0 MiB; the limit is 256.0 MiB" in printed.error
+    assert "Traceback" not in printed.error
     lab.check("del big")
 
 
 def test_one_failing_rank_ends_the_run_at_once_with_its_error_first(lab: Lab) -> None:
     began = time.monotonic()
     code = "time.sleep(0.5)\nif here.rank == 1:\n    raise ValueError('no such batch')\ntime.sleep(60)\n"
-    said = lab.run(f"%%distributed -n 2 --gpus-per-task 0 --name bad-{TAG}\n" + HERE + code)
+    printed = lab.run(f"%%distributed -n 2 --gpus-per-task 0 --name bad-{TAG}\n" + HERE + code)
     assert time.monotonic() - began < 20
-    (error,) = said.errors
+    (error,) = printed.errors
     assert re.search(rf"ValueError +rank 1 on node\d+ of bad-{TAG}", error)
     assert "line 5, in <module>" in error
-    assert error.index("raise ValueError") < error.index("All that the ranks printed is in")
+    assert error.index("raise ValueError") < error.index("The output of the ranks is in")
     assert "distributed.py" not in error  # nothing of ours
-    assert re.search(r"Rank 1 on node\d+: ValueError: no such batch", said.text("text/html"))
+    assert re.search(r"Rank 1 on node\d+: ValueError: no such batch", printed.text("text/html"))
     assert lab.wait_no_step() < 5
 
 
 def test_an_interrupt_stops_all_ranks_within_5_seconds_and_leaves_nothing(lab: Lab) -> None:
-    said, thread = lab.begin(f"%%distributed -n 4 --gpus-per-task 0 --name stopped-{TAG}\n" + LONG)
-    wait_for(lambda: "step 5" in said.text(), 60, "the ranks to go on")
+    printed, thread = lab.begin(f"%%distributed -n 4 --gpus-per-task 0 --name stopped-{TAG}\n" + LONG)
+    wait_for(lambda: "step 5" in printed.text(), 60, "the ranks to go on")
     assert len(processes(lab)) >= 4
     began = time.monotonic()
     lab.interrupt()
     thread.join(20)
     assert time.monotonic() - began < 5
-    assert f"KeyboardInterrupt: stopped-{TAG} was stopped" in said.error
-    assert f"Stopped</span> stopped-{TAG}" in said.text("text/html")
+    assert f"KeyboardInterrupt: stopped-{TAG} was stopped" in printed.error
+    assert f"Stopped</span> stopped-{TAG}" in printed.text("text/html")
     assert lab.wait_no_step() < 1
     assert processes(lab) == []
 
@@ -103,27 +103,27 @@ def test_functions_return_what_each_rank_returned(lab: Lab) -> None:
     assert lab.check("print(results)") == "[40, 42, 44]\n"
 
 
-def test_the_same_by_a_command_for_scripts(lab: Lab) -> None:
+def test_a_script_runs_on_ranks_by_a_command(lab: Lab) -> None:
     script = "import sys\nfrom carme_hub.training import here\nprint(here.rank, here.size, sys.argv[1:])\n"
     lab.check(f"print(open('train.py', 'w').write({script!r}))")
     train = ("carme-hub", "train", "--gpus-per-task", "0", "-n")
-    status, said = lab.command(*train, "2", "--all", "train.py", "--lr", "1")
-    assert status == 0, said
-    assert {"[0] 0 2 ['--lr', '1']", "[1] 1 2 ['--lr', '1']"} <= set(said.splitlines())
-    status, said = lab.command(*train, "1", "none.py")
-    assert (status, said) == (2, "carme-hub: There is no script none.py.\n")
-    status, said = lab.command("carme-hub", "runs")
+    status, printed = lab.command(*train, "2", "--all", "train.py", "--lr", "1")
+    assert status == 0, printed
+    assert {"[0] 0 2 ['--lr', '1']", "[1] 1 2 ['--lr', '1']"} <= set(printed.splitlines())
+    status, printed = lab.command(*train, "1", "none.py")
+    assert (status, printed) == (2, "carme-hub: There is no script none.py.\n")
+    status, printed = lab.command("carme-hub", "runs")
     assert status == 0
-    assert re.search(rf"^stopped-{TAG} +Stopped +4 +node\d", said, flags=re.MULTILINE)
+    assert re.search(rf"^stopped-{TAG} +Stopped +4 +node\d", printed, flags=re.MULTILINE)
 
 
-def test_what_does_not_fit_says_its_price_and_start_and_runs_on_two_nodes(lab: Lab) -> None:
+def test_a_run_that_does_not_fit_shows_its_price_and_start_and_runs_on_two_nodes(lab: Lab) -> None:
     line = f"%%distributed -n 2 --nodes 2 --time 5m --name wide-{TAG}\n"
-    said = lab.run(line + HERE + "print(here.node)\n", timeout=120)
-    assert not said.errors, said.error
-    assert "This session has no room for 2 ranks: 2 nodes with 2 virtual GPUs more are asked for." in said.out
-    assert "tarts now" in said.out
-    page = said.text("text/html")
+    printed = lab.run(line + HERE + "print(here.node)\n", timeout=120)
+    assert not printed.errors, printed.error
+    assert "This session has no room for 2 ranks: 2 nodes with 2 virtual GPUs more are requested." in printed.out
+    assert "tarts now" in printed.out
+    page = printed.text("text/html")
     assert re.search(rf"wide-{TAG}: 2 ranks on node\d+ and node\d+, 2 virtual GPUs, torchrun", page)
     assert re.search(r"\d:\d\d in all, \d:\d\d of virtual GPU time", page)
 
@@ -132,16 +132,16 @@ def test_the_batch_script_of_a_dry_run_does_the_same_outside_of_the_hub(lab: Lab
     code = "print('rank', here.rank, 'of', here.size, 'on', here.node, cfg)\n"
     lab.check("cfg = {'it': \"isn't\"}")
     line = f"%%distributed -n 2 --gpus-per-task 1 --time 5m --name kept-{TAG} --push cfg --dry-run\n"
-    said = lab.run(line + HERE + code)
-    assert not said.errors, said.error
-    assert said.shown == []
-    assert "#SBATCH --gres=gpu:a100:2\n" in said.out
+    printed = lab.run(line + HERE + code)
+    assert not printed.errors, printed.error
+    assert printed.shown == []
+    assert "#SBATCH --gres=gpu:a100:2\n" in printed.out
     site = lab.check("import carme_hub; print(carme_hub.__path__[0].removesuffix('/carme_hub'))").strip()
     mounts = [line.split() for line in lab.check("print(open('/proc/self/mountinfo').read())").splitlines() if line]
     image = next(each[3] for each in mounts if each[4] == "/opt")
     outside = f"--export=ALL,CARME_PYTHON=/usr/bin/python3,PYTHONPATH={image}{site.removeprefix('/opt')}"
     cluster = lab.hub.cluster
-    job = cluster.sbatch(outside, f"--output=kept-{TAG}.log", user=lab.user, script=said.out)
+    job = cluster.sbatch(outside, f"--output=kept-{TAG}.log", user=lab.user, script=printed.out)
     wait_for(lambda: cluster.job_state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 90, "the job's end")
     log = cluster.run("/usr/bin/cat", f"kept-{TAG}.log", user=lab.user, check=False).stdout
     assert cluster.job_state(job) == "COMPLETED", log
@@ -150,8 +150,8 @@ def test_the_batch_script_of_a_dry_run_does_the_same_outside_of_the_hub(lab: Lab
 
 def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None:
     code, long, short = "%%distributed -n 2 --gpus-per-task 0 --detach --name NAME\n" + LONG, f"a-{TAG}", f"b-{TAG}"
-    said = lab.run(code.replace("NAME", long), timeout=20)
-    assert f"distributed.watch('{long}')" in said.out
+    printed = lab.run(code.replace("NAME", long), timeout=20)
+    assert f"distributed.watch('{long}')" in printed.out
     other, thread = lab.begin(code.replace("--detach ", "").replace("NAME", short))
     wait_for(lambda: "step 1" in other.text(), 60, "the other run")
     lab.end_kernel()
@@ -167,7 +167,7 @@ def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None
     wait_for(lambda: "step" in looking.text(), 30, "the run to be shown")
     lab.interrupt()  # as Jupyter does also before it restarts a kernel
     thread.join(20)
-    assert f"KeyboardInterrupt: You look on at {long} no more, and it goes on." in looking.error
+    assert f"KeyboardInterrupt: You stopped following {long}; the run continues." in looking.error
     assert "Traceback" not in looking.error
     assert json.loads(lab.check(states))[long] == "running"
     assert lab.check(f"print(distributed.stop({long!r})['state'])") == "interrupted\n"
@@ -175,7 +175,7 @@ def test_a_detached_run_outlives_its_kernel_and_is_found_again(lab: Lab) -> None
     assert processes(lab) == []
 
 
-def test_where_there_are_widgets_they_show_it_and_what_stays_needs_no_kernel(site: Hub) -> None:
+def test_widgets_show_a_run_and_the_stored_output_needs_no_kernel(site: Hub) -> None:
     site.login("bob")
     lab = Lab(site, "bob", image="training", gpus=1, cpus=2, memory_gib=4, time_minutes=30)
     try:
@@ -183,12 +183,12 @@ def test_where_there_are_widgets_they_show_it_and_what_stays_needs_no_kernel(sit
         code = (
             "%%distributed -n 2 --gpus-per-task 0 --name widgets\n" + HERE + "print('rank', here.rank)\ntime.sleep(3)\n"
         )
-        said, thread = lab.begin(code)
-        wait_for(lambda: said.shown, 60, "the display")
-        assert "application/vnd.jupyter.widget-view+json" in said.shown[0]
+        printed, thread = lab.begin(code)
+        wait_for(lambda: printed.shown, 60, "the display")
+        assert "application/vnd.jupyter.widget-view+json" in printed.shown[0]
         thread.join(60)
-        assert not said.errors, said.error
-        (bundle,) = said.shown
+        assert not printed.errors, printed.error
+        (bundle,) = printed.shown
         assert set(bundle) == {"text/html", "text/plain"}
         assert "rank 0</pre>" in bundle["text/html"]
         assert "rank 1</pre></div></details>" in bundle["text/html"]
@@ -197,7 +197,7 @@ def test_where_there_are_widgets_they_show_it_and_what_stays_needs_no_kernel(sit
         lab.stop()
 
 
-def test_the_hub_hears_that_a_run_goes_on(site: Hub, lab: Lab) -> None:
+def test_the_hub_receives_the_activity_of_a_run(site: Hub, lab: Lab) -> None:
     def seen() -> str:
         return str(site.api("GET", "/users/alice").body["servers"][""]["last_activity"])
 

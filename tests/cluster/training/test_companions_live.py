@@ -1,4 +1,4 @@
-"""Companions on a real Slurm: asked for by a session's own token, held and charged, and gone with their session."""
+"""Companions on a real Slurm: requested with a session's own token, held and charged, and ended with their session."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rig.books import disagreements
 from rig.hub import Answer, Hub, wait_for
 from rig.oracle import Oracle
 from rig.truth import Truth
-from session_parts import Seen
+from session_parts import SessionOnNode
 
 
 @dataclass
 class Story:
-    """Alice with one A100, her session's own token, and who else is there."""
+    """Alice with one A100, her session's own token, and other users."""
 
     hub: Hub
-    seen: Seen
+    seen: SessionOnNode
     token: str
-    owed: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, hub: Hub) -> Story:
-        """Return it of the session that Alice has now."""
-        seen = Seen.of(hub, "alice")
+        """Return the story of alice's current session."""
+        seen = SessionOnNode.of(hub, "alice")
         return cls(hub, seen, seen.token)
 
     @property
@@ -38,7 +38,7 @@ class Story:
         return f"/carme/sessions/{self.seen.row.id}/companions"
 
     def ask(self, method: str, path: str = "", body: Any = None, token: str | None = None, key: str = "") -> Answer:
-        """Ask as a program in the session."""
+        """Send a request as a program in the session."""
         headers = {"Authorization": f"token {self.token if token is None else token}"}
         if key:
             headers["Idempotency-Key"] = key
@@ -46,24 +46,24 @@ class Story:
         return self.hub.request(method, f"/hub/api{self.url}{path}", text, headers, timeout=40)
 
     def companion(self, id: str) -> dict[str, Any]:
-        """Return one as it is listed."""
+        """Return one companion from the list."""
         found = [each for each in self.ask("GET").body["companions"] if each["id"] == id]
         assert len(found) == 1, found
         return dict(found[0])
 
     def until(self, id: str, *states: str, limit: float = 60) -> dict[str, Any]:
-        """Wait until it is in one of these states."""
+        """Wait until a companion is in one of these states."""
         wait_for(lambda: self.companion(id)["state"] in states, limit, f"{id} to be {states}")
         return self.companion(id)
 
     def opened(self, **body: Any) -> dict[str, Any]:
-        """Open one that starts now, and wait until it runs."""
+        """Open a companion that starts now, and wait until it runs."""
         answer = self.ask("POST", body={"nodes": 2, "gpus": 4, "cpus": 1, "memory_mib": 2048, "minutes": 30, **body})
         assert answer.status == 201, answer
         return self.until(answer.body["id"], "running")
 
     def entries(self, session: str) -> dict[str, int]:
-        """Return what the ledger has of a session: kind to sum of GPU-seconds."""
+        """Return the ledger's entries of a session: kind to sum of GPU-seconds."""
         found: dict[str, int] = {}
         for kind, amount in self.sql("SELECT kind, amount FROM ledger WHERE session = ?", session):
             found[kind] = found.get(kind, 0) + amount // 1000
@@ -81,7 +81,7 @@ class Story:
         return dict(word.split("=", 1) for word in found.split() if "=" in word)
 
     def gpus_in_use(self) -> int:
-        """Return how many A100 of the cluster Slurm has given out."""
+        """Return how many A100 of the cluster Slurm has allocated."""
         text = self.hub.cluster.run(
             "sinfo", "-h", "-a", "-N", "-n", "node1,node2", "-O", "NodeList:20,GresUsed:80"
         ).stdout
@@ -96,18 +96,18 @@ def story(site: Hub) -> Story:
     return Story.of(site)
 
 
-def test_a_quote_says_the_price_and_the_start_and_changes_nothing(story: Story) -> None:
+def test_a_quote_has_the_price_and_the_start_and_changes_nothing(story: Story) -> None:
     tables = ("session", "ledger", "open_hold", "note", "claim")
     counts = "SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in tables if table != "note")
     before, jobs = story.sql(counts), story.hub.jobs()
     wait_for(lambda: story.ask("GET", "/quote?nodes=2&gpus=4").body["said"].endswith("starts now"), 40, "a look")
     answer = story.ask("GET", "/quote?nodes=2&gpus=4&cpus=1&memory_mib=2048&minutes=30")
     assert answer.status == 200, answer
-    said = answer.body
-    assert (said["allowed"], said["gpu_seconds"], said["minutes"]) == (True, 4 * 30 * 60, 30), said
-    assert said["message"].startswith("Costs up to 2 GPU-hours of "), said
-    assert said["price"].startswith("1.00 "), said
-    assert said["said"] == "2 nodes are free with 2 × virtual a100, 1 CPU and 2 GiB; starts now"
+    output = answer.body
+    assert (output["allowed"], output["gpu_seconds"], output["minutes"]) == (True, 4 * 30 * 60, 30), output
+    assert output["message"].startswith("Costs up to 2 GPU-hours of "), output
+    assert output["price"].startswith("1.00 "), output
+    assert output["said"] == "2 nodes are free with 2 × virtual a100, 1 CPU and 2 GiB; starts now"
     assert 58 <= story.ask("GET", "/quote?nodes=1&gpus=1").body["minutes"] <= 60  # the rest of the session's time
     assert (story.sql(counts), story.hub.jobs()) == (before, jobs)
     assert story.ask("GET").body == {"companions": []}
@@ -124,7 +124,7 @@ def test_a_quote_says_the_price_and_the_start_and_changes_nothing(story: Story) 
         ({"nodes": 3, "gpus": 3}, "Only 2 nodes of this partition could ever give 1 × virtual a100"),
     ],
 )
-def test_what_the_profile_does_not_give_is_refused_alike_by_quote_and_post(
+def test_a_size_outside_the_profile_is_refused_alike_by_quote_and_post(
     story: Story, asked: dict[str, int], words: str
 ) -> None:
     query = "&".join(f"{name}={value}" for name, value in asked.items())
@@ -138,13 +138,13 @@ def test_what_the_profile_does_not_give_is_refused_alike_by_quote_and_post(
 def test_only_its_own_token_and_its_user_may_ask(story: Story) -> None:
     hub = story.hub
     hub.login("bob")
-    stranger = hub.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
+    other_user = hub.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
     hub.start_server("bob", profile="cpu", cpus=1, memory_gib=1)
-    other_server = Seen.of(hub, "bob").token
+    other_server = SessionOnNode.of(hub, "bob").token
     hub.stop_server("bob")
     hub.start_server("alice", "second", profile="cpu", cpus=1, memory_gib=1)
-    sibling = Seen.of(hub, "alice", "second").token
-    for token in (stranger, other_server, sibling, "wrong"):
+    sibling = SessionOnNode.of(hub, "alice", "second").token
+    for token in (other_user, other_server, sibling, "wrong"):
         for method, path, body in (
             ("GET", "", None),
             ("GET", "/quote?nodes=1&gpus=1", None),
@@ -161,7 +161,7 @@ def test_only_its_own_token_and_its_user_may_ask(story: Story) -> None:
     assert hub.jobs() == [job for job in hub.jobs() if job["name"] == f"carme-{story.seen.row.id}"]
 
 
-def test_one_is_held_and_charged_lives_through_a_hub_s_death_and_is_given_back(story: Story) -> None:
+def test_a_companion_is_held_and_charged_survives_a_hub_crash_and_is_given_back(story: Story) -> None:
     hub, key = story.hub, uuid.uuid4().hex
     body = {"nodes": 2, "gpus": 4, "cpus": 1, "memory_mib": 2048, "minutes": 30, "name": "run1"}
     with Oracle(Truth(hub)) as oracle:
@@ -244,13 +244,13 @@ def test_a_program_in_the_session_opens_one_and_runs_ranks_there_and_the_home_pa
     hub = story.hub
     printed = hub.run_cell("alice", hub.new_kernel("alice"), INSIDE, limit=120)
     assert printed.lstrip().startswith("["), printed
-    allowed, seconds, id, nodes, gpus, status, lines, said = json.loads(printed)
+    allowed, seconds, id, nodes, gpus, status, lines, output = json.loads(printed)
     assert (allowed, seconds, gpus, status) == (True, 2 * 600, 1, 0), printed
     assert sorted(nodes) == ["node1", "node2"]
     job = str(story.companion(id)["job"])
     assert [line.split()[1:] for line in lines] == [["node1", job, "2"], ["node2", job, "2"]]
-    assert "99" in said
-    # The home page's button: an address asks for nothing, and nobody else's form does.
+    assert "99" in output
+    # The home page's button: a GET changes nothing, nor does another user's form.
     path = f"/hub/carme/sessions/{story.seen.row.id}/companions/{id}/give-back"
     alice, bob = hub.login("alice"), hub.login("bob")
     assert f'action="{path}"' in str(alice.get("/hub/home").body)
@@ -261,14 +261,14 @@ def test_a_program_in_the_session_opens_one_and_runs_ranks_there_and_the_home_pa
     assert story.until(id, "ended")["said"] == "Given back."
 
 
-def test_one_that_somebody_cancels_in_slurm_ends_alone(story: Story) -> None:
+def test_a_companion_that_is_cancelled_in_slurm_ends_alone(story: Story) -> None:
     id = story.opened(nodes=1, gpus=1)["id"]
     story.hub.cluster.run("scancel", str(story.companion(id)["job"]))
     assert "cancelled" in story.until(id, "ended")["said"]
     assert story.hub.server("alice")["ready"]  # type: ignore[index]
 
 
-def test_companions_end_with_their_session_and_come_back_for_the_next_only_when_asked(story: Story) -> None:
+def test_companions_end_with_their_session_and_the_next_session_has_none(story: Story) -> None:
     hub = story.hub
     running = story.opened(nodes=1, gpus=2)["id"]
     waiting = story.ask("POST", body={"nodes": 2, "gpus": 8, "cpus": 1, "memory_mib": 1024}).body
@@ -280,9 +280,9 @@ def test_companions_end_with_their_session_and_come_back_for_the_next_only_when_
     wait_for(lambda: not hub.jobs(), 30, "all jobs to end")
     for id in (running, waiting["id"]):
         wait_for(lambda id=id: not Truth(hub).session(id).open, 60, "the companion's row to be closed")
-        assert Truth(hub).session(id).end_reason == "Given back: the session that it belonged to has ended."
+        assert Truth(hub).session(id).end_reason == "Given back: its session has ended."
     wait_for(lambda: "release" in story.entries(running), 90, "the rest to be released")
-    story.owed.append(waiting["id"])  # released a minute later: accounting may not have heard of its job
+    story.remaining.append(waiting["id"])  # released a minute later: accounting may not have its job yet
     assert story.ask("GET").status in (403, 404)
     hub.start_server("alice", profile="a100", gpus=1, cpus=1, memory_gib=2, time_minutes=60)
     later = Story.of(hub)
@@ -290,7 +290,7 @@ def test_companions_end_with_their_session_and_come_back_for_the_next_only_when_
     assert hub.server("alice")["ready"]  # type: ignore[index]
 
 
-def test_a_companion_ends_by_itself_when_its_session_ends_while_the_hub_is_away(story: Story) -> None:
+def test_a_companion_ends_by_itself_when_its_session_ends_while_the_hub_is_down(story: Story) -> None:
     hub = story.hub
     now = Story.of(hub)
     id = now.opened(nodes=1, gpus=2)["id"]
@@ -300,5 +300,5 @@ def test_a_companion_ends_by_itself_when_its_session_ends_while_the_hub_is_away(
     hub.cluster.wait_job(job, "COMPLETED", within=30)  # no hub cancelled it
     hub.start()
     wait_for(lambda: not Truth(hub).session(id).open, 60, "the companion's row to be closed")
-    for each in (id, *story.owed):
+    for each in (id, *story.remaining):
         wait_for(lambda each=each: "release" in now.entries(each), 90, "the rest to be released")

@@ -1,4 +1,4 @@
-"""A job on several nodes is the same by each way of submitting, and is counted as what it is in all."""
+"""A job on several nodes is the same with each ``submit_via``, and is counted in total."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from carme_hub.sandbox import Cluster
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_job_on_two_nodes_has_the_same_on_each_by_each_way(way: str, quiet: Cluster) -> None:
+async def test_a_job_on_two_nodes_has_the_same_on_each_with_each_submit_via(way: str, quiet: Cluster) -> None:
     wanted = spec(nodes=2, gpus=Gpus("a100", 4), cpus=2)
     async with AsyncExitStack() as stack:
         client, how = hub_client(quiet), submitter(quiet, way, CommandsOfTheHub(quiet))

@@ -1,7 +1,7 @@
-"""A companion that ends by itself under its worker: its time is over, or a job with more right takes its place.
+"""A companion that ends by itself under its worker: its time is over, or a job with a higher QOS preempts it.
 
-The others go on from their last commit and every sample of every epoch is learned from once; what was used is charged,
-and the rest of what was held comes back.
+The others continue from their last commit and every sample of every epoch is used once; its use is charged, and the
+rest of its hold is released.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rig.training import Lab
 from rig.truth import Truth
 from test_elastic_live import BEGIN, Story
 
-#: A job that takes as many GPUs as were asked for, for as long as it is not cancelled.
+#: A job that holds its GPUs until it is cancelled.
 HOLDS = "#!/bin/sh\nexec sleep 600\n"
 
 
 @pytest.fixture(scope="module")
 def lab(site: Hub) -> Iterator[Lab]:
-    """A session on node1, of which nothing is free any more: companions go to node2, where nobody else is."""
+    """A session on node1, which is full: companions go to node2, which is otherwise empty."""
     site.cluster.run("sacctmgr", "-i", "modify", "qos", "short", "set", "preempt=normal")
     try:
         site.login("alice")
@@ -39,8 +39,8 @@ def lab(site: Hub) -> Iterator[Lab]:
         site.cluster.run("sacctmgr", "-i", "modify", "qos", "short", "set", "preempt=")
 
 
-class Ending(Story):
-    """A run with one companion, about whose end something is to be seen."""
+class RunWithCompanion(Story):
+    """A run with one companion, whose end the test observes."""
 
     job = companion = node = ""
 
@@ -55,7 +55,7 @@ class Ending(Story):
         self.job, self.node = row["id"], row["nodes"]
 
     def goes_on_without(self, *words: str) -> None:
-        """Wait until all of these are said of it, and two ranks train; count the samples of the whole run then."""
+        """Wait until the run reports all of these, and two ranks train; then count the samples of the whole run."""
         state = self.until(words[0], lambda state: all(word in state["message"] for word in words), 180)
         assert state["state"] == "running"
         assert self.goes_on(2)["companions"] == []
@@ -64,18 +64,18 @@ class Ending(Story):
         assert not [row for row in self.lab.hub.cluster.squeue("-t", "PD,R,CG") if self.companion in row["name"]]
         assert self.lab.steps() == []
 
-    def books(self) -> dict[str, int]:
-        """Return what the ledger has of the companion in GPU-seconds, when it has been settled."""
+    def ledger_entries(self) -> dict[str, int]:
+        """Return the ledger's entries of the companion in GPU-seconds, after the settlement."""
         wait_for(lambda: "release" in self._entries(), 180, "the rest to be released")
         found = self._entries()
         assert found["hold"] + found["release"] == 0
         return found
 
     def seconds(self) -> int:
-        """Return how long Slurm says that its one job ran, in its only incarnation."""
+        """Return the run time of its only job in Slurm, with one incarnation."""
         words = ("-D", "-X", "-n", "-P", "-j", self.job, "-o", "ElapsedRaw")
-        [said] = self.lab.hub.cluster.run("sacct", *words).stdout.split()
-        return int(said)
+        [output] = self.lab.hub.cluster.run("sacct", *words).stdout.split()
+        return int(output)
 
     def end_reason(self) -> str:
         truth = Truth(self.lab.hub)
@@ -89,23 +89,23 @@ class Ending(Story):
             return dict(database.execute(question, (self.companion,)).fetchall())
 
 
-def time_is_over(story: Ending) -> None:
-    """Let Slurm end the companion by its time limit while the hub is away, so that nobody here knows of it before."""
+def time_is_over(story: RunWithCompanion) -> None:
+    """Let Slurm end the companion by its time limit while the hub is down, so that the run does not expect it."""
     hub = story.lab.hub
     hub.kill()
     try:
         hub.cluster.run("scontrol", "update", f"jobid={story.job}", "EndTime=now+1")
-        hub.cluster.wait_job(story.job, "TIMEOUT", within=60)  # Slurm looks at limits twice a minute
+        hub.cluster.wait_job(story.job, "TIMEOUT", within=60)  # Slurm checks limits twice a minute
         story.until("that it is missed", lambda state: "was lost" in state["message"], 30)
     finally:
         hub.start()
     story.goes_on_without("Rank 2 on", "was lost", "companion has ended: the time limit was reached")
     assert "time limit" in story.end_reason()
-    assert story.books()["charge"] == -story.seconds()
+    assert story.ledger_entries()["charge"] == -story.seconds()
 
 
-def is_preempted(story: Ending) -> None:
-    """Have another job take all GPUs of the node: Slurm ends the companion, and does not start it anew."""
+def is_preempted(story: RunWithCompanion) -> None:
+    """Let another job take all GPUs of the node: Slurm ends the companion, and does not start it again."""
     cluster = story.lab.hub.cluster
     words = ("--mem=50", "--gres=gpu:a100:4", "-w", story.node, "--qos=short", "-t", "5")
     urgent = cluster.sbatch(*words, user="bob", script=HOLDS)
@@ -116,9 +116,9 @@ def is_preempted(story: Ending) -> None:
     finally:
         cluster.run("scancel", str(urgent))
     assert "higher priority" in story.end_reason()
-    books = story.books()
-    assert books["charge"] == -story.seconds()
-    assert books["charge"] + books["correction"] == 0, "who is preempted does not pay for it"
+    ledger_entries = story.ledger_entries()
+    assert ledger_entries["charge"] == -story.seconds()
+    assert ledger_entries["charge"] + ledger_entries["correction"] == 0, "who is preempted does not pay for it"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def is_preempted(story: Ending) -> None:
     [("horovod", HOROVOD, time_is_over), ("torchrun", TORCH, is_preempted)],
     ids=["time-is-over", "is-preempted"],
 )
-def test_the_others_go_on_and_no_sample_is_lost_when_a_companion(
-    lab: Lab, backend: str, cell: str, ends: Callable[[Ending], None]
+def test_the_others_continue_and_no_sample_is_lost_when_a_companion(
+    lab: Lab, backend: str, cell: str, ends: Callable[[RunWithCompanion], None]
 ) -> None:
-    story = Ending(lab)
+    story = RunWithCompanion(lab)
     story.with_companion(backend, cell)
     ends(story)

@@ -1,4 +1,4 @@
-"""Ranks come and go while real Horovod and real torch train: every sample of every epoch is learned from once.
+"""The number of ranks changes while real Horovod and real torch train: every sample of every epoch is used once.
 
 Grow by companions, give one back, kill one with -9, end a companion from outside; and the losses are those of one
 process alone, step by step.
@@ -25,7 +25,7 @@ BEGIN = """
 import json, os, time
 from pathlib import Path
 from carme_hub.training.run.run_options import RunOptions
-from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import Run, create, launch
 
 def go(backend, cell, ranks=2, elastic=(2, 4), **more):
@@ -55,24 +55,24 @@ class Story:
         self.backend = backend
         self.folder = self.lab.check(f"print(go({backend!r}, {cell!r}, **{more!r}))").strip()
 
-    def look(self) -> dict[str, Any]:
+    def check_state(self) -> dict[str, Any]:
         return dict(json.loads(self.lab.check("print(look())")))
 
     def until(self, what: str, done: Any, limit: float = 150) -> dict[str, Any]:
-        """Wait until the state is so, and return it; fails at once where the run has ended."""
+        """Wait until the state meets a condition, and return it; fail at once where the run has ended."""
         end = time.monotonic() + limit
-        while not done(state := self.look()):
+        while not done(state := self.check_state()):
             assert state["state"] not in ("failed", "interrupted", "lost"), (state, self.logs())
             assert time.monotonic() < end, (what, state, self.logs())
             time.sleep(0.3)
         return state
 
     def goes_on(self, size: int, limit: float = 150) -> dict[str, Any]:
-        """Wait until this many ranks train, and have learned from something."""
+        """Wait until this many ranks train, and have used samples."""
         code = f"print(sum(each['size'] == {size} for each in rows() if each['at'] > %r))"
         since = self.lab.check("print(time.time())").strip()
         self.until(f"{size} ranks", lambda _: int(self.lab.check(code % float(since))) >= 2 * size, limit)
-        return self.look()
+        return self.check_state()
 
     def resize(self, change: int) -> str:
         return self.lab.check(f"print(run.resize({change})['message'])").strip()
@@ -84,11 +84,11 @@ class Story:
 
     def jobs(self) -> list[str]:
         """Return alice's jobs in Slurm: her session's and its companions'."""
-        said = self.lab.hub.cluster.run("squeue", "--noheader", "--user=alice", "--format=%i %T %j %N").stdout
-        return [line for line in said.splitlines() if line.strip()]
+        output = self.lab.hub.cluster.run("squeue", "--noheader", "--user=alice", "--format=%i %T %j %N").stdout
+        return [line for line in output.splitlines() if line.strip()]
 
     def kill(self, worker: str) -> None:
-        """Kill what a worker is in its container with -9, nothing that is there for it outside, and no other run."""
+        """Kill a worker's processes in its container with -9, but not its processes outside, and no other run."""
         rank = [b"-P", b"-m", b"carme_hub.training.elastic.worker", self.folder.encode()]
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -101,8 +101,8 @@ class Story:
             with contextlib.suppress(ProcessLookupError):  # it was below one that was killed before
                 os.kill(each, signal.SIGKILL)
 
-    def strangers_can_ask(self) -> list[str]:
-        """Return what the run's processes listen on, as ``agent`` or ``worker`` and the address, in hexadecimal."""
+    def listening_addresses(self) -> list[str]:
+        """Return the listening addresses of the run's processes: ``agent`` or ``worker``, and the address in hex."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -112,8 +112,8 @@ class Story:
                     or words[4].decode() != self.folder
                 ):
                     continue
-                told = (process / "environ").read_bytes()
-                kind = "worker" if b"CARME_GENERATION=" in told or self.backend == "horovod" else "agent"
+                reported = (process / "environ").read_bytes()
+                kind = "worker" if b"CARME_GENERATION=" in reported or self.backend == "horovod" else "agent"
                 mine = set()
                 for each in (process / "fd").iterdir():
                     with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -128,7 +128,7 @@ class Story:
         self.lab.hub.cluster.run("scancel", job)
 
     def check_samples(self) -> dict[str, Any]:
-        """End the run, and look that every sample of every epoch was learned from once."""
+        """End the run, and check that every sample of every epoch was used once."""
         self.lab.check("(run.folder / 'enough').touch()")
         state = self.until("the end", lambda state: state["state"] == "finished", 120)
         rows = json.loads(self.lab.check("print(json.dumps(rows()))"))
@@ -139,7 +139,7 @@ class Story:
 
 
 def check(rows: list[dict[str, Any]], epochs: int, alone: list[float]) -> None:
-    """Look at what counts of each step: what was learned last, by all ranks of one number of them."""
+    """Check the last result of each step, by all ranks of one size."""
     steps: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: float(row["at"])):
         steps.setdefault(row["step"], []).append(row)
@@ -174,16 +174,16 @@ def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, ce
     before = story.jobs()
     story.begin(backend, cell)
     story.goes_on(2)
-    said = story.resize(+2)
-    print(f"{backend}: {said}")
-    assert said.startswith("2 companions with 1 virtual GPU each. Each of them: ")
-    assert ". 2 asked for: " in said
+    output = story.resize(+2)
+    print(f"{backend}: {output}")
+    assert output.startswith("2 companions with 1 virtual GPU each. Each of them: ")
+    assert ". 2 requested: " in output
     state = story.goes_on(4)
     assert len(state["companions"]) == 2
     assert len(story.jobs()) == len(before) + 2
     assert state["gpus"] == 4
 
-    listening = story.strangers_can_ask()
+    listening = story.listening_addresses()
     if backend == "horovod":
         assert listening == [], "no driver, no services of workers; gloo is done when all are connected"
     else:
@@ -191,8 +191,8 @@ def test_grow_give_back_lose_one_and_lose_a_companion(lab: Lab, backend: str, ce
         assert all(each.startswith("worker") and not each.endswith(" 00000000") for each in listening)
 
     began = time.monotonic()
-    said = story.resize(-1)
-    assert "leaves at the next commit" in said
+    output = story.resize(-1)
+    assert "leaves at the next commit" in output
     wait_for(lambda: len(story.jobs()) == len(before) + 1, 30, f"the GPUs to be free: {story.jobs()}")
     print(f"{backend}: given back after {time.monotonic() - began:.1f} s")
     state = story.goes_on(3)

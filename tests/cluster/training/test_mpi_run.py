@@ -1,4 +1,4 @@
-"""Open MPI in the ranks of a run: srun tells each its place by PMIx, in its own container on the node."""
+"""Open MPI in the ranks of a run: srun gives each its rank by PMIx, in its own container on the node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for _ in range(20):
 found = np.unique(total).tolist()
 print("sum", world.allreduce(here.rank + 1), found, world.bcast(here.node if here.rank == 0 else None))
 """
-#: An MPI that does not hear Slurm, as one without PMIx: each process is a world of its own.
+#: An MPI without PMIx, which Slurm cannot reach: each process is a separate world.
 DEAF = "import os\nfor name in list(os.environ):\n    if name.startswith(('PMI', 'SLURM')): del os.environ[name]\n"
 CLEAN = f"""
 import shutil
@@ -54,7 +54,7 @@ def run(lab: Lab, ranks: int, name: str, code: str) -> str:
 
 
 def log(lab: Lab, name: str, rank: int) -> str:
-    """Return what a rank has printed."""
+    """Return the output of a rank."""
     return lab.check(f"from carme_hub.training import distributed\nprint(distributed.log('{name}-{TAG}', {rank}))")
 
 
@@ -90,9 +90,9 @@ def test_one_failing_rank_ends_the_others_who_wait_for_it_in_mpi(lab: Lab) -> No
     assert lab.wait_no_step() < 5
 
 
-def test_an_image_without_mpi_says_which_has_it(site: Hub) -> None:
+def test_an_image_without_mpi_names_one_that_has_it(site: Hub) -> None:
     plain = Lab(site, "bob", image="default", gpus=1, cpus=1, memory_gib=4)
     plain.check("%load_ext carme_hub.training")
     error = plain.run("%%distributed -n 2 --backend mpi --gpus-per-task 0\nfrom mpi4py import MPI\n").error
     plain.stop()
-    assert "There is no mpi4py here. Take the image “training”" in error
+    assert "There is no mpi4py here. Use the image “training”" in error

@@ -1,4 +1,4 @@
-"""A run with a fixed number of ranks whose function is Horovod's elastic one: it trains, and listens to nobody."""
+"""A run with a fixed number of ranks whose function is Horovod's elastic one: it trains, and listens on no port."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def services(lab: Lab, name: str, before: str) -> list[list[int]]:
-    """Run the cell on two ranks that stay; return the ports of Horovod's services of each, all of which answer."""
+    """Run the cell on two fixed ranks; return the ports of Horovod's services of each, all of which answer."""
     run = f"{name}-{TAG}"
     last = "print('ports', json.dumps(services), flush=True)\nimport time; time.sleep(90)\n"
     line = f"%%distributed -n 2 --backend horovod --gpus-per-task 0 --detach --name {run}\n"
     lab.check(line + before + CELL + LISTENS + last)
 
-    def said() -> list[str]:
+    def printed() -> list[str]:
         out = lab.check(f"print(distributed.log('{run}', 0) + distributed.log('{run}', 1))")
         return re.findall(r"^ports (\[.*\])$", out, re.MULTILINE)
 
-    wait_for(lambda: len(said()) == 2, 60, "both ranks to have trained")
-    found = [list(json.loads(each)) for each in said()]
+    wait_for(lambda: len(printed()) == 2, 60, "both ranks to have trained")
+    found = [list(json.loads(each)) for each in printed()]
     open_ports = lab.hub.cluster.run("ss", "-Hltn").stdout
     assert all(f":{port} " in open_ports for ports in found for port in ports)
     lab.check(f"distributed.stop('{run}')")
@@ -76,5 +76,5 @@ def test_ranks_of_a_fixed_number_start_no_service_of_horovods(lab: Lab) -> None:
     assert services(lab, "quiet", "") == [[], []]
 
 
-def test_the_stock_one_would_have_been_found(lab: Lab) -> None:
+def test_the_check_finds_the_services_of_stock_horovod(lab: Lab) -> None:
     assert [len(ports) for ports in services(lab, "stock", STOCK)] == [1, 1]

@@ -89,21 +89,21 @@ def lab(site: Hub) -> Iterator[Lab]:
     found.stop()
 
 
-def told(out: str) -> dict[str, Any]:
-    """Return what ``tell`` printed."""
+def printed_by_tell(out: str) -> dict[str, Any]:
+    """Return the output of ``tell``."""
     return dict(json.loads(out.splitlines()[-1]))
 
 
-def go(lab: Lab, *ranks: int, cell: str, timeout: float = 120, **words: object) -> dict[str, Any]:
+def run_cell(lab: Lab, *ranks: int, cell: str, timeout: float = 120, **words: object) -> dict[str, Any]:
     """Run a cell as ranks, to its end."""
     asked = ", ".join([*map(str, ranks), f"cell={cell!r}", *(f"{name}={value!r}" for name, value in words.items())])
-    return told(lab.check(f"go({asked})", timeout))
+    return printed_by_tell(lab.check(f"go({asked})", timeout))
 
 
-def finished(said: dict[str, Any]) -> list[str]:
-    """Return the logs of a run that ended well."""
-    assert said["state"]["state"] == "finished", said
-    return list(said["logs"])
+def finished(printed: dict[str, Any]) -> list[str]:
+    """Return the logs of a successful run."""
+    assert printed["state"]["state"] == "finished", printed
+    return list(printed["logs"])
 
 
 def ranks_alive(lab: Lab, run: str) -> list[str]:
@@ -113,22 +113,22 @@ def ranks_alive(lab: Lab, run: str) -> list[str]:
 
 
 def test_torch_trains_in_the_job_of_the_session(lab: Lab) -> None:
-    said = go(lab, 4, cell=DDP, gpus_per_task=0)
-    for log in finished(said):
+    printed = run_cell(lab, 4, cell=DDP, gpus_per_task=0)
+    for log in finished(printed):
         assert log.startswith("same True\nfell True node")
-    assert [each["step"] for each in said["state"]["ranks"]] == [40] * 4
+    assert [each["step"] for each in printed["state"]["ranks"]] == [40] * 4
     assert lab.wait_no_step() < 5
 
 
 def test_horovod_trains_in_the_job_of_the_session(lab: Lab) -> None:
-    logs = finished(go(lab, 4, cell=HOROVOD, gpus_per_task=0, backend="horovod"))
+    logs = finished(run_cell(lab, 4, cell=HOROVOD, gpus_per_task=0, backend="horovod"))
     assert [log.split()[:4] for log in logs] == [["10.0", "4", str(rank), "0"] for rank in range(4)]
 
 
 def test_the_ranks_of_a_companion_are_on_two_nodes(lab: Lab) -> None:
-    said = go(lab, 4, cell=HOROVOD + DDP, nodes=2, gpus_per_task=1, backend="horovod", timeout=240)
-    logs = [log.splitlines() for log in finished(said)]
-    nodes = said["state"]["nodes"]
+    printed = run_cell(lab, 4, cell=HOROVOD + DDP, nodes=2, gpus_per_task=1, backend="horovod", timeout=240)
+    logs = [log.splitlines() for log in finished(printed)]
+    nodes = printed["state"]["nodes"]
     assert len(set(nodes)) == 2
     assert [log[0].split()[:5] for log in logs] == [
         ["10.0", "4", str(rank % 2), str(rank // 2), nodes[rank // 2]] for rank in range(4)
@@ -138,9 +138,9 @@ def test_the_ranks_of_a_companion_are_on_two_nodes(lab: Lab) -> None:
     assert gpus[0] != gpus[1]
     assert gpus[2] != gpus[3]
     assert all(log[1:] == ["same True", f"fell True {nodes[rank // 2]} cpu"] for rank, log in enumerate(logs))
-    assert said["state"]["gpus"] == 4
-    assert said["state"]["gpu_seconds"] > 0
-    [companion] = said["state"]["companions"]
+    assert printed["state"]["gpus"] == 4
+    assert printed["state"]["gpu_seconds"] > 0
+    [companion] = printed["state"]["companions"]
     wait_for(
         lambda: f"carme-{companion}" not in lab.hub.cluster.run("squeue", "-ho", "%j").stdout, 30, "GPUs given back"
     )
@@ -151,31 +151,31 @@ def pending(lab: Lab) -> list[str]:
     return lab.hub.cluster.run("squeue", "--noheader", "--states=PD", "--format=%j").stdout.split()
 
 
-def test_a_run_that_waits_for_gpus_says_so_and_gives_its_place_up_when_it_is_stopped(lab: Lab) -> None:
+def test_a_run_that_waits_for_gpus_reports_it_and_leaves_the_queue_when_it_is_stopped(lab: Lab) -> None:
     lab.check("run = begin(8, cell='', nodes=2, gpus_per_task=1, detach=True)")
     wait_for(lambda: pending(lab), 20, "a job that waits")
-    said = "print(run.state()['state'], run.state()['message'])"
+    printed = "print(run.state()['state'], run.state()['message'])"
     words = "waiting Waiting for 8 more virtual GPUs: "
-    wait_for(lambda: lab.check(said).startswith(words), 20, "why it waits to be said")
+    wait_for(lambda: lab.check(printed).startswith(words), 20, "why it waits to be said")
     lab.check("assert run.stop()['state'] == 'interrupted', run.state()")
     wait_for(lambda: not pending(lab), 10, "the job to be gone")
 
 
-def test_what_the_hub_does_not_give_is_said(lab: Lab) -> None:
-    said = go(lab, 20, cell="", nodes=20)
-    assert said["state"]["state"] == "failed"
-    assert "1 to 16 nodes" in said["state"]["message"], said
-    assert said["conductor"] == ""
+def test_a_refusal_of_the_hub_is_shown(lab: Lab) -> None:
+    printed = run_cell(lab, 20, cell="", nodes=20)
+    assert printed["state"]["state"] == "failed"
+    assert "1 to 16 nodes" in printed["state"]["message"], printed
+    assert printed["conductor"] == ""
 
 
-def test_a_companion_that_is_taken_away_is_named(lab: Lab) -> None:
+def test_a_companion_that_ends_early_is_named(lab: Lab) -> None:
     lab.check("run = begin(2, cell='import time; print(1); time.sleep(90)', nodes=2, gpus_per_task=1, detach=True)")
     wait_for(lambda: lab.check("print(len(run.log(0) + run.log(1)))").strip() == "4", 40, "ranks")
     [companion] = json.loads(lab.check("print(json.dumps(run.state()['companions']))"))
     lab.hub.cluster.run("scancel", f"--name=carme-{companion}")
     wait_for(lambda: lab.check("print(run.state()['state'])").strip() == "failed", 20, "the run to notice")
     message = lab.check("print(run.state()['message'])")
-    assert message.startswith("The GPUs beside this session were taken away"), message
+    assert message.startswith("The companion job of this run ended while its ranks ran"), message
     # No rank is at fault, so the display and the exception name none.
     state = json.loads(lab.check("print(json.dumps(run.state()))"))
     assert (state["error"]["rank"], state["error"]["type"]) == (None, "GPUsTakenAway"), state["error"]
@@ -184,19 +184,19 @@ def test_a_companion_that_is_taken_away_is_named(lab: Lab) -> None:
 
 def test_the_first_error_ends_all_ranks_and_leaves_no_step(lab: Lab) -> None:
     cell = "import time\nfrom carme_hub.training import here\nif here.rank == 2: raise KeyError('lr')\ntime.sleep(60)"
-    said = go(lab, 4, cell=cell, gpus_per_task=0)
-    raised = (Path("~alice/.carme/runs").expanduser() / said["id"] / "error-2.json").stat().st_mtime
-    assert 0 <= said["state"]["ended"] - raised < 5
-    assert said["state"]["message"].startswith("KeyError in rank 2 on node"), said
+    printed = run_cell(lab, 4, cell=cell, gpus_per_task=0)
+    raised = (Path("~alice/.carme/runs").expanduser() / printed["id"] / "error-2.json").stat().st_mtime
+    assert 0 <= printed["state"]["ended"] - raised < 5
+    assert printed["state"]["message"].startswith("KeyError in rank 2 on node"), printed
     assert lab.wait_no_step() < 5
-    assert ranks_alive(lab, said["id"]) == []
+    assert ranks_alive(lab, printed["id"]) == []
 
 
 def test_a_rank_that_is_killed_is_named(lab: Lab) -> None:
     cell = "import os, time\nfrom carme_hub.training import here\nif here.rank == 1: os.kill(os.getpid(), 9)\n"
-    said = go(lab, 2, cell=cell + "time.sleep(60)", gpus_per_task=0)
-    assert "was killed by SIGKILL and said nothing" in said["state"]["message"], said
-    assert said["state"]["error"]["rank"] == 1
+    printed = run_cell(lab, 2, cell=cell + "time.sleep(60)", gpus_per_task=0)
+    assert "was killed by SIGKILL without an error message" in printed["state"]["message"], printed
+    assert printed["state"]["error"]["rank"] == 1
 
 
 def test_twenty_runs_at_once_do_not_collide(lab: Lab) -> None:
@@ -227,7 +227,7 @@ ASKED = (
 
 
 def listening(lab: Lab, program: str, run: str) -> list[tuple[str, int]]:
-    """Return where processes with these words in their command line listen, srun of the ranks among them."""
+    """Return where processes with these words in their command line listen, including the ranks' srun."""
     found = lab.hub.cluster.run("ps", "-eo", "pid,args").stdout.splitlines()
     pids = {line.split()[0] for line in found if program in line and f"/{run}" in line}
     assert pids, program
@@ -237,21 +237,21 @@ def listening(lab: Lab, program: str, run: str) -> list[tuple[str, int]]:
 
 
 def answers(place: tuple[str, int], questions: Sequence[bytes] = ASKED, patience: float = 0.7) -> list[bytes]:
-    """Return what somebody without the secret is answered within so many seconds."""
-    said = []
+    """Return the answer that a client without the secret gets within so many seconds."""
+    printed = []
     for asked in questions:
         with socket.create_connection((place[0].replace("*", "127.0.0.1"), place[1]), timeout=5) as link:
             link.sendall(asked)
             link.settimeout(patience)
             try:
-                said.append(link.recv(4096))
+                printed.append(link.recv(4096))
             except (TimeoutError, ConnectionError):
-                said.append(b"")
-    return said
+                printed.append(b"")
+    return printed
 
 
-def test_a_stranger_on_the_node_gets_nothing(lab: Lab) -> None:
-    """All that ranks and conductor listen with is asked as any program of the node can ask."""
+def test_another_user_on_the_node_gets_no_answer(lab: Lab) -> None:
+    """The test connects to every port of ranks and conductor as any program on the node can."""
     cell = DDP.replace("dist.destroy_process_group()", "import time; time.sleep(90)")
     lab.check(f"run = begin(2, cell={cell!r}, gpus_per_task=0, detach=True)")
     wait_for(lambda: lab.check("print(run.log(1).count('fell'))").strip() == "1", 60, "the ranks to have met")
@@ -260,17 +260,17 @@ def test_a_stranger_on_the_node_gets_nothing(lab: Lab) -> None:
     assert len(ranks) >= 2
     # gloo's own pairs listen, and say nothing to who does not know the number of a pair.
     with ThreadPoolExecutor(len(ranks)) as pool:
-        assert [said for said in pool.map(answers, ranks) if any(said)] == [], ranks
+        assert [printed for printed in pool.map(answers, ranks) if any(printed)] == [], ranks
     assert len(conductor) == 1
-    for said in answers(conductor[0], ASKED[:3], 10):
-        assert said.startswith(b"HTTP/1.0 404 ")
-        assert said.endswith(b"\r\n\r\n")
+    for printed in answers(conductor[0], ASKED[:3], 10):
+        assert printed.startswith(b"HTTP/1.0 404 ")
+        assert printed.endswith(b"\r\n\r\n")
     assert lab.check("print(run.state()['state'])").strip() == "running"
     lab.check("assert run.stop()['state'] == 'interrupted'")
 
 
-def test_what_torch_does_by_itself_would_have_been_found(lab: Lab) -> None:
-    """The same questions get an answer where torch's own store listens, so the test above can fail."""
+def test_the_check_finds_torchs_own_store(lab: Lab) -> None:
+    """The same requests get an answer from torch's own store, so the test above can fail."""
     code = "from torch.distributed import TCPStore\n"
     lab.check(code + "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)", timeout=60)
     port = int(lab.check("print(store.port)"))
@@ -281,7 +281,7 @@ def test_what_torch_does_by_itself_would_have_been_found(lab: Lab) -> None:
 # -- what outlives what -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_detached_goes_on_without_its_kernel_and_another_does_not(lab: Lab) -> None:
+def test_a_detached_run_continues_without_its_kernel_and_another_does_not(lab: Lab) -> None:
     lab.check(
         "here = begin(1, cell='import time; print(1); time.sleep(90)', gpus_per_task=0)\n"
         "states = here.follow(); next(iter(states))\n"

@@ -46,19 +46,19 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def measured(lab: Lab) -> dict[str, Any]:
-    """The template's training at 1, 2 and 4 ranks, as its notebook measures it."""
+    """The template's training with 1, 2 and 4 ranks, as its notebook measures it."""
     lab.check(SCRIPT.replace('if __name__ == "__main__":', "if False:"))
-    said = lab.run(
+    output = lab.run(
         "report = distributed.benchmark(train, [1, 2, 4], [32, 96], repeats=2, steps=5, blocks=3, warmup=2,"
         " gpus_per_task=0, name='digits.py')\nreport",
         timeout=240,
     )
-    assert not said.errors, said.error
-    assert "repeat 2 of 2, 4 ranks: samples a second at batch 32" in said.out
-    page = said.shown[-1]["text/html"]
+    assert not output.errors, output.error
+    assert "repeat 2 of 2, 4 ranks: samples a second at batch 32" in output.out
+    page = output.shown[-1]["text/html"]
     assert page.count('<img src="data:image/svg+xml') == 3
-    told = lab.check("import json; print(json.dumps(report.curve.to_json()))")
-    return {"curve": json.loads(told), "text": said.shown[-1]["text/plain"], "html": page, "out": said.out}
+    curve_json = lab.check("import json; print(json.dumps(report.curve.to_json()))")
+    return {"curve": json.loads(curve_json), "text": output.shown[-1]["text/plain"], "html": page, "out": output.out}
 
 
 def test_a_real_training_is_measured_at_each_size(measured: dict[str, Any]) -> None:
@@ -84,11 +84,11 @@ def test_communication_costs_something_and_less_with_a_larger_batch(measured: di
 
 
 def test_the_curve_is_kept_and_written_in_every_format(lab: Lab, measured: dict[str, Any]) -> None:
-    status, said = lab.command(
+    status, output = lab.command(
         "carme-hub", "scaling", "report", "digits.py", "-o", "c.png", "-o", "c.svg", "-o", "c.csv"
     )
-    assert status == 0, said
-    assert "samples/s" in said
+    assert status == 0, output
+    assert "samples/s" in output
     check = "print(open('c.png','rb').read(8), open('c.svg').read(4), open('c.csv').read(6))"
     assert lab.check(check).strip() == r"b'\x89PNG\r\n\x1a\n' <svg script"
     assert lab.check("import os; print(sorted(os.listdir(os.path.expanduser('~/.carme/scaling'))))").count(
@@ -98,8 +98,8 @@ def test_the_curve_is_kept_and_written_in_every_format(lab: Lab, measured: dict[
 
 def test_the_form_shows_it_to_its_user_and_to_nobody_else(lab: Lab, site: Hub, measured: dict[str, Any]) -> None:
     advice = measured["text"].splitlines()
-    said = next(line for line in advice if re.match("Ask for|No bend", line))
-    sentence = re.split(r"(?<=[.]) ", said)[0]
+    output = next(line for line in advice if re.match("Ask for|No bend", line))
+    sentence = re.split(r"(?<=[.]) ", output)[0]
     page = unescape(_text(site.login("alice").get("/hub/spawn/alice/other").body))
     assert "digits.py" in page
     assert sentence in page
@@ -125,11 +125,11 @@ def test_horovod_is_measured_by_the_command(lab: Lab) -> None:
         "--backend",
         "horovod",
     ]
-    status, said = lab.command("carme-hub", "scaling", "run", *options, "--gpus-per-task", "0", "hvd.py", timeout=180)
-    assert status == 0, said
-    assert "horovod" in said
-    assert "Measured once" in said
-    assert "not measured" not in said
+    status, output = lab.command("carme-hub", "scaling", "run", *options, "--gpus-per-task", "0", "hvd.py", timeout=180)
+    assert status == 0, output
+    assert "horovod" in output
+    assert "Measured once" in output
+    assert "not measured" not in output
 
 
 def test_ranks_on_two_nodes_are_measured_in_a_companion(lab: Lab) -> None:
@@ -152,12 +152,12 @@ def test_ranks_on_two_nodes_are_measured_in_a_companion(lab: Lab) -> None:
         ({"limit": "<script>"}, 400),
     ],
 )
-def test_the_hub_takes_nothing_that_is_no_curve(lab: Lab, site: Hub, body: Any, status: int) -> None:
+def test_the_hub_rejects_an_invalid_curve(lab: Lab, site: Hub, body: Any, status: int) -> None:
     answer = site.api("PUT", f"/carme/sessions/{lab.session}/scaling", body)
     assert answer.status == status, answer
 
 
-def test_nobody_else_tells_the_hub_a_curve(lab: Lab, site: Hub) -> None:
+def test_no_other_user_can_send_a_curve(lab: Lab, site: Hub) -> None:
     bob = site.api("POST", "/users/bob/tokens", {"note": "test"}).body["token"]
     curve = {"script": "theirs.py"}
     assert site.api("PUT", f"/carme/sessions/{lab.session}/scaling", curve, token=bob).status == 404

@@ -30,12 +30,12 @@ def test_ranks_run_in_it_and_are_gone_within_five_seconds(kind: str, cluster: Cl
     job = Job(cluster, container=kind_of(kind)).wait()
     try:
         code = SHARE.replace("/dev/shm/", "./.test-") if kind == "apptainer" else SHARE  # it cannot share memory
-        status, lines, errors = job.ask(
+        status, lines, errors = job.run_client(
             f"status, lines, run = all_of(2, {code!r}, slot='w1')\nreturn status, lines, run.errors", timeout=90
         )
         assert status == 0, "\n".join(errors)
         assert lines == ["0: alice w1", "1: alice w1"]
-        took = job.ask(
+        took = job.run_client(
             f"run = ranks(2, {STUBBORN!r})\nrun.until('up', 4)\nbegan = time.monotonic()\nrun.step.close()\n"
             "for each in run.threads: each.join()\nreturn time.monotonic() - began",
             timeout=90,
@@ -45,7 +45,7 @@ def test_ranks_run_in_it_and_are_gone_within_five_seconds(kind: str, cluster: Cl
         while job.steps() or job.ranks():
             assert time.monotonic() < end, job.ranks()
             time.sleep(0.1)
-        assert job.left() == []
+        assert job.leftovers() == []
         assert list(Path("/dev/shm").glob(f"carme-*/{job.id}-*")) == []
     finally:
         job.end()

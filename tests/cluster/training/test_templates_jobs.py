@@ -1,4 +1,4 @@
-"""Templates as batch jobs of Slurm, outside of the hub: one that is requeued goes on, and an array shares a sweep."""
+"""Templates as batch jobs of Slurm, outside of the hub: a requeued one continues, and an array shares a sweep."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def outside(lab: Lab) -> dict[str, str]:
-    """Return what a job on these nodes needs to run what is in the session's image, without a container."""
+    """Return the environment with which a job runs programs of the session's image, without a container."""
     site = lab.check("import carme_hub; print(carme_hub.__path__[0].removesuffix('/carme_hub'))").strip()
     mounts = [line.split() for line in lab.check("print(open('/proc/self/mountinfo').read())").splitlines() if line]
     image = next(each[3] for each in mounts if each[4] == "/opt")
@@ -79,15 +79,15 @@ def logs(lab: Lab, names: str = "job-*") -> str:
 
 
 def restarts(lab: Lab, job: int) -> int:
-    """Return how often Slurm has run a job again."""
-    said = lab.hub.cluster.run("scontrol", "show", "job", str(job)).stdout
-    found = re.search(r"Restarts=(\d+)", said)
-    assert found, said
+    """Return the restart count of a job."""
+    printed = lab.hub.cluster.run("scontrol", "show", "job", str(job)).stdout
+    found = re.search(r"Restarts=(\d+)", printed)
+    assert found, printed
     return int(found[1])
 
 
 def again(lab: Lab, job: int, count: int, limit: float) -> None:
-    """Wait until a job is in the queue again, and let it run now and not in two minutes, as Slurm would."""
+    """Wait until a job is in the queue again, and let it start now and not after Slurm's two minutes."""
     cluster = lab.hub.cluster
     wait_for(
         lambda: restarts(lab, job) == count and cluster.job_state(job) == "PENDING", limit, f"a requeue {logs(lab)}"
@@ -100,12 +100,12 @@ def again(lab: Lab, job: int, count: int, limit: float) -> None:
 
 
 def seen(lab: Lab) -> list[list[Any]]:
-    """Return the steps of each incarnation so far, the oldest first: of rank 0, when and from which pictures."""
+    """Return the steps of each incarnation so far, oldest first: rank 0's times and samples."""
     code = "print(json.dumps([[json.loads(line) for line in p.open()] for p in sorted(Path().glob('seen-0-*'))]))"
     return list(json.loads(lab.check(code)))
 
 
-def test_a_job_that_is_requeued_by_itself_and_by_others_learns_what_one_without_a_break_does(lab: Lab) -> None:
+def test_a_job_that_is_requeued_by_itself_and_by_others_learns_the_same_as_an_uninterrupted_one(lab: Lab) -> None:
     cluster, line = lab.hub.cluster, "%%distributed -n 2 --gpus-per-task 0"
     whole = SLOW.replace("=EPOCHS", "=3").replace("=BEFORE", "=1").replace("PAUSE", "0")
     lab.check(f"{line}\n{whole}", 120)
@@ -129,10 +129,10 @@ def test_a_job_that_is_requeued_by_itself_and_by_others_learns_what_one_without_
             break
         again(lab, job, count, 90)
     assert cluster.job_state(job) == "COMPLETED", logs(lab)
-    assert "Slurm is asked to run this job again" in logs(lab)
+    assert "Slurm will run this job again" in logs(lab)
     history = json.loads(lab.check("print(Path('history.json').read_text())"))
     assert history == pytest.approx(expected, rel=1e-3)
-    # What stopped in time is not done again; what was ended in between goes on from the last checkpoint.
+    # A run that stopped in time repeats no step; one that was killed in between continues from the last checkpoint.
     steps = seen(lab)
     assert [len(each) % 4 for each in steps[:2]] == [0, 0]
     assert 96 <= sum(map(len, steps)) <= 96 + 16

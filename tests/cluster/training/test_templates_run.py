@@ -1,4 +1,4 @@
-"""Every template trains for real: its script alone, its notebook on four ranks; N ranks are one with N times more."""
+"""Every template really trains: its script alone, its notebook on four ranks; N ranks equal one with N-fold batches."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def lab(site: Hub) -> Iterator[Lab]:
 
 
 def last(printed: str) -> float:
-    """Return the last loss that was printed."""
+    """Return the last printed loss."""
     found = re.findall(r"(?:loss |'losses': \[(?:[\d.e-]+, )*)([\d.]+(?:e-?\d+)?)", printed)
     assert found, printed
     return float(found[-1])
@@ -136,12 +136,12 @@ def test_the_image_has_our_kernels_and_each_knows_its_backend(site: Hub, lab: La
     assert {"carme-python", "carme-horovod-pytorch", "carme-torchrun"} <= set(specs)
     assert all({"logo-32x32", "logo-64x64", "logo-svg"} <= set(specs[name]["resources"]) for name in KERNELS)
     torchrun = lab.kernel
-    said = {}
+    output = {}
     for name in KERNELS:
         lab.kernel = site.new_kernel(lab.user, kernel=name)
-        said[name] = lab.check("import os; print(os.environ.get('CARME_BACKEND'), callable(distributed.run))").strip()
+        output[name] = lab.check("import os; print(os.environ.get('CARME_BACKEND'), callable(distributed.run))").strip()
     lab.kernel = torchrun
-    assert said == {
+    assert output == {
         "carme-python": "None True",
         "carme-horovod-pytorch": "horovod True",
         "carme-torchrun": "torchrun True",
@@ -169,7 +169,7 @@ def test_the_gallery_puts_a_template_where_jupyterlab_opens_it(site: Hub, lab: L
 
 
 def test_each_template_has_a_stated_loss() -> None:
-    here = {each.name for each in templates() if not each.itself and "elastic" not in each.name}
+    here = {each.name for each in templates() if not each.starts_runs and "elastic" not in each.name}
     assert here == set(BELOW)
 
 
@@ -205,17 +205,17 @@ def test_four_ranks_have_the_gradients_of_one_with_four_times_as_much(lab: Lab, 
         ranks(lab, count, GRADIENTS.replace("NAMES", repr(names)), backend)
     compared = json.loads(lab.check(COMPARE))
     assert set(compared) == set(names)
-    for name, said in compared.items():
-        assert said["numbers"] > 1000, name
-        assert said["largest"] > 1e-3, name
-        assert said["apart"] < 1e-9, name
+    for name, output in compared.items():
+        assert output["numbers"] > 1000, name
+        assert output["largest"] > 1e-3, name
+        assert output["apart"] < 1e-9, name
     if backend == "torchrun":
         counts = json.loads(lab.check("print(json.dumps([each['counts'] for each in (one, four)]))"))
         assert counts[0] == counts[1]
         assert sum(counts[0]) == 1001
 
 
-def test_what_was_stopped_in_time_goes_on_with_fewer_ranks_and_sees_each_picture_once(lab: Lab) -> None:
+def test_a_stopped_training_continues_with_fewer_ranks_and_uses_each_sample_once(lab: Lab) -> None:
     ranks(lab, 4, SEEN.replace("BEFORE=BEFORE", "BEFORE=1e9"))  # the end of any job is near then
     ranks(lab, 2, SEEN.replace("BEFORE=BEFORE", "BEFORE=5"))
     code = "print(json.dumps([json.load(open(f)) for f in sorted(__import__('glob').glob('seen-*.json'))]))"

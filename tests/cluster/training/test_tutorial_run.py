@@ -1,4 +1,4 @@
-"""The tutorial, cell by cell: what it says is printed is printed."""
+"""The tutorial, cell by cell: each output is as the page shows it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def shown(expected: str) -> str:
-    """Return a pattern for what a page says is printed; … stands for anything in its line."""
+    """Return a pattern for an output on the page; … stands for anything in its line."""
     return "(?m)^ *" + r".*\n(?:.*\n)*? *".join(re.escape(line).replace("…", ".*") for line in expected.splitlines())
 
 
-def test_every_cell_does_what_the_tutorial_says(site: Hub) -> None:
+def test_every_cell_prints_what_the_tutorial_shows(site: Hub) -> None:
     found = blocks(TUTORIAL.read_text(encoding="utf-8"))
     cells = [place for place, (kind, _) in enumerate(found) if kind == "python"]
     assert len(cells) >= 10
     lab = Lab(site, kernel="carme-torchrun", gpus=2, time_minutes=60)
     for place in cells:
-        said = lab.run(found[place][1], 120)
-        assert not said.errors, f"{found[place][1]}\n{said.error}"
+        result = lab.run(found[place][1], 120)
+        assert not result.errors, f"{found[place][1]}\n{result.error}"
         after = found[place + 1] if place + 1 < len(found) else ("end", "")
         if after[0] == "":
-            printed = said.out + said.text()
+            printed = result.out + result.text()
             assert re.search(shown(after[1]), printed), f"{found[place][1]}\nprinted\n{printed}"
     lab.stop()

@@ -12,7 +12,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import ONE
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import REFUNDS, Policy
-from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, SubjectKind
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
@@ -22,16 +22,16 @@ HOUR, DAY = 3600, 86400
 MONDAY = 20_003 * DAY
 ADA, BOB = Person("ada", frozenset({"course"})), Person("bob", frozenset({"course"}))
 #: The account must have balance left.
-GRANTED_ONLY = Quota("grants", Who.ACCOUNT, needs_grant=True)
+GRANTED_ONLY = Quota("grants", SubjectKind.ACCOUNT, needs_grant=True)
 
 
-def a100(count: int = 1, seconds: int = HOUR, account: str = "physics") -> Ask:
-    return Ask(account, Gpus("a100", count), seconds)
+def a100(count: int = 1, seconds: int = HOUR, account: str = "physics") -> QuotaRequest:
+    return QuotaRequest(account, Gpus("a100", count), seconds)
 
 
 def usage(job: int = 7, start: float = 0, end: float = 0, state: str = "COMPLETED", **changes: Any) -> Usage:
     """One incarnation; without an end it runs, without a start it waits."""
-    phase = Phase.TERMINAL if end else Phase.ACTIVE if start else Phase.WAITING
+    phase = Phase.TERMINAL if end else Phase.ACTIVE if start else Phase.MAX_OPEN_REQUESTS
     if not end and state == "COMPLETED":
         state = "RUNNING" if start else "PENDING"
     found = Usage(
@@ -73,7 +73,7 @@ class Site:
             request = Request("a100", "default", Gpus("a100", 1), account="physics")
             row = Session(id, "lab", user, "", request, SessionState.INTENDED, self.now)
             SessionStore(self.store._engine).add(row)
-        row = self.rows[id] = row.but(**changes)
+        row = self.rows[id] = row.replace(**changes)
         if changes:
             SessionStore(self.store._engine).save(row)
         return row

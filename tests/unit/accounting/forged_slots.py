@@ -39,35 +39,35 @@ class Till:
 
     def hold(self, which: Slot, person: Person = ADA) -> Decision:
         with self.open() as writes:
-            return holds.hold(self.site.ledger.books, writes, which, person, "ada")
+            return holds.hold(self.site.ledger.context, writes, which, person, "ada")
 
     def change(self, which: Slot, person: Person = ADA) -> Decision:
         with self.open() as writes:
-            return holds.change(self.site.ledger.books, writes, which, person, "ada")
+            return holds.change(self.site.ledger.context, writes, which, person, "ada")
 
-    def level(self, which: Slot, *inside: str, **more: Any) -> int:
+    def lower_hold(self, which: Slot, *inside: str, **more: Any) -> int:
         with self.open() as writes:
-            return holds.level(self.site.ledger.books, writes, which, self.site.now, inside, **more)
+            return holds.lower_hold(self.site.ledger.context, writes, which, self.site.now, inside, **more)
 
-    def lapse(self, which: Slot, gpu_seconds: int, least: int = 0) -> int:
+    def return_unusable(self, which: Slot, gpu_seconds: int, least: int = 0) -> int:
         with self.open() as writes:
-            return settlement.lapse(writes, which, self.site.now, gpu_seconds, least)
+            return settlement.return_unusable(writes, which, self.site.now, gpu_seconds, least)
 
     def settle(self, which: Slot, *, ended: float = 0, booked: bool = True, used: int | Mapping[str, int] = 0) -> bool:
         at = int(ended or which.end)
         used = {which.gpus.type: used} if isinstance(used, int) else used
         with self.open() as writes:
             return settlement.settle_slot(
-                self.site.ledger.books, writes, which, self.site.now, ended=at, booked=booked, used=used
+                self.site.ledger.context, writes, which, self.site.now, ended=at, booked=booked, used=used
             )
 
-    def give_back(self, which: Slot) -> bool:
+    def release_hold(self, which: Slot) -> bool:
         with self.open() as writes:
-            return holds.give_back(self.site.ledger.books, writes, which, "cancelled", "ada")
+            return holds.release_hold(self.site.ledger.context, writes, which, "cancelled", "ada")
 
     def held(self) -> dict[str, int]:
         with self.site.store.reading("lab") as reads:
-            return holds.holding(reads)
+            return holds.held_amounts(reads)
 
     def entries(self, id: str = "r1") -> list[Entry]:
         with self.site.store.reading("lab") as reads:
@@ -78,7 +78,7 @@ class Till:
     def start(self, id: str, gpus: int = 1, length: float = HOUR, within: str = "r1", person: Person = ADA) -> bool:
         """Admit a session whose job begins at once; return whether it was."""
         ask = a100(gpus, int(length))
-        granted = admit(self.site.ledger.books, id, person, ask, "gpu", "normal", slot=within).granted
+        granted = admit(self.site.ledger.context, id, person, ask, "gpu", "normal", slot=within).granted
         if granted:
             self.site.session(id, user=person.user)
             self.site.session(id, job_id=100 + len(self.site.rows), started=self.site.now, state=SessionState.RUNNING)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-QUARTER, DAY, GRACE, UNWRITTEN, LOOKED_AT = 900, 86_400, 600, 120, 90 * 86_400
+QUARTER, DAY, GRACE, UNWRITTEN_TIMEOUT, RECHECK_PERIOD = 900, 86_400, 600, 120, 90 * 86_400
 
 
 @lru_cache(maxsize=200_000)

@@ -12,7 +12,20 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import Any
 
-from plain_facts import DAY, GRACE, LOOKED_AT, QUARTER, UNWRITTEN, Gift, Held, Job, Moment, Use, Wish, page_of
+from plain_facts import (
+    DAY,
+    GRACE,
+    QUARTER,
+    RECHECK_PERIOD,
+    UNWRITTEN_TIMEOUT,
+    Gift,
+    Held,
+    Job,
+    Moment,
+    Use,
+    Wish,
+    page_of,
+)
 
 _REFUNDED = {"NODE_FAIL", "PREEMPTED"}
 
@@ -26,7 +39,7 @@ class PlainSums:
     now: float
     held: dict[str, Held] = field(default_factory=dict)
     uses: dict[tuple[int, int], Use] = field(default_factory=dict)
-    moments: list[Moment] = field(default_factory=list)
+    window_moments: list[Moment] = field(default_factory=list)
     gifts: list[Gift] = field(default_factory=list)
     taken: dict[str, int] = field(default_factory=dict)  # from credits that expired
     running: list[Job] = field(default_factory=list)  # from outside, as last seen
@@ -79,7 +92,7 @@ class PlainSums:
         for use in self.uses.values():
             if not use.refunded and _is_of(use, account, users):
                 total += use.rate * self.seconds(rule, use.start, use.end)
-        for moment in self.moments:
+        for moment in self.window_moments:
             if _is_of(moment, account, users):
                 total += moment.amount * self.seconds(rule, moment.at - 1, moment.at)
         for job in self.outside(account, users):
@@ -156,7 +169,7 @@ class PlainSums:
         gone = sum(self.taken.get(gift.key, 0) for gift in self.gifts if gift.account == account)
         charged = (use for use in self.uses.values() if use.account == account and not use.refunded)
         used = sum(use.rate * (use.end - use.start) for use in charged)
-        used += sum(moment.amount for moment in self.moments if moment.account == account)
+        used += sum(moment.amount for moment in self.window_moments if moment.account == account)
         return given - gone, used, sum(each.amount for each in self.open(account, None))
 
     def left(self, account: str) -> int:
@@ -176,7 +189,7 @@ class PlainSums:
             if use.account == account and not use.refunded:
                 at = self._paid_at(use.session, use.start)
                 spent[at] = spent.get(at, 0) + use.rate * (use.end - use.start)
-        for one in self.moments:
+        for one in self.window_moments:
             if one.account == account:
                 at = self._paid_at(one.session, one.at)
                 spent[at] = spent.get(at, 0) + one.amount
@@ -210,7 +223,7 @@ class PlainSums:
         """Take back what is left of credits whose time has come, and put right what changed since."""
         for account in accounts:
             over = [g for g in self.gifts if g.account == account and 0 < g.expires <= self.now]
-            due = [g for g in over if g.expires > self.now - LOOKED_AT or g.key not in self.taken]
+            due = [g for g in over if g.expires > self.now - RECHECK_PERIOD or g.key not in self.taken]
             if due:
                 left = self.credits(account)
                 self.taken.update({gift.key: left[gift.key] for gift in due})
@@ -252,11 +265,11 @@ class PlainSums:
             if held.is_open and self._is_over(held, jobs):
                 held.is_open = False
         self.running = [job for job in known if not job.end and not job.session]
-        self.expire({g.account for g in self.gifts if self.now - LOOKED_AT < g.expires <= self.now})
+        self.expire({g.account for g in self.gifts if self.now - RECHECK_PERIOD < g.expires <= self.now})
 
     def _is_over(self, held: Held, jobs: list[Job]) -> bool:
         if not held.has_row:
-            return held.at < self.now - UNWRITTEN
+            return held.at < self.now - UNWRITTEN_TIMEOUT
         if not held.over:
             return False
         ours = [job for job in jobs if job.session == held.id and job.gpus]
@@ -279,7 +292,7 @@ class PlainSums:
         use = self.uses[job.key]
         more = (seconds - (use.end - use.start)) * use.rate
         more = max(0, more) if use.refunded else more  # what was not paid cannot be given back
-        self.moments.append(Moment(job.user, job.account, use.end, more, job.session))
+        self.window_moments.append(Moment(job.user, job.account, use.end, more, job.session))
 
     # -- promises -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +309,7 @@ class PlainSums:
                     part = sum(use.rate * self.seconds(rule, use.start, use.end) for use in mine)
                     part = held.amount if held.is_open else min(held.amount, part)
                     taken[self._whose(rule, held)] = taken.get(self._whose(rule, held), 0) + part
-            for moment in self.moments:  # what a person gave back made room
+            for moment in self.window_moments:  # what a person gave back made room
                 if moment.amount < 0 and self._whose(rule, moment) in taken:
                     taken[self._whose(rule, moment)] += moment.amount
             found += [f"{rule.id} {whose}: {much}" for whose, much in taken.items() if much > rule.gpu_time]

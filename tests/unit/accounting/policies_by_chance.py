@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.booking_rules import BookingRule
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 
 #: Where and when a story begins. In Havana clocks change at midnight: one is skipped, another comes twice.
 CLOCKS = tuple(
@@ -26,15 +26,15 @@ CLOCKS = tuple(
     )
 )
 _WHOSE = (
-    (Who.USER, "*", False),
-    (Who.USER, "ada", False),
-    (Who.ACCOUNT, "*", False),
-    (Who.ACCOUNT, "physics", False),
-    (Who.GROUP, "course", True),
-    (Who.GROUP, "lab", True),
-    (Who.GROUP, "*", False),
-    (Who.ROLE, "staff", True),
-    (Who.ROLE, "staff", False),
+    (SubjectKind.USER, "*", False),
+    (SubjectKind.USER, "ada", False),
+    (SubjectKind.ACCOUNT, "*", False),
+    (SubjectKind.ACCOUNT, "physics", False),
+    (SubjectKind.GROUP, "course", True),
+    (SubjectKind.GROUP, "lab", True),
+    (SubjectKind.GROUP, "*", False),
+    (SubjectKind.ROLE, "staff", True),
+    (SubjectKind.ROLE, "staff", False),
 )
 
 
@@ -74,8 +74,10 @@ def policies() -> st.SearchStrategy[Callable[[float], list[Quota]]]:
     return st.tuples(rules, st.booleans()).map(lambda drawn: lambda first: _rules(drawn[0], drawn[1], first))
 
 
-def _rules(drawn: list[tuple[tuple[Who, str, bool], dict[str, object]]], granted: bool, first: float) -> list[Quota]:
-    rules = [Quota("grants", Who.ACCOUNT, needs_grant=True)] if granted else []
+def _rules(
+    drawn: list[tuple[tuple[SubjectKind, str, bool], dict[str, object]]], granted: bool, first: float
+) -> list[Quota]:
+    rules = [Quota("grants", SubjectKind.ACCOUNT, needs_grant=True)] if granted else []
     for number, ((who, name, together), limits) in enumerate(drawn):
         values = {**limits}
         if values.get("window") is Window.TERM:

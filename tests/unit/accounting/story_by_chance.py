@@ -22,7 +22,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.decision import Decision
-from carme_hub.domain.quotas.rules import Ask, Person, Quota
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger.writes import LedgerStore
@@ -63,7 +63,7 @@ class Story(RuleBasedStateMachine):
         prices = {"a100": 1500, "t4": 500}  # one table for both
         self.site = Site(LedgerStore(self.engine), rules, now=now, prices=prices, zone=zone)
         self.site.members = {name: tuple(members) for name, members in MEMBERS.items()}
-        self.books = self.site.ledger.books
+        self.context = self.site.ledger.context
         self.sums = PlainSums(list(rules), zone, MEMBERS, prices, now)
 
     def _borders(self) -> Iterator[float]:
@@ -98,11 +98,11 @@ class Story(RuleBasedStateMachine):
     def _give(self, account: str, amount: int, later: int | None) -> None:
         key = f"g{next(self.numbers)}"
         expires = self.sums.second + 1 + later if later else 0
-        grant(self.books, account, amount, key=key, actor="root", expires=expires, reason="course")
+        grant(self.context, account, amount, key=key, actor="root", expires=expires, reason="course")
         self.sums.gifts.append(Gift(f"grant:{key}", account, amount, self.site.now, expires))
 
     def _admit(self, id: str, wish: Wish) -> Decision:
-        return admit(self.books, id, wish.user, ask_of(wish), "gpu", "normal")
+        return admit(self.context, id, wish.user, ask_of(wish), "gpu", "normal")
 
     def _is_largest(self, wish: Wish, decision: Decision, *, new: bool) -> Wish | None:
         """Assert that the largest request which a refusal names is granted, and one step larger is not."""
@@ -114,7 +114,7 @@ class Story(RuleBasedStateMachine):
         longer = most._replace(seconds=min(wish.seconds, most.seconds // 900 * 900 + 900))
         wider = most._replace(gpus=most.gpus + 1) if most.gpus < wish.gpus else most
         asks = [ask_of(one) for one in (most, longer, wider)]
-        granted = [each.granted for each in preview(self.books, wish.user, asks, "gpu", "normal")]
+        granted = [each.granted for each in preview(self.context, wish.user, asks, "gpu", "normal")]
         assert granted == [True, longer == most, wider == most]
         return most
 
@@ -154,7 +154,7 @@ class Story(RuleBasedStateMachine):
     def _settle(self) -> Any:
         known = [job for job in self.jobs if not job.lost and job.gpus]
         live = {job.id for job in known if not job.end}
-        done = settle(self.books, [self._usage(job) for job in known], self.site.rows.values(), live=live)
+        done = settle(self.context, [self._usage(job) for job in known], self.site.rows.values(), live=live)
         self.sums.settle(self.jobs)
         self.site.running = [self._usage(job) for job in known if not job.end]
         return done
@@ -198,8 +198,10 @@ def _without_waiting_for_the_disk(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA synchronous=OFF").close()
 
 
-def ask_of(wish: Wish) -> Ask:
-    return Ask(wish.account, Gpus(wish.type, wish.gpus) if wish.gpus else NO_GPUS, wish.seconds, held=wish.held)
+def ask_of(wish: Wish) -> QuotaRequest:
+    return QuotaRequest(
+        wish.account, Gpus(wish.type, wish.gpus) if wish.gpus else NO_GPUS, wish.seconds, already_held=wish.held
+    )
 
 
 def one_of(every: Any, which: int) -> Any:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from carme_hub.accounting.admission import StillRunning, admit
 from carme_hub.accounting.context import Unknown
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Ask, Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, QuotaRequest, SubjectKind, Window
 from carme_hub.errors import Refused
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger.writes import Filter, LedgerStore
@@ -66,7 +66,7 @@ async def test_a_preview_says_what_admission_would_and_writes_nothing(site: Site
 
 
 async def test_an_extension_holds_more_at_the_old_price_or_is_refused(site: Site) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("gpus", Who.USER, concurrent_gpus=1, sessions=1, time_limit=2 * HOUR))
+    site.quotas = (GRANTED_ONLY, Quota("gpus", SubjectKind.USER, concurrent_gpus=1, sessions=1, time_limit=2 * HOUR))
     await site.grant(3 * GPU_HOUR)
     await site.ledger.admit("s1", ADA, a100())
     site.prices = {"a100": 9000}
@@ -96,22 +96,25 @@ async def test_a_hold_comes_back_whole_and_once_but_not_while_there_is_a_job(sit
 
 
 async def test_jobs_from_outside_count_by_what_they_have_used_so_far(site: Site) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=4 * GPU_HOUR, window=Window.DAY, concurrent_gpus=3))
+    site.quotas = (
+        GRANTED_ONLY,
+        Quota("day", SubjectKind.USER, gpu_time=4 * GPU_HOUR, window=Window.DAY, concurrent_gpus=3),
+    )
     await site.grant(10 * GPU_HOUR)
     site.now = MONDAY + HOUR
     site.running = [usage(start=MONDAY - HOUR, time_limit=4 * HOUR)]  # one hour of it was yesterday
     assert not (await site.ledger.admit("s1", ADA, a100(3, HOUR // 2))).granted
     assert not (await site.ledger.admit("s1", ADA, a100(2, 2 * HOUR))).granted
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert (standing.taken.used, standing.taken.held, standing.limit) == (GPU_HOUR, 0, 4 * GPU_HOUR)
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert (limit.taken.used, limit.taken.held, limit.limit) == (GPU_HOUR, 0, 4 * GPU_HOUR)
     assert (await site.ledger.admit("s1", ADA, a100(2))).granted
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert standing.taken.held == 2 * GPU_HOUR
-    assert (await site.ledger.standing(BOB, ["physics"])).limits[0].taken.used == 0
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert limit.taken.held == 2 * GPU_HOUR
+    assert (await site.ledger.quota_status(BOB, ["physics"])).limits[0].taken.used == 0
 
 
 async def test_a_job_with_the_name_of_another_session_is_not_covered_by_its_hold(site: Site) -> None:
-    site.quotas = (Quota("gpus", Who.USER, concurrent_gpus=2),)
+    site.quotas = (Quota("gpus", SubjectKind.USER, concurrent_gpus=2),)
     await site.ledger.admit("s1", ADA, a100())
     site.session("s1", job_id=7)
     site.running = [site.usage_of("s1", 7, start=site.now), site.usage_of("s1", 8, start=site.now)]
@@ -121,31 +124,31 @@ async def test_a_job_with_the_name_of_another_session_is_not_covered_by_its_hold
 
 
 async def test_members_of_a_group_share_what_is_given_to_them_together(site: Site) -> None:
-    site.quotas = (Quota("course", Who.GROUP, "course", together=True, gpu_time=3 * GPU_HOUR, sessions=2),)
+    site.quotas = (Quota("course", SubjectKind.GROUP, "course", together=True, gpu_time=3 * GPU_HOUR, sessions=2),)
     site.members = {"course": ("ada", "bob", "eve")}
     assert (await site.ledger.admit("s1", ADA, a100(2))).granted
     assert not (await site.ledger.admit("s2", BOB, a100(2))).granted
     assert (await site.ledger.admit("s2", BOB, a100(1))).granted
-    assert not (await site.ledger.admit("s3", BOB, Ask("physics"))).granted
+    assert not (await site.ledger.admit("s3", BOB, QuotaRequest("physics"))).granted
 
 
 async def test_sessions_without_gpus_cost_nothing_and_count_as_sessions(site: Site) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("two", Who.USER, sessions=2, sessions_per_day=3))
-    assert (await site.ledger.admit("s1", ADA, Ask("physics", seconds=HOUR))).granted
-    assert (await site.ledger.admit("s2", ADA, Ask("physics", seconds=HOUR))).granted
-    refused = await site.ledger.admit("s3", ADA, Ask("physics", seconds=HOUR))
+    site.quotas = (GRANTED_ONLY, Quota("two", SubjectKind.USER, sessions=2, sessions_per_day=3))
+    assert (await site.ledger.admit("s1", ADA, QuotaRequest("physics", seconds=HOUR))).granted
+    assert (await site.ledger.admit("s2", ADA, QuotaRequest("physics", seconds=HOUR))).granted
+    refused = await site.ledger.admit("s3", ADA, QuotaRequest("physics", seconds=HOUR))
     assert [each.reason for each in refused.refusals] == ["sessions"]
     await site.ledger.release("s1", "over")
     await site.ledger.release("s2", "over")
-    assert (await site.ledger.admit("s3", ADA, Ask("physics", seconds=HOUR))).granted
-    refused = await site.ledger.admit("s4", ADA, Ask("physics", seconds=HOUR))
+    assert (await site.ledger.admit("s3", ADA, QuotaRequest("physics", seconds=HOUR))).granted
+    refused = await site.ledger.admit("s4", ADA, QuotaRequest("physics", seconds=HOUR))
     assert [each.reason for each in refused.refusals] == ["sessions-per-day"]
     site.now += DAY + 1
-    assert (await site.ledger.admit("s4", ADA, Ask("physics", seconds=HOUR))).granted
+    assert (await site.ledger.admit("s4", ADA, QuotaRequest("physics", seconds=HOUR))).granted
 
 
 async def test_a_refusal_says_when_use_leaves_a_rolling_window(site: Site) -> None:
-    site.quotas = (Quota("week", Who.USER, gpu_time=2 * GPU_HOUR, window=Window.ROLLING, days=7),)
+    site.quotas = (Quota("week", SubjectKind.USER, gpu_time=2 * GPU_HOUR, window=Window.ROLLING, days=7),)
     await site.settle(usage(7, MONDAY - 3 * HOUR, MONDAY - 2 * HOUR), usage(8, MONDAY - HOUR, MONDAY))
     refused = await site.ledger.admit("s1", ADA, a100())
     assert refused.refusals[0].possible_at == MONDAY - 2 * HOUR + 7 * DAY
@@ -169,9 +172,9 @@ async def test_forty_threads_with_connections_of_their_own_are_granted_exactly_t
 
     def start(n: int) -> bool:
         # A store of its own has no turn to wait for: only the database keeps them apart.
-        books = Site(LedgerStore(engines[n])).ledger.books
+        context = Site(LedgerStore(engines[n])).ledger.context
         go.wait()
-        return admit(books, f"s{n}", ADA, a100(), "", "").granted
+        return admit(context, f"s{n}", ADA, a100(), "", "").granted
 
     with ThreadPoolExecutor(40) as pool:
         granted = sum(pool.map(start, range(40)))

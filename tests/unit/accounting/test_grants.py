@@ -7,9 +7,9 @@ from forged_site import ADA, HOUR, MONDAY, Site, a100, usage
 
 from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.grants import KeyUsed, NotEnoughLeft, NotGranted
-from carme_hub.domain.ledger.credits import left_of_credits
+from carme_hub.domain.ledger.credits import remaining_credits
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Entry, Kind
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.ledger.writes import Filter
 
@@ -29,7 +29,7 @@ async def test_a_grant_is_written_once_for_its_key_with_who_and_why(site: Site) 
     [
         ({"amount": 0}, "above 0"),
         ({"amount": -5}, "write a correction"),
-        ({"amount": 10**18}, "Look at the number again"),
+        ({"amount": 10**18}, "Check the number"),
         ({"account": "phisics"}, "no Slurm account 'phisics'"),
         ({"account": ""}, "Name the account"),
         ({"key": ""}, "idempotency key"),
@@ -143,15 +143,15 @@ async def test_a_credit_that_expired_by_todays_rule_is_looked_at_by_it_again(sit
 
 
 async def test_a_correction_of_the_balance_and_one_of_use_are_told_apart(site: Site) -> None:
-    site.quotas = (Quota("day", Who.ACCOUNT, gpu_time=GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.ACCOUNT, gpu_time=GPU_HOUR, window=Window.DAY),)
     site.now = MONDAY + 600.0
     for _ in range(2):
         await site.ledger.correct("physics", -500, key="a", actor="root", reason="counted twice")
         await site.ledger.correct("physics", -7000, key="b", actor="root", reason="lost record", used_at=MONDAY + 60)
     assert (await site.ledger.balances())["physics"] == Balance(granted=-500, used=7000)
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert limit.taken.used == 7000
-    with pytest.raises(NotGranted, match="say what went wrong"):
+    with pytest.raises(NotGranted, match="Say what was wrong"):
         await site.ledger.correct("physics", 5, key="c", actor="root", reason=" ")
     with pytest.raises(NotGranted, match="above 0"):
         await site.ledger.correct("physics", 0, key="c", actor="root", reason="x")
@@ -242,7 +242,7 @@ def test_use_is_drawn_from_what_expires_first_and_debts_from_what_comes_next() -
         return Entry(key, Kind.GRANT, "lab", "physics", amount, at, expires=expires)
 
     late, soon, lasting = given("late", 100, 0, 90), given("soon", 50, 0, 30), given("lasting", 10, 0)
-    assert left_of_credits([late, soon, lasting], [(10, 60), (40, 20)], 100) == {"soon": 0, "late": 70}
-    assert left_of_credits([late, soon, lasting], [(10, 20)], 20) == {"soon": 30, "late": 100}
-    assert left_of_credits([given("next", 100, 20, 90)], [(10, 60)], 50) == {"next": 40}
-    assert left_of_credits([late, given("moved", -30, 5), given("expiry:late", -9, 6)], [], 50) == {"late": 70}
+    assert remaining_credits([late, soon, lasting], [(10, 60), (40, 20)], 100) == {"soon": 0, "late": 70}
+    assert remaining_credits([late, soon, lasting], [(10, 20)], 20) == {"soon": 30, "late": 100}
+    assert remaining_credits([given("next", 100, 20, 90)], [(10, 60)], 50) == {"next": 40}
+    assert remaining_credits([late, given("moved", -30, 5), given("expiry:late", -9, 6)], [], 50) == {"late": 70}

@@ -61,13 +61,13 @@ def test_any_order_of_grants_starts_and_ends_adds_up(
     site: Site, engine: Engine, steps: list[tuple[object, ...]]
 ) -> None:
     account, oracle = f"account{next(_numbers)}", Oracle()
-    books = site.ledger.books
+    context = site.ledger.context
     site.rows.clear()
     gpus: dict[str, int] = {}
     past = []
 
     def check() -> None:
-        with books.store.reading("lab") as reads:
+        with context.store.reading("lab") as reads:
             found = reads.balance(account)
         assert found == oracle.balance
         with engine.connect() as connection:
@@ -79,12 +79,12 @@ def test_any_order_of_grants_starts_and_ends_adds_up(
         open_now = list(oracle.held)
         chosen = open_now[what[0] % len(open_now)] if open_now and name not in ("grant", "admit", "again") else ""
         if name == "grant":
-            grant(books, account, what[0], key=f"k{next(_numbers)}", actor="root")
+            grant(context, account, what[0], key=f"k{next(_numbers)}", actor="root")
             oracle.granted += what[0]
         elif name == "admit":
             id, amount = f"s{next(_numbers)}", what[0] * what[1] * 1000
             fits = amount <= oracle.balance.left
-            assert admit(books, id, ADA, a100(what[0], what[1], account), "", "").granted is fits
+            assert admit(context, id, ADA, a100(what[0], what[1], account), "", "").granted is fits
             if fits:
                 oracle.held[id], gpus[id] = amount, what[0]
                 site.session(id)
@@ -97,17 +97,17 @@ def test_any_order_of_grants_starts_and_ends_adds_up(
             oracle.used += length * gpus[chosen] * 1000 if what[2] == "COMPLETED" else 0
             if what[2] != "COMPLETED":  # the job might come back, so the hub says that the session is over
                 site.session(chosen, state=SessionState.ENDED, ended=site.now)
-            settle(books, past, site.rows.values())
+            settle(context, past, site.rows.values())
         elif name == "extend" and chosen:
             more = what[1] * gpus[chosen] * 1000
             fits = more <= oracle.balance.left
-            assert extend(books, chosen, what[1], ADA, None).granted is fits
+            assert extend(context, chosen, what[1], ADA, None).granted is fits
             oracle.held[chosen] += more if fits else 0
         elif name == "give-back" and chosen:
-            assert release(books, chosen, "sbatch refused it", "carme-hub")
+            assert release(context, chosen, "sbatch refused it", "carme-hub")
             del oracle.held[chosen]
         elif name == "again":
-            assert not settle(books, past, site.rows.values())
+            assert not settle(context, past, site.rows.values())
         check()
 
 
@@ -117,7 +117,7 @@ def test_any_order_of_grants_starts_and_ends_adds_up(
 def test_no_order_of_credits_that_expire_overdraws_an_account(
     site: Site, steps: list[tuple[object, ...]], ends: list[int]
 ) -> None:
-    account, books = f"account{next(_numbers)}", site.ledger.books
+    account, context = f"account{next(_numbers)}", site.ledger.context
     site.rows.clear()
     past = []
     gpus: dict[str, int] = {}
@@ -125,25 +125,25 @@ def test_no_order_of_credits_that_expire_overdraws_an_account(
         site.now += 60
         if name == "grant":
             expires = site.now + later if what[0] % 3 else 0
-            grant(books, account, what[0], key=f"k{next(_numbers)}", actor="root", expires=expires, reason="course")
+            grant(context, account, what[0], key=f"k{next(_numbers)}", actor="root", expires=expires, reason="course")
         elif name == "admit":
             id = f"s{next(_numbers)}"
-            if admit(books, id, ADA, a100(what[0], what[1], account), "", "").granted:
+            if admit(context, id, ADA, a100(what[0], what[1], account), "", "").granted:
                 gpus[id] = what[0]
                 site.session(id)
                 site.session(id, job_id=next(_numbers), started=site.now, state=SessionState.RUNNING)
         elif name == "end" and gpus:
             id = list(gpus)[what[0] % len(gpus)]
-            with books.store.reading("lab") as reads:
+            with context.store.reading("lab") as reads:
                 limit = reads.open_holds([id])[id].seconds
             length = int(limit * what[1])
             job = site.usage_of(id, site.rows[id].job_id, site.now, site.now + length)
             past.append(replace(job, account=account, gpus=(Gpus("a100", gpus.pop(id)),)))
             site.now += length
-            settle(books, past, site.rows.values())
+            settle(context, past, site.rows.values())
         else:
-            expire_all(books)
-        with books.store.reading("lab") as reads:
+            expire_all(context)
+        with context.store.reading("lab") as reads:
             assert reads.balance(account).left >= 0
 
 
@@ -154,7 +154,7 @@ from forged_site import ADA, Site, a100
 from carme_hub.accounting.admission import admit
 from carme_hub.store.engine import make_engine
 from carme_hub.store.ledger.writes import LedgerStore
-books = Site(LedgerStore(make_engine({url!r}))).ledger.books
+books = Site(LedgerStore(make_engine({url!r}))).ledger.context
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range({first}, {last}):

@@ -15,7 +15,7 @@ from policies_by_chance import CLOCKS, policies
 from rig.nightly import NIGHTLY
 from story_by_chance import ACCOUNTS, PEOPLE, Story, one_of
 
-from carme_hub.accounting.admission import extend, release, standing, undo_extension
+from carme_hub.accounting.admission import extend, quota_status, release, undo_extension
 from carme_hub.accounting.anomalies.decisions import decide_anomaly
 from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import NotEnoughLeft, correct, transfer
@@ -63,7 +63,7 @@ class Everybody(Story):
     def time_goes_by(self, quarters: int, looks: bool) -> None:
         self._at(self.site.now + quarters / 4)
         if looks:
-            expire_all(self.books)
+            expire_all(self.context)
             self.sums.expire(ACCOUNTS)
 
     @rule(which=some, beside=st.sampled_from((-1, -0.25, 0, 0.25, 1)), looks=st.booleans())
@@ -93,11 +93,11 @@ class Everybody(Story):
         key = f"t{next(self.numbers)}"
         if amount > most:
             with pytest.raises(NotEnoughLeft):
-                transfer(self.books, source, target, amount, key=key, actor="root")
+                transfer(self.context, source, target, amount, key=key, actor="root")
             self.sums.taken = taken  # nothing at all was written
             return
         for _ in range(2):
-            transfer(self.books, source, target, amount, key=key, actor="root")
+            transfer(self.context, source, target, amount, key=key, actor="root")
         self.sums.gifts.append(Gift(f"{key}:out", source, -amount, self.site.now, moved=True))
         self.sums.gifts.append(Gift(f"{key}:in", target, amount, self.site.now))
 
@@ -106,10 +106,10 @@ class Everybody(Story):
         amount, moment = -amount if less else amount, 0 if ago is None else self.sums.second - ago
         key = f"c{next(self.numbers)}"
         correct(
-            self.books, account, amount, key=key, actor="root", reason="odd", user=person.user, used_at=float(moment)
+            self.context, account, amount, key=key, actor="root", reason="odd", user=person.user, used_at=float(moment)
         )
         if moment:
-            self.sums.moments.append(Moment(person.user, account, moment, -amount))
+            self.sums.window_moments.append(Moment(person.user, account, moment, -amount))
         else:
             self.sums.gifts.append(Gift(key, account, amount, self.site.now))
 
@@ -159,13 +159,13 @@ class Everybody(Story):
         wish = Wish(person, held.account, held.type, held.gpus, seconds, held.factor, held.seconds)
         self.sums.expire([held.account])
         broken = self.sums.broken(wish)
-        decision = extend(self.books, held.id, seconds, person, None)
+        decision = extend(self.context, held.id, seconds, person, None)
         assert {(each.quota, each.reason) for each in decision.refusals} == broken
         if broken:
             self._is_largest(wish, decision, new=False)
         elif slurm_refuses:
-            assert undo_extension(self.books, held.id, "Slurm refused it")
-            assert not undo_extension(self.books, held.id, "Slurm refused it")
+            assert undo_extension(self.context, held.id, "Slurm refused it")
+            assert not undo_extension(self.context, held.id, "Slurm refused it")
         else:
             held.watched &= self._watch(wish)
             held.seconds += seconds
@@ -185,7 +185,7 @@ class Everybody(Story):
         self.site.session(id, state=SessionState.ENDED, ended=self.site.now)
         self.sums.held[id].over = self.site.now
         if what == "gives back":
-            assert release(self.books, id, "sbatch refused it", "carme-hub")
+            assert release(self.context, id, "sbatch refused it", "carme-hub")
             self.sums.held[id].is_open = False
 
     @rule(person=people, account=accounts, type=types, gpus=st.integers(1, 3), seconds=times)
@@ -248,14 +248,14 @@ class Everybody(Story):
         self._settle()
         records = [self._usage(job) for job in self.jobs if not job.lost and job.gpus]
         assert not self._settle(), "a second run writes nothing"
-        report = reconcile(self.books, records, 0, self.site.now + 1)
+        report = reconcile(self.context, records, 0, self.site.now + 1)
         assert (report.missing, report.extra, report.changed, report.difference) == ((), (), (), 0)
         assert len(report.waiting) == len([kind for kind, _ in self.sums.doubts if kind != "missing"])
 
     @precondition(lambda self: self.sums.doubts)
     @rule(which=some, seconds=st.none() | some)
     def a_person_decides(self, which: int, seconds: int | None) -> None:
-        with self.books.store.reading("lab") as reads:
+        with self.context.store.reading("lab") as reads:
             waiting = {
                 (
                     each.kind,
@@ -268,11 +268,11 @@ class Everybody(Story):
         factor = self.sums.doubts.pop(doubt)
         self.sums.decided.add(doubt)
         if kind == "missing" or seconds is None:
-            decide_anomaly(self.books, waiting[doubt].id, "root", "nobody knows", None)
+            decide_anomaly(self.context, waiting[doubt].id, "root", "nobody knows", None)
             return
         job = next(each for each in self.jobs if each.key == key)
         seconds %= self.sums.second - job.start + 1
-        decide_anomaly(self.books, waiting[doubt].id, "root", "a clock stepped", seconds)
+        decide_anomaly(self.context, waiting[doubt].id, "root", "a clock stepped", seconds)
         self.sums.decide(kind, job, factor, seconds)
 
     # -- what holds after each step -----------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class Everybody(Story):
         sums = dict(database.execute("select account, sum(amount) from ledger group by account"))
         charged = list(database.execute("select job_id, submitted, -amount from ledger where kind = 'charge'"))
         database.close()
-        with self.books.store.reading("lab") as reads:
+        with self.context.store.reading("lab") as reads:
             found = reads.balances(ACCOUNTS)
         with self.engine.connect() as connection:
             assert differences(connection) == [], "what is kept is not what the entries come to"
@@ -303,7 +303,7 @@ class Everybody(Story):
         if not hasattr(self, "sums"):
             return
         person = PEOPLE[next(self.numbers) % len(PEOPLE)]
-        for limit in standing(self.books, person, ACCOUNTS).limits:
+        for limit in quota_status(self.context, person, ACCOUNTS).limits:
             one = limit.rule.quota
             if self.sums.in_force(one):
                 [(account, users)] = {

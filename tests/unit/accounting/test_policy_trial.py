@@ -10,12 +10,12 @@ from carme_hub.accounting.policy_trial import try_policy
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.slurm.usage import UsageReader
 
 #: Twelve GPU-hours a month; the trial begins on the 20th day of a month.
-MONTHLY = Policy((Quota("month", Who.USER, gpu_time=12 * GPU_HOUR, window=Window.ROLLING, days=30),))
-TOTAL = Policy((Quota("total", Who.USER, gpu_time=12 * GPU_HOUR),))
+MONTHLY = Policy((Quota("month", SubjectKind.USER, gpu_time=12 * GPU_HOUR, window=Window.ROLLING, days=30),))
+TOTAL = Policy((Quota("total", SubjectKind.USER, gpu_time=12 * GPU_HOUR),))
 
 
 class AccountingSince:
@@ -42,21 +42,21 @@ def job(number: int, days: float, hours: float = 10) -> Usage:
 
 async def test_use_from_before_fills_the_windows(site: Site) -> None:
     slurm = AccountingSince(job(1, -3), job(2, 1))
-    tried = await try_policy(site.ledger.books, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
+    tried = await try_policy(site.ledger.context, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
     assert (tried.replay.total.jobs, tried.replay.total.refused) == (1, 1)
     assert slurm.asked == [MONDAY - 30 * DAY]
-    assert (tried.reaches, tried.known) == (MONDAY - 30 * DAY, MONDAY - 3 * DAY)
+    assert (tried.use_since, tried.known) == (MONDAY - 30 * DAY, MONDAY - 3 * DAY)
     alone = AccountingSince(job(2, 1))
-    tried = await try_policy(site.ledger.books, reader(alone), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
+    tried = await try_policy(site.ledger.context, reader(alone), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
     assert (tried.replay.total.jobs, tried.replay.total.refused) == (1, 0)
 
 
 async def test_without_windows_nothing_before_is_looked_at(site: Site) -> None:
     slurm = AccountingSince(job(1, -3), job(2, 1))
-    shape = Policy((Quota("shape", Who.USER, session_gpus=1),))
-    tried = await try_policy(site.ledger.books, reader(slurm), shape, {}, MONDAY, MONDAY + 2 * DAY)
+    shape = Policy((Quota("shape", SubjectKind.USER, session_gpus=1),))
+    tried = await try_policy(site.ledger.context, reader(slurm), shape, {}, MONDAY, MONDAY + 2 * DAY)
     assert slurm.asked == [MONDAY]
-    assert tried.reaches == MONDAY
+    assert tried.use_since == MONDAY
 
 
 async def test_what_slurm_forgot_and_the_ledger_has_is_said(site: Site) -> None:
@@ -65,7 +65,7 @@ async def test_what_slurm_forgot_and_the_ledger_has_is_said(site: Site) -> None:
     more = {"key": "c", "actor": "root", "reason": "no job at all", "used_at": MONDAY - 10 * DAY}
     await site.ledger.correct("physics", -GPU_HOUR, **more)
     slurm = AccountingSince(old, lately, asked, first=MONDAY - 4 * DAY)
-    tried = await try_policy(site.ledger.books, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
+    tried = await try_policy(site.ledger.context, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY)
     assert tried.known == MONDAY - 3 * DAY
     assert tried.missing == 10 * GPU_HOUR
 
@@ -73,18 +73,18 @@ async def test_what_slurm_forgot_and_the_ledger_has_is_said(site: Site) -> None:
 async def test_a_total_counts_from_the_ledgers_first_use(site: Site) -> None:
     old, asked = job(1, -200), job(2, 1)
     slurm = AccountingSince(old, asked)
-    tried = await try_policy(site.ledger.books, reader(slurm), TOTAL, {}, MONDAY, MONDAY + 2 * DAY)
+    tried = await try_policy(site.ledger.context, reader(slurm), TOTAL, {}, MONDAY, MONDAY + 2 * DAY)
     assert (slurm.asked, tried.replay.total.refused) == ([0], 1)
     await site.settle(old)
-    tried = await try_policy(site.ledger.books, reader(slurm), TOTAL, {}, MONDAY, MONDAY + 2 * DAY)
+    tried = await try_policy(site.ledger.context, reader(slurm), TOTAL, {}, MONDAY, MONDAY + 2 * DAY)
     assert (slurm.asked[1:], tried.replay.total.refused) == ([MONDAY - 200 * DAY], 1)
 
 
 async def test_it_says_what_it_is_doing(site: Site) -> None:
     said: list[str] = []
     slurm = AccountingSince(job(1, -3), job(2, 1))
-    await try_policy(site.ledger.books, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY, tell=said.append)
-    assert said == ["Slurm’s accounting is being read.", "1 job of that time and 1 from before are replayed."]
+    await try_policy(site.ledger.context, reader(slurm), MONTHLY, {}, MONDAY, MONDAY + 2 * DAY, tell=said.append)
+    assert said == ["Reading Slurm’s accounting.", "Replaying 1 job of the period and 1 from before."]
 
 
 async def test_credits_that_expire_cannot_be_moved(site: Site) -> None:

@@ -14,7 +14,7 @@ from carme_hub.domain.quotas.policy import Policy
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 
-PARTS = {"": {"a100": 250}, "gpu": {"a100": 250}}
+MAX_PARTS = {"": {"a100": 250}, "gpu": {"a100": 250}}
 SAID = Prices(gpu_in={"gpu": {"a100": 2500}}, qos={"low": 500})
 
 
@@ -56,7 +56,7 @@ async def test_the_hub_prices_shards_as_the_service_has_seen_the_nodes(ledger: L
     service, hub = (PriceList(CarmeQuotas(prices={"gpu": {"a100": "2"}})) for _ in range(2))
     await hub.load(ledger)
     assert hub.factor("shard", "gpu") == 1000
-    await service.store_shards(ledger, PARTS)
+    await service.store_shards(ledger, MAX_PARTS)
     await hub.load(ledger)
     assert hub.factor("shard", "gpu") == service.factor("shard", "gpu") == 500
     await service.store_shards(ledger, {})  # the last shards were taken away, what ran on them is still charged
@@ -65,7 +65,7 @@ async def test_the_hub_prices_shards_as_the_service_has_seen_the_nodes(ledger: L
 
 async def test_the_parts_are_noted_once_through_restarts(ledger: Ledger) -> None:
     for _ in range(3):
-        await PriceList(CarmeQuotas()).store_shards(ledger, PARTS)
+        await PriceList(CarmeQuotas()).store_shards(ledger, MAX_PARTS)
     first = await ledger.note(SHARDS)
     await PriceList(CarmeQuotas()).store_shards(ledger, {"": {"a100": 125}})
     second = await ledger.note(SHARDS)
@@ -76,14 +76,14 @@ async def test_the_parts_are_noted_once_through_restarts(ledger: Ledger) -> None
 
 async def test_a_price_that_the_site_names_for_shards_stays(ledger: Ledger) -> None:
     prices = PriceList(CarmeQuotas(prices={"gpu": {"shard": "0.3"}, "qos": {"low": "0.5"}}))
-    await prices.store_shards(ledger, PARTS)
+    await prices.store_shards(ledger, MAX_PARTS)
     await prices.load(ledger)
     assert (prices.factor("shard"), prices.factor("shard", "gpu", "low")) == (300, 150)
 
 
 async def test_prices_from_slurm_hold_for_shards_too(ledger: Ledger) -> None:
     prices = PriceList(CarmeQuotas(prices_from="slurm"))
-    await prices.store_shards(ledger, PARTS)
+    await prices.store_shards(ledger, MAX_PARTS)
     with pytest.raises(NoPrice):
         prices.factor("shard")
     await prices.store(ledger, Prices(gpu_in={"gpu": {"shard": 100}, "big": {"a100": 3000}}))

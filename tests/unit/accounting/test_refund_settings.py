@@ -15,7 +15,7 @@ from carme_hub.accounting.policy_trial import try_policy
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce
 from carme_hub.domain.ledger.entries import GPU_HOUR, ONE
 from carme_hub.domain.quotas.policy import REFUNDS, dump_policy, parse_policy
-from carme_hub.domain.sessions.session import MADE_WAY, SessionState
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, SessionState
 
 
 def settings(**values: Any) -> CarmeQuotas:
@@ -32,7 +32,7 @@ async def refunded(site: Site, said: CarmeQuotas) -> set[str]:
     site.session("s1", state=SessionState.ENDED, job_id=9, created=site.now, ended=site.now + 90, submitted=site.now)
     start_failed = site.usage_of(job=9, start=MONDAY, end=MONDAY + 90)
     at = site.now + 80
-    more = {"submitted": site.now, "started": site.now, "cancel_wanted": at, "cancel_reason": MADE_WAY + "n1."}
+    more = {"submitted": site.now, "started": site.now, "cancel_wanted": at, "cancel_reason": MAINTENANCE_STOP + "n1."}
     site.session("s2", state=SessionState.ENDED, job_id=10, created=site.now, ended=site.now + 90, **more)
     made_way = site.usage_of("s2", job=10, start=MONDAY, end=MONDAY + 90, state="CANCELLED by 0")
     site.now += 7000
@@ -86,7 +86,7 @@ async def test_a_replay_refunds_what_the_site_refunds(site: Site) -> None:
     tried = parse_policy({"quotas": [{"id": "day", "user": "*", "gpu_time": 1, "window": "day"}]})
     assert tried.quotas[0].gpu_time == GPU_HOUR
     for given_back, refused in ((True, 0), (False, 1)):
-        books = ledger(site, settings(refund_node_failure=given_back)).books
+        context = ledger(site, settings(refund_node_failure=given_back)).context
         reader: Any = Accounting()
-        found = await try_policy(books, reader, tried, {}, MONDAY, MONDAY + 86400)
+        found = await try_policy(context, reader, tried, {}, MONDAY, MONDAY + 86400)
         assert found.replay.total.refused == refused

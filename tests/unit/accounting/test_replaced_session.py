@@ -6,7 +6,7 @@ import pytest
 from forged_site import ADA, GRANTED_ONLY, HOUR, MONDAY, Site, a100
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.quotas.rules import Quota, SubjectKind
 from carme_hub.domain.sessions.session import SessionState
 
 #: What stays held of a session that began half an hour ago: that, and a minute in which its job may have ended.
@@ -25,7 +25,7 @@ async def half_way(site: Site) -> None:
 async def test_the_rest_of_its_time_is_granted_without_waiting_for_the_first_to_be_settled(
     site: Site, more: dict[str, int]
 ) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("some", Who.USER, **more)) if more else (GRANTED_ONLY,)
+    site.quotas = (GRANTED_ONLY, Quota("some", SubjectKind.USER, **more)) if more else (GRANTED_ONLY,)
     await half_way(site)
     ask = a100(seconds=HOUR)
     assert not (await site.ledger.preview(ADA, [ask]))[0].granted

@@ -12,7 +12,7 @@ from carme_hub.accounting.context import Unknown
 from carme_hub.accounting.grants import NotEnoughLeft
 from carme_hub.accounting.requests import Allowance, AlreadyDecided, NoSource, Requests
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Quota, Who
+from carme_hub.domain.quotas.rules import Quota, SubjectKind
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import Filter
 
@@ -92,7 +92,7 @@ async def test_no_id_is_nobodys_request(site: Site, desk: Requests, id: str) -> 
 
 
 def allowing(site: Site, hours: int, *more: Quota) -> None:
-    site.quotas = (Quota("owners", Who.ACCOUNT, "teaching", owners_approve=hours * GPU_HOUR), *more)
+    site.quotas = (Quota("owners", SubjectKind.ACCOUNT, "teaching", owners_approve=hours * GPU_HOUR), *more)
 
 
 async def ask(desk: Requests, hours: int, key: str, user: str = "ada", account: str = "teaching") -> str:
@@ -151,7 +151,7 @@ async def test_nobody_approves_what_they_asked_for_themselves(site: Site, desk: 
 
 
 async def test_an_account_without_such_a_rule_leaves_its_owners_nothing_to_approve(site: Site, desk: Requests) -> None:
-    allowing(site, 5, Quota("all", Who.ACCOUNT, owners_approve=0))
+    allowing(site, 5, Quota("all", SubjectKind.ACCOUNT, owners_approve=0))
     for account in ("physics", "teaching"):  # of two rules, both must hold
         with pytest.raises(NoSource, match="granted by administrators"):
             await desk.decide(await ask(desk, 1, account, account=account), actor="tina", approve=True)

@@ -10,8 +10,8 @@ from forged_site import ADA, DAY, GRANTED_ONLY, HOUR, MONDAY, Site, a100, usage
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Ask, Quota, Who, Window
-from carme_hub.domain.sessions.session import MADE_WAY, SessionState
+from carme_hub.domain.quotas.rules import Quota, QuotaRequest, SubjectKind, Window
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, SessionState
 from carme_hub.errors import Refused
 from carme_hub.store.ledger.writes import Filter
 
@@ -168,14 +168,16 @@ async def test_another_job_with_the_name_of_a_session_that_failed_is_not_refunde
 async def test_who_made_way_for_maintenance_is_refunded_once_for_the_incarnation_that_ran_then(site: Site) -> None:
     await site.grant(2 * GPU_HOUR)
     await started(site)
-    site.session("s1", cancel_wanted=MONDAY + 800.0, cancel_reason=f"{MADE_WAY}n1.", state=ENDED, ended=MONDAY + 830.0)
+    site.session(
+        "s1", cancel_wanted=MONDAY + 800.0, cancel_reason=f"{MAINTENANCE_STOP}n1.", state=ENDED, ended=MONDAY + 830.0
+    )
     requeued = site.usage_of(start=MONDAY, end=MONDAY + 300, state="REQUEUED", submitted=MONDAY)
     last = site.usage_of(start=MONDAY + 420, end=MONDAY + 830, state="CANCELLED by 0", submitted=MONDAY + 300)
     site.now = MONDAY + 900.0
     done = await site.settle(requeued, last)
     [refund] = done.refunded
     assert (refund.amount, refund.submitted) == (410_000, MONDAY + 300)
-    assert refund.reason == "refunded: its user made way for maintenance of the node"
+    assert refund.reason == "refunded: its user stopped it for maintenance of the node"
     assert await site.left() == 2 * GPU_HOUR - 300_000
     assert not await site.settle(requeued, last)
 
@@ -192,7 +194,7 @@ async def test_who_made_way_for_maintenance_is_refunded_once_for_the_incarnation
 async def test_who_did_not_make_way_pays(site: Site, changes: dict[str, object]) -> None:
     site.quotas = ()
     await started(site)
-    made_way = {"cancel_wanted": MONDAY + 800.0, "cancel_reason": f"{MADE_WAY}n1.", "ended": MONDAY + 830.0}
+    made_way = {"cancel_wanted": MONDAY + 800.0, "cancel_reason": f"{MAINTENANCE_STOP}n1.", "ended": MONDAY + 830.0}
     site.session("s1", **{**made_way, "state": ENDED, **changes})
     site.now += 7000
     done = await site.settle(site.usage_of(start=MONDAY, end=MONDAY + 830, state="CANCELLED by 0"))
@@ -235,7 +237,7 @@ async def test_a_hold_without_any_row_comes_back_after_two_minutes(site: Site) -
 
 async def test_a_session_without_gpus_is_over_when_its_row_says_so(site: Site) -> None:
     site.quotas = ()
-    await site.ledger.admit("s1", ADA, Ask("physics", seconds=HOUR))
+    await site.ledger.admit("s1", ADA, QuotaRequest("physics", seconds=HOUR))
     site.session("s1")
     site.session("s1", job_id=7, started=site.now)
     assert not await site.settle()
@@ -245,11 +247,11 @@ async def test_a_session_without_gpus_is_over_when_its_row_says_so(site: Site) -
 
 
 async def test_a_job_across_midnight_is_split_between_the_days(site: Site) -> None:
-    site.quotas = (Quota("day", Who.USER, gpu_time=10 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.USER, gpu_time=10 * GPU_HOUR, window=Window.DAY),)
     await site.settle(usage(7, MONDAY - 1234, MONDAY + 77))
     for now, seconds in ((MONDAY - 1, 1234), (MONDAY + 100, 77), (MONDAY + DAY, 0)):
         site.now = float(now)
-        [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+        [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
         assert limit.taken.used == seconds * 1000
 
 
@@ -377,4 +379,4 @@ async def test_every_charge_can_be_made_anew_from_accounting(site: Site) -> None
     site.now += 700
     done = await site.settle(*jobs)
     rebuilt = await site.ledger.rebuild(jobs)
-    assert [entry.but(id=0) for entry in done.charged] == rebuilt
+    assert [entry.replace(id=0) for entry in done.charged] == rebuilt

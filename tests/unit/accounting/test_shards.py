@@ -18,7 +18,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.slurm.usage import read
@@ -44,7 +44,7 @@ async def test_shards_are_charged_as_the_part_of_a_gpu_that_they_are_and_both_si
     assert not await site.settle(done)
     report = await site.ledger.reconcile([done], site.now - DAY, site.now)
     assert (report.slurm, report.difference, report.changed) == (8 * 3601, 0, ())
-    assert [each.but(id=0) for each in await site.ledger.rebuild([done])] == [charge.but(id=0)]
+    assert [each.replace(id=0) for each in await site.ledger.rebuild([done])] == [charge.replace(id=0)]
 
 
 async def test_what_real_slurm_recorded_of_shards_is_charged_to_the_second(site: Site) -> None:
@@ -63,27 +63,27 @@ async def test_what_real_slurm_recorded_of_shards_is_charged_to_the_second(site:
     assert (report.jobs, report.difference, report.missing) == (8, 0, ())
     keys = [each.key for each in charged]
     rebuilt = await site.ledger.rebuild(found)
-    assert [e.but(id=0) for e in charged] == sorted(rebuilt, key=lambda e: keys.index(e.key))
+    assert [e.replace(id=0) for e in charged] == sorted(rebuilt, key=lambda e: keys.index(e.key))
 
 
 async def test_running_shards_count_for_gpu_time_and_balance_as_they_will_be_charged(site: Site) -> None:
     site.prices = {"shard": 250}
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=3 * GPU_HOUR, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.USER, gpu_time=3 * GPU_HOUR, window=Window.DAY))
     await site.grant(4 * GPU_HOUR)
     site.now = MONDAY + HOUR
     site.running = [shards()]
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert standing.taken.used == 2 * GPU_HOUR
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert limit.taken.used == 2 * GPU_HOUR
     assert not (await site.ledger.admit("s1", ADA, a100(2))).granted
     assert (await site.ledger.admit("s1", ADA, a100(1))).granted
     await site.settle(shards(end=site.now))
     site.running = []
-    [standing] = (await site.ledger.standing(ADA, ["physics"])).limits
-    assert (standing.taken.used, standing.taken.held) == (2 * GPU_HOUR, GPU_HOUR)
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
+    assert (limit.taken.used, limit.taken.held) == (2 * GPU_HOUR, GPU_HOUR)
 
 
 async def test_one_shard_does_not_weigh_as_much_as_a_gpu_to_rules_on_numbers(site: Site) -> None:
-    site.quotas = (Quota("gpus", Who.USER, concurrent_gpus=1, session_gpus=1, gpu_types=("a100",)),)
+    site.quotas = (Quota("gpus", SubjectKind.USER, concurrent_gpus=1, session_gpus=1, gpu_types=("a100",)),)
     site.running = [shards(start=site.now)]
     assert (await site.ledger.admit("s1", ADA, a100())).granted
     assert not (await site.ledger.admit("s2", ADA, a100())).granted
@@ -116,7 +116,7 @@ class ForgedSlurm:
 def service(site: Site, slurm: ForgedSlurm, **settings: Any) -> SettlementLoop:
     """The service's settling loop as it is after a restart."""
     asked, prices = CarmeQuotas(**settings), PriceList(CarmeQuotas(**settings))
-    known = site.ledger.books
+    known = site.ledger.context
     ledger = Ledger(site.store, "lab", policy=known.policy, factor=prices.factor, clock=known.clock)
     client: Any = slurm
     sessions, log = SessionStore(site.store._engine), logging.getLogger("shards")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from forged_site import ADA, MONDAY, Site, a100
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Ask, Quota, Who
+from carme_hub.domain.quotas.rules import Quota, QuotaRequest, SubjectKind
 
 
 async def test_the_last_extension_is_taken_back_once_and_the_hold_stays(site: Site) -> None:
@@ -29,8 +29,8 @@ async def test_the_last_extension_is_taken_back_once_and_the_hold_stays(site: Si
 
 
 async def test_time_that_slurm_refused_a_session_without_gpus_is_not_counted_towards_its_limit(site: Site) -> None:
-    site.quotas = (Quota("two", Who.USER, time_limit=7200),)
-    assert (await site.ledger.admit("s1", ADA, Ask("physics", seconds=3600))).granted
+    site.quotas = (Quota("two", SubjectKind.USER, time_limit=7200),)
+    assert (await site.ledger.admit("s1", ADA, QuotaRequest("physics", seconds=3600))).granted
     for _ in range(3):
         assert (await site.ledger.extend("s1", 3600)).granted
         assert await site.ledger.undo_extension("s1", "Slurm did not give it")

@@ -25,7 +25,7 @@ from carme_hub.auth import authenticator, system_users
 from carme_hub.auth.authenticator import CarmeAuthenticator
 from carme_hub.auth.system_users import SystemUser
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.sessions.associations import AssociationBook
+from carme_hub.sessions.associations import AssociationCache
 from carme_hub.slurm.client import Association
 
 
@@ -46,7 +46,7 @@ class DirectoryOfThree:
     def look_up(self, name: str) -> SystemUser | None:
         return None if self.silent else self.users.get(name)
 
-    def why_closed(self, name: str) -> str:
+    def closed_reason(self, name: str) -> str:
         return self.closed.get(name, "")
 
 
@@ -176,7 +176,7 @@ async def running(
 ) -> AsyncIterator[Hub]:
     slurm = SlurmThatCanFallSilent()
     c = base_config(folder)
-    c.CarmeAuthenticator.make_book = lambda: AssociationBook(slurm, retry=0)  # type: ignore[arg-type]
+    c.CarmeAuthenticator.make_book = lambda: AssociationCache(slurm, retry=0)  # type: ignore[arg-type]
     if change is not None:
         change(c)
     JupyterHub.clear_instance()
@@ -210,7 +210,7 @@ async def running(
 def directory(monkeypatch: pytest.MonkeyPatch) -> DirectoryOfThree:
     forged = DirectoryOfThree()
     monkeypatch.setattr(system_users, "look_up", forged.look_up)
-    monkeypatch.setattr(system_users, "why_closed", forged.why_closed)
+    monkeypatch.setattr(system_users, "why_closed", forged.closed_reason)
     # What a request does not wait for is a test's own matter; how fast the machine is is nobody's.
     monkeypatch.setattr(authenticator, "PATIENCE", 60.0)
     monkeypatch.setattr(authenticator, "FIRST_PATIENCE", 60.0)

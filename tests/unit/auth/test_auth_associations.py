@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from auth_hub import SlurmThatCanFallSilent
 
-from carme_hub.sessions.associations import AssociationBook, book_of
+from carme_hub.sessions.associations import AssociationCache, associations_of_cluster
 from carme_hub.slurm.client import Association
 
 
@@ -29,31 +29,33 @@ def slurm() -> SlurmThatCanFallSilent:
 
 
 @pytest.fixture
-def book(slurm: SlurmThatCanFallSilent, clock: Clock) -> AssociationBook:
-    return AssociationBook(slurm, clock=clock, time_limit=30)  # type: ignore[arg-type]
+def associations(slurm: SlurmThatCanFallSilent, clock: Clock) -> AssociationCache:
+    return AssociationCache(slurm, clock=clock, time_limit=30)  # type: ignore[arg-type]
 
 
-async def test_the_default_account_comes_first(book: AssociationBook) -> None:
-    assert book.accounts_of("alice") == ()
-    assert not book.known
-    assert await book.refresh()
-    assert book.accounts_of("alice") == ("physics", "chem")
-    assert book.accounts_of("mallory") == ()
+async def test_the_default_account_comes_first(associations: AssociationCache) -> None:
+    assert associations.accounts_of("alice") == ()
+    assert not associations.known
+    assert await associations.refresh()
+    assert associations.accounts_of("alice") == ("physics", "chem")
+    assert associations.accounts_of("mallory") == ()
 
 
-async def test_many_at_once_ask_once(book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock) -> None:
-    await asyncio.gather(*(book.refresh() for _ in range(50)))
-    await book.refresh()
+async def test_many_at_once_ask_once(
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent, clock: Clock
+) -> None:
+    await asyncio.gather(*(associations.refresh() for _ in range(50)))
+    await associations.refresh()
     assert slurm.asked == 1
     clock.now = 61
-    await book.refresh()
+    await associations.refresh()
     assert slurm.asked == 2
 
 
 async def test_nobody_waits_for_an_answer_that_is_still_good(
-    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await book.refresh()
+    await associations.refresh()
     answering, answer = asyncio.Event(), slurm.associations
 
     async def slow() -> tuple[Association, ...]:
@@ -62,75 +64,75 @@ async def test_nobody_waits_for_an_answer_that_is_still_good(
 
     monkeypatch.setattr(slurm, "associations", slow)
     clock.now = 50
-    assert await asyncio.wait_for(book.refresh(), 5)
-    assert await asyncio.wait_for(book.refresh(), 5)
-    assert book.age == 50
+    assert await asyncio.wait_for(associations.refresh(), 5)
+    assert await asyncio.wait_for(associations.refresh(), 5)
+    assert associations.age == 50
     answering.set()
     await asyncio.sleep(0.01)
-    assert (slurm.asked, book.age) == (2, 0)  # one question for both
+    assert (slurm.asked, associations.age) == (2, 0)  # one question for both
     slurm.silent = True
     clock.now = 105
-    assert await book.refresh()
+    assert await associations.refresh()
     await asyncio.sleep(0.01)
-    assert await book.refresh()  # Slurm has fallen silent, and what is known still counts
+    assert await associations.refresh()  # Slurm has fallen silent, and what is known still counts
     clock.now = 111
-    assert not await book.refresh()
+    assert not await associations.refresh()
 
 
 async def test_silence_keeps_what_was_known_and_is_not_asked_again_at_once(
-    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent, clock: Clock
 ) -> None:
-    await book.refresh()
+    await associations.refresh()
     slurm.silent = True
     clock.now = 100
-    assert not await book.refresh()
-    assert not await book.refresh()
+    assert not await associations.refresh()
+    assert not await associations.refresh()
     assert slurm.asked == 2
-    assert book.accounts_of("bob") == ("chem",)
+    assert associations.accounts_of("bob") == ("chem",)
     slurm.silent = False
     clock.now = 111
-    assert await book.refresh()
+    assert await associations.refresh()
 
 
 async def test_a_slow_answer_is_none(
-    book: AssociationBook, slurm: SlurmThatCanFallSilent, monkeypatch: pytest.MonkeyPatch
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never() -> tuple[Association, ...]:
         await asyncio.sleep(60)
         return ()
 
     monkeypatch.setattr(slurm, "associations", never)
-    book.time_limit = 0.05
-    assert not await book.refresh()
-    assert not book.known
+    associations.time_limit = 0.05
+    assert not await associations.refresh()
+    assert not associations.known
 
 
 async def test_a_user_who_lost_an_account_has_it_no_more(
-    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent, clock: Clock
 ) -> None:
-    await book.refresh()
+    await associations.refresh()
     slurm.rows = [row for row in slurm.rows if row.user != "bob"]
     clock.now = 100
-    await book.refresh()
-    assert book.accounts_of("bob") == ()
+    await associations.refresh()
+    assert associations.accounts_of("bob") == ()
 
 
 async def test_an_answer_without_anybody_is_not_believed(
-    book: AssociationBook, slurm: SlurmThatCanFallSilent, clock: Clock
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent, clock: Clock
 ) -> None:
-    await book.refresh()
+    await associations.refresh()
     slurm.rows = []
     clock.now = 100
-    assert not await book.refresh()
-    assert book.accounts_of("bob") == ("chem",)
+    assert not await associations.refresh()
+    assert associations.accounts_of("bob") == ("chem",)
 
 
 async def test_whoever_gives_up_takes_the_answer_from_nobody(
-    book: AssociationBook, slurm: SlurmThatCanFallSilent
+    associations: AssociationCache, slurm: SlurmThatCanFallSilent
 ) -> None:
-    first = asyncio.create_task(book.refresh())
+    first = asyncio.create_task(associations.refresh())
     await asyncio.sleep(0)
-    second = asyncio.create_task(book.refresh())
+    second = asyncio.create_task(associations.refresh())
     await asyncio.sleep(0)
     first.cancel()
     assert await second
@@ -140,12 +142,12 @@ async def test_whoever_gives_up_takes_the_answer_from_nobody(
 async def test_a_hub_has_one_book_whoever_holds_a_client() -> None:
     one, two = SlurmThatCanFallSilent(), SlurmThatCanFallSilent()
     one.cluster = two.cluster = "the same"
-    assert book_of(one) is book_of(two)  # type: ignore[arg-type]
+    assert associations_of_cluster(one) is associations_of_cluster(two)  # type: ignore[arg-type]
     two.cluster = "another"
-    assert book_of(one) is not book_of(two)  # type: ignore[arg-type]
+    assert associations_of_cluster(one) is not associations_of_cluster(two)  # type: ignore[arg-type]
 
 
-class BookThatCounts(AssociationBook):
+class BookThatCounts(AssociationCache):
     """Notes how often it was asked about a user."""
 
     looked = 0
@@ -160,12 +162,12 @@ async def test_who_coordinates_an_account_is_known_without_going_through_everybo
 ) -> None:
     slurm.rows = [Association(f"user{n}", "bio", coordinator=n in (7, 3)) for n in range(50)]
     slurm.rows += [Association("user3", "bio", partition="gpu", coordinator=True), Association("user9", "chem")]
-    book = BookThatCounts(slurm, clock=clock)  # type: ignore[arg-type]
-    assert book.coordinators_of("bio") == ()
-    await book.refresh()
-    assert [book.coordinators_of(account) for account in ("bio", "chem", "art")] == [("user3", "user7"), (), ()]
-    assert book.looked == 0
+    associations = BookThatCounts(slurm, clock=clock)  # type: ignore[arg-type]
+    assert associations.coordinators_of("bio") == ()
+    await associations.refresh()
+    assert [associations.coordinators_of(account) for account in ("bio", "chem", "art")] == [("user3", "user7"), (), ()]
+    assert associations.looked == 0
     slurm.rows = [Association("user4", "bio", coordinator=True)]
     clock.now = 100
-    await book.refresh()
-    assert book.coordinators_of("bio") == ("user4",)
+    await associations.refresh()
+    assert associations.coordinators_of("bio") == ("user4",)

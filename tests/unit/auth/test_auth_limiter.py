@@ -72,7 +72,7 @@ def test_a_success_takes_its_own_try_back_and_no_other(clock: Clock) -> None:
     limiter = LoginLimiter(3, 60, clock=clock)
     limiter.enter("user a", "address")
     for _ in range(20):
-        limiter.forgive(limiter.enter("user b", "address"))
+        limiter.undo(limiter.enter("user b", "address"))
     limiter.enter("user a", "address")
     limiter.enter("user a", "address")
     with pytest.raises(TooManyTries):
@@ -91,15 +91,15 @@ def test_memory_is_bounded(clock: Clock) -> None:
 def test_never_more_failures_in_a_window_than_allowed(steps: list[tuple[float, bool]]) -> None:
     clock, failed, waits = Clock(), [], []
     limiter = LoginLimiter(5, 300, clock=clock)
-    for pause, good in steps:
+    for pause, is_allowed in steps:
         clock.now += pause
         try:
             attempt = limiter.enter("k")
         except TooManyTries as error:
             waits.append(error.wait)
             continue
-        if good:
-            limiter.forgive(attempt)
+        if is_allowed:
+            limiter.undo(attempt)
         else:
             failed.append(clock.now)
     assert all(0 < wait <= 300 for wait in waits)

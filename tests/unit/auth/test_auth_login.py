@@ -211,12 +211,12 @@ async def test_a_slurm_that_hangs_keeps_no_page_waiting(hub: Hub, monkeypatch: p
     monkeypatch.setattr(hub.slurm, "associations", hang)
     monkeypatch.setattr(authenticator, "PATIENCE", 0.3)
     age(hub, "alice")
-    assert hub.authenticator.book is not None
-    hub.authenticator.book.time_limit = 600
+    assert hub.authenticator.associations is not None
+    hub.authenticator.associations.time_limit = 600
     assert (await hub.fetch("/home")).code == 200
     assert "account:physics" in hub.groups_of("alice")
     answers.set()
-    await hub.authenticator.book.refresh(0)  # the question that was left behind ends too
+    await hub.authenticator.associations.refresh(0)  # the question that was left behind ends too
 
 
 async def test_only_one_question_for_many_looks(hub: Hub) -> None:

@@ -60,7 +60,7 @@ async def test_a_closed_account_loses_servers_tokens_and_logins_at_once(with_ser
     await hub.login("u1")
     token = hub.app.users["u1"].new_api_token()
     hub.directory.closed["u1"] = "expired"
-    assert await hub.authenticator.revoker.look(hub.app) == ["u1"]
+    assert await hub.authenticator.revoker.check(hub.app) == ["u1"]
     assert active(hub) == {"u0", "u2", "u3"}
     del hub.directory.closed["u1"]  # nothing old is good again when the account is opened
     assert (await hub.fetch("/home")).code == 302
@@ -72,14 +72,14 @@ async def test_a_blocked_user_and_one_out_of_the_group_lose_theirs(with_servers:
     hub = with_servers
     hub.authenticator.blocked_users = {"u0"}
     hub.directory.users["u1"] = SystemUser("u1", 4001, 4001, "/bin/sh", ("others",))
-    assert sorted(await hub.authenticator.revoker.look(hub.app)) == ["u0", "u1"]
+    assert sorted(await hub.authenticator.revoker.check(hub.app)) == ["u0", "u1"]
     assert active(hub) == {"u2", "u3"}
 
 
 async def test_a_missing_name_counts_at_the_third_look(with_servers: Hub) -> None:
     hub = with_servers
     del hub.directory.users["u2"]
-    looks = [await hub.authenticator.revoker.look(hub.app) for _ in range(3)]
+    looks = [await hub.authenticator.revoker.check(hub.app) for _ in range(3)]
     assert looks == [[], [], ["u2"]]
     assert active(hub) == {"u0", "u1", "u3"}
 
@@ -88,11 +88,11 @@ async def test_a_name_that_comes_back_keeps_its_server(with_servers: Hub) -> Non
     hub = with_servers
     gone = hub.directory.users.pop("u2")
     for _ in range(2):
-        await hub.authenticator.revoker.look(hub.app)
+        await hub.authenticator.revoker.check(hub.app)
     hub.directory.users["u2"] = gone
-    await hub.authenticator.revoker.look(hub.app)
+    await hub.authenticator.revoker.check(hub.app)
     del hub.directory.users["u2"]
-    assert await hub.authenticator.revoker.look(hub.app) == []
+    assert await hub.authenticator.revoker.check(hub.app) == []
     assert "u2" in active(hub)
 
 
@@ -100,7 +100,7 @@ async def test_a_directory_that_is_away_costs_nobody_a_server(with_servers: Hub)
     hub = with_servers
     hub.directory.silent = True
     for _ in range(10):
-        assert await hub.authenticator.revoker.look(hub.app) == []
+        assert await hub.authenticator.revoker.check(hub.app) == []
     assert active(hub) == {"u0", "u1", "u2", "u3"}
     assert (await hub.login("u0")).code == 403  # but nobody new gets in meanwhile
 
@@ -112,7 +112,7 @@ async def test_slurm_losing_every_account_at_once_costs_nobody_a_server(with_ser
     from carme_hub.slurm.client import Association
 
     hub.slurm.rows = [Association(f"u{n}", "physics") for n in range(4)]
-    assert await hub.authenticator.revoker.look(hub.app) == []
+    assert await hub.authenticator.revoker.check(hub.app) == []
     hub.slurm.rows = []
-    assert await hub.authenticator.revoker.look(hub.app) == []
+    assert await hub.authenticator.revoker.check(hub.app) == []
     assert len(active(hub)) == 4

@@ -29,7 +29,7 @@ def test_a_user_of_the_system_is_found_with_its_groups() -> None:
 @pytest.mark.parametrize("name", ["", "no such user", "a\0b", "\udcff", "x" * 10_000])
 def test_other_names_are_not(name: str) -> None:
     assert system_users.look_up(name) is None
-    assert system_users.why_closed(name or "x") == ""
+    assert system_users.closed_reason(name or "x") == ""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_other_names_are_not(name: str) -> None:
     ],
 )
 def test_closed_accounts_are_told_from_those_without_a_password(password: bytes, expires: int, closed: str) -> None:
-    assert system_users.closed_by(password, expires, today=20_000) == closed
+    assert system_users.closed_reason_from(password, expires, today=20_000) == closed
 
 
 def test_a_file_of_secrets_that_others_can_read_is_refused_with_the_command_that_mends_it(

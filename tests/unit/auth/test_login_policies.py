@@ -40,11 +40,11 @@ async def test_who_has_not_signed_is_denied_and_who_has_is_let_in(
         assert (await hub.login("Carol", "wrong")).code == 403
         assert (await hub.login("Carol")).code == 302
         carol = hub.app.users["Carol"]
-        assert (await hub.authenticator.standing(carol)).good
+        assert (await hub.authenticator.account_status(carol)).is_allowed
         assert await hub.authenticator.refresh_user(carol)
         signed.write_text("")
-        standing = await hub.authenticator.standing(carol)
-        assert (standing.good, standing.proof) == (False, True)
+        status = await hub.authenticator.account_status(carol)
+        assert (status.is_allowed, status.proof) == (False, True)
         assert await hub.authenticator.refresh_user(carol) is False
 
 
@@ -66,7 +66,7 @@ async def test_a_policy_that_fails_lets_nobody_in_and_puts_nobody_out(
         assert (await hub.login("alice")).code == 302
         assert asked[0] == Login("alice", frozenset({"alice", "gpu-users", "account:physics", "account:chem"}))
         broken[0] = True
-        assert (await hub.authenticator.standing(hub.app.users["alice"])).good
+        assert (await hub.authenticator.account_status(hub.app.users["alice"])).is_allowed
         denied = await hub.login("Carol")
         assert denied.code == 503
         assert "could not be checked" in denied.body.decode()
@@ -92,10 +92,10 @@ async def test_a_policy_is_asked_while_slurm_has_not_said_who_may_be_here(
         assert (await hub.login("alice")).code == 302
         alice = hub.app.users["alice"]
         hub.slurm.silent = True
-        hub.authenticator._book = hub.authenticator.make_book()  # nobody knows any account
-        assert (await hub.authenticator.standing(alice)).good
+        hub.authenticator._associations = hub.authenticator.make_book()  # nobody knows any account
+        assert (await hub.authenticator.account_status(alice)).is_allowed
         denies[0] = True
-        assert not (await hub.authenticator.standing(alice)).good
+        assert not (await hub.authenticator.account_status(alice)).is_allowed
 
 
 def test_a_policy_that_no_package_has_stops_the_hub() -> None:

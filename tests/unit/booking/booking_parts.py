@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from carme_hub.booking.bookings import Booker, Bookings
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.rules import Rules
-from carme_hub.domain.calendar.capacity import Need, OccupiedGpus, Spot
+from carme_hub.domain.calendar.capacity import GpuInventory, Need, OccupiedGpus
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, Reservation, State
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
@@ -18,7 +18,7 @@ from carme_hub.store.ledger.writes import LedgerReads, LedgerStore, LedgerWrites
 from carme_hub.store.reservations import ReservationStore
 
 NOW, HOUR = 1_795_000_000, 3600  # a Wednesday in November 2026
-SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8), Spot("n3", "h100", 2, 8))
+INVENTORY = (GpuInventory("n1", "a100", 4, 8), GpuInventory("n2", "a100", 4, 8), GpuInventory("n3", "h100", 2, 8))
 GPU_HOUR = 3_600_000
 
 
@@ -42,13 +42,13 @@ class PurseOf:
             return ""
         return self._put(writes, {**held, reservation.id: self.price(reservation)})
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         held = self.held(writes)
         held.pop(reservation.id, None)
         assert not self._put(writes, held)
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
-        self.give_back(writes, reservation, "", "")
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+        self.release_hold(writes, reservation, "", "")
 
     def price(self, reservation: Reservation) -> int:
         return reservation.gpu_seconds * 1000
@@ -60,7 +60,7 @@ class PurseOf:
     def _put(self, writes: LedgerWrites, held: dict[str, int]) -> str:
         if sum(held.values()) > self.amount and sum(held.values()) > sum(self.held(writes).values()):
             return f"The purse holds {self.amount / GPU_HOUR:g} GPU-hours."
-        writes.keep_note("purse", held, NOW)
+        writes.replace_note("purse", held, NOW)
         return ""
 
 
@@ -70,7 +70,7 @@ class FrontDesk:
 
     store: LedgerStore
     now: float = NOW
-    spots: tuple[Spot, ...] = SPOTS
+    inventory: tuple[GpuInventory, ...] = INVENTORY
     taken: tuple[OccupiedGpus, ...] = ()
     by_node: bool = False
     share: int = 100
@@ -85,13 +85,13 @@ class FrontDesk:
         self.calendar = Calendar(
             ReservationStore(self.store),
             "lab",
-            lambda: Supply(self.spots, self.taken, self.by_node, self.share),
+            lambda: Supply(self.inventory, self.taken, self.by_node, self.share),
             lambda: self.now,
         )
         self.desk = Bookings(
             self.calendar,
             rules=self.rules,
-            money=self.purse,
+            ledger=self.purse,
             accounts=lambda user: self.accounts,
             on_change=self.changed,
         )
@@ -127,18 +127,18 @@ class FrontDesk:
     def begin(self, one: Reservation) -> Reservation:
         """Let its time come."""
         self.now = one.period.start
-        return self.set(self.one(one.id).to(State.ACTIVE, self.now, actor="carme-hub"))
+        return self.set(self.one(one.id).in_state(State.ACTIVE, self.now, actor="carme-hub"))
 
     def turn(self) -> None:
         """Give each the state that its time has brought, as the keeper does."""
         for each in self.everything():
             if each.state is State.CONFIRMED and each.period.start <= self.now:
-                each = self.set(each.to(State.ACTIVE, self.now, actor="carme-hub"))
+                each = self.set(each.in_state(State.ACTIVE, self.now, actor="carme-hub"))
             if each.state is State.ACTIVE and each.period.end <= self.now:
                 with self.calendar.store.transaction("lab") as writes:
-                    writes.save(each.to(State.ENDED, self.now, actor="carme-hub"))
+                    writes.save(each.in_state(State.ENDED, self.now, actor="carme-hub"))
                     if booking(each):
-                        self.purse.over(writes.ledger, each, self.now)
+                        self.purse.settle(writes.ledger, each, self.now)
 
     def held(self) -> dict[str, int]:
         with self.store.reading("lab") as reads:
@@ -158,7 +158,7 @@ class FrontDesk:
             if booking(each) and (each.state in PROMISED or each.id in again)
         }
         return (
-            nobody_shares([each for each in known if each.state in HOLDING and booking(each)], self.spots)
+            nobody_shares([each for each in known if each.state in HOLDING and booking(each)], self.inventory)
             and held == promised
             and sum(promised.values()) <= self.purse.amount
             and all(each.need.seats == sum(place.seats for place in each.places) for each in known if each.places)
@@ -169,20 +169,20 @@ def booking(each: Reservation) -> bool:
     return each.kind is Kind.BOOKING
 
 
-def nobody_shares(known: Iterable[Reservation], spots: Iterable[Spot]) -> bool:
+def nobody_shares(known: Iterable[Reservation], inventory: Iterable[GpuInventory]) -> bool:
     """Give each booking GPUs by number, one after the other, and look whether that works out: brute force."""
     there = list(known)
     for moment in {each.period.start for each in there}:
-        left = {(spot.node, spot.type): spot.count for spot in spots}
+        left = {(item.node, item.type): item.count for item in inventory}
         people: dict[str, set[str]] = {}
-        alone: set[str] = set()
+        exclusive: set[str] = set()
         for each in there:
             if each.period.start <= moment < each.period.end:
                 for place in each.places:
                     left[place.node, place.type] -= place.count
                     people.setdefault(place.node, set()).add(each.id)
-                    alone |= {place.node} if place.whole else set()
-        if any(count < 0 for count in left.values()) or any(len(people[node]) > 1 for node in alone):
+                    exclusive |= {place.node} if place.whole else set()
+        if any(count < 0 for count in left.values()) or any(len(people[node]) > 1 for node in exclusive):
             return False
     return True
 
@@ -203,4 +203,6 @@ def wish(
     *periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina", **more: Any
 ) -> BookingRequest:
     plain: dict[str, Any] = {"account": "teaching", "title": "A class", **more}
-    return BookingRequest(owner=owner, need=Need(type, gpus, seats), times=[Time(each) for each in periods], **plain)
+    return BookingRequest(
+        owner=owner, need=Need(type, gpus, seats), times=[RequestedTime(each) for each in periods], **plain
+    )

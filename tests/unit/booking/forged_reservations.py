@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.outages import OutageCredit
 from carme_hub.booking.reconcile.reconciler import Pass, ReservationReconciler
-from carme_hub.domain.calendar.bookable_nodes import spots_of
+from carme_hub.domain.calendar.bookable_nodes import inventory_of
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
@@ -74,22 +74,22 @@ class TillThatNotes:
     """Money that only writes down what it was asked, and may be out of order."""
 
     done: list[tuple[object, ...]] = field(default_factory=list)
-    by_hand: list[int] = field(default_factory=list)
+    unmanaged: list[int] = field(default_factory=list)
     broken: bool = False
 
-    def over(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
+    def settle(self, writes: LedgerWrites, reservation: Reservation, now: float) -> None:
         self._note(writes, "over", reservation.id, reservation.state.value, int(now))
 
-    def give_back(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
+    def release_hold(self, writes: LedgerWrites, reservation: Reservation, reason: str, actor: str) -> None:
         self._note(writes, "give back", reservation.id, reason, actor)
 
-    def level(
-        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], by_hand: int
+    def lower_hold(
+        self, writes: LedgerWrites, reservation: Reservation, now: float, inside: Collection[str], unmanaged: int
     ) -> None:
         self._note(writes, "level", reservation.id, tuple(sorted(inside)), int(now))
-        self.by_hand.append(by_hand)
+        self.unmanaged.append(unmanaged)
 
-    def lapse(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
+    def credit_outage(self, writes: LedgerWrites, reservation: Reservation, owed: OutageCredit, now: float) -> None:
         self._note(writes, "lapse", reservation.id, owed.more, owed.least)
 
     def lapsed(self, reservation: Reservation) -> int:
@@ -139,18 +139,18 @@ class Kept:
             "lab",
             clock=lambda: self.slurm.now,
             members=lambda _: (),
-            money=self.till,
+            ledger=self.till,
             jobs=self.snapshot,
             nodes=lambda: tuple(self.nodes.values()),
             supply=self.supply,
             no_show=900,
             promote=self.promote,
-            on_turn=self.tell,
+            on_change=self.tell,
         )
 
     def supply(self) -> Supply:
-        spots = spots_of(self.nodes.values())
-        return Supply(spots, by_node=self.by_node, by_license=bool(self.licenses))
+        inventory = inventory_of(self.nodes.values())
+        return Supply(inventory, by_node=self.by_node, by_license=bool(self.licenses))
 
     def snapshot(self) -> Snapshot | None:
         if self.blind:
@@ -170,15 +170,15 @@ class Kept:
         self, start: float = 1, hours: float = 2, *, gpus: int = 1, seats: int = 2, state: State = State.CONFIRMED
     ) -> Reservation:
         begin = NOW + int(start * HOUR)
-        times = [Time(Period(begin, begin + int(hours * HOUR)))]
+        times = [RequestedTime(Period(begin, begin + int(hours * HOUR)))]
         wish = BookingRequest("tina", "teaching", "A class", Need("a100", gpus, seats if gpus else 1), times)
         (booked,) = await self.calendar.book(wish, state=state)
         return booked
 
-    async def at(self, seconds: float, *, every: float = 30) -> Pass:
+    async def at(self, seconds: float, *, interval: float = 30) -> Pass:
         """Make the passes up to so many seconds after NOW; return the last."""
-        while self.slurm.now + every < NOW + seconds:
-            self.slurm.now += every
+        while self.slurm.now + interval < NOW + seconds:
+            self.slurm.now += interval
             await self.keeper.once()
         self.slurm.now = NOW + seconds
         return await self.keeper.once()
@@ -191,7 +191,7 @@ class Kept:
 
     def save(self, changed: Reservation) -> None:
         with self.calendar.store.transaction("lab") as writes:
-            writes.save(changed.but(version=changed.version + 1))
+            writes.save(changed.replace(version=changed.version + 1))
 
     def run(self, *nodes: str, inside: Reservation | None = None, name: str = "carme-s1", **more: object) -> Job:
         """Have a job run on these nodes, with one GPU on each and without a time limit."""

@@ -67,7 +67,7 @@ def test_a_rule_with_a_term_counts_for_who_books_within_it() -> None:
 
 def test_who_may_not_book_is_told_so_first() -> None:
     found = rules(policy({"group": "students", "may_book": False}, {"user": "*", "booking": {"length": "1h"}}))
-    assert said(found, 24) == "You may book no GPUs with this account."
+    assert said(found, 24) == "You may not book GPUs with this account."
     assert said(rules(policy({"account": "*", "booking": {"at_once": 0}})), 24) == "You may have no bookings."
 
 
@@ -86,7 +86,7 @@ def test_the_limits_of_all_rules_are_kept() -> None:
     assert said(found, 24, 8) == ""
     assert said(found, 24, 9) == "You may book at most 8 h at a time, and this is 9 h."
     before = ExistingBooking("other", Period(NOW + 18 * HOUR, NOW + 21 * HOUR))
-    assert said(found, 24, 2, before).startswith("Between two bookings of yours there have to be 4 h")
+    assert said(found, 24, 2, before).startswith("There must be 4 h between two of your bookings")
 
 
 def test_a_share_that_is_said_of_everybody_binds_all_and_one_of_some_users_binds_them_alone() -> None:

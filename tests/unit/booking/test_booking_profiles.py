@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from booking_parts import NOW, ROOT, SPOTS, FrontDesk, at, who, wish
+from booking_parts import INVENTORY, NOW, ROOT, FrontDesk, at, who, wish
 
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken, Supply
 from carme_hub.booking.reconcile.violations import ObservedSlurm, ViolationCheck
@@ -41,7 +41,7 @@ def nodes(*found: Any) -> list[str]:
 
 
 def on_n1(one: Reservation) -> Reservation:
-    return one.but(places=tuple(replace(place, node="n1") for place in one.places), version=one.version + 1)
+    return one.replace(places=tuple(replace(place, node="n1") for place in one.places), version=one.version + 1)
 
 
 async def test_a_class_is_placed_in_the_partition_of_its_profile(offer: FrontDesk) -> None:
@@ -133,13 +133,13 @@ async def test_what_is_broken_is_moved_within_the_partition(offer: FrontDesk) ->
     there = {name: Node(name, "idle", True, gpus={"a100": 4}) for name in ("n1", "n2")}
     promises = ViolationCheck([one], ObservedSlurm(NOW, there, ()))
     assert promises.elsewhere(one, offer.calendar.supply(), (), {"n2"}) is None
-    found = promises.elsewhere(one.but(profile=""), offer.calendar.supply(), (), {"n2"})
+    found = promises.elsewhere(one.replace(profile=""), offer.calendar.supply(), (), {"n2"})
     assert found is not None
     assert [place.node for place in found] == ["n1"]
 
 
 async def test_where_profiles_are_not_known_it_is_said_and_the_rest_is_kept(front: FrontDesk) -> None:
-    assert Supply(SPOTS).profiles is None
+    assert Supply(INVENTORY).profiles is None
     checked = await front.desk.check(who(), wish(at(24), profile="torch"))
     assert checked.ok
     assert checked.notes == (

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 from rig.nightly import NIGHTLY
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, NoSuchGpus, SlotTaken, Supply, Time
-from carme_hub.domain.calendar.capacity import Need, OccupiedGpus, Spot
+from carme_hub.booking.calendar import BookingRequest, Calendar, NoSuchGpus, RequestedTime, SlotTaken, Supply
+from carme_hub.domain.calendar.capacity import GpuInventory, Need, OccupiedGpus
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.store.ledger.writes import LedgerStore
@@ -18,7 +18,7 @@ from carme_hub.store.reservations import ReservationStore
 
 HOUR = 3600
 NOW = 1_795_000_000
-SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8), Spot("n3", "h100", 2, 8))
+INVENTORY = (GpuInventory("n1", "a100", 4, 8), GpuInventory("n2", "a100", 4, 8), GpuInventory("n3", "h100", 2, 8))
 REPEATS = 20 if NIGHTLY else 2
 
 
@@ -28,7 +28,7 @@ def calendar(store: LedgerStore) -> Calendar:
 
 
 def calendar_of(store: LedgerStore) -> Calendar:
-    return Calendar(ReservationStore(store), "lab", lambda: Supply(SPOTS), lambda: NOW)
+    return Calendar(ReservationStore(store), "lab", lambda: Supply(INVENTORY), lambda: NOW)
 
 
 async def storm(
@@ -46,7 +46,9 @@ def at(hour: float, hours: float = 2) -> Period:
 
 
 def wish(*periods: Period, gpus: int = 1, seats: int = 1, type: str = "a100", owner: str = "tina") -> BookingRequest:
-    return BookingRequest(owner, "teaching", "A class", Need(type, gpus, seats), [Time(each) for each in periods])
+    return BookingRequest(
+        owner, "teaching", "A class", Need(type, gpus, seats), [RequestedTime(each) for each in periods]
+    )
 
 
 async def everything(calendar: Calendar) -> list[Reservation]:
@@ -63,7 +65,7 @@ def shares_no_gpu(known: Sequence[Reservation], room: dict[tuple[str, str], int]
             if each.period.start <= moment < each.period.end:
                 for place in each.places:
                     used[place.node, place.type] = used.get((place.node, place.type), 0) + place.count
-        if any(count > room[spot] for spot, count in used.items()):
+        if any(count > room[item] for item, count in used.items()):
             return False
     return True
 
@@ -121,13 +123,13 @@ async def test_times_of_one_booking_that_overlap_take_gpus_of_each_other(calenda
 async def test_what_is_over_or_cancelled_is_free_again(calendar: Calendar) -> None:
     (one,) = await calendar.book(wish(at(24), gpus=4, seats=2))
     with calendar.store.transaction("lab") as writes:
-        writes.save(one.to(State.CANCELLED, NOW, actor="tina"))
+        writes.save(one.in_state(State.CANCELLED, NOW, actor="tina"))
     await calendar.book(wish(at(24), gpus=4, seats=2, owner="bob"))
 
 
 async def test_maintenance_and_nodes_that_are_down_cannot_be_booked(store: LedgerStore) -> None:
     gone = (OccupiedGpus(at(0, 100), "n1"), OccupiedGpus(at(30, 1), "n2"))
-    calendar = Calendar(ReservationStore(store), "lab", lambda: Supply(SPOTS, gone), lambda: NOW)
+    calendar = Calendar(ReservationStore(store), "lab", lambda: Supply(INVENTORY, gone), lambda: NOW)
     (one,) = await calendar.book(wish(at(24), gpus=1))
     assert one.places[0].node == "n2"
     with pytest.raises(SlotTaken):
@@ -164,4 +166,4 @@ async def test_any_number_of_bookings_share_no_gpu_at_any_moment(stores: list[Le
     assert 10 < sum(not isinstance(each, BaseException) for each in answers) < 200
     assert all(isinstance(each, SlotTaken) for each in answers if isinstance(each, BaseException))
     known = await everything(calendar_of(stores[0]))
-    assert shares_no_gpu(known, {(spot.node, spot.type): spot.count for spot in SPOTS})
+    assert shares_no_gpu(known, {(item.node, item.type): item.count for item in INVENTORY})

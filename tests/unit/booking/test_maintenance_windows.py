@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from booking_parts import HOUR, ROOT, SPOTS, FrontDesk, PurseOf, at, who
+from booking_parts import HOUR, INVENTORY, ROOT, FrontDesk, PurseOf, at, who
 
 from carme_hub.booking.calendar import NoSuchGpus, SlotTaken
-from carme_hub.domain.calendar.capacity import Spot
+from carme_hub.domain.calendar.capacity import GpuInventory
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, State
 from carme_hub.errors import Refused
@@ -92,7 +92,7 @@ async def test_maintenance_itself_may_be_moved(front: FrontDesk) -> None:
 
 async def test_nobody_pays_more_for_a_move_that_others_make(store: LedgerStore) -> None:
     front = FrontDesk(store, purse=PurseOf(8), by_node=True)
-    front.spots = (*SPOTS, Spot("n4", "a100", 8, 8))
+    front.inventory = (*INVENTORY, GpuInventory("n4", "a100", 8, 8))
     front.share = 100
     one = await front.book(at(24), gpus=4)  # by itself on a node of four, and all the money with it
     assert one.gpus == 4
@@ -106,7 +106,7 @@ async def test_the_same_key_is_the_same_maintenance(front: FrontDesk) -> None:
     one = await front.book(at(30))
     first, changed = await front.desk.maintain(ROOT, ["n1", "n2"], at(30), "Disks", key="k")
     front.now += 31 * HOUR
-    front.spots = ()
+    front.inventory = ()
     again, those = await front.desk.maintain(ROOT, ["n2", "n1"], at(30), "Disks", key="k")
     assert (again, [each.id for each in those]) == (first, [one.id])
     assert [each.id for each in changed] == [one.id]
@@ -117,7 +117,7 @@ async def test_the_same_key_is_the_same_maintenance(front: FrontDesk) -> None:
 
 
 async def test_it_is_for_administrators_and_known_nodes(front: FrontDesk) -> None:
-    with pytest.raises(Refused, match="for administrators"):
+    with pytest.raises(Refused, match="Only administrators"):
         await front.desk.maintain(who(), ["n1"], at(24), "Firmware")
     with pytest.raises(NoSuchGpus, match="n9: no such node"):
         await front.desk.maintain(ROOT, ["n1", "n9"], at(24), "Firmware")

@@ -183,7 +183,7 @@ async def test_what_is_pending_again_goes_on_holding_what_it_needs_until_it_is_d
 async def test_what_has_begun_is_not_made_pending(front: FrontDesk) -> None:
     one = front.begin(await front.book(at(24)))
     front.rule = BookingRule(approval_above=0)
-    with pytest.raises(Refused, match="has to be approved, and it has begun"):
+    with pytest.raises(Refused, match="needs an approval, and it has begun"):
         await front.desk.move(who(), one.id, 2, period=at(24, 3))
     await front.desk.move(who(), one.id, 2, period=at(24, 1))
     await front.desk.move(ROOT, one.id, 3, period=at(24, 3))
@@ -201,7 +201,7 @@ async def test_who_is_not_in_the_account_any_more_only_makes_it_less(front: Fron
     one = await front.book(at(24), gpus=2)
     gone = Booker(Person("tina"), ("physics",))
     for more in ({"period": at(24, 3)}, {"period": at(30)}, {"need": Need("a100", 4)}):
-        with pytest.raises(Refused, match="You may not book for account teaching") as error:
+        with pytest.raises(Refused, match="You may not charge account teaching") as error:
             await front.desk.move(gone, one.id, 1, **more)  # type: ignore[arg-type]
         assert error.value.reason == "not-allowed"
     longer = await front.desk.check(gone, wish(at(24, 3), gpus=2), instead_of=one.id)

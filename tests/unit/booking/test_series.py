@@ -62,7 +62,7 @@ async def test_a_rule_becomes_its_times_with_a_word_where_clocks_change(front: F
 
 async def test_a_rule_that_makes_no_sense_is_refused_by_check_and_book_alike(front: FrontDesk) -> None:
     for bad, words in (
-        (every("2027-01-05T09:00", rule="FREQ=HOURLY;COUNT=3"), "daily, weekly"),
+        (every("2027-01-05T09:00", rule="FREQ=HOURLY;COUNT=3"), "DAILY, WEEKLY"),
         (every("2026-11-17T09:00"), "start in the past"),
         (
             Recurrence(

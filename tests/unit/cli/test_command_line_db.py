@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rig.command_line import Line, line
+from rig.command_line import CommandLine, line
 from rig.databases import OnePostgres, one_postgres
 
 from carme_hub.cli.db import BackupApp, CheckApp, SumApp, UpgradeApp
@@ -15,7 +15,7 @@ from carme_hub.store.engine import current_revision, head_revision, make_engine,
 __all__ = ["line", "one_postgres"]
 
 
-def test_the_database_is_copied_and_checked_from_the_command_line(line: Line) -> None:
+def test_the_database_is_copied_and_checked_from_the_command_line(line: CommandLine) -> None:
     line.grant("physics", "2h", "--reason", "x")
     code, out, _ = line.run(BackupApp, "--to", str(line.folder / "copy.sqlite"))
     assert (code, out) == (0, f"{line.folder / 'copy.sqlite'}\n")
@@ -34,9 +34,9 @@ def test_the_database_is_copied_and_checked_from_the_command_line(line: Line) ->
     assert [each["name"] for each in found["looked"] if not each["good"]] == ["triggers"]
 
 
-def test_a_sum_that_differs_is_named_and_made_anew_from_the_command_line(line: Line) -> None:
+def test_a_sum_that_differs_is_named_and_made_anew_from_the_command_line(line: CommandLine) -> None:
     line.grant("physics", "2h", "--reason", "x")
-    assert line.run(SumApp)[:2] == (0, "every sum was what its entries come to; nothing is changed\n")
+    assert line.run(SumApp)[:2] == (0, "every sum was equal to its entries; nothing is changed\n")
     engine = make_engine(line.url)
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ledger_sum SET amount = 7")
@@ -56,19 +56,21 @@ def test_a_sum_that_differs_is_named_and_made_anew_from_the_command_line(line: L
     assert line.run(ShowApp)[1].splitlines()[1].split() == ["physics", "2", "0", "0", "2"]
 
 
-def test_an_upgrade_says_where_the_database_as_it_was_is_kept(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_upgrade_says_where_the_database_as_it_was_is_kept(
+    line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
     line.database.unlink()
     engine = make_engine(line.url)
     migrate(engine, "carme0001")
     engine.dispose()
     UpgradeApp(config_path=str(line.file)).start()
     first, second = capsys.readouterr().out.splitlines()
-    assert Path(first.removeprefix("the database as it was is kept in ")).is_file()
+    assert Path(first.removeprefix("a copy from before the upgrade is in ")).is_file()
     assert second.startswith("the database has schema carme")
 
 
 def test_a_postgresql_database_is_upgraded_once_somebody_says_that_there_is_a_backup(
-    line: Line, one_postgres: OnePostgres, capsys: pytest.CaptureFixture[str]
+    line: CommandLine, one_postgres: OnePostgres, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = one_postgres.server()
     server._execute("CREATE DATABASE earlier")
@@ -79,7 +81,7 @@ def test_a_postgresql_database_is_upgraded_once_somebody_says_that_there_is_a_ba
         line.file.write_text(line.file.read_text() + f"c.CarmeStore.url = {url!r}\n")
         with pytest.raises(SystemExit) as ended:
             UpgradeApp(config_path=str(line.file)).start()
-        assert "say --yes" in str(ended.value.code)
+        assert "add --yes" in str(ended.value.code)
         assert "pg_dump --format=custom" in capsys.readouterr().out
         assert current_revision(engine) == "carme0002"
         assert line.run(CheckApp)[0] == 1

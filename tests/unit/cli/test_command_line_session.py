@@ -139,7 +139,7 @@ def test_a_folder_that_is_missing_is_offered_to_be_made(hub: ForgedHub, capsys: 
     hub.answers["POST", "/users/alice/server"] = [(202, "")]
     hub.answers["GET", "/users/alice/server/progress"] = [(200, f"data: {json.dumps(event)}\n\n")]
     assert run(StartApp, "--wait", "--working-folder", "a100") == 1
-    assert capsys.readouterr().err.endswith(f"{said} --missing-folder make has it made.\n")
+    assert capsys.readouterr().err.endswith(f"{said} --missing-folder make creates it.\n")
     hub.servers(server())
     assert run(StartApp, "--working-folder", "a100", "--missing-folder", "make") == 0
     assert hub.asked[-2][2] == {"user_options": {"working_folder": "a100", "missing_folder": "make"}}
@@ -149,7 +149,7 @@ def test_a_folder_that_is_missing_is_offered_to_be_made(hub: ForgedHub, capsys: 
     ("stream", "words"),
     [
         ('data: {"failed": true, "message": "Spawn failed: the node went away"}\n\n', "the node went away"),
-        ('data: {"message": "The container starts"}\n\n', "no longer says"),
+        ('data: {"message": "The container starts"}\n\n', "no longer reports"),
     ],
 )
 def test_a_start_that_fails_while_somebody_waits_is_a_failure(
@@ -168,7 +168,7 @@ def _stream(*events: dict[str, Any]) -> tuple[int, str]:
 def test_a_hub_that_is_restarted_is_no_end_of_the_start_that_is_waited_for(
     hub: ForgedHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carme_hub.cli.session.LOOK", 0.01)
+    monkeypatch.setattr("carme_hub.cli.session.POLL_INTERVAL", 0.01)
     hub.answers["POST", "/users/alice/server"] = [(202, "")]
     waits, starts = {"message": "Waiting for 2 × a100"}, {"message": "The container starts"}
     away = (503, "<html>Service Unavailable</html>")  # as the proxy says
@@ -187,7 +187,7 @@ def test_a_hub_that_is_restarted_is_no_end_of_the_start_that_is_waited_for(
     ("argv", "progress", "words"),
     [
         (["--wait-minutes", "0.002"], _stream(), "alice's default server is still starting; `carme-hub session list`"),
-        ([], (503, "away"), "may be starting all the same: `carme-hub session list`"),
+        ([], (503, "away"), "may be starting nevertheless: `carme-hub session list`"),
     ],
 )
 def test_a_start_of_which_nothing_is_known_is_not_said_to_have_failed(
@@ -198,8 +198,8 @@ def test_a_start_of_which_nothing_is_known_is_not_said_to_have_failed(
     progress: tuple[int, str],
     words: str,
 ) -> None:
-    monkeypatch.setattr("carme_hub.cli.session.LOOK", 0.01)
-    monkeypatch.setattr("carme_hub.cli.session.SILENCE", 0.05)
+    monkeypatch.setattr("carme_hub.cli.session.POLL_INTERVAL", 0.01)
+    monkeypatch.setattr("carme_hub.cli.session.SILENCE_TIMEOUT", 0.05)
     hub.answers["POST", "/users/alice/server"] = [(202, "")]
     hub.answers["GET", "/users/alice/server/progress"] = [progress]
     hub.servers(server(ready=False, pending="spawn"))

@@ -85,7 +85,7 @@ def test_names_and_stores_that_cannot_be(store: Path, system: Path) -> None:
         with pytest.raises(ContainerError, match="name"):
             add_image(system, store, name)
     add_image(system, store, "lab")
-    with pytest.raises(ContainerError, match="there already"):
+    with pytest.raises(ContainerError, match="exists already"):
         add_image(system, store, "lab")
     store.chmod(0o777)
     with pytest.raises(ContainerError, match="nobody else can write"):

@@ -1,4 +1,4 @@
-"""What is wrong with an installed package is said with the setting, the package and what to do, and loosens nothing."""
+"""An error in an installed package names the setting, the package and what to do, and loosens no limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from carme_hub.sessions import profile_fields
 from carme_hub.sessions.profile_fields import profile_field
 from carme_hub.spawners.apps import settings as apps
 from carme_hub.spawners.apps.settings import CarmeApps
-from carme_hub.training.templates import TemplateError, installed, named, templates
+from carme_hub.training.templates import TemplateError, find_template, installed, templates
 from carme_hub.training.templates.gallery import Gallery
 
 POINTS = (
@@ -72,8 +72,8 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_error(point: Extens
         point.load("gone")
     assert str(raised.value) == (
         f"c.{point.setting}: 'gone' of the package site-things 2.1 (carme_test_gone:thing) cannot be imported: "
-        "ModuleNotFoundError: No module named 'no_such_library'. Install what it lacks or another version of it, or "
-        "take the name out of the setting."
+        "ModuleNotFoundError: No module named 'no_such_library'. Install what it requires or another version of it, or "
+        "remove the name from the setting."
     )
 
 
@@ -99,7 +99,7 @@ def test_two_packages_of_one_name_are_both_named_and_neither_is_taken(point: Ext
 def test_a_class_that_cannot_be_set_up_is_named_with_its_error(add: Add) -> None:
     text = "class Rule:\n    def __init__(self): raise ValueError('no clock')"
     add("site-things", "carme_hub.policy_rules", "rule", "carme_test_rule:Rule", carme_test_rule=text)
-    with pytest.raises(ConfigError, match=r"site-things 2\.1 .* cannot be set up: ValueError: no clock"):
+    with pytest.raises(ConfigError, match=r"site-things 2\.1 .* cannot be created: ValueError: no clock"):
         policy_rules.policy_rules(CarmeQuotas(policy_rules=["rule"]))
 
 
@@ -139,7 +139,7 @@ def test_a_runtime_of_a_format_that_there_is_not_is_refused(add: Add) -> None:
 def test_a_runtime_that_renders_no_plan_is_refused_when_it_is_used(add: Add) -> None:
     add("site-things", "carme_hub.runtimes", "none", "carme_test_r:R", carme_test_r=RUNTIME.replace("FORMAT", "dir"))
     request = ContainerRequest(Image("lab", "/opt/lab"), ("true",), "/home/alice", "/home/alice/.carme/sessions/u")
-    with pytest.raises(ContainerError, match="none rendered a NoneType and no Plan"):
+    with pytest.raises(ContainerError, match="none rendered a NoneType instead of a Plan"):
         runtime("none").render(request)
 
 
@@ -153,7 +153,7 @@ def test_an_app_of_a_package_is_held_to_the_rules_of_apps(add: Add) -> None:
 def test_a_field_must_have_the_name_of_its_entry_point(add: Add) -> None:
     text = "from carme_hub.domain.sessions.profile import ProfileField\nF = ProfileField('other', 'Other')"
     add("site-things", "carme_hub.profile_fields", "field", "carme_test_field:F", carme_test_field=text)
-    with pytest.raises(ConfigError, match=r"site-things 2\.1 has a field of the name 'other'; both must be the same"):
+    with pytest.raises(ConfigError, match=r"site-things 2\.1 has a field with the name 'other'; both names must be"):
         profile_field(None)("field")
 
 
@@ -161,10 +161,10 @@ def test_a_field_must_have_the_name_of_its_entry_point(add: Add) -> None:
     ("name", "value", "said"),
     [
         ("ddp", "carme_test_script", "Carme Hub has a template of this name"),
-        ("mine", "no_such_module", "no_such_module is no Python file"),
+        ("mine", "no_such_module", "no_such_module is not a Python file"),
         ("mine", "carme_test_raises.inner", "cannot be found: ZeroDivisionError"),
-        ("mine", "carme_test_wrong", "is no template: invalid syntax"),
-        ("Mine!", "carme_test_script", "must have small letters"),
+        ("mine", "carme_test_wrong", "is not a template: invalid syntax"),
+        ("Mine!", "carme_test_script", "must have only lower-case letters"),
     ],
 )
 def test_a_broken_template_is_told_in_its_place_and_hides_no_other(
@@ -182,10 +182,10 @@ def test_a_broken_template_is_told_in_its_place_and_hides_no_other(
     assert "It cannot be used: " in page
     assert page.count("<button") == 2 * len(before)
     if name == "ddp":
-        assert not named("ddp").broken
+        assert not find_template("ddp").broken
     if name == "mine":
         with pytest.raises(TemplateError, match="The template mine cannot be copied"):
-            named("mine")
+            find_template("mine")
 
 
 def test_two_templates_of_one_name_are_both_named(add: Add) -> None:

@@ -32,7 +32,7 @@ from carme_hub.accounting.slots.holds import Slot, hold
 from carme_hub.containers.runtime import Image
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.domain.quotas.rules import Person, QuotaRequest
 from carme_hub.domain.sessions.profile_list import parse_profiles
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import ConfigError, ContainerError, ProfileNotAllowed, QuotaExceeded
@@ -115,8 +115,8 @@ def ledger(tmp_path: Path, now: float, *rules: Any) -> Ledger:
     return Ledger(store, "lab", **more)
 
 
-def ask(gpus: int) -> Ask:
-    return Ask("physics", Gpus("a100", gpus), 3600)
+def ask(gpus: int) -> QuotaRequest:
+    return QuotaRequest("physics", Gpus("a100", gpus), 3600)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ async def test_the_hub_refuses_by_a_rule_that_its_configuration_names(extension:
     watcher: Any = SimpleNamespace(latest=None)
     settings = CarmeQuotas(policy_rules=["small-by-day"])
     admission = Admission(settings, engine, "lab", book, watcher, logging.getLogger("test"))
-    object.__setattr__(admission.ledger.books, "clock", lambda: NOON)
+    object.__setattr__(admission.ledger.context, "clock", lambda: NOON)
     user = SimpleNamespace(name="alice", admin=False, groups=[])
     with pytest.raises(QuotaExceeded, match="at most 4 GPUs"):
         await admission.hold(user, "s1", Request("gpu", "lab", Gpus("a100", 5)), lambda *_: None)
@@ -160,8 +160,8 @@ async def test_a_rule_is_asked_about_more_time_and_about_bookings_too(tmp_path: 
     assert (await books.admit("s1", alice, ask(1), partition="gpu", qos="high")).granted
     assert (await books.extend("s1", 600, person=alice)).granted
     slot = Slot("b1", "alice", "physics", Gpus("a100", 2), int(NOON), int(NOON) + 7200, "course")
-    with books.books.store.transaction("lab") as writes:
-        assert hold(books.books, writes, slot, alice, "alice").granted
+    with books.context.store.transaction("lab") as writes:
+        assert hold(books.context, writes, slot, alice, "alice").granted
     assert (await books.admit("s2", alice, ask(2), slot="b1")).granted
     said = [(each.kind, each.in_booking, each.ask.gpus.count, each.partition, each.qos) for each in asked]
     assert said == [
@@ -179,7 +179,7 @@ async def test_a_rule_that_fails_grants_nothing_and_is_logged(tmp_path: Path, ca
 
     decision = await ledger(tmp_path, NOON, broken).admit("s1", Person("alice"), ask(1))
     assert not decision.granted
-    assert decision.message == "The rule “broken” of this site could not be asked. Tell an administrator."
+    assert decision.message == "The policy rule “broken” of this site failed. Tell an administrator."
     assert decision.largest is None
     assert "ZeroDivisionError" in caplog.text
 
@@ -238,7 +238,7 @@ def test_a_spawner_offers_the_field_and_a_profile_cannot_name_one_that_is_not_th
     with pytest.raises(ConfigError, match=r"profile_list\[0\] \(cpu\)\.fields: .*'datasets'.* have dataset "):
         spawner(profile_list=named).check_settings()
     named[0]["fields"] = ["dataset", "dataset"]
-    with pytest.raises(ConfigError, match="dataset is taken by another option"):
+    with pytest.raises(ConfigError, match="dataset is the name of another option"):
         spawner(profile_list=named).check_settings()
 
 
@@ -271,7 +271,7 @@ def test_the_gallery_shows_and_copies_it(installed_extension: Path, tmp_path: Pa
         page = gallery.page()
         print(re.search(r'<h2 id="gradient-clipping">(.*)</h2>', page)[1])
         word = re.search(r'name="word" value="([^"]+)"', page)[1]
-        print(gallery.taken({"word": word, "name": "gradient-clipping", "kind": "notebook"}))
+        print(gallery.copy_from_form({"word": word, "name": "gradient-clipping", "kind": "notebook"}))
         print("torch" in sys.modules, "carme_hub_example.templates.gradient_clipping" in sys.modules)
     """
     said = in_a_session(installed_extension, "-c", show, str(tmp_path)).splitlines()

@@ -355,5 +355,5 @@ def test_a_quota_that_is_used_up_and_a_full_disk_are_no_space_and_a_home_that_is
     assert spec.loader is not None
     launch = module_from_spec(spec)
     spec.loader.exec_module(launch)
-    codes = {number: launch.code_of(OSError(number, "")) for number in (errno.EDQUOT, errno.ENOSPC, errno.ESTALE)}
+    codes = {number: launch.exit_code_of(OSError(number, "")) for number in (errno.EDQUOT, errno.ENOSPC, errno.ESTALE)}
     assert codes == {errno.EDQUOT: 79, errno.ENOSPC: 79, errno.ESTALE: 80}

@@ -99,7 +99,7 @@ def test_a_hub_that_is_away_changes_neither_status_nor_end_mark(node: Node, hub:
     assert node.run(ENDS) == 3
     assert time.monotonic() - began < 30
     assert node.mark["exit"] == 3
-    assert "the hub was not told of the end" in node.log
+    assert "the hub was not informed of the end" in node.log
     assert "NONCE" not in node.log
 
 

@@ -140,7 +140,7 @@ def test_hub_that_comes_back_later_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_hub_that_never_answers_ends_with_74(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(singleuser, "PATIENCE", 0.5)
+    monkeypatch.setattr(singleuser, "HUB_TIMEOUT", 0.5)
     with pytest.raises(singleuser.Failed) as failed:
         singleuser.report({"callback": "http://127.0.0.1:1/x", "nonce": "n", "environ": {}}, 1234)
     assert failed.value.code == 74
@@ -175,10 +175,10 @@ def test_no_free_port_ends_with_73(tmp_path: Path) -> None:
 
 
 async def test_held_port_is_lost_to_nobody_and_the_server_can_still_listen_on_it() -> None:
-    held = singleuser.hold_port("127.0.0.1", 20000, 40000)
+    held = singleuser.reserve_port("127.0.0.1", 20000, 40000)
     port = held.getsockname()[1]
     with pytest.raises(singleuser.Failed) as no_port:
-        singleuser.hold_port("127.0.0.1", port, port)  # another session that tries the same port
+        singleuser.reserve_port("127.0.0.1", port, port)  # another session that tries the same port
     assert no_port.value.code == 73
     with socket.socket() as plain, pytest.raises(OSError, match="in use"):
         plain.bind(("127.0.0.1", port))
@@ -254,7 +254,7 @@ def test_internal_tls_proves_both_sides(
         assert done.returncode == 0, done.stdout
         assert "SERVER https://127.0.0.1:" in done.stdout
     else:
-        monkeypatch.setattr(singleuser, "PATIENCE", 0.3)
+        monkeypatch.setattr(singleuser, "HUB_TIMEOUT", 0.3)
         with pytest.raises(singleuser.Failed, match="did not answer"):
             singleuser.report(json.loads((tmp_path / "singleuser.json").read_text()), 1234)
     assert bool(site.got) == accepted

@@ -81,7 +81,7 @@ def test_jupyterhub_singleuser_is_imported_without_the_hubs_database_and_pages()
     said = in_a_new_python("""
         print("jupyterhub.singleuser" in sys.modules, "jupyterhub.services.auth" in sys.modules)
         print(sorted({name.split(".")[0] for name in sys.modules} & {"sqlalchemy", "alembic"}))
-        print(sorted(set(singleuser.OF_THE_HUB) & set(sys.modules)))
+        print(sorted(set(singleuser.HUB_MODULES) & set(sys.modules)))
     """)
     assert said == "True True\n[]\n[]\n"
 

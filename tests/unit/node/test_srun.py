@@ -74,19 +74,19 @@ NEW = OLD.replace("TRES=cpu", "ReqTRES=cpu=1 AllocTRES=cpu").replace("gres:gpu",
 )
 def test_a_word_that_srun_could_take_otherwise_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(srun.Refused, match=f"^The step's {name} cannot be ") as refused:
-        srun.checked({**ASKED, name: value})
+        srun.validated({**ASKED, name: value})
     assert refused.value.kind == "bad"
 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_word_that_is_missing_is_refused(name: str) -> None:
     with pytest.raises(srun.Refused):
-        srun.checked({key: value for key, value in ASKED.items() if key != name})
+        srun.validated({key: value for key, value in ASKED.items() if key != name})
 
 
 def test_every_word_of_the_options_is_ours_and_none_is_of_the_command() -> None:
     asked = {**ASKED, "argv": ["python3", "--uid=root", "--jobid=1"], "slot": "w3", "nodes": ["n2"], "gpus_per_node": 2}
-    words = srun.srun(srun.checked(asked), HAVE, ["n2"], 9)
+    words = srun.srun_argv(srun.validated(asked), HAVE, ["n2"], 9)
     assert all(word.startswith("-") for word in words)
     assert not {"--uid=root", "--jobid=1"} & set(words)
     wanted = {
@@ -100,7 +100,7 @@ def test_every_word_of_the_options_is_ours_and_none_is_of_the_command() -> None:
         "--mem=0",
     }
     assert wanted | {"--gres=gpu:4", "--job-name=carme-run-test", "--kill-on-bad-exit=1", "--mpi=none"} <= set(words)
-    assert "--gres=none" in srun.srun(srun.checked(ASKED), HAVE, ["n1"], 9)
+    assert "--gres=none" in srun.srun_argv(srun.validated(ASKED), HAVE, ["n1"], 9)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_every_word_of_the_options_is_ours_and_none_is_of_the_command() -> None:
 def test_ranks_are_on_all_nodes_that_they_are_enough_for_or_on_those_named(
     ranks: int, nodes: list[str], found: list[str]
 ) -> None:
-    assert srun.nodes_of({**ASKED, "ranks": ranks, "nodes": nodes}, HAVE) == found
+    assert srun.step_nodes({**ASKED, "ranks": ranks, "nodes": nodes}, HAVE) == found
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_ranks_are_on_all_nodes_that_they_are_enough_for_or_on_those_named(
 )
 def test_what_the_job_has_not_is_refused(more: dict[str, Any], said: str) -> None:
     with pytest.raises(srun.Refused) as refused:
-        srun.nodes_of({**ASKED, **more}, HAVE)
+        srun.step_nodes({**ASKED, **more}, HAVE)
     assert str(refused.value) == said
 
 
@@ -143,7 +143,7 @@ def slurm_says(monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> None
         found = [argv[0], " ".join(argv[-2:]), argv[-2]]
         return next(answers[each] for each in found if each in answers)
 
-    monkeypatch.setattr(srun, "ask", ask)
+    monkeypatch.setattr(srun, "run_command", ask)
 
 
 @pytest.mark.parametrize("text", [OLD, NEW])
@@ -175,7 +175,7 @@ def test_a_job_that_ends_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("12 RUNNING\n", 12),
         ("12 COMPLETING\n13 RUNNING\n", 13),  # requeued
-        ("", "has ended, or never came to Slurm"),
+        ("", "has ended, or was never submitted to Slurm"),
         ("12 PENDING\n", "is pending, and not running"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_lone_node_is_found_by_its_companions(
 
 @pytest.mark.parametrize(("ids", "count"), [("0-7,16", 9), ("3", 1), ("", 0), ("0,2,4-5", 4)])
 def test_cpu_ids_are_counted(ids: str, count: int) -> None:
-    assert srun.count_of(ids) == count
+    assert srun.count_ids(ids) == count
 
 
 def test_only_what_slurms_commands_need_is_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,19 +225,19 @@ def test_only_what_slurms_commands_need_is_in_their_environment(monkeypatch: pyt
     ):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    assert set(srun.environ()) <= {"PATH", "LANG", "HOME", "USER", "LOGNAME", "SLURM_CONF", "TZ"}
-    assert srun.environ()["SLURM_CONF"] == "/etc/slurm.conf"
+    assert set(srun.command_environ()) <= {"PATH", "LANG", "HOME", "USER", "LOGNAME", "SLURM_CONF", "TZ"}
+    assert srun.command_environ()["SLURM_CONF"] == "/etc/slurm.conf"
 
 
 def test_a_command_of_slurm_that_fails_or_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(srun, "USUAL", "")
+    monkeypatch.setattr(srun, "SLURM_FOLDERS", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(srun.Refused, match="squeue is not on this node"):
-        srun.ask("squeue")
+        srun.run_command("squeue")
     (tmp_path / "squeue").write_text("#!/bin/sh\necho 'first' >&2\necho 'slurm_load_jobs error: no' >&2\nexit 1\n")
     (tmp_path / "squeue").chmod(0o755)
     with pytest.raises(srun.Refused, match=r"Slurm does not say what the job has: slurm_load_jobs error: no$"):
-        srun.ask("squeue")
+        srun.run_command("squeue")
 
 
 # -- which GPUs -------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def taken() -> Iterator[Callable[..., list[int]]]:
     pids = iter([os.getppid(), 1, os.getpid()])  # such as live
 
     def take(nodes: list[str], wanted: int, job: int = 7, have: int = 4, *, dead: bool = False) -> list[int]:
-        chosen = srun.take(file.fileno(), job, nodes, wanted, have)
+        chosen = srun.choose_gpus(file.fileno(), job, nodes, wanted, have)
         said = json.loads(os.pread(file.fileno(), 1 << 20, 0))
         said[-1]["pid"] = 2**22 if dead else next(pids)
         os.ftruncate(file.fileno(), 0)

@@ -166,7 +166,7 @@ def test_a_step_says_its_number_its_lines_its_status_and_why(here: BrokerHere) -
     assert step.wait(20) == 3
     step.until_read()  # type: ignore[attr-defined]
     assert step.id == "7.4"
-    assert step.said == ("srun: error: n1: task 0: Exited with exit code 3",)
+    assert step.messages == ("srun: error: n1: task 0: Exited with exit code 3",)
     assert sorted(lines) == ["err", "err", "out", "out"]
     assert step.wait(0) == 3  # and again
     assert list(here.folder.glob("step-*")) == []
@@ -175,7 +175,7 @@ def test_a_step_says_its_number_its_lines_its_status_and_why(here: BrokerHere) -
 def test_slurms_reason_for_no_step_is_said(here: BrokerHere) -> None:
     step, _ = here.start("", argv=("refuse",))
     assert step.wait(20) == 1
-    assert step.said == ("srun: error: Unable to create step for job 7: Busy",)
+    assert step.messages == ("srun: error: Unable to create step for job 7: Busy",)
 
 
 def test_waiting_ends_when_the_time_is_over(here: BrokerHere) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.budgets import GPU_HOUR, Books, Budget, budgets
+from rig.budgets import GPU_HOUR, Budget, BudgetReport, budgets
 from rig.oracle import Oracle
-from rig.slots import Claim, booked, hosts, nodes, reserved, shared
+from rig.slots import Claim, booked, hosts, nodes, overlaps, reserved
 from rig.truth import QueuedJob, Record, Row, Token
 from sqlalchemy import Connection, insert
 
@@ -33,7 +33,7 @@ class TruthThatIsSet:
             "queue": [QueuedJob(1, "carme-s1", "alice", "RUNNING", "node1")],
             "rows": [_row()],
             "records": [],
-            "budgets": Books((Budget("rule month, user alice", 10, 4, 6),), frozenset()),
+            "budgets": BudgetReport((Budget("rule month, user alice", 10, 4, 6),), frozenset()),
             "booked": [Claim("r1", "node1", 0, 10, {"a100": 2}), Claim("r2", "node1", 0, 10, {"a100": 2})],
             "reserved": [Claim("carme-1-0", "node1", 0, 10, {}), Claim("carme-2-0", "node1", 10, 20, {})],
             "gpus": {"node1": {"a100": 4}},
@@ -108,11 +108,11 @@ BROKEN: dict[str, tuple[dict[str, Any], int, float]] = {
         120,
     ),
     "more used and held than there is": (
-        {"budgets": Books((Budget("rule month, user alice", 10, 4, 7),), frozenset())},
+        {"budgets": BudgetReport((Budget("rule month, user alice", 10, 4, 7),), frozenset())},
         3,
         0,
     ),
-    "GPUs that nobody holds": ({"budgets": Books((), frozenset({"s1"}))}, 3, 60),
+    "GPUs that nobody holds": ({"budgets": BudgetReport((), frozenset({"s1"}))}, 3, 60),
     "a GPU booked twice": (
         {"booked": [Claim("r1", "node1", 0, 10, {"a100": 2}), Claim("r2", "node1", 9, 20, {"a100": 3})]},
         5,
@@ -320,7 +320,7 @@ def _claim(name: str, start: int, end: int, **gpus: int) -> Claim:
     ],
 )
 def test_two_share_a_gpu_where_more_is_taken_at_one_moment_than_there_is(claims: list[Claim], found: bool) -> None:
-    assert bool(shared(claims, HAVE)) == bool(shared(claims[::-1], HAVE)) == found
+    assert bool(overlaps(claims, HAVE)) == bool(overlaps(claims[::-1], HAVE)) == found
 
 
 def test_what_holds_is_read_from_the_database_as_it_is_written(folder: Path) -> None:
@@ -351,6 +351,6 @@ def test_what_holds_is_read_from_the_database_as_it_is_written(folder: Path) -> 
         *((state, "node1", 100, 200, {"a100": 3}) for state in ("active", "confirmed", "pending")),
         ("whole", "node2", 200, 300, {}),
     ]
-    [double] = shared(found, HAVE)
+    [double] = overlaps(found, HAVE)
     assert double.text == "active, confirmed, pending at 100: 9 × a100 of 4"
     assert booked(folder / "none.sqlite") is None

@@ -137,13 +137,13 @@ def test_only_what_sandboxes_alone_have_used_is_removed_after_a_long_time(open_p
     old, by_hand, both, other = build("x", 1), build("x", 2), build("x", 3), build("x-y", 1)
     packages, used = build("packages-torch", 1), build("x", 4)
     for each in (old, both, other, used):
-        image.forget_old(each)
-    image.keep(by_hand)
-    image.keep(both)
+        image.remove_unused(each)
+    image.mark_kept(by_hand)
+    image.mark_kept(both)
     for each in (old, by_hand, both, other, packages, used):
-        os.utime(each / "image.json", (time.time() - 2 * image.KEPT,) * 2)
+        os.utime(each / "image.json", (time.time() - 2 * image.KEEP_SECONDS,) * 2)
     assert build("x", 4) == used  # asking is using
-    image.forget_old(build("x", 5))
+    image.remove_unused(build("x", 5))
     there = {each.name: each.exists() for each in (old, by_hand, both, other, packages, used)}
     assert there == {
         old.name: False,

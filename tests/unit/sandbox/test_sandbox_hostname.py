@@ -43,15 +43,15 @@ def test_other_threads_keep_the_name() -> None:
     assert elsewhere == [own]
 
 
-@pytest.mark.parametrize("leads_to", ["127.0.1.1", "192.0.2.7", "nowhere"])
+@pytest.mark.parametrize("leads_to", ["127.0.1.1", "192.0.2.7", "no address"])
 def test_a_name_that_leads_elsewhere_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, leads_to: str) -> None:
     def found(name: str) -> str:
-        if leads_to == "nowhere":
+        if leads_to == "no address":
             raise socket.gaierror(-2, "Name or service not known")
         return leads_to
 
     monkeypatch.setattr(socket, "gethostbyname", found)
-    with pytest.raises(SandboxError, match=rf"leads to {leads_to}\. Write a line into /etc/hosts.*: 127\.0\.0\.1 "):
+    with pytest.raises(SandboxError, match=rf"resolves to {leads_to}\. Add a line to /etc/hosts.*: 127\.0\.0\.1 "):
         hostname.check()
     monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.0.1")
     hostname.check()

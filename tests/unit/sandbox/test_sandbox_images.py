@@ -14,7 +14,7 @@ from carme_hub.sandbox import demo
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
-    monkeypatch.setattr(demo, "forget_old", found.append)
+    monkeypatch.setattr(demo, "remove_unused", found.append)
     monkeypatch.setattr(demo, "build_default_image", lambda progress: Path("/images/default-1"))
     return found
 

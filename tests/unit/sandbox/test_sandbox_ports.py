@@ -9,7 +9,7 @@ import pytest
 
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox.slurm import ports
-from carme_hub.sandbox.slurm.ports import USUAL, Ports, free_block, hub_ports
+from carme_hub.sandbox.slurm.ports import DEFAULT_PORTS, Ports, free_block, hub_ports
 
 
 def test_two_folders_get_two_blocks_before_either_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,9 +48,9 @@ def test_who_finds_a_block_taken_does_not_go_to_that_of_a_neighbour(monkeypatch:
 def test_only_the_main_sandbox_takes_the_usual_ports_of_a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     block = Ports.block(12000)
     monkeypatch.setattr(ports, "is_free", lambda _port: True)
-    assert hub_ports(block, usual=True) == USUAL
+    assert hub_ports(block, usual=True) == DEFAULT_PORTS
     assert hub_ports(block, usual=False) == block.hub
-    monkeypatch.setattr(ports, "is_free", lambda port: port != USUAL["hub"])
+    monkeypatch.setattr(ports, "is_free", lambda port: port != DEFAULT_PORTS["hub"])
     assert hub_ports(block, usual=True) == block.hub
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.errors import SandboxError
-from carme_hub.sandbox.processes import Processes, lives, stat_of
+from carme_hub.sandbox.processes import Processes, is_alive, stat_of
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -59,7 +59,7 @@ def test_a_zombie_does_not_live() -> None:
     found = stat_of(child.pid)
     assert found is not None
     _until(lambda: (stat_of(child.pid) or ("Z",))[0] == "Z")
-    assert not lives(child.pid, found[2])
+    assert not is_alive(child.pid, found[2])
     child.returncode = 0
 
 
@@ -72,7 +72,7 @@ def test_the_same_pid_with_another_start_time_is_somebody_else(processes: Proces
     with pytest.raises(SandboxError):
         processes.signal("daemon", signal.SIGTERM)
     assert processes.stop("daemon") == "was gone"
-    assert lives(pid, record["ticks"])
+    assert is_alive(pid, record["ticks"])
     os.kill(pid, signal.SIGKILL)
 
 
@@ -82,7 +82,7 @@ def test_a_record_of_another_boot_is_no_process(processes: Processes, tmp_path: 
     record = json.loads(file.read_text())
     file.write_text(json.dumps({**record, "boot": "another"}))
     assert processes.stop("daemon") == "was gone"
-    assert lives(pid, record["ticks"])
+    assert is_alive(pid, record["ticks"])
     os.kill(pid, signal.SIGKILL)
 
 
@@ -106,7 +106,7 @@ def test_children_go_with_their_group(processes: Processes, tmp_path: Path) -> N
     found = stat_of(child)
     assert found is not None
     processes.stop("daemon")
-    _until(lambda: not lives(child, found[2]))
+    _until(lambda: not is_alive(child, found[2]))
 
 
 def test_nothing_is_started_twice(processes: Processes, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import pytest
 from carme_hub.cli.sandbox import SandboxApp
 from carme_hub.errors import SandboxError
 from carme_hub.sandbox import Sandbox, people
-from carme_hub.sandbox.demo import what_to_try
+from carme_hub.sandbox.demo import usage_text
 from carme_hub.sandbox.layout import Layout, default_state
 from carme_hub.sandbox.privilege import check_parents
 from carme_hub.sandbox.slurm import release
-from carme_hub.sandbox.slurm.associations import books
+from carme_hub.sandbox.slurm.associations import associations_file
 from carme_hub.sandbox.slurm.files import job_submit
 from carme_hub.sandbox.slurm.hardware import make_devices, virtual_nodes
 from carme_hub.sandbox.slurm.ports import Ports
@@ -84,7 +84,7 @@ def test_the_lua_gets_the_default_type() -> None:
 
 
 def test_the_books_name_everybody_once_for_each_account() -> None:
-    text = books("carme-hub", {"alice": ("physics", "teaching"), "tina": ("teaching",)})
+    text = associations_file("carme-hub", {"alice": ("physics", "teaching"), "tina": ("teaching",)})
     assert text.count("User - 'alice':DefaultAccount='physics'") == 2
     assert "User - 'tina':Coordinator='teaching':DefaultAccount='teaching'" in text
     assert "User - 'carme-hub':DefaultAccount='root':AdminLevel='Operator'" in text
@@ -181,7 +181,7 @@ def test_the_demo_ends_with_commands_for_this_sandbox_and_no_other(
         log=state / "log/hub.log",
     )
     monkeypatch.setattr(sys, "argv", ["/opt/bin/carme-hub"])
-    lines = what_to_try(demo).splitlines()  # type: ignore[arg-type]
+    lines = usage_text(demo).splitlines()  # type: ignore[arg-type]
     for verb in ("status", "down", "reset"):
         command = f"/opt/bin/carme-hub sandbox {verb}" + (f"{named} {state}" if named else "")
         assert any(line.endswith(f" {command}") for line in lines), lines

@@ -19,7 +19,7 @@ import pytest
 from carme_hub.domain.cluster.jobs import JobSpec
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.paths import share_folder
-from carme_hub.slurm.submit.ways import document
+from carme_hub.slurm.submit.submitters import document
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 SCRIPT = "#!/usr/bin/python3 -I\nprint()\n"

@@ -20,7 +20,7 @@ from tornado.web import create_signed_value
 from traitlets.config import Config
 
 from carme_hub.booking.bookings import Booker
-from carme_hub.booking.calendar import BookingRequest, Time
+from carme_hub.booking.calendar import BookingRequest, RequestedTime
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.periods import Period
@@ -122,11 +122,11 @@ class Site(AnySite):
         **more: Any,
     ) -> tuple[Reservation, ...]:
         """Book something, as somebody would."""
-        who, time = self.booker(user), Time(Period(int(start), int(start + hours * HOUR)))
+        who, time = self.booker(user), RequestedTime(Period(int(start), int(start + hours * HOUR)))
         wish = BookingRequest(
             user, who.accounts[0], title, need or Need("a100", 1), (time,), zone="Europe/Berlin", **more
         )
-        return await self.service.desk.book(who, wish, recurrence, wait=wait)
+        return await self.service.bookings.book(who, wish, recurrence, wait=wait)
 
 
 @asynccontextmanager
@@ -168,10 +168,10 @@ async def running(
         usage=_nothing_used,
         by_node=by_node,
     )
-    service.roster.people = {user: person_in(user, groups) for user, groups in GROUPS.items()}
-    service.roster._asked = float("inf")  # as fresh as it gets
-    await service.sight.look()
-    service.keeper.seen = ()  # Slurm has said that there are none
+    service.hub_users.people = {user: person_in(user, groups) for user, groups in GROUPS.items()}
+    service.hub_users._answered_at = float("inf")  # as fresh as it gets
+    await service.slurm_view.look()
+    service.reconciler.seen = ()  # Slurm has said that there are none
     service.not_ready = ""
     application = service.web()
     server = HTTPServer(application)

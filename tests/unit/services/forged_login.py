@@ -34,7 +34,7 @@ from carme_hub.services.quotas.application.disk import DiskReader
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.services.quotas.scopes import GRANT, MANAGE, POLICY, READ, READ_ALL
-from carme_hub.sessions.associations import AssociationBook
+from carme_hub.sessions.associations import AssociationCache
 from carme_hub.slurm.client import Association
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
@@ -202,17 +202,17 @@ async def running(
     service.policy = PolicyInForce(service.settings)
     clock: Callable[[], float] = lambda: site.now if site else NOW  # noqa: E731
     service.ledger = Ledger(
-        LedgerStore(engine, service.told()),
+        LedgerStore(engine, service.audit()),
         "lab",
         policy=service.policy,
         factor=lambda _type, _partition, _qos: ONE,
         clock=clock,
-        running=lambda: service.settling.running,
+        running=lambda: service.settlement.running,
     )
     client: Any = SlurmWithAccounts()
-    service.book = AssociationBook(client)
+    service.associations = AssociationCache(client)
     service.sessions = SessionStore(engine)
-    service.settling = SettlementLoop(
+    service.settlement = SettlementLoop(
         service.settings,
         Any,  # type: ignore[arg-type]
         client,
@@ -222,9 +222,11 @@ async def running(
         logging.getLogger("test"),
     )
     service.disk = DiskReader(service.settings, logging.getLogger("test"))
-    service.roster = HubUsers(logging.getLogger("test"))
-    service.notices = Notices(service.settings, service.ledger, service.book, service.roster, logging.getLogger("test"))
-    service.settling._reader = slurm  # type: ignore[assignment]
+    service.hub_users = HubUsers(logging.getLogger("test"))
+    service.notices = Notices(
+        service.settings, service.ledger, service.associations, service.hub_users, logging.getLogger("test")
+    )
+    service.settlement._reader = slurm  # type: ignore[assignment]
     service.not_ready = ""
     socket, port = bind_unused_port()
     application = service.web()

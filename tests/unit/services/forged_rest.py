@@ -15,7 +15,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from carme_hub.accounting.audit import by_people
+from carme_hub.accounting.audit import audit_records
 from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.reconciliation import Reconciliation
 from carme_hub.accounting.settings import CarmeQuotas, PolicyInForce, write_policy
@@ -92,7 +92,7 @@ class ForgedBook:
     def coordinators_of(self, account: str) -> tuple[str, ...]:
         return tuple(user for user in self._accounts if account in self.coordinates(user))
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return tuple(user for user, names in self._accounts.items() if account in names)
 
     def accounts(self) -> tuple[str, ...]:
@@ -153,14 +153,14 @@ class Service(QuotasService):
             policy=self.policy,
             factor=lambda _type, _partition, _qos: 1000,
             clock=lambda: self.now,
-            running=lambda: self.settling.running,
+            running=lambda: self.settlement.running,
         )
-        self.book = ForgedBook()  # type: ignore[assignment]
-        self.settling: Any = ForgedSettling(self.ledger)
+        self.associations = ForgedBook()  # type: ignore[assignment]
+        self.settlement: Any = ForgedSettling(self.ledger)
         self.sessions = SessionStore(self._engine)
         self.disk = DiskReader(self.settings, self.log)
-        self.roster = HubUsers(self.log)
-        self.notices = Notices(self.settings, self.ledger, self.book, self.roster, self.log)
+        self.hub_users = HubUsers(self.log)
+        self.notices = Notices(self.settings, self.ledger, self.associations, self.hub_users, self.log)
         self.not_ready = ""
         self.written: list[tuple[str, str, Mapping[str, str]]] = []
         sockets = bind_sockets(0, "127.0.0.1", family=socket.AF_INET)
@@ -170,8 +170,8 @@ class Service(QuotasService):
         self._server.add_sockets(sockets)
 
     def _tell(self, done: CommittedChanges) -> None:
-        self.told()(done)
-        self.written += [(each.action, each.actor, each.details) for each in by_people(done)]
+        self.audit()(done)
+        self.written += [(each.action, each.actor, each.details) for each in audit_records(done)]
 
     async def close(self) -> None:
         self._server.stop()
@@ -231,9 +231,9 @@ def charge(job: int, user: str = "alice", account: str = "teaching", hours: int 
         end=end,
         gpus=(Gpus("a100", 1),),
         reason=f"job {job}",
-    ).but(**more)
+    ).replace(**more)
 
 
 def used(service: Service, *entries: Entry) -> None:
-    with service.ledger.books.store.transaction("lab") as writes:
+    with service.ledger.context.store.transaction("lab") as writes:
         writes.append(entries)

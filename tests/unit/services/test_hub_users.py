@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.quotas.rules import Who
+from carme_hub.domain.quotas.rules import SubjectKind
 from carme_hub.services import hub_users
 from carme_hub.services.hub_users import HubUsers
 
@@ -37,7 +37,7 @@ async def test_everybody_is_known_from_small_parts(monkeypatch: pytest.MonkeyPat
     found = HubUsers(logging.getLogger("test"))
     await found.refresh()
     assert sorted(found.people) == [user["name"] for user in USERS]
-    assert len(found.members(Who.GROUP, "even")) == 23
+    assert len(found.members(SubjectKind.GROUP, "even")) == 23
     assert hub.limits == [20, 20, 20]
 
 

@@ -29,7 +29,7 @@ def slurm(clock: Clock) -> ForgedSlurm:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> SessionRegistry:
+def registry(tmp_path: Path) -> SessionRegistry:
     return SessionRegistry(SessionStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()), "lab")
 
 
@@ -39,21 +39,21 @@ def forgotten() -> list[str]:
 
 
 @pytest.fixture
-async def keeper(
-    slurm: ForgedSlurm, book: SessionRegistry, clock: Clock, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
+async def reconciler(
+    slurm: ForgedSlurm, registry: SessionRegistry, clock: Clock, forgotten: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SessionReconciler]:
     """The keeper with the patience that it has at a site."""
     monkeypatch.setattr(keeper_module, "AGAIN", 0.05)
     monkeypatch.setattr(keeper_module, "time", SimpleNamespace(time=clock.wall, monotonic=clock))
 
-    async def forget(session: Session) -> bool:
+    async def revoke(session: Session) -> bool:
         forgotten.append(session.id)
         return True
 
     watcher = SlurmWatcher(slurm, WatcherSettings(fast_interval=0.01, slow_interval=0.03), clock=clock)
-    keeper = SessionReconciler(book, slurm, watcher, forget=forget, clock=clock)
+    reconciler = SessionReconciler(registry, slurm, watcher, revoke=revoke, clock=clock)
     watcher.start()
-    keeper.start()
-    yield keeper
-    await keeper.stop()
+    reconciler.start()
+    yield reconciler
+    await reconciler.stop()
     await watcher.stop()

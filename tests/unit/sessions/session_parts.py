@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slurm_as_told import ForgedSlurm
 
-from carme_hub.domain.sessions.liveness import Liveness, Patience
+from carme_hub.domain.sessions.liveness import Liveness, LivenessTimeouts
 from carme_hub.domain.sessions.session import Request, Session
 from carme_hub.sessions.reconciler import SessionReconciler
 from carme_hub.sessions.registry import SessionRegistry
@@ -15,15 +15,16 @@ from carme_hub.sessions.registry import SessionRegistry
 REQUEST = Request(profile="cpu", image="default")
 #: How far a clock is put forward for what the keeper waits for; a slow machine takes less than any of these differ by.
 SAVED, FORGOTTEN, SETTLED = (
-    seconds + 5 for seconds in (Patience().save_delay, Patience().forget_after, Patience().settle_after)
+    seconds + 5
+    for seconds in (LivenessTimeouts().save_delay, LivenessTimeouts().forget_after, LivenessTimeouts().settle_after)
 )
 
 
-async def running(book: SessionRegistry, slurm: ForgedSlurm, id: str = "s1") -> Session:
-    _, nonce = await book.intend(id, "alice", "", REQUEST)
+async def running(registry: SessionRegistry, slurm: ForgedSlurm, id: str = "s1") -> Session:
+    _, nonce = await registry.intend(id, "alice", "", REQUEST)
     slurm.run(1, f"carme-{id}")
-    await book.submitted(id, 1, 1000.0)
-    return await book.prove(id, nonce, 5000, "node1")
+    await registry.mark_submitted(id, 1, 1000.0)
+    return await registry.prove(id, nonce, 5000, "node1")
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -33,23 +34,23 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_ended(book: SessionRegistry, id: str = "s1") -> Session:
-    await until(lambda: book.current(id) is None)
-    session = await book.get(id)
+async def until_ended(registry: SessionRegistry, id: str = "s1") -> Session:
+    await until(lambda: registry.current(id) is None)
+    session = await registry.get(id)
     assert session is not None
     return session
 
 
-async def shown(keeper: SessionReconciler, id: str = "s1") -> None:
+async def shown(reconciler: SessionReconciler, id: str = "s1") -> None:
     """Wait until the keeper has seen the session's job."""
-    await until(lambda: keeper.verdict(id).standing is Liveness.ALIVE)
+    await until(lambda: reconciler.verdict(id).liveness is Liveness.ALIVE)
 
 
-async def saved(keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm) -> None:
+async def saved(reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm) -> None:
     """Let the job be shown for so long that the controller cannot forget it, and wait until that is noted."""
-    await shown(keeper)
+    await shown(reconciler)
     slurm.clock.ahead += SAVED
-    await until(lambda: (session := book.current("s1")) is not None and session.saved > 0)
+    await until(lambda: (session := registry.current("s1")) is not None and session.saved > 0)
 
 
 async def looked_at(slurm: ForgedSlurm, *, questions: int = 0) -> None:

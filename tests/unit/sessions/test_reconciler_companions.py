@@ -16,33 +16,33 @@ BIG = Request(profile="a100", image="default", gpus=Gpus("a100", 4), nodes=2)
 
 
 async def beside(
-    book: SessionRegistry, slurm: ForgedSlurm, id: str = "c1", parent: str = "s1", job: int = 2
+    registry: SessionRegistry, slurm: ForgedSlurm, id: str = "c1", parent: str = "s1", job: int = 2
 ) -> Session:
     """Open a companion whose job waits."""
-    await book.intend(id, "alice", "", BIG, parent=parent)
+    await registry.intend(id, "alice", "", BIG, parent=parent)
     slurm.run(job, f"carme-{id}", "PENDING", Phase.WAITING, nodes=())
-    return await book.submitted(id, job, 1000.0)
+    return await registry.mark_submitted(id, job, 1000.0)
 
 
-def state(book: SessionRegistry, id: str = "c1") -> SessionState:
-    found = book.current(id)
+def state(registry: SessionRegistry, id: str = "c1") -> SessionState:
+    found = registry.current(id)
     assert found is not None
     return found.state
 
 
 async def test_it_runs_when_slurm_says_so_and_calls_nobody(
-    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
+    reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
-    await running(book, slurm)
-    await beside(book, slurm)
-    await shown(keeper, "c1")
-    assert state(book) is SessionState.SUBMITTED
+    await running(registry, slurm)
+    await beside(registry, slurm)
+    await shown(reconciler, "c1")
+    assert state(registry) is SessionState.SUBMITTED
     for nonce in ("", "guess"):
         with pytest.raises(CallbackRefused):
-            await book.prove("c1", nonce, 5000, "node1")
+            await registry.prove("c1", nonce, 5000, "node1")
     slurm.run(2, "carme-c1", nodes=("node2", "node3"))
-    await until(lambda: state(book) is SessionState.RUNNING)
-    found = book.current("c1")
+    await until(lambda: state(registry) is SessionState.RUNNING)
+    found = registry.current("c1")
     assert found is not None
     assert (found.node, found.port, found.started > 0) == ("node2", 0, True)
     await looked_at(slurm)
@@ -51,61 +51,61 @@ async def test_it_runs_when_slurm_says_so_and_calls_nobody(
 
 @pytest.mark.parametrize("how", ["cancelled", "ended", "gone"])
 async def test_it_ends_with_its_session(
-    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, how: str
+    reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm, how: str
 ) -> None:
-    await running(book, slurm)
-    await beside(book, slurm, parent="s1" if how != "gone" else "s0")
-    await shown(keeper)
+    await running(registry, slurm)
+    await beside(registry, slurm, parent="s1" if how != "gone" else "s0")
+    await shown(reconciler)
     if how == "cancelled":
-        await keeper.cancel("s1", "Stopped.")
+        await reconciler.cancel("s1", "Stopped.")
     elif how == "ended":
         slurm.end(1, "TIMEOUT")
-    ended = await until_ended(book, "c1")
+    ended = await until_ended(registry, "c1")
     assert ended.end_reason == WITH_ITS_SESSION
     assert 2 in slurm.cancelled
 
 
 async def test_its_end_touches_neither_its_session_nor_other_companions(
-    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
+    reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
-    await running(book, slurm)
-    await beside(book, slurm)
-    await beside(book, slurm, "c2", job=3)
-    await shown(keeper, "c2")
+    await running(registry, slurm)
+    await beside(registry, slurm)
+    await beside(registry, slurm, "c2", job=3)
+    await shown(reconciler, "c2")
     slurm.end(2, "PREEMPTED")
-    await until_ended(book, "c1")
+    await until_ended(registry, "c1")
     await looked_at(slurm)
-    assert {s.id for s in book.open_sessions()} == {"s1", "c2"}
+    assert {s.id for s in registry.open_sessions()} == {"s1", "c2"}
     assert slurm.cancelled == []
-    assert [s.id for s in await book.all_companions_of("s1")] == ["c1", "c2"]
+    assert [s.id for s in await registry.all_companions_of("s1")] == ["c1", "c2"]
 
 
-async def test_it_is_no_session_of_the_server(book: SessionRegistry, slurm: ForgedSlurm) -> None:
-    await running(book, slurm)
-    await beside(book, slurm)
-    assert [s.id for s in book.open_of("alice", "")] == ["s1"]
-    assert [s.id for s in book.companions_of("s1")] == ["c1"]
-    await book.close("s1", "Stopped.")
-    await beside(book, slurm, "c2", job=3)
-    await book.close("c1", WITH_ITS_SESSION)
-    last = book.last_end("alice", "")
+async def test_it_is_no_session_of_the_server(registry: SessionRegistry, slurm: ForgedSlurm) -> None:
+    await running(registry, slurm)
+    await beside(registry, slurm)
+    assert [s.id for s in registry.open_of("alice", "")] == ["s1"]
+    assert [s.id for s in registry.companions_of("s1")] == ["c1"]
+    await registry.close("s1", "Stopped.")
+    await beside(registry, slurm, "c2", job=3)
+    await registry.close("c1", WITH_ITS_SESSION)
+    last = registry.last_end("alice", "")
     assert last is not None
     assert last.id == "s1"  # neither the end nor the start of a companion is the server's
 
 
 async def test_a_hub_that_starts_finds_companions_and_ends_those_whose_session_is_over(
-    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm
+    reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm
 ) -> None:
-    before = SessionRegistry(book._store, "lab")
+    before = SessionRegistry(registry._store, "lab")
     await running(before, slurm)
     await beside(before, slurm)
     await before.intend("s2", "alice", "other", BIG)
     await beside(before, slurm, "c2", "s2", job=3)
     await before.close("s2", "Stopped.")  # and that hub died before it cancelled the companion
-    await book.load()
-    assert {s.id for s in book.open_sessions()} == {"s1", "c1", "c2"}
-    assert [s.id for s in book.companions_of("s1")] == ["c1"]
-    await until_ended(book, "c2")
+    await registry.load()
+    assert {s.id for s in registry.open_sessions()} == {"s1", "c1", "c2"}
+    assert [s.id for s in registry.companions_of("s1")] == ["c1"]
+    await until_ended(registry, "c2")
     await looked_at(slurm)
-    assert book.current("c1") is not None
+    assert registry.current("c1") is not None
     assert slurm.cancelled == [3]

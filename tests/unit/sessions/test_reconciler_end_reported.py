@@ -8,7 +8,7 @@ from session_parts import REQUEST
 from carme_hub.domain.cluster.jobs import JobRecord, Phase
 from carme_hub.domain.sessions.liveness import Liveness, Verdict
 from carme_hub.domain.sessions.session import Session, SessionState
-from carme_hub.sessions.reconciler import ending
+from carme_hub.sessions.reconciler import end_reason
 
 SIGNAL = "The session was ended by signal 9; 9 often means that memory ran out."
 CODE = "The server ended with exit code 9; the job's output says why."
@@ -28,4 +28,4 @@ def test_how_a_session_ended(told: tuple[float, int], state: str, said: str) -> 
     session = Session(*row, server_ended=told[0], server_exit=told[1])
     record = JobRecord(1, session.job_name, "alice", state, Phase.TERMINAL, 1.0, exit_code=(9, 0))
     verdict = Verdict(Liveness.GONE, "It has ended.", record=record)
-    assert said in ending(session, verdict)
+    assert said in end_reason(session, verdict)

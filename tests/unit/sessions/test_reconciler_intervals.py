@@ -12,7 +12,7 @@ from session_parts import REQUEST, until
 from slurm_as_told import ForgedSlurm
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.sessions.liveness import History, Liveness, Observation, Patience, judge
+from carme_hub.domain.sessions.liveness import History, Liveness, LivenessTimeouts, Observation, judge
 from carme_hub.domain.sessions.session import Session, SessionState
 from carme_hub.sessions import observations
 from carme_hub.sessions import reconciler as keeper_module
@@ -39,7 +39,7 @@ STORIES = st.lists(st.tuples(st.sampled_from(sorted(SHOWN)), st.integers(0, 2), 
 @given(STORIES)
 def test_any_story_of_looks_comes_to_the_same(story: list[tuple[str, int, bool]]) -> None:
     plain, watch, noted, asked = History(), SessionObservation(), Observations(), 0.0
-    for kind, later, folded in story:
+    for kind, later, stored in story:
         asked += later
         shown = SHOWN[kind]
         if isinstance(shown, str):
@@ -49,7 +49,7 @@ def test_any_story_of_looks_comes_to_the_same(story: list[tuple[str, int, bool]]
             snapshot = Snapshot(asked, asked + 0.5, {job.id: job for job in shown})
             plain = plain.add(Observation(asked, asked + 0.5, observations.jobs_of(SESSION, snapshot)))
             noted.note(snapshot, "", asked, ["s1"])
-        if folded:
+        if stored:
             fold(noted, {"s1": watch})
             assert watch.history == plain
     fold(noted, {"s1": watch})
@@ -57,7 +57,7 @@ def test_any_story_of_looks_comes_to_the_same(story: list[tuple[str, int, bool]]
 
 
 def fold(noted: Observations, watches: dict[str, SessionObservation]) -> None:
-    for _ in noted.folding({"s1": SESSION}.get, watches):
+    for _ in noted.apply({"s1": SESSION}.get, watches):
         pass
 
 
@@ -73,30 +73,30 @@ def test_a_look_from_before_a_session_was_watched_says_nothing_of_it() -> None:
 
 
 def test_a_session_rests_only_while_new_looks_show_the_same_and_are_not_old() -> None:
-    watch, patience = SessionObservation(), Patience()
+    watch, patience = SessionObservation(), LivenessTimeouts()
     for asked in (1.0, 2.0):
         watch.add(SESSION, Snapshot(asked, asked, {7: ALIVE}))
         if asked == 1.0:
             watch.verdict = judge(watch.history, now=1.0)
-            watch.judged, watch.rests = (SESSION, None), SESSION
-            assert not watch.at_rest(SESSION, 1.0, patience)  # that look was judged already
-    assert watch.at_rest(SESSION, 2.0, patience)
-    assert not watch.at_rest(SESSION, 2.0 + patience.stale_after + 1, patience)
-    assert not watch.at_rest(SESSION.but(cancel_wanted=2.0), 2.0, patience)
+            watch.judged, watch.settled_session = (SESSION, None), SESSION
+            assert not watch.is_settled(SESSION, 1.0, patience)  # that look was judged already
+    assert watch.is_settled(SESSION, 2.0, patience)
+    assert not watch.is_settled(SESSION, 2.0 + patience.stale_after + 1, patience)
+    assert not watch.is_settled(SESSION.replace(cancel_wanted=2.0), 2.0, patience)
     watch.add(SESSION, Snapshot(3.0, 3.0, {}))
-    assert not watch.at_rest(SESSION, 3.0, patience)
+    assert not watch.is_settled(SESSION, 3.0, patience)
 
 
 async def test_others_go_on_while_many_sessions_are_judged(
-    keeper: SessionReconciler, book: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
+    reconciler: SessionReconciler, registry: SessionRegistry, slurm: ForgedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observations, "STEP", 5)
     monkeypatch.setattr(keeper_module, "STEP", 5)
     for number in range(30):
-        session, _ = await book.intend(f"s{number}", "alice", f"n{number}", REQUEST)
+        session, _ = await registry.intend(f"s{number}", "alice", f"n{number}", REQUEST)
         slurm.run(number + 1, session.job_name)
-    await until(lambda: all(keeper.verdict(f"s{n}").standing is Liveness.ALIVE for n in range(30)))
-    await keeper.stop()
+    await until(lambda: all(reconciler.verdict(f"s{n}").liveness is Liveness.ALIVE for n in range(30)))
+    await reconciler.stop()
     turns = 0
 
     async def others() -> None:
@@ -106,22 +106,22 @@ async def test_others_go_on_while_many_sessions_are_judged(
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    keeper._looked(await slurm.snapshot(), "")
-    await keeper._pass()
+    reconciler._on_snapshot(await slurm.snapshot(), "")
+    await reconciler._pass()
     beside.cancel()
     assert turns >= 10
 
 
-async def test_a_server_finds_its_own_sessions_until_they_end(book: SessionRegistry) -> None:
-    await book.intend("s1", "alice", "", REQUEST)
-    await book.intend("s2", "alice", "two", REQUEST)
-    await book.intend("c1", "alice", "", REQUEST, parent="s1")
-    assert [s.id for s in book.open_of("alice", "")] == ["s1"]
-    assert [s.id for s in book.companions_of("s1")] == ["c1"]
-    await book.want_cancel("s1", "enough")
-    assert book.open_of("alice", "")[0].leaving
-    await book.close("c1", "over")
-    await book.close("s1", "over")
-    assert book.open_of("alice", "") == book.companions_of("s1") == ()
-    again, _ = await book.intend("s3", "alice", "", REQUEST)
-    assert book.open_of("alice", "") == (again,)
+async def test_a_server_finds_its_own_sessions_until_they_end(registry: SessionRegistry) -> None:
+    await registry.intend("s1", "alice", "", REQUEST)
+    await registry.intend("s2", "alice", "two", REQUEST)
+    await registry.intend("c1", "alice", "", REQUEST, parent="s1")
+    assert [s.id for s in registry.open_of("alice", "")] == ["s1"]
+    assert [s.id for s in registry.companions_of("s1")] == ["c1"]
+    await registry.request_cancel("s1", "enough")
+    assert registry.open_of("alice", "")[0].is_ending
+    await registry.close("c1", "over")
+    await registry.close("s1", "over")
+    assert registry.open_of("alice", "") == registry.companions_of("s1") == ()
+    again, _ = await registry.intend("s3", "alice", "", REQUEST)
+    assert registry.open_of("alice", "") == (again,)

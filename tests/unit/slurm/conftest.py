@@ -10,7 +10,7 @@ from forged_slurm import ForgedSlurm
 
 from carme_hub.slurm.cli.client import SlurmCli
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.submit.ways import DirectSubmitter
+from carme_hub.slurm.submit.submitters import DirectSubmitter
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ async def test_the_weight_of_shards_is_their_price_and_no_part_of_that_of_gpus(
     say(forged, partitions="PartitionName=p TRESBillingWeights=GRES/gpu=2,GRES/shard=0.25\nPartitionName=q\n")
     prices = await BillingReader(commands).prices(["a100"])
     assert [prices.factor(type_, "p") for type_ in ("a100", "shard")] == [2000, 250]
-    assert prices.of_shard({"": {"a100": 500}}, "p", "low") == 125
-    assert prices.of_shard({"": {"a100": 500}}, "q", "low") == 250
+    assert prices.shard_factor({"": {"a100": 500}}, "p", "low") == 125
+    assert prices.shard_factor({"": {"a100": 500}}, "q", "low") == 250
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_no_weight_of_shards_keeps_the_prices_of_gpus_from_being_read(
     weights = f"GRES/gpu=2,{weight},gres/shard:a100=0.0001"
     say(forged, partitions=f"PartitionName=p TRESBillingWeights={weights}\n", qos=f"Name|UsageFactor\nlow|{factor}\n")
     prices = await BillingReader(commands).prices(["a100"])
-    assert (prices.factor("a100", "p"), prices.of_shard({}, "p"), prices.of_shard({}, "p", "low")) == (
+    assert (prices.factor("a100", "p"), prices.shard_factor({}, "p"), prices.shard_factor({}, "p", "low")) == (
         2000,
         price,
         cheap,

@@ -97,7 +97,7 @@ async def test_what_it_reads_need_not_be_read() -> None:
 
 async def test_exit_status_and_words_come_through() -> None:
     answer = await Commands().run(["/bin/sh", "-c", "cat; echo 'sq: error: no' >&2; exit 3"], stdin=b"in")
-    assert (answer.code, answer.out, answer.words, answer.complains) == (3, "in", "sq: error: no", True)
+    assert (answer.code, answer.out, answer.message, answer.reports_error) == (3, "in", "sq: error: no", True)
 
 
 async def test_the_loop_is_not_blocked_while_a_command_runs(tmp_path: Path) -> None:

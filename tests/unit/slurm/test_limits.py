@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from forged_slurm import ForgedSlurm
 
-from carme_hub.domain.quotas.slurm_limits import Change, Entity, Needs
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, Change, Entity
 from carme_hub.errors import SlurmRejected, SlurmUnreachable
 from carme_hub.slurm import limits
 from carme_hub.slurm.command import Commands
@@ -112,7 +112,7 @@ async def test_no_database_is_no_answer(writer: LimitsWriter, forged: ForgedSlur
 
 
 OURS = Change(Entity.USER, "physics/bob", "MaxJobs", "", "3")
-THEIRS = Change(Entity.QOS, "o'neill", "MaxWall", "", "60", Needs.ADMINISTRATOR)
+THEIRS = Change(Entity.QOS, "o'neill", "MaxWall", "", "60", AdminLevel.ADMINISTRATOR)
 
 
 async def test_an_operator_makes_an_operators_changes_only(writer: LimitsWriter, forged: ForgedSlurm) -> None:

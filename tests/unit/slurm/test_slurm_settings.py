@@ -14,7 +14,7 @@ from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
 from carme_hub.slurm.reservations import ReservationsCli
 from carme_hub.slurm.settings import CarmeSlurm
 from carme_hub.slurm.submit.slurmrestd import RestSubmitter
-from carme_hub.slurm.submit.ways import DirectSubmitter, SudoSubmitter
+from carme_hub.slurm.submit.submitters import DirectSubmitter, SudoSubmitter
 
 
 def build(**settings: object) -> SlurmCli:
@@ -60,7 +60,7 @@ def test_the_watcher_has_the_intervals() -> None:
     settings = CarmeSlurm(fast_interval=0.5, slow_interval=7, command_timeout=4)
     watcher = settings.watcher(settings.client())
     assert (watcher.settings.fast_interval, watcher.settings.slow_interval) == (0.5, 7)
-    assert watcher.settings.look_timeout == 8
+    assert watcher.settings.poll_timeout == 8
 
 
 def test_every_setting_says_what_it_is() -> None:

@@ -32,7 +32,7 @@ class SlurmThatForgets:
 async def looks(slurm: SlurmThatForgets, *rows: tuple[Job, ...]) -> None:
     saver = StartSaver(slurm, logging.getLogger("test"))  # type: ignore[arg-type]
     for row in rows:
-        saver.look(Snapshot(0.0, 1.0, {job.id: job for job in row}))
+        saver.note_starts(Snapshot(0.0, 1.0, {job.id: job for job in row}))
         for _ in range(20):
             await asyncio.sleep(0)
     await saver.stop()

@@ -10,7 +10,7 @@ from forged_slurm import CUT, ForgedSlurm
 
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.cluster.tres import held_of_tres
+from carme_hub.domain.cluster.tres import typed_gpus_of_tres
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.usage import FIELDS, UsageReader, read
@@ -196,7 +196,7 @@ def test_a_clock_that_stepped_back_is_shown_as_it_is() -> None:
     ],
 )
 def test_gpus_of_every_type_and_shards_are_counted_once(tres: str, gpus: tuple[Gpus, ...]) -> None:
-    assert held_of_tres(tres) == gpus
+    assert typed_gpus_of_tres(tres) == gpus
 
 
 @pytest.fixture

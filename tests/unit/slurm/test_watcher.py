@@ -13,9 +13,9 @@ import pytest_asyncio
 from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.slurm.watcher import EARLY, EARLY_EVERY, QUEUE, SlurmWatcher, WatcherSettings
+from carme_hub.slurm.watcher import EARLY_EVERY, EARLY_POLLS, QUEUE_INTERVALS, SlurmWatcher, WatcherSettings
 
-FAST = WatcherSettings(fast_interval=0.05, slow_interval=0.4, nodes_interval=30.0, breaker_failures=3, look_timeout=2.0)
+FAST = WatcherSettings(fast_interval=0.05, slow_interval=0.4, nodes_interval=30.0, breaker_failures=3, poll_timeout=2.0)
 
 
 class SlurmThatCanBeSilent:
@@ -66,7 +66,7 @@ async def _until(true: Callable[[], bool], seconds: float = 30.0) -> None:
 def _most(began: float) -> float:
     """Return how many looks there may be at the fast interval since then, however many ask."""
     intervals = (time.monotonic() - began) / FAST.fast_interval
-    return 2 + EARLY + intervals * (1 + 1 / EARLY_EVERY)
+    return 2 + EARLY_POLLS + intervals * (1 + 1 / EARLY_EVERY)
 
 
 async def test_150_waiters_share_a_few_questions(watcher: SlurmWatcher, slurm: SlurmThatCanBeSilent) -> None:
@@ -120,7 +120,7 @@ async def test_what_waits_in_the_queue_is_looked_at_every_few_intervals(
     watcher.want_fast("starting")
     assert watcher._pause() == FAST.fast_interval
     watcher.want_queue("starting")
-    assert watcher._pause() == QUEUE * FAST.fast_interval
+    assert watcher._pause() == QUEUE_INTERVALS * FAST.fast_interval
     watcher.want_fast("another")
     assert watcher._pause() == FAST.fast_interval
     watcher.done_fast("another")
@@ -172,7 +172,7 @@ async def test_a_look_that_never_ends_is_given_up(watcher: SlurmWatcher, slurm: 
 
 async def test_fresh_has_a_time_limit_of_its_own(watcher: SlurmWatcher, slurm: SlurmThatCanBeSilent) -> None:
     slurm.takes = 60.0
-    watcher.settings = replace(FAST, look_timeout=30.0)
+    watcher.settings = replace(FAST, poll_timeout=30.0)
     with pytest.raises(SlurmUnreachable, match=r"in 0\.1 s"):
         await watcher.fresh(timeout=0.1)
 
@@ -185,7 +185,7 @@ async def test_a_fault_of_ours_does_not_end_the_task(
         await watcher.fresh()
     slurm.failure = None
     await watcher.fresh(timeout=30.0)
-    assert "unforeseen" in caplog.text
+    assert "unexpected" in caplog.text
 
 
 async def test_listeners_hear_every_look_and_do_not_disturb_each_other(

@@ -24,4 +24,4 @@ def window(start: float = 2, hours: float = 3, nodes: tuple[str, ...] = ("n1",),
 def session(**changes: Any) -> Session:
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 240, account="teaching")
     given = {"job_id": 1, "started": NOW - HOUR, **changes}
-    return Session(ID, "lab", "sam", "", request, SessionState.RUNNING, NOW - HOUR).but(**given)
+    return Session(ID, "lab", "sam", "", request, SessionState.RUNNING, NOW - HOUR).replace(**given)

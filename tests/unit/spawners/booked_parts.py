@@ -90,5 +90,5 @@ def offer(
 ) -> Offer:
     """Return what a student of the class may choose from while these reservations are known."""
     there = there or cluster()
-    bookings = Bookings(user, frozenset(groups), accounts, look or CalendarView(known, ever=True), there, now)
+    bookings = Bookings(user, frozenset(groups), accounts, look or CalendarView(known, was_read=True), there, now)
     return Offer(parse_profiles(profiles), accounts, {"base": ""}, cluster=there, bookings=bookings, **more)

@@ -23,7 +23,7 @@ from traitlets.config import Config
 
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.domain.sessions.profile_choice import choose, offered, parse_profiles
+from carme_hub.domain.sessions.profile_choice import choose, offered_profiles, parse_profiles
 from carme_hub.errors import Refused
 from carme_hub.spawners.form.form import Offer, render_form
 from carme_hub.spawners.form.options import checked_options, options_from_form
@@ -58,7 +58,7 @@ class SpawnerThatOnlyNotes(Spawner):
 
     async def offer(self) -> Offer:
         groups = [g.name for g in self.user.groups]
-        profiles = offered(PROFILES, groups, self.accounts)
+        profiles = offered_profiles(PROFILES, groups, self.accounts)
         return Offer(profiles, self.accounts, {"base": "Python"}, cluster=self.cluster)
 
     async def options_form(self, _spawner: Spawner | None = None) -> str:

@@ -11,11 +11,11 @@ from affected_parts import session
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.sessions.session import MADE_WAY, Session
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP, Session
 from carme_hub.spawners import session_state
 from carme_hub.spawners.session_state import STOPPED, SessionStatus
 
-WHY = f"{MADE_WAY}n1."
+WHY = f"{MAINTENANCE_STOP}n1."
 REFUND = " The GPU time that it used is refunded."
 
 
@@ -24,8 +24,8 @@ def said(
 ) -> str:
     """Return what the home page says. ``refunds``: of the policy, None where GPU time is not kept."""
     admission = SimpleNamespace(policy=lambda: Policy(refunds=refunds)) if refunds is not None else None
-    book = SimpleNamespace(open_of=lambda *_: open_, last_end=lambda *_: last)
-    monkeypatch.setattr(session_state, "ready", lambda: SimpleNamespace(book=book, admission=admission))
+    registry = SimpleNamespace(open_of=lambda *_: open_, last_end=lambda *_: last)
+    monkeypatch.setattr(session_state, "started_hub", lambda: SimpleNamespace(registry=registry, admission=admission))
     server: Any = SessionStatus()
     server.user, server.name = SimpleNamespace(name="sam"), ""
     return str(server.last_end)
@@ -68,4 +68,4 @@ def test_a_start_whose_cause_its_own_script_told_is_explained_before_slurm_says_
     told = session(server_ended=1.0, server_exit=77, request=request)
     assert "The working folder a100 does not exist." in said(monkeypatch, told)
     killed = session(server_ended=1.0, server_exit=137)  # accounting may know of memory that ran out
-    assert said(monkeypatch, killed) == "Your server has ended. How it ended is being looked up."
+    assert said(monkeypatch, killed) == "Your server has ended. The hub is looking up how."

@@ -53,7 +53,7 @@ def row(engine: Engine, id: str) -> None:
 
 
 def wrong(url: str) -> dict[str, str]:
-    return {each.name: each.says for each in check(url).looked if not each.good}
+    return {each.name: each.text for each in check(url).results if not each.passed}
 
 
 def test_a_copy_holds_whole_transactions_while_others_write(file: Path, tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_a_copy_is_private_and_one_file_and_replaces_nothing(file: Path, tmp_pat
     assert first != second
     for copy in (first, second):
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-        assert check(f"sqlite:///{copy}").good
-    with pytest.raises(StoreError, match="is there already"):
+        assert check(f"sqlite:///{copy}").passed
+    with pytest.raises(StoreError, match="exists already"):
         copy_sqlite(file, first)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
@@ -147,7 +147,7 @@ def test_a_whole_ledger_is_found_good_and_summed_by_kind(database_url: str, engi
     row(engine, "s1")
     row(engine, "s2")
     found = check(database_url)
-    assert found.good, found
+    assert found.passed, found
     assert [(each.kind, each.entries, each.amount) for each in found.sums] == [
         ("grant", 1, 5000),
         ("hold", 3, -950),
@@ -160,7 +160,7 @@ def test_a_whole_ledger_is_found_good_and_summed_by_kind(database_url: str, engi
     [
         ([RELEASE], "releases"),
         ([HOLD, RELEASE], "releases"),
-        ([HOLD, MORE, RELEASE.but(account="teaching")], "releases"),
+        ([HOLD, MORE, RELEASE.replace(account="teaching")], "releases"),
         ([HOLD], "sessions"),
     ],
 )
@@ -189,7 +189,7 @@ def test_triggers_that_somebody_dropped_are_named(database_url: str, engine: Eng
 
 def test_looking_writes_nothing_and_makes_no_database(file: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".sqlite-shm"}
-    assert check(f"sqlite:///{file}").good
+    assert check(f"sqlite:///{file}").passed
     after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".sqlite-shm"}
     assert {path: content for path, content in after.items() if not path.name.endswith("-shm")} == {
         path: content for path, content in before.items() if not path.name.endswith("-shm")

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from carme_hub.errors import StoreError
-from carme_hub.store.scaling import MOST, CurveStore
+from carme_hub.store.scaling import MAX_CURVES, CurveStore
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def test_curves_are_their_users_and_their_clusters(curves: CurveStore, engine: E
 
 def test_the_oldest_make_way(curves: CurveStore) -> None:
     curves.put("bob", "i", "train.py", 0.0, {})
-    for number in range(MOST + 3):
+    for number in range(MAX_CURVES + 3):
         curves.put("alice", "i", f"{number}.py", float(number), {})
-    assert [script for _, script, _ in curves.of("alice")] == [f"{n}.py" for n in range(MOST + 2, 2, -1)]
+    assert [script for _, script, _ in curves.of("alice")] == [f"{n}.py" for n in range(MAX_CURVES + 2, 2, -1)]
     assert len(curves.of("bob")) == 1
 
 

@@ -12,7 +12,7 @@ from traitlets.config import Config
 
 from carme_hub import configure
 from carme_hub.errors import StoreError
-from carme_hub.store.hub_database import settle, wal
+from carme_hub.store.hub_database import flush_wal, wal_options
 
 
 def test_jupyterhub_opens_its_database_in_wal_mode_and_commits_survive(tmp_path: Path) -> None:
@@ -28,21 +28,21 @@ def test_jupyterhub_opens_its_database_in_wal_mode_and_commits_survive(tmp_path:
     assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert other.execute("SELECT name FROM users").fetchall() == [("alice",)]
     other.close()
-    settle(factory.kw["bind"])
+    flush_wal(factory.kw["bind"])
     db.close()
     factory.kw["bind"].dispose()
-    settle(factory.kw["bind"])  # the log has gone with the last connection
+    flush_wal(factory.kw["bind"])  # the log has gone with the last connection
 
 
 def test_a_disk_that_does_not_take_it_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jupyterhub.sqlite-wal").mkdir()
     with pytest.raises(StoreError, match="disk"):
-        settle(create_engine(f"sqlite:///{tmp_path}/jupyterhub.sqlite"))
+        flush_wal(create_engine(f"sqlite:///{tmp_path}/jupyterhub.sqlite"))
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "postgresql+psycopg://hub@db/hub"])
 def test_other_databases_are_opened_as_ever(url: str) -> None:
-    assert wal(url) == {}
+    assert wal_options(url) == {}
 
 
 def test_what_the_site_sets_counts(tmp_path: Path) -> None:

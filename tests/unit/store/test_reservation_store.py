@@ -85,8 +85,8 @@ def test_what_shares_a_second_is_found_and_what_touches_is_not(calendar: Reserva
     assert (ids(0, 1000), ids(1999, 2000), ids(2000, 2001), ids(3000, 9000)) == ([], ["r1"], ["r2"], [])
     assert ids(0, 9000) == ["r1", "r2"]
     with calendar.reading("lab") as reads:
-        assert reads.taken(Period(1999, 2000)) == list(booked().taken())
-        assert set(reads.taken(Period(0, 9000))) == {*booked().taken(), *booked("r2", 2000, 3000).taken()}
+        assert reads.occupied(Period(1999, 2000)) == list(booked().occupied())
+        assert set(reads.occupied(Period(0, 9000))) == {*booked().occupied(), *booked("r2", 2000, 3000).occupied()}
     with calendar.reading("lab") as reads:
         assert [each.id for each in reads.in_states(set(State))] == ["r3", "r1", "r2"]
         assert [each.id for each in reads.of_owner("tina", 2000)] == ["r3", "r2"]
@@ -97,11 +97,11 @@ def test_what_shares_a_second_is_found_and_what_touches_is_not(calendar: Reserva
 def test_a_change_of_what_was_changed_meanwhile_is_refused(calendar: ReservationStore) -> None:
     with calendar.transaction("lab") as writes:
         writes.add([booked()])
-    ended = booked().to(State.CANCELLED, 600.0, actor="tina", reason="rain")
+    ended = booked().in_state(State.CANCELLED, 600.0, actor="tina", reason="rain")
     with calendar.transaction("lab") as writes:
         writes.save(ended)
     with pytest.raises(ConcurrentChange, match="Look at it again"), calendar.transaction("lab") as writes:
-        writes.save(booked().to(State.ACTIVE, 1000.0, actor="carme-hub"))
+        writes.save(booked().in_state(State.ACTIVE, 1000.0, actor="carme-hub"))
     with calendar.reading("lab") as reads:
         assert reads.get("r1") == ended
         assert reads.overlapping(Period(0, 9000), HOLDING) == []

@@ -30,7 +30,7 @@ def session(id: str = "s1", **changes: object) -> Session:
         created=1000.0,
         nonce_hash="x",
     )
-    return row.but(**changes)
+    return row.replace(**changes)
 
 
 @pytest.fixture

@@ -72,17 +72,17 @@ async def test_what_finds_no_free_thread_is_refused_and_was_never_begun(monkeypa
         taken.release()
         return thaw.wait(120)
 
-    frozen = [asyncio.ensure_future(in_store_thread(freeze)) for _ in range(threads.COUNT)]
+    frozen = [asyncio.ensure_future(in_store_thread(freeze)) for _ in range(threads.THREAD_COUNT)]
     for _ in frozen:
         await asyncio.to_thread(taken.acquire, timeout=60)
     try:
-        monkeypatch.setattr(threads, "PATIENCE", 0.2)
+        monkeypatch.setattr(threads, "THREAD_TIMEOUT", 0.2)
         with pytest.raises(StoreError, match="does not answer"):
             await in_store_thread(begun.append, 1)
         monkeypatch.undo()
     finally:
         thaw.set()
-    assert await asyncio.gather(*frozen) == threads.COUNT * [True]
+    assert await asyncio.gather(*frozen) == threads.THREAD_COUNT * [True]
     assert await in_store_thread(lambda: begun) == []
 
 

@@ -23,7 +23,7 @@ from carme_hub.errors import SchemaMismatch
 from carme_hub.store.backup import database_file
 from carme_hub.store.check import check
 from carme_hub.store.engine import CarmeStore, current_revision, head_revision, make_engine, migrate
-from carme_hub.store.ledger.idempotency import SentNotice, told_to
+from carme_hub.store.ledger.idempotency import SentNotice, notices_of
 from carme_hub.store.ledger.rows import entry_row
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.sessions import SessionStore
@@ -91,7 +91,7 @@ def is_used(url: str) -> None:
     kept = sessions.get("s1")
     assert kept is not None
     assert (kept.job_id, kept.port, kept.certificate, kept.request.account) == (7, 8888, "", "physics")
-    sessions.save(kept.but(certificate="f" * 64))
+    sessions.save(kept.replace(certificate="f" * 64))
     hold = Entry("hold:s1", Kind.HOLD, "lab", "physics", -3_600_000, 300.0, "ada", "s1", start=300, end=3900)
     with LedgerStore(engine).transaction("lab") as writes:
         assert writes.append([hold])
@@ -99,7 +99,7 @@ def is_used(url: str) -> None:
     with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
         connection.execute(text("UPDATE ledger SET amount = 0"))
     engine.dispose()
-    assert check(url).good
+    assert check(url).passed
 
 
 @pytest.mark.parametrize("earlier", EARLIER)
@@ -107,7 +107,7 @@ def test_an_earlier_database_is_upgraded_when_asked_and_keeps_its_sessions(empty
     old(empty_url, earlier)
     with pytest.raises(SchemaMismatch, match=f"has schema {earlier}.*carme-hub db upgrade"):
         CarmeStore(url=empty_url).open()
-    assert not check(empty_url).good
+    assert not check(empty_url).passed
     assert copies(empty_url) == []
     CarmeStore(url=empty_url, upgrade=True).open().dispose()
     is_used(empty_url)
@@ -166,9 +166,9 @@ def test_balances_of_entries_from_before_are_right_after_the_upgrade_and_stay_so
         assert reads.balances() == {"physics": physics, "biology": Balance(40)}
     with LedgerStore(engine).reading("elsewhere") as reads:
         assert reads.balances() == {"physics": Balance(3)}
-    assert check(empty_url).good
+    assert check(empty_url).passed
     with engine.begin() as connection:  # a service of the earlier release that was not stopped
-        connection.execute(insert(ledger), [entry_row(before[0].but(key="grant:4", amount=1))])
+        connection.execute(insert(ledger), [entry_row(before[0].replace(key="grant:4", amount=1))])
     with LedgerStore(engine).reading("lab") as reads:
         assert reads.balances() == {"physics": replace(physics, granted=8501), "biology": Balance(40)}
     engine.dispose()
@@ -187,9 +187,9 @@ def test_notices_that_were_sent_are_not_sent_again_after_the_upgrade(empty_url: 
     engine.dispose()
     engine = CarmeStore(url=empty_url, upgrade=True).open()
     with LedgerStore(engine).transaction("lab") as writes:
-        assert [(told.user, told.text, told.at) for told in told_to(writes, "ada", 0)] == [("ada", "75 %", 5)]
+        assert [(told.user, told.text, told.at) for told in notices_of(writes, "ada", 0)] == [("ada", "75 %", 5)]
         again = SentNotice("week/ada/0/75/ada", "ada", "warning", "75 %", 6)
-        assert writes.tell([(again, ()), (replace(again, about="week/ada/0/90/ada"), ())]) == [
+        assert writes.add_notices([(again, ()), (replace(again, about="week/ada/0/90/ada"), ())]) == [
             replace(again, about="week/ada/0/90/ada")
         ]
         assert (writes.note_history("notice", 9), len(writes.note_history("policy", 9))) == ([], 1)
@@ -202,7 +202,7 @@ def test_a_first_start_that_is_killed_leaves_nothing_and_is_done_again(empty_url
     assert done.returncode == -9
     assert revision(empty_url) is None
     CarmeStore(url=empty_url).open().dispose()
-    assert check(empty_url).good
+    assert check(empty_url).passed
 
 
 @pytest.mark.parametrize("earlier", ["", *(EARLIER if NIGHTLY else EARLIER[-1:])])
@@ -212,4 +212,4 @@ def test_the_hub_and_its_services_may_find_an_old_or_new_database_together(empty
     several = [subprocess.Popen([sys.executable, "-c", OPEN, empty_url], stderr=subprocess.PIPE) for _ in range(4)]
     ends = [(each.communicate(timeout=120)[1].decode(), each.returncode) for each in several]
     assert [code for _, code in ends] == [0] * 4, ends
-    assert check(empty_url).good
+    assert check(empty_url).passed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from carme_hub.training.scaling.curve import Block, Curve, Once, Part
+from carme_hub.training.scaling.curve import Block, Curve, RankMeasurement, RunMeasurement
 
 
 def blocks(*seconds: float, samples: int = 100, loading: float = 0.0) -> tuple[Block, ...]:
@@ -12,17 +12,19 @@ def blocks(*seconds: float, samples: int = 100, loading: float = 0.0) -> tuple[B
     return tuple(Block(each, loading, samples) for each in seconds)
 
 
-def part(rank: int, together: tuple[Block, ...], alone: tuple[Block, ...] = (), node: str = "n1") -> Part:
+def part(rank: int, together: tuple[Block, ...], alone: tuple[Block, ...] = (), node: str = "n1") -> RankMeasurement:
     """Return what a rank measured."""
-    return Part(rank, node, together, alone)
+    return RankMeasurement(rank, node, together, alone)
 
 
-def run(ranks: int, rate: float, *, batch: int = 32, repeat: int = 0, **more: float) -> Once:
+def run(ranks: int, rate: float, *, batch: int = 32, repeat: int = 0, **more: float) -> RunMeasurement:
     """Return one run of that rate."""
-    return Once(ranks, batch, repeat, 1, more.pop("each", float(batch)), rate, more.pop("loading", 0.0), **more)
+    return RunMeasurement(
+        ranks, batch, repeat, 1, more.pop("each", float(batch)), rate, more.pop("loading", 0.0), **more
+    )
 
 
-def curve(*runs: Once, mode: str = "weak", device: str = "gpu", **more: object) -> Curve:
+def curve(*runs: RunMeasurement, mode: str = "weak", device: str = "gpu", **more: object) -> Curve:
     """Return a curve of these runs."""
     settings: dict[str, object] = {"script": "train.py", "image": "training", "backend": "torchrun"}
     return Curve(mode=mode, device=device, runs=tuple(runs), **{**settings, "gpus_per_task": 1, **more})  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from pathlib import Path
 from carme_hub.training.conduct import conduct
 from carme_hub.training.conductor.conductor import Conductor
 from carme_hub.training.conductor.fixed_size import FixedSizeRun
-from carme_hub.training.run.placement import Place
+from carme_hub.training.run.placement import Placement
 from carme_hub.training.run.run_folder import Run
 from carme_hub.training.session.step_broker import Allocation, Broker, RunningStep, Step
 
@@ -27,9 +27,9 @@ class StepHere(RunningStep):
     """Ranks that are processes of this machine, in the words of ``srun --label --kill-on-bad-exit``."""
 
     def __init__(self, step: Step, nodes: tuple[str, ...], gpus: int, out: int, err: int) -> None:
-        place = Place(step.ranks, len(nodes), 0, companion=False)
+        place = Placement(step.ranks, len(nodes), 0, companion=False)
         tasks = [sum(place.node_of(rank) == node for rank in range(step.ranks)) for node in range(len(nodes))]
-        self.said: tuple[str, ...] = ()
+        self.messages: tuple[str, ...] = ()
         self._err = os.dup(err)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[threading.Thread] = []
@@ -58,7 +58,7 @@ class StepHere(RunningStep):
         self._status = 0
         threading.Thread(target=self._watch, args=(nodes, place), daemon=True).start()
 
-    def _watch(self, nodes: tuple[str, ...], place: Place) -> None:
+    def _watch(self, nodes: tuple[str, ...], place: Placement) -> None:
         left = set(range(len(self._processes)))
         while left:
             for rank in sorted(left):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training.run import control
-from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import ENDED, NoRun, Run, State, all_runs, create, launch
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session import companions
@@ -142,7 +142,7 @@ def test_a_rank_that_dies_without_a_word_is_named_before_those_that_miss_it() ->
     cell += "time.sleep(0.2)\nraise RuntimeError('Connection closed by peer')\n"
     state = end_of(create(RunOptions(2), cell=cell))
     assert (state["error"]["rank"], state["error"]["type"]) == (1, "Ended")
-    assert "ended with exit status 7 and said nothing" in state["message"]
+    assert "ended with exit status 7 without an error message" in state["message"]
     assert state["error"]["traceback"] == "bye"
 
 
@@ -151,7 +151,7 @@ def test_a_rank_that_ends_the_process_in_the_middle_has_not_ended_well() -> None
     assert (state["state"], state["error"]["rank"]) == ("failed", 0)
 
 
-@pytest.mark.parametrize(("how", "said"), [("stop", "It was stopped."), ("interrupt", "It was interrupted.")])
+@pytest.mark.parametrize(("how", "said"), [("stop", "The run was stopped."), ("interrupt", "The run was interrupted.")])
 def test_whoever_stops_a_run_leaves_no_rank(how: str, said: str) -> None:
     cell = "import time\nprint('on', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('off')\n"
     run = create(RunOptions(2, detach=True), cell=cell)
@@ -212,7 +212,7 @@ def test_a_run_of_another_container_is_stopped_by_a_file(home: Path, monkeypatch
     run = create(RunOptions(1, detach=True), cell="import time\ntime.sleep(60)\n")
     with conducted(run):
         monkeypatch.setattr(control, "folder", lambda: home)  # there is no socket here
-        assert run.stop()["message"] == "It was stopped from another session."
+        assert run.stop()["message"] == "The run was stopped from another session."
 
 
 def test_a_conductor_that_begins_when_nobody_waits_for_it_any_more_ends(
@@ -224,7 +224,7 @@ def test_a_conductor_that_begins_when_nobody_waits_for_it_any_more_ends(
     run = create(RunOptions(1, detach=True), cell="import time\ntime.sleep(60)\n")
     with monkeypatch.context() as only:
         only.setattr(sys, "executable", str(slow))
-        with pytest.raises(NoRun, match="did not begin within"):
+        with pytest.raises(NoRun, match="did not start within"):
             launch(run, 0.2)
     assert run.state()["state"] == "failed"
     with conducted(run):
@@ -248,7 +248,7 @@ def test_what_a_lost_run_had_beside_the_session_is_given_back(monkeypatch: pytes
 
     monkeypatch.setattr(companions, "Hub", HubThatTakesBack)
     run = create(RunOptions(1), cell="")
-    keep(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": ["theirs", "ours"]})
+    write_json(run.folder / "state.json", run.state() | {"conductor": {"pid": 1}, "companions": ["theirs", "ours"]})
     assert "stop the run to give back" in run.state()["message"]
     assert run.stop()["state"] == "lost"
     assert closed == ["theirs", "ours"]

@@ -1,1 +1,1 @@
-"""Alembic's folder: how a database of an earlier release becomes one of this release."""
+"""The migrations, one for each change of the schema."""

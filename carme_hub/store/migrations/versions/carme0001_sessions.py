@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table as it was in release 0.1."""
+    """Create the table of release 0.1."""
     op.create_table(
         "session",
         sa.Column("id", sa.String(36), primary_key=True),

@@ -1,4 +1,4 @@
-"""The fingerprint of each session's certificate; sessions that run already are known by their authority alone."""
+"""The fingerprint of each session's certificate; running sessions are still identified only by their authority."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, empty for every row that is there."""
+    """Add the column, empty in existing rows."""
     op.add_column("session", sa.Column("certificate", sa.String(64), nullable=False, server_default=""))

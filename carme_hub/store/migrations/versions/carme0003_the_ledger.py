@@ -53,7 +53,7 @@ FOR EACH ROW WHEN (NEW.kind IN ('hold', 'release')) EXECUTE FUNCTION carme_ledge
 
 
 def upgrade() -> None:
-    """Create the four tables as they were in release 0.2."""
+    """Create the four tables of release 0.2."""
     op.create_table(
         "ledger",
         sa.Column("id", _ID, primary_key=True, autoincrement=True),

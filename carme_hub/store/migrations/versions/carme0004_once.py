@@ -1,4 +1,4 @@
-"""What is done once: keys of writes by REST, and notices that people were given."""
+"""Tables for idempotency keys of REST, and for notices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    """Create the two tables, and move the notices and keys of before, which were versions of notes."""
+    """Create the two tables, and move earlier notices and keys, which were versions of notes."""
     op.create_table(
         "claim",
         sa.Column("key", sa.String(64), primary_key=True),

@@ -1,4 +1,4 @@
-"""An index of the credits that expire: the service looks for them each minute, and the ledger only grows."""
+"""An index of credits with an expiry: the service queries them each minute, and the ledger only grows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the index, which holds nothing but grants with an expiry."""
+    """Create the index, which contains only grants with an expiry."""
     has_expiry = sa.text("expires > 0")
     op.create_index(
         "ix_ledger_expires", "ledger", ["cluster", "expires"], sqlite_where=has_expiry, postgresql_where=has_expiry

@@ -1,4 +1,4 @@
-"""When each session's job was known to be in the controller's saved state; sessions that run already count as saved."""
+"""When each session's job was known to be in the controller's saved state; running sessions count as saved."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column: the start of the server for every row that is there."""
+    """Add the column, with the start of the server in existing rows."""
     op.add_column("session", sa.Column("saved", sa.Float, nullable=False, server_default="0"))
     op.execute("UPDATE session SET saved = started")

@@ -1,4 +1,4 @@
-"""Whose companion a session is; of those that are there, none is one."""
+"""The parent session of a companion; no existing session is a companion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users measured of their trainings."""
+"""Scaling curves that users have measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the server of a session ended, by the word of its job's supervisor, and with which status."""
+"""When the server of a session ended, and its exit status, as reported by the job's supervisor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; no server of a session that is there has ended."""
+    """Add the columns; no server of an existing session has ended."""
     op.add_column("session", sa.Column("server_ended", sa.Float, nullable=False, server_default="0"))
     op.add_column("session", sa.Column("server_exit", sa.Integer, nullable=False, server_default="0"))

@@ -1,4 +1,4 @@
-"""Sums of the ledger by account, kept by a trigger, so that a balance does not read all entries of its account."""
+"""Sums of the ledger by account, maintained by a trigger, so that a balance need not read all entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGIN
 END
 """
 # Once for each statement: a row that is updated a thousand times in one transaction becomes slow, since its older
-# versions are only cleared away after it. In order, so that two writers who share rows wait for each other and no more.
+# versions are removed only afterwards. In order, so that two writers that share rows cannot deadlock.
 _POSTGRESQL = (
     """
 CREATE FUNCTION carme_ledger_sums() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -42,7 +42,7 @@ SELECT cluster, account, kind, "end" > 0, sum(amount) FROM ledger GROUP BY 1, 2,
 
 
 def upgrade() -> None:
-    """Create the table and its trigger, and sum up the entries that are there."""
+    """Create the table and its trigger, and sum up the existing entries."""
     op.create_table(
         "ledger_sum",
         sa.Column("cluster", sa.String(64), primary_key=True),
@@ -52,7 +52,7 @@ def upgrade() -> None:
         sa.Column("amount", sa.BigInteger, nullable=False),
         sa.CheckConstraint("amount BETWEEN -9000000000000000000 AND 9000000000000000000", name="ck_ledger_sum_amount"),
     )
-    # The trigger first: on PostgreSQL that takes a lock, so no entry is written which neither of the two would count.
+    # The trigger first: on PostgreSQL that takes a lock, so no entry can be written between the trigger and the sums.
     for statement in (_SQLITE,) if op.get_bind().dialect.name == "sqlite" else _POSTGRESQL:
         op.execute(statement)
     op.execute(_FILL)

@@ -1,1 +1,1 @@
-"""Training templates; each module is the script of one."""
+"""Training templates; each module is the script of one template."""

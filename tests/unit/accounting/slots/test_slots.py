@@ -12,7 +12,7 @@ from carme_hub.accounting.settlement import sessions_wanted
 from carme_hub.accounting.slots.holds import Slot, SlotClosed, hold_all
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.store.ledger.report import holds_open
 
 WEEK = 7 * DAY
@@ -48,21 +48,23 @@ async def test_more_than_is_left_is_refused_in_words_and_nothing_is_written(site
 
 
 async def test_rules_on_sessions_and_numbers_are_not_about_bookings_and_types_are(site: Site, till: Till) -> None:
-    few = Quota("few", Who.USER, concurrent_gpus=1, session_gpus=1, sessions=0, sessions_per_day=0, time_limit=60)
-    site.quotas = (few, Quota("types", Who.USER, gpu_types=("a100",)))
+    few = Quota(
+        "few", SubjectKind.USER, concurrent_gpus=1, session_gpus=1, sessions=0, sessions_per_day=0, time_limit=60
+    )
+    site.quotas = (few, Quota("types", SubjectKind.USER, gpu_types=("a100",)))
     assert till.hold(slot()).granted
     assert [each.reason for each in till.hold(slot("r2", type="h100")).refusals] == ["gpu-types"]
 
 
 async def test_what_a_booking_holds_is_no_session(site: Site, till: Till) -> None:
-    site.quotas = (Quota("one", Who.USER, concurrent_gpus=1, sessions=1, sessions_per_day=1),)
+    site.quotas = (Quota("one", SubjectKind.USER, concurrent_gpus=1, sessions=1, sessions_per_day=1),)
     assert till.hold(slot(start=MONDAY)).granted
     with site.store.reading("lab") as reads:
         assert (reads.open_holds(), holds_open(reads), sessions_wanted(reads, [])) == ({}, 0, set())
         assert [(each.session, each.is_slot, each.amount) for each in reads.held()] == [("r1", True, 8 * GPU_HOUR)]
     assert (await site.ledger.admit("s1", ADA, a100())).granted
-    assert not release(site.ledger.books, "r1", "over", "root")
-    assert not undo_extension(site.ledger.books, "r1", "over")
+    assert not release(site.ledger.context, "r1", "over", "root")
+    assert not undo_extension(site.ledger.context, "r1", "over")
     with pytest.raises(Unknown):
         await site.ledger.extend("r1", HOUR)
     site.now += DAY
@@ -74,23 +76,23 @@ async def test_what_a_booking_holds_is_no_session(site: Site, till: Till) -> Non
 async def test_a_booking_counts_in_the_window_of_its_time_and_in_no_other(
     site: Site, till: Till, window: Window
 ) -> None:
-    site.quotas = (Quota("window", Who.USER, gpu_time=8 * GPU_HOUR, window=window),)
+    site.quotas = (Quota("window", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=window),)
     far = MONDAY + 40 * DAY
     assert till.hold(slot(start=far)).granted
     assert not till.hold(slot("r2", start=far + 2 * HOUR, gpus=1)).granted
     assert till.hold(slot("r3", start=far + 40 * DAY)).granted
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert (limit.taken.used, limit.taken.held) == (0, 0)
     assert (await site.ledger.admit("s1", ADA, a100(4, 2 * HOUR))).granted
     assert not (await site.ledger.admit("s2", ADA, a100(1, 60))).granted
     site.now = float(far)
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert limit.taken.held == 16 * GPU_HOUR  # the booking, and the session that nobody has settled
-    assert (await site.ledger.standing(BOB, ["physics"])).limits[0].taken.held == 0
+    assert (await site.ledger.quota_status(BOB, ["physics"])).limits[0].taken.held == 0
 
 
 async def test_a_booking_over_midnight_counts_whole_on_both_days(site: Site, till: Till) -> None:
-    site.quotas = (Quota("day", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
     assert till.hold(slot(start=MONDAY + DAY - HOUR)).granted
     assert not till.hold(slot("r2", start=MONDAY + HOUR, gpus=1)).granted
     refused = till.hold(slot("r3", start=MONDAY + DAY + 5 * HOUR, gpus=1))
@@ -102,7 +104,7 @@ async def test_a_booking_over_midnight_counts_whole_on_both_days(site: Site, til
 
 
 async def test_a_rolling_window_holds_every_pair_of_bookings_that_can_lie_in_it(site: Site, till: Till) -> None:
-    site.quotas = (Quota("week", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.ROLLING, days=7),)
+    site.quotas = (Quota("week", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.ROLLING, days=7),)
     assert till.hold(slot(start=MONDAY + 10 * DAY)).granted
     for day in (4, 9, 16):
         assert not till.hold(slot("r2", start=MONDAY + day * DAY, gpus=1)).granted
@@ -115,8 +117,8 @@ async def test_a_term_counts_where_the_booking_begins_in_it_and_jobs_from_outsid
     site: Site, till: Till
 ) -> None:
     start, end = MONDAY + WEEK, MONDAY + 2 * WEEK
-    term = Quota("term", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.TERM, start=start, end=end)
-    site.quotas = (term, Quota("month", Who.USER, gpu_time=100 * GPU_HOUR, window=Window.MONTH))
+    term = Quota("term", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.TERM, start=start, end=end)
+    site.quotas = (term, Quota("month", SubjectKind.USER, gpu_time=100 * GPU_HOUR, window=Window.MONTH))
     site.now = MONDAY + HOUR
     site.running = [usage(start=MONDAY, time_limit=30 * DAY)]
     assert till.hold(slot(gpus=20)).granted, "the term has not begun"
@@ -127,7 +129,7 @@ async def test_a_term_counts_where_the_booking_begins_in_it_and_jobs_from_outsid
 
 
 async def test_a_session_that_would_run_into_a_full_week_is_refused(site: Site, till: Till) -> None:
-    site.quotas = (Quota("week", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.WEEK),)
+    site.quotas = (Quota("week", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.WEEK),)
     assert till.hold(slot(start=MONDAY + WEEK, gpus=4)).granted
     site.now = float(MONDAY + WEEK - HOUR)
     assert not (await site.ledger.admit("s1", ADA, a100(1, 2 * HOUR))).granted
@@ -136,7 +138,7 @@ async def test_a_session_that_would_run_into_a_full_week_is_refused(site: Site, 
 
 
 async def test_members_of_a_group_share_its_limit_with_what_they_book(site: Site, till: Till) -> None:
-    site.quotas = (Quota("course", Who.GROUP, "course", together=True, gpu_time=8 * GPU_HOUR),)
+    site.quotas = (Quota("course", SubjectKind.GROUP, "course", together=True, gpu_time=8 * GPU_HOUR),)
     site.members = {"course": ("ada", "bob")}
     assert till.hold(slot()).granted
     assert not till.hold(slot("r2", user="bob", gpus=1), BOB).granted
@@ -153,7 +155,7 @@ async def test_a_credit_pays_only_for_what_ends_before_it_expires(site: Site, ti
     assert till.hold(slot("r2", start=MONDAY + 2 * DAY)).granted
     assert await site.ledger.movable("physics") == 0
     site.now = float(MONDAY + 2 * DAY)
-    assert till.give_back(slot())
+    assert till.release_hold(slot())
     await site.ledger.expire()
     assert (await balance(site)).left == 0
 
@@ -181,7 +183,7 @@ async def test_what_a_session_paid_from_a_credit_is_not_promised_for_after_its_e
 async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_whole_or_not_at_all(
     site: Site, till: Till, window: Window
 ) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("some", Who.ACCOUNT, gpu_time=50 * GPU_HOUR, window=window, days=5))
+    site.quotas = (GRANTED_ONLY, Quota("some", SubjectKind.ACCOUNT, gpu_time=50 * GPU_HOUR, window=window, days=5))
     for account in ("physics", "bio"):
         await site.grant(70 * GPU_HOUR, key=account, account=account)
         await site.grant(40 * GPU_HOUR, key=f"{account} course", account=account, expires=MONDAY + 6 * DAY, reason="c")
@@ -193,12 +195,12 @@ async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_who
     fits = next((at for at, each in enumerate(alone) if not each.granted), 20)
     assert 0 < fits < 20
     with till.open() as writes:
-        whole = hold_all(site.ledger.books, writes, times("bio")[: fits + 1], ADA, "ada")
+        whole = hold_all(site.ledger.context, writes, times("bio")[: fits + 1], ADA, "ada")
     assert whole.message == alone[fits].message.replace("physics", "bio")
     assert not [id for id in till.held() if id.startswith("bio")]
     for _ in range(2):  # again, it is held already
         with till.open() as writes:
-            assert hold_all(site.ledger.books, writes, times("bio")[:fits], ADA, "ada").granted
+            assert hold_all(site.ledger.context, writes, times("bio")[:fits], ADA, "ada").granted
     assert len([id for id in till.held() if id.startswith("bio")]) == fits
     assert await site.left("bio") == (110 - 8 * fits) * GPU_HOUR
 
@@ -209,33 +211,33 @@ async def test_a_series_is_decided_as_its_times_one_after_the_other_and_held_who
 async def test_a_booking_that_is_cancelled_gives_all_back_and_holds_nothing_more(site: Site, till: Till) -> None:
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
-    assert till.give_back(slot())
-    assert not till.give_back(slot())
+    assert till.release_hold(slot())
+    assert not till.release_hold(slot())
     assert await balance(site) == Balance(8 * GPU_HOUR)
     assert [each.key for each in till.entries()] == ["slot:r1", "release:r1"]
-    assert (till.held(), till.level(slot())) == ({}, 0)
+    assert (till.held(), till.lower_hold(slot())) == ({}, 0)
     with pytest.raises(SlotClosed, match="Book a new one"):
         till.hold(slot())
 
 
 async def test_a_longer_or_later_booking_is_decided_and_a_smaller_one_is_not(site: Site, till: Till) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
     await site.grant(10 * GPU_HOUR)
     till.hold(slot())
     site.prices = {"a100": 9000}
     assert not till.change(slot(length=3 * HOUR)).granted
     assert till.held() == {"r1": 8 * GPU_HOUR}
     assert till.change(slot(start=MONDAY + DAY)).granted
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert (limit.taken.held, till.held()) == (0, {"r1": 8 * GPU_HOUR})
-    site.quotas = (Quota("none", Who.USER, gpu_time=0),)
+    site.quotas = (Quota("none", SubjectKind.USER, gpu_time=0),)
     assert till.change(slot(start=MONDAY + DAY, gpus=2)).granted
     assert not till.change(slot(start=MONDAY + 2 * DAY, gpus=2)).granted
     assert till.held() == {"r1": 4 * GPU_HOUR}
     written = len(till.entries())
     assert till.change(slot(start=MONDAY + DAY, gpus=2)).granted
     assert len(till.entries()) == written
-    assert till.give_back(slot())
+    assert till.release_hold(slot())
     assert await site.left() == 10 * GPU_HOUR
 
 

@@ -18,12 +18,12 @@ from carme_hub.accounting.credit_expiry import expire_all
 from carme_hub.accounting.grants import grant
 from carme_hub.accounting.settlement import settle
 from carme_hub.accounting.slots.holds import Slot
-from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.accounting.slots.settlement import ACCOUNTING_DELAY, used_inside
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.sessions.session import SessionState
 from carme_hub.store.ledger.writes import Filter
 
@@ -80,7 +80,7 @@ class Story:
 
     def __post_init__(self) -> None:
         self.till = Till(self.site)
-        self.books = self.site.ledger.books
+        self.context = self.site.ledger.context
 
     def step(self, name: str, what: Sequence[Any]) -> None:
         now = self.site.now
@@ -88,7 +88,9 @@ class Story:
         if name == "grant":
             expires = now + what[1] * HOUR if what[1] % 3 else 0
             key = f"k{next(_numbers)}"
-            grant(self.books, self.account, what[0] * GPU_HOUR, key=key, actor="root", expires=expires, reason="course")
+            grant(
+                self.context, self.account, what[0] * GPU_HOUR, key=key, actor="root", expires=expires, reason="course"
+            )
         elif name == "wait":
             self.site.now += what[0]
         elif name == "go to" and slots:
@@ -100,20 +102,20 @@ class Story:
             start = min(start, (start // DAY + 1) * DAY - what[2] * HOUR)
             number = next(_numbers)
             found = slot(f"r{number}", start, what[2] * HOUR, what[1], account=self.account)
-            found = replace(found, also=(Gpus("l4", 1 + number % 2),) if number % 3 == 0 else ())
+            found = replace(found, other_gpus=(Gpus("l4", 1 + number % 2),) if number % 3 == 0 else ())
             if start >= now and self.till.hold(found).granted:
                 self.slots[found.id] = found
         elif name == "change" and slots:
             before = self.slots[slots[what[0] % len(slots)]]
             also = (Gpus("l4", what[2]),) if what[2] % 2 else ()
-            after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]), also=also)
+            after = replace(before, end=before.end + what[1] * HOUR, gpus=Gpus("a100", what[2]), other_gpus=also)
             sensible = after.start < after.end <= (after.start // DAY + 1) * DAY and now < before.end
             if sensible and self.till.change(after).granted:
                 self.slots[after.id] = after
         elif name == "cancel" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             if now < chosen.start:
-                assert self.till.give_back(self.slots.pop(chosen.id))
+                assert self.till.release_hold(self.slots.pop(chosen.id))
         elif name == "start":
             self._start("", what[1], what[2])
         elif name == "start in" and slots:
@@ -124,24 +126,24 @@ class Story:
             id = sessions[what[0] % len(sessions)]
             with self.site.store.reading("lab") as reads:
                 over = reads.open_holds([id])[id].end < now  # Slurm has ended it
-            if not over and extend(self.books, id, what[1], ADA, None).granted and what[2]:
-                assert undo_extension(self.books, id, "Slurm refused it")
+            if not over and extend(self.context, id, what[1], ADA, None).granted and what[2]:
+                assert undo_extension(self.context, id, "Slurm refused it")
         elif name == "end" and sessions:
             self._end(sessions[what[0] % len(sessions)], what[1])
         elif name == "give back" and sessions:
             id = sessions[what[0] % len(sessions)]
-            assert release(self.books, id, "sbatch refused it", "carme-hub")
+            assert release(self.context, id, "sbatch refused it", "carme-hub")
             del self.open[id]
         elif name == "level" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             inside = [id for id, each in self.open.items() if each.within == chosen.id]
             before_it = self.till.held()[chosen.id]
-            assert self.till.level(chosen, *inside, booked=self._booked(chosen)) <= before_it
+            assert self.till.lower_hold(chosen, *inside, booked=self._booked(chosen)) <= before_it
         elif name == "lapse" and slots:
             chosen = self.slots[slots[what[0] % len(slots)]]
             before_it = self.till.held()[chosen.id]
             if self._booked(chosen) and now > chosen.start:
-                self.till.lapse(chosen, what[1])
+                self.till.return_unusable(chosen, what[1])
             assert self.till.held()[chosen.id] <= before_it
         elif name == "settle" and slots:
             self._settle(self.slots[slots[what[0] % len(slots)]])
@@ -159,7 +161,7 @@ class Story:
 
     def check(self) -> None:
         """Assert that no sum of the entries is beyond what there is, and that a slot holds what it can need at most."""
-        expire_all(self.books)
+        expire_all(self.context)
         with self.site.store.reading("lab") as reads:
             entries = reads.statement(Filter(account=self.account), 0, 10_000)
         assert sum(entry.amount for entry in entries) >= 0
@@ -173,7 +175,7 @@ class Story:
     def _start(self, within: str, gpus: int, seconds: int) -> None:
         id, now = f"s{next(_numbers)}", self.site.now
         held = self.till.held().get(within, 0)
-        granted = admit(self.books, id, ADA, a100(gpus, seconds, self.account), "", "", slot=within).granted
+        granted = admit(self.context, id, ADA, a100(gpus, seconds, self.account), "", "", slot=within).granted
         if within:
             mine = self.slots[within]
             inside = mine.start <= now and now + seconds <= mine.end
@@ -193,7 +195,7 @@ class Story:
         job = self.site.usage_of(id, self.site.rows[id].job_id, mine.began, mine.began + length, submitted=mine.began)
         gpus = (Gpus("a100", mine.gpus),)
         self.past.append(replace(job, account=self.account, gpus=gpus, reservation=mine.within))
-        settle(self.books, self.past, self.site.rows.values())
+        settle(self.context, self.past, self.site.rows.values())
 
     def _settle(self, chosen: Slot) -> None:
         now = self.site.now
@@ -201,7 +203,7 @@ class Story:
             return
         ended = int(min(now, chosen.end))
         if self._booked(chosen):
-            self.site.now = max(now, float(ended + LATE))  # accounting has to know of all jobs in it
+            self.site.now = max(now, float(ended + ACCOUNTING_DELAY))  # accounting has to know of all jobs in it
         during = Period(chosen.start, max(ended, chosen.start + 1))
         used = used_inside(self.past, [chosen.id], during)
         took = any(each.within == chosen.id for each in self.open.values())
@@ -242,7 +244,7 @@ def _taken(entries: Sequence[Entry], day: float) -> int:
 )
 @given(steps=_steps)
 def test_no_order_of_bookings_and_sessions_overruns_a_budget(site: Site, steps: list[tuple[Any, ...]]) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.ACCOUNT, gpu_time=LIMIT, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.ACCOUNT, gpu_time=LIMIT, window=Window.DAY))
     site.now = (site.now // DAY + 100) * DAY  # credits of the examples before are forgotten
     site.rows.clear()
     story = Story(site, f"account{next(_numbers)}")

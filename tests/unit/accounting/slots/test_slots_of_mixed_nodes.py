@@ -10,16 +10,16 @@ from forged_slots import Till, slot
 
 from carme_hub.accounting.admission import admit
 from carme_hub.accounting.slots.holds import Slot, price_of, slot_of
-from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.accounting.slots.settlement import ACCOUNTING_DELAY, used_inside
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Ask
+from carme_hub.domain.quotas.rules import QuotaRequest
 
 #: One l4 and four a100 for two hours: 2 GPU-hours of the one, and 8 of the other.
-MIXED = replace(slot(type="l4", gpus=1), also=(Gpus("a100", 4),))
+MIXED = replace(slot(type="l4", gpus=1), other_gpus=(Gpus("a100", 4),))
 PRICES = {"l4": 500, "a100": 2000}
 WHOLE = 2 * GPU_HOUR // 2 + 8 * GPU_HOUR * 2
 
@@ -54,12 +54,12 @@ async def test_each_type_is_held_at_its_price_and_told_by_itself(site: Site, til
     for _ in range(2):
         assert till.hold(MIXED).granted
     assert await balance(site) == Balance(WHOLE, 0, WHOLE)
-    assert price_of(site.ledger.books, MIXED) == WHOLE
+    assert price_of(site.ledger.context, MIXED) == WHOLE
     assert [(each.gpus, each.factor, each.amount, each.end) for each in till.entries()] == [
         ((Gpus("l4", 1),), 500, -GPU_HOUR, MIXED.end),
         ((Gpus("a100", 4),), 2000, -16 * GPU_HOUR, MIXED.end),
     ]
-    assert till.give_back(MIXED)
+    assert till.release_hold(MIXED)
     assert await balance(site) == Balance(WHOLE)
     released = till.entries()[-1]
     assert (released.gpus, released.factor) == ((Gpus("l4", 1), Gpus("a100", 4)), 0)
@@ -76,11 +76,11 @@ async def test_it_goes_on_at_the_prices_at_which_it_was_booked(site: Site, till:
     assert len(till.entries()) == written
     assert till.change(MIXED).granted
     assert till.held() == {"r1": WHOLE}
-    assert till.change(replace(MIXED, also=(Gpus("a100", 2), Gpus("t4", 1)))).granted
+    assert till.change(replace(MIXED, other_gpus=(Gpus("a100", 2), Gpus("t4", 1)))).granted
     assert till.held() == {"r1": GPU_HOUR + 8 * GPU_HOUR + 2 * GPU_HOUR}
-    assert till.change(replace(MIXED, also=())).granted
+    assert till.change(replace(MIXED, other_gpus=())).granted
     assert till.held() == {"r1": GPU_HOUR}
-    assert till.change(replace(MIXED, gpus=Gpus("t4", 1), also=(Gpus("l4", 1),))).granted
+    assert till.change(replace(MIXED, gpus=Gpus("t4", 1), other_gpus=(Gpus("l4", 1),))).granted
     assert till.held() == {"r1": GPU_HOUR + 2 * GPU_HOUR}
     assert sum(each.amount for each in till.entries()) == -3 * GPU_HOUR
 
@@ -90,10 +90,14 @@ async def test_sessions_of_each_of_its_types_take_over_what_it_holds(site: Site,
     till.hold(MIXED)
     site.now = float(MIXED.start)
     for id, gpus, factor in (("s1", Gpus("l4", 1), 500), ("s2", Gpus("a100", 4), 2000)):
-        assert admit(site.ledger.books, id, ADA, Ask("physics", gpus, 2 * HOUR, factor), "", "", slot="r1").granted
+        assert admit(
+            site.ledger.context, id, ADA, QuotaRequest("physics", gpus, 2 * HOUR, factor), "", "", slot="r1"
+        ).granted
     assert till.held() == {"r1": 0}
     assert (await balance(site)).held == WHOLE
-    assert not admit(site.ledger.books, "s3", ADA, Ask("physics", Gpus("t4", 1), HOUR), "", "", slot="r1").granted
+    assert not admit(
+        site.ledger.context, "s3", ADA, QuotaRequest("physics", Gpus("t4", 1), HOUR), "", "", slot="r1"
+    ).granted
 
 
 @pytest.mark.parametrize("booked", [True, False])
@@ -101,15 +105,17 @@ async def test_as_time_goes_by_what_is_not_needed_of_it_comes_back(site: Site, t
     await site.grant(WHOLE)
     till.hold(MIXED)
     site.now = float(MIXED.start + HOUR)
-    assert till.level(MIXED, booked=booked) == (WHOLE if booked else WHOLE // 2)
+    assert till.lower_hold(MIXED, booked=booked) == (WHOLE if booked else WHOLE // 2)
     # Of jobs by hand nobody has told the type: the rest comes back when accounting has.
-    assert till.level(MIXED, booked=booked, by_hand=5 * HOUR) == (WHOLE - 5 * GPU_HOUR // 2 if booked else WHOLE // 2)
+    assert till.lower_hold(MIXED, booked=booked, unmanaged=5 * HOUR) == (
+        WHOLE - 5 * GPU_HOUR // 2 if booked else WHOLE // 2
+    )
 
 
 async def test_of_each_type_is_charged_what_was_booked_and_not_used(site: Site, till: Till) -> None:
     await site.grant(WHOLE)
     till.hold(MIXED)
-    site.now = float(MIXED.end + LATE)
+    site.now = float(MIXED.end + ACCOUNTING_DELAY)
     for _ in range(2):
         assert till.settle(MIXED, used={"l4": 7200, "a100": 3 * 7200 + 3600})
     assert await balance(site) == Balance(WHOLE, 2 * GPU_HOUR, 0)
@@ -134,7 +140,7 @@ async def test_one_type_that_was_used_is_not_taken_for_another(
 ) -> None:
     await site.grant(WHOLE)
     till.hold(MIXED)
-    site.now = float(MIXED.end + LATE)
+    site.now = float(MIXED.end + ACCOUNTING_DELAY)
     assert till.settle(MIXED, used=used)
     assert await balance(site) == Balance(WHOLE, charged, 0)
 
@@ -142,8 +148,8 @@ async def test_one_type_that_was_used_is_not_taken_for_another(
 async def test_time_in_which_slurm_did_not_have_it_is_that_of_all_its_gpus(site: Site, till: Till) -> None:
     await site.grant(WHOLE)
     till.hold(MIXED)
-    site.now = float(MIXED.end + LATE)
-    assert till.lapse(MIXED, 5 * HOUR) == WHOLE // 2
+    site.now = float(MIXED.end + ACCOUNTING_DELAY)
+    assert till.return_unusable(MIXED, 5 * HOUR) == WHOLE // 2
     assert till.settle(MIXED, used={})
     assert await balance(site) == Balance(WHOLE, WHOLE // 2, 0)
 
@@ -157,4 +163,4 @@ def test_gpu_seconds_inside_are_told_by_type() -> None:
 
 
 def test_a_slot_of_one_type_has_no_others() -> None:
-    assert Slot("r1", "ada", "physics", Gpus("a100", 1), 0, 1, "x").also == ()
+    assert Slot("r1", "ada", "physics", Gpus("a100", 1), 0, 1, "x").other_gpus == ()

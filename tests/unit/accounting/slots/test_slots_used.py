@@ -11,13 +11,13 @@ from sqlalchemy import Engine
 
 from carme_hub.accounting.admission import admit, extend, preview, release, undo_extension
 from carme_hub.accounting.slots.holds import slot_of
-from carme_hub.accounting.slots.settlement import LATE, used_inside
+from carme_hub.accounting.slots.settlement import ACCOUNTING_DELAY, used_inside
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance, Kind
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.store.check import check
 from carme_hub.store.ledger.report import used_between
 from carme_hub.store.ledger.writes import LedgerStore
@@ -32,30 +32,30 @@ async def balance(site: Site) -> Balance:
 
 
 async def test_a_session_takes_over_what_the_booking_holds_for_it(site: Site, till: Till) -> None:
-    site.quotas = (GRANTED_ONLY, Quota("day", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
+    site.quotas = (GRANTED_ONLY, Quota("day", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY))
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
     site.now += HOUR
     assert not till.start("s0", 4, 2 * HOUR, within="")
     asks = [a100(4, 2 * HOUR), a100(4, 3 * HOUR)]
-    assert [each.granted for each in preview(site.ledger.books, ADA, asks, "", "", slot="r1")] == [True, False]
+    assert [each.granted for each in preview(site.ledger.context, ADA, asks, "", "", slot="r1")] == [True, False]
     assert till.start("s1", 4, 2 * HOUR)
     assert await balance(site) == Balance(8 * GPU_HOUR, 0, 8 * GPU_HOUR)
     assert till.held() == {"r1": 0}
     assert [each.key for each in till.entries()] == ["slot:r1", "slot:r1:1:s1"]
     assert till.start("s1", 4, 2 * HOUR), "asked again it is granted, and takes nothing more"
     assert len(till.entries()) == 2
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert limit.taken.held == 8 * GPU_HOUR
 
 
 async def test_what_was_granted_with_the_booking_is_not_asked_again_but_for_other_people(
     site: Site, till: Till
 ) -> None:
-    site.quotas = (Quota("each", Who.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("each", SubjectKind.USER, gpu_time=8 * GPU_HOUR, window=Window.DAY),)
     till.hold(slot())
     site.now += HOUR
-    site.quotas = (Quota("each", Who.USER, gpu_time=HOUR * 500, window=Window.DAY), GRANTED_ONLY)
+    site.quotas = (Quota("each", SubjectKind.USER, gpu_time=HOUR * 500, window=Window.DAY), GRANTED_ONLY)
     assert till.start("s1"), "rules that came later do not break a promise"
     assert not till.start("s2", person=BOB), "whose own limit it is was not asked"
     assert till.start("s3", 1, 500, person=BOB)
@@ -66,10 +66,10 @@ async def test_a_refused_session_writes_nothing(site: Site, till: Till) -> None:
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
     site.now += HOUR
-    site.quotas = (*site.quotas, Quota("one", Who.USER, sessions=1))
+    site.quotas = (*site.quotas, Quota("one", SubjectKind.USER, sessions=1))
     assert till.start("s1")
     before = till.entries()
-    refused = admit(site.ledger.books, "s2", ADA, a100(), "gpu", "normal", slot="r1")
+    refused = admit(site.ledger.context, "s2", ADA, a100(), "gpu", "normal", slot="r1")
     assert [each.reason for each in refused.refusals] == ["sessions"]
     assert not till.start("s3", 1, 10 * DAY)
     assert (till.entries(), till.entries("s2"), till.entries("s3")) == (before, [], [])
@@ -100,7 +100,7 @@ async def test_what_a_session_did_not_use_goes_back_to_the_booking_when_it_is_se
     assert till.held() == {"r1": 6 * GPU_HOUR}
     assert not till.start("s2", within="")
     assert till.start("s3", 4, 1.5 * HOUR)
-    assert release(site.ledger.books, "s3", "sbatch refused it", "carme-hub") is True
+    assert release(site.ledger.context, "s3", "sbatch refused it", "carme-hub") is True
     assert till.held() == {"r1": 6 * GPU_HOUR}
 
 
@@ -133,10 +133,10 @@ async def test_an_extension_within_the_booking_is_taken_over_and_undone(site: Si
     till.hold(slot())
     site.now = float(MONDAY + HOUR)
     assert till.start("s1", 4, HOUR)
-    assert extend(site.ledger.books, "s1", HOUR, ADA, 1).granted
+    assert extend(site.ledger.context, "s1", HOUR, ADA, 1).granted
     assert till.held() == {"r1": 0}
-    assert not extend(site.ledger.books, "s1", HOUR, ADA, 2).granted, "the booking is over then"
-    assert undo_extension(site.ledger.books, "s1", "Slurm refused it")
+    assert not extend(site.ledger.context, "s1", HOUR, ADA, 2).granted, "the booking is over then"
+    assert undo_extension(site.ledger.context, "s1", "Slurm refused it")
     assert till.held() == {"r1": 4 * GPU_HOUR}
     assert await balance(site) == Balance(8 * GPU_HOUR, 0, 8 * GPU_HOUR)
     site.now += HOUR / 2
@@ -150,11 +150,11 @@ async def test_an_extension_within_the_booking_is_taken_over_and_undone(site: Si
 async def test_an_unused_booking_gives_back_what_has_passed_in_a_few_entries(site: Site, till: Till) -> None:
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
-    assert till.level(slot()) == 8 * GPU_HOUR
+    assert till.lower_hold(slot()) == 8 * GPU_HOUR
     site.now = float(MONDAY + HOUR)
     while site.now < MONDAY + 3 * HOUR:
         site.now += 30
-        left = till.level(slot())
+        left = till.lower_hold(slot())
         assert 0 <= left - 4 * (MONDAY + 3 * HOUR - site.now) * 1000 < GPU_HOUR
     assert len(till.entries()) <= 1 + 8
     assert (await balance(site)).held == left
@@ -166,9 +166,9 @@ async def test_where_booked_time_is_charged_only_what_jobs_used_is_given_back(si
     await site.grant(9 * GPU_HOUR)
     till.hold(slot())
     site.now = float(MONDAY + 2 * HOUR)
-    assert till.level(slot(), booked=True) == 8 * GPU_HOUR
-    assert till.level(slot(), booked=True, by_hand=2 * 3600) == 6 * GPU_HOUR
-    assert till.level(slot(), booked=True, by_hand=2 * 3600) == 6 * GPU_HOUR
+    assert till.lower_hold(slot(), booked=True) == 8 * GPU_HOUR
+    assert till.lower_hold(slot(), booked=True, unmanaged=2 * 3600) == 6 * GPU_HOUR
+    assert till.lower_hold(slot(), booked=True, unmanaged=2 * 3600) == 6 * GPU_HOUR
 
 
 async def test_a_session_that_took_nothing_over_does_when_it_is_levelled(site: Site, till: Till) -> None:
@@ -177,14 +177,14 @@ async def test_a_session_that_took_nothing_over_does_when_it_is_levelled(site: S
     site.now = float(MONDAY + HOUR)
     assert till.start("s1", 2, 2 * HOUR, within="")
     assert (await balance(site)).held == 12 * GPU_HOUR
-    assert till.level(slot(), "s1") == 4 * GPU_HOUR
+    assert till.lower_hold(slot(), "s1") == 4 * GPU_HOUR
     assert (await balance(site)).held == 8 * GPU_HOUR
-    assert till.level(slot(), "s1") == 4 * GPU_HOUR
+    assert till.lower_hold(slot(), "s1") == 4 * GPU_HOUR
     site.now += HOUR
-    assert till.level(slot(), "s1") == 2 * GPU_HOUR, "the other two GPUs were idle for an hour"
+    assert till.lower_hold(slot(), "s1") == 2 * GPU_HOUR, "the other two GPUs were idle for an hour"
     await till.end("s1", MONDAY + HOUR, 2)
     assert till.held() == {"r1": 4 * GPU_HOUR}
-    assert till.level(slot()) == 4 * GPU_HOUR
+    assert till.lower_hold(slot()) == 4 * GPU_HOUR
     assert await balance(site) == Balance(12 * GPU_HOUR, 2 * GPU_HOUR, 4 * GPU_HOUR)
 
 
@@ -198,7 +198,7 @@ async def test_booked_time_is_charged_less_what_jobs_used_and_once(site: Site, t
     assert till.start("s1", 4, HOUR)
     site.now = float(MONDAY + 2 * HOUR)
     await till.end("s1", MONDAY + HOUR, 4)
-    site.now = float(MONDAY + 3 * HOUR + LATE - 1)
+    site.now = float(MONDAY + 3 * HOUR + ACCOUNTING_DELAY - 1)
     assert not till.settle(slot(), used=0), "accounting may not know yet of what ran in it"
     site.now += 1
     for _ in range(2):
@@ -225,7 +225,7 @@ async def test_of_a_booking_that_was_given_back_early_the_time_up_to_then_is_cha
     site.now = float(MONDAY + HOUR + 900)
     ended = site.now
     assert not till.settle(slot(), ended=ended)
-    site.now += LATE
+    site.now += ACCOUNTING_DELAY
     assert till.settle(slot(), ended=ended)
     assert await balance(site) == Balance(8 * GPU_HOUR, GPU_HOUR, 0)
 
@@ -249,16 +249,16 @@ async def test_the_time_in_which_nobody_could_use_it_is_not_charged(site: Site, 
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
     site.now = float(MONDAY + 1.5 * HOUR)
-    assert till.lapse(slot(), 3600) == GPU_HOUR
+    assert till.return_unusable(slot(), 3600) == GPU_HOUR
     assert await balance(site) == Balance(8 * GPU_HOUR, 0, 7 * GPU_HOUR)
-    assert till.lapse(slot(), 0, least=3000) == GPU_HOUR, "what was written counts towards it"
-    assert till.lapse(slot(), 0, least=7200) == 2 * GPU_HOUR
+    assert till.return_unusable(slot(), 0, least=3000) == GPU_HOUR, "what was written counts towards it"
+    assert till.return_unusable(slot(), 0, least=7200) == 2 * GPU_HOUR
     assert till.start("s1", 1, 1.5 * HOUR)
-    till.level(slot(), "s1", booked=True, by_hand=1800)
+    till.lower_hold(slot(), "s1", booked=True, unmanaged=1800)
     assert till.held() == {"r1": 6 * GPU_HOUR - 3 * GPU_HOUR // 2}
     site.now = float(MONDAY + 3 * HOUR)
     await till.end("s1", MONDAY + 1.5 * HOUR)
-    site.now += LATE
+    site.now += ACCOUNTING_DELAY
     assert till.settle(slot(), used=int(1.5 * HOUR) + 1800)
     # 1.5 of the session, and of the other 6.5 neither the two that lapsed nor the half that was used by hand.
     assert await balance(site) == Balance(8 * GPU_HOUR, int(5.5 * GPU_HOUR), 0)
@@ -275,22 +275,22 @@ async def test_what_could_be_used_for_less_than_a_minute_could_not_be_used(
 ) -> None:
     await site.grant(8 * GPU_HOUR)
     till.hold(slot())
-    till.lapse(slot("none"), 5)
-    till.lapse(slot(), lapsed)
-    site.now = float(MONDAY + 3 * HOUR + LATE)
+    till.return_unusable(slot("none"), 5)
+    till.return_unusable(slot(), lapsed)
+    site.now = float(MONDAY + 3 * HOUR + ACCOUNTING_DELAY)
     assert till.settle(slot())
     assert await balance(site) == Balance(8 * GPU_HOUR, charged, 0)
 
 
 async def test_its_charge_counts_in_windows_and_reports_and_is_no_job(site: Site, till: Till) -> None:
-    site.quotas = (Quota("day", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.DAY),)
+    site.quotas = (Quota("day", SubjectKind.USER, gpu_time=20 * GPU_HOUR, window=Window.DAY),)
     till.hold(slot(start=MONDAY + DAY - 2 * HOUR))
-    site.now = float(MONDAY + DAY + LATE)
+    site.now = float(MONDAY + DAY + ACCOUNTING_DELAY)
     till.settle(slot(start=MONDAY + DAY - 2 * HOUR))
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert limit.taken.used == 0, "it was over with the day before"
-    site.now -= LATE + 1
-    [limit] = (await site.ledger.standing(ADA, ["physics"])).limits
+    site.now -= ACCOUNTING_DELAY + 1
+    [limit] = (await site.ledger.quota_status(ADA, ["physics"])).limits
     assert limit.taken.used == 8 * GPU_HOUR
     job = usage(7, MONDAY + HOUR, MONDAY + 2 * HOUR)
     site.now = float(MONDAY + DAY + HOUR)
@@ -345,9 +345,9 @@ async def test_db_check_names_what_holds_and_is_no_reservation_any_more(
     with ReservationStore(store).transaction("lab") as writes:
         writes.add([booked(id, state, time.time() if id == "r6" else 0.0) for id, state in states.items()])
     engine.dispose()
-    looked = {each.name: each for each in check(database_url).looked}
-    assert [name for name, each in looked.items() if not each.good] == ["reservations"]
-    assert looked["reservations"].says == "reservations that are over or unknown and hold GPU time: r4, r5"
+    looked = {each.name: each for each in check(database_url).results}
+    assert [name for name, each in looked.items() if not each.passed] == ["reservations"]
+    assert looked["reservations"].text == "reservations that are over or unknown and hold GPU time: r4, r5"
     for id in ("r4", "r5"):
-        till.give_back(slot(id))
-    assert check(database_url).good
+        till.release_hold(slot(id))
+    assert check(database_url).passed

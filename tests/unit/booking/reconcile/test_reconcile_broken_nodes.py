@@ -91,7 +91,7 @@ async def test_a_place_that_becomes_free_later_is_taken_then(kept: Kept) -> None
     await kept.at(60)
     assert kept.get(one).problem
     with kept.calendar.store.transaction("lab") as writes:
-        writes.save(two.to(State.CANCELLED, kept.slurm.now, actor="tina"))
+        writes.save(two.in_state(State.CANCELLED, kept.slurm.now, actor="tina"))
     await kept.at(90)
     assert (nodes(kept.get(one)), kept.get(one).problem) == ({"n2"}, "")
 
@@ -115,12 +115,12 @@ async def test_what_has_begun_is_moved_only_while_no_job_runs_in_it(kept: Kept) 
     kept.run("n1", inside=one)
     kept.nodes["n2"] = node("n2", "down")
     await kept.at(90)
-    assert kept.get(one).problem.endswith("n2 is down. It is not moved to other nodes, since jobs run in it.")
+    assert kept.get(one).problem.endswith("n2 is down. It is not moved to other nodes, because jobs run in it.")
     kept.jobs[0] = replace(kept.jobs[0], phase=Phase.TERMINAL, end=kept.slurm.now)
     kept.run(inside=one, phase=Phase.WAITING)
     await kept.at(120)
     assert nodes(kept.get(one)) == {"n1", "n3"}
-    assert kept.get(one).reason.endswith("n2 is down. Stop and start again what waited for it")
+    assert kept.get(one).reason.endswith("n2 is down. Stop and restart the sessions and jobs that waited for it")
 
 
 async def test_what_begins_later_than_in_a_day_waits_for_its_node(kept: Kept) -> None:
@@ -185,7 +185,7 @@ async def test_a_job_in_what_was_given_back_is_one_of_others(kept: Kept) -> None
         kept.run("n1", inside=one)
     kept.slurm.in_use = {one.names()[0]}
     await kept.at(30)
-    kept.save(kept.get(one).but(state=State.RELEASED, ended=kept.slurm.now))
+    kept.save(kept.get(one).replace(state=State.RELEASED, ended=kept.slurm.now))
     two = await kept.book(0.1, seats=4)
     assert nodes(two) == {"n1"}
     await kept.at(120)
@@ -267,8 +267,8 @@ async def test_maintenance_in_slurm_by_hand_moves_bookings_at_any_time(kept: Kep
 
 async def test_maintenance_in_the_calendar_is_in_slurm_and_its_problem_stays_as_it_was_told(kept: Kept) -> None:
     one = await kept.book(5 * DAY, seats=8)
-    over = one.but(id="maintenance", kind=Kind.MAINTENANCE, account="", owner="root", version=1)
-    over = over.but(places=tuple(each for each in one.places if each.node == "n1"))
+    over = one.replace(id="maintenance", kind=Kind.MAINTENANCE, account="", owner="root", version=1)
+    over = over.replace(places=tuple(each for each in one.places if each.node == "n1"))
     with kept.calendar.store.transaction("lab") as writes:
         writes.add([over])
     await kept.at(60)
@@ -285,7 +285,7 @@ async def test_maintenance_in_the_calendar_is_in_slurm_and_its_problem_stays_as_
     await kept.at(4 * DAY * HOUR + 120)
     assert len(kept.told) == told
     with kept.calendar.store.transaction("lab") as writes:
-        writes.save(over.to(State.CANCELLED, kept.slurm.now, actor="root"))
+        writes.save(over.in_state(State.CANCELLED, kept.slurm.now, actor="root"))
     await kept.at(4 * DAY * HOUR + 180)
     assert kept.get(one).problem == ""
 
@@ -317,10 +317,10 @@ async def test_as_many_gpus_as_before_and_no_more(kept: Kept) -> None:
 async def test_a_maintenance_that_ends_by_itself_is_no_problem_and_who_could_not_come_is_not_missed(kept: Kept) -> None:
     one = await kept.book(3, 8, gpus=4)
     period = Period(NOW + HOUR, NOW + 4 * HOUR)
-    window = one.but(id="maintenance", kind=Kind.MAINTENANCE, account="", owner="root", period=period)
+    window = one.replace(id="maintenance", kind=Kind.MAINTENANCE, account="", owner="root", period=period)
     with kept.calendar.store.transaction("lab") as writes:
         writes.add([window])
-    kept.save(one.but(problem=messages.maintenance_problem(window, one, NOW)))
+    kept.save(one.replace(problem=messages.maintenance_problem(window, one, NOW)))
     await kept.at(4 * HOUR - 30)
     assert kept.get(one).problem
     await kept.at(4 * HOUR + 60)

@@ -114,7 +114,7 @@ async def test_what_was_given_back_lapses_up_to_then(kept: Kept) -> None:
     one = await kept.book()
     refuse_everybody(kept)
     await kept.at(HOUR + 12 * MINUTE)
-    kept.save(kept.get(one).but(state=State.RELEASED, ended=kept.slurm.now + 1))
+    kept.save(kept.get(one).replace(state=State.RELEASED, ended=kept.slurm.now + 1))
     await kept.at(HOUR + 14 * MINUTE)
     assert kept.till.lapsed(one) == pytest.approx(2 * 12 * MINUTE, abs=4)
 
@@ -123,6 +123,6 @@ async def test_what_waits_for_an_approval_again_has_no_lapse(kept: Kept) -> None
     one = await kept.book()
     refuse_everybody(kept)
     await kept.at(30 * MINUTE)
-    kept.save(kept.get(one).but(state=State.PENDING))
+    kept.save(kept.get(one).replace(state=State.PENDING))
     await kept.at(40 * MINUTE)
     assert kept.till.lapsed(one) == 0

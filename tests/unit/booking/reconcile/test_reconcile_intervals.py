@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from forged_reservations import HOUR, NOW, SlurmWithReservations
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile import reconciler as keeper_module
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.capacity import GpuInventory, Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import State
 from carme_hub.domain.calendar.slurm_reservations import Create, Step
@@ -26,17 +26,17 @@ from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
-SPOTS = (Spot("n1", "a100", 4, 8),)
+INVENTORY = (GpuInventory("n1", "a100", 4, 8),)
 
 
 class Rhythm:
     """A keeper whose loop runs by a clock that begins at NOW and goes on."""
 
-    def __init__(self, store: LedgerStore, *, every: float) -> None:
+    def __init__(self, store: LedgerStore, *, interval: float) -> None:
         self.began = time.monotonic()
         self.slurm = SlurmWithReservations()
         self.store = ReservationStore(store)
-        self.calendar = Calendar(self.store, "lab", lambda: Supply(SPOTS), self.clock)
+        self.calendar = Calendar(self.store, "lab", lambda: Supply(INVENTORY), self.clock)
         self.answers = 0
         self.keeper = ReservationReconciler(
             self.store,
@@ -44,10 +44,10 @@ class Rhythm:
             "lab",
             clock=self.clock,
             members=lambda _: (),
-            every=every,
+            interval=interval,
             jobs=self.snapshot,
             nodes=lambda: (Node("n1", "idle", True, cpus=32, gpus={"a100": 4}),),
-            supply=lambda: Supply(SPOTS),
+            supply=lambda: Supply(INVENTORY),
         )
 
     def clock(self) -> float:
@@ -59,7 +59,7 @@ class Rhythm:
         return Snapshot(float(self.answers), self.answers + 0.1, {})
 
     async def book(self, start: float, end: float = 2 * HOUR) -> str:
-        times = [Time(Period(NOW + int(start), NOW + int(end)))]
+        times = [RequestedTime(Period(NOW + int(start), NOW + int(end)))]
         (booked,) = await self.calendar.book(BookingRequest("tina", "teaching", "A class", Need("a100", 1, 1), times))
         return booked.id
 
@@ -87,7 +87,7 @@ async def wait(condition: Callable[[], bool], limit: float = 30.0) -> None:
 async def test_its_state_turns_with_its_start_and_its_end_however_seldom_slurm_is_looked_at(
     store: LedgerStore,
 ) -> None:
-    rhythm = Rhythm(store, every=600)
+    rhythm = Rhythm(store, interval=600)
     begins, ends = await rhythm.book(1), await rhythm.book(-HOUR, 2)
     rhythm.keeper.start()
     try:
@@ -99,37 +99,37 @@ async def test_its_state_turns_with_its_start_and_its_end_however_seldom_slurm_i
 
 
 async def test_who_asks_gets_a_pass_that_began_after_that_and_many_share_it(store: LedgerStore) -> None:
-    rhythm = Rhythm(store, every=600)
+    rhythm = Rhythm(store, interval=600)
     await rhythm.keeper.look()  # nobody makes passes yet, so nobody is waited for
     id = await rhythm.book(HOUR)
     rhythm.keeper.start()
     try:
         await wait(lambda: rhythm.keeper.last is not None)
-        assert rhythm.keeper.lets_in(id, "tina")
-        assert not rhythm.keeper.lets_in(id, "sam")
+        assert rhythm.keeper.has_access(id, "tina")
+        assert not rhythm.keeper.has_access(id, "sam")
         other = await rhythm.book(HOUR)
         before = rhythm.answers
         await asyncio.gather(*(rhythm.keeper.look() for _ in range(50)))
-        assert rhythm.keeper.lets_in(other, "tina")
+        assert rhythm.keeper.has_access(other, "tina")
         assert rhythm.answers - before <= 2
     finally:
         await rhythm.keeper.stop()
 
 
 async def test_what_slurm_had_when_it_last_answered_lets_people_in(store: LedgerStore) -> None:
-    rhythm = Rhythm(store, every=600)
+    rhythm = Rhythm(store, interval=600)
     id = await rhythm.book(HOUR)
     await rhythm.keeper.once()
     rhythm.slurm.down = True
     await rhythm.keeper.once()
-    assert rhythm.keeper.lets_in(id, "tina")
+    assert rhythm.keeper.has_access(id, "tina")
     rhythm.slurm.down, rhythm.slurm.there, rhythm.slurm.busy = False, {}, {"n1"}
     await rhythm.keeper.once()
-    assert not rhythm.keeper.lets_in(id, "tina")
+    assert not rhythm.keeper.has_access(id, "tina")
 
 
 async def test_a_refusal_in_ever_other_words_is_not_tried_in_a_tight_circle(store: LedgerStore) -> None:
-    rhythm = Rhythm(store, every=0.2)
+    rhythm = Rhythm(store, interval=0.2)
     await rhythm.book(HOUR)
     tried = 0
 
@@ -152,7 +152,7 @@ async def test_a_refusal_in_ever_other_words_is_not_tried_in_a_tight_circle(stor
 async def test_the_same_refusal_is_logged_once_also_when_slurm_was_away_meanwhile(
     store: LedgerStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rhythm = Rhythm(store, every=600)
+    rhythm = Rhythm(store, interval=600)
     await rhythm.book(HOUR)
     rhythm.slurm.busy = {"n1"}
     with caplog.at_level(logging.WARNING):
@@ -165,8 +165,8 @@ async def test_the_same_refusal_is_logged_once_also_when_slurm_was_away_meanwhil
 async def test_a_pass_that_cannot_be_made_is_tried_soon_and_then_ever_more_rarely_and_said_once(
     store: LedgerStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keeper_module, "SOON", 0.02)
-    rhythm = Rhythm(store, every=600)
+    monkeypatch.setattr(keeper_module, "RETRY_DELAY", 0.02)
+    rhythm = Rhythm(store, interval=600)
     tried: list[float] = []
     away = True
 

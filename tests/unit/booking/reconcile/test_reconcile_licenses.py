@@ -59,7 +59,7 @@ async def test_a_node_that_is_down_breaks_it_only_when_too_few_are_left_in_all(k
     await kept.at(180)
     assert kept.get(one).problem == (
         "This booking cannot be kept as it is: only 3 of its 4 × a100 are left: n1 is down. It is tried again every "
-        "half minute; ask an administrator."
+        "half minute; ask an administrator for help."
     )
     kept.nodes["n1"] = node("n1")
     await kept.at(270)
@@ -76,7 +76,7 @@ async def test_who_begins_first_has_what_is_left(kept: Kept) -> None:
 
 async def test_jobs_of_others_are_counted_wherever_they_run_and_those_in_bookings_are_not(kept: Kept) -> None:
     one, two = await kept.book(0.9, seats=4), await kept.book(seats=2)
-    await kept.at(HOUR, every=HOUR)
+    await kept.at(HOUR, interval=HOUR)
     kept.run("n2", inside=one, gpus=Gpus("a100", 4))  # on the nodes of the other
     kept.run("n1", gpus=Gpus("a100", 2), end=NOW + 2 * HOUR)
     await kept.at(HOUR + 90)

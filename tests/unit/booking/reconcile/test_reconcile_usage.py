@@ -35,7 +35,7 @@ async def test_who_does_not_come_within_the_time_gives_it_back_and_the_rest_is_f
     assert overs(kept) == [("over", one.id, "released", NOW + HOUR + 15 * MINUTE)]
     assert kept.slurm.there == {}, "its reservation goes in the same pass"
     assert [each.state for each in kept.told] == [State.ACTIVE, State.RELEASED]
-    assert last.turned == (now,)
+    assert last.changed == (now,)
     assert (await kept.book(seats=8)).gpus == 8
 
 
@@ -159,7 +159,7 @@ async def test_what_nobody_has_approved_is_cancelled_when_its_time_comes(kept: K
 
 async def test_maintenance_is_never_unused_and_costs_nothing(kept: Kept) -> None:
     one = await kept.book(gpus=0)
-    kept.save(one.but(kind=Kind.MAINTENANCE))
+    kept.save(one.replace(kind=Kind.MAINTENANCE))
     await kept.at(3 * HOUR)
     assert kept.get(one).state is State.ENDED
     assert kept.till.done == []
@@ -202,16 +202,16 @@ async def test_what_jobs_of_no_session_have_used_is_told_also_when_squeue_has_fo
     kept.run("n1", inside=one, name="carme-s1")
     kept.run("n1", name="outside")
     await kept.at(HOUR + 600)
-    assert kept.till.by_hand == [0, 4 * 30, 4 * 330], "with the money, not at each pass"
+    assert kept.till.unmanaged == [0, 4 * 30, 4 * 330], "with the money, not at each pass"
     kept.jobs.clear()
     kept.run("n1", inside=one, name="by hand, later", id=9)
     await kept.at(HOUR + 1200)
-    assert kept.till.by_hand[-1] == 4 * 600 + 330
+    assert kept.till.unmanaged[-1] == 4 * 600 + 330
 
 
 async def test_what_was_never_active_in_its_time_is_not_charged(kept: Kept) -> None:
     one, two = await kept.book(), await kept.book()
-    kept.save(two.but(used=NOW + HOUR + 1.0))
+    kept.save(two.replace(used=NOW + HOUR + 1.0))
     kept.slurm.now = NOW + 4.0 * HOUR
     await kept.keeper.once()
     assert kept.get(one).state is kept.get(two).state is State.ENDED
@@ -243,7 +243,7 @@ async def test_somebody_who_changes_it_at_the_same_time_is_faster(kept: Kept) ->
     before = kept.slurm.show
 
     async def show_and_change() -> object:
-        kept.save(kept.get(one).but(title="Another class"))
+        kept.save(kept.get(one).replace(title="Another class"))
         kept.slurm.show = before
         return await before()
 
@@ -259,7 +259,7 @@ async def test_who_waits_is_asked_for_at_each_pass_and_only_then(kept: Kept) -> 
     one = await kept.book()
     await kept.at(1)
     assert kept.promoted == []
-    kept.save(one.but(state=State.DRAFT, waits=True, places=()))
+    kept.save(one.replace(state=State.DRAFT, waits=True, places=()))
     await kept.at(31)
     kept.slurm.down = True
     await kept.at(61)

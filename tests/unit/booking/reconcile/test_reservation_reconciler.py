@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 import pytest
 from forged_reservations import HOUR, NOW, SlurmWithReservations
 
-from carme_hub.booking.calendar import BookingRequest, Calendar, Supply, Time
+from carme_hub.booking.calendar import BookingRequest, Calendar, RequestedTime, Supply
 from carme_hub.booking.reconcile.reconciler import ReservationReconciler
-from carme_hub.domain.calendar.capacity import Need, Spot
+from carme_hub.domain.calendar.capacity import GpuInventory, Need
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
 
-SPOTS = (Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 8))
+INVENTORY = (GpuInventory("n1", "a100", 4, 8), GpuInventory("n2", "a100", 4, 8))
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Desk:
 
     async def book(self, start: float = 1, hours: float = 2, **more: object) -> Reservation:
         begin = NOW + int(start * HOUR)
-        times = [Time(Period(begin, begin + int(hours * HOUR)))]
+        times = [RequestedTime(Period(begin, begin + int(hours * HOUR)))]
         plain = BookingRequest("tina", "teaching", "A class", Need("a100", 1, 2), times)
         (booked,) = await self.calendar.book(replace(plain, **more))
         return booked
@@ -41,7 +41,7 @@ class Desk:
         with self.calendar.store.transaction("lab") as writes:
             now = writes.get(id)
             assert now is not None
-            writes.save(now.to(state, self.slurm.now, actor="tina"))
+            writes.save(now.in_state(state, self.slurm.now, actor="tina"))
 
     def state(self, id: str) -> State:
         with self.calendar.store.reading("lab") as reads:
@@ -63,9 +63,9 @@ async def desk(store: LedgerStore) -> AsyncIterator[Desk]:
     slurm, groups = SlurmWithReservations(), {"course": {"alice", "bob"}}
     reservations = ReservationStore(store)
     keeper = ReservationReconciler(
-        reservations, slurm, "lab", clock=lambda: slurm.now, members=lambda name: groups.get(name, set()), every=0.02
+        reservations, slurm, "lab", clock=lambda: slurm.now, members=lambda name: groups.get(name, set()), interval=0.02
     )
-    yield Desk(Calendar(reservations, "lab", lambda: Supply(SPOTS), lambda: slurm.now), slurm, keeper, groups)
+    yield Desk(Calendar(reservations, "lab", lambda: Supply(INVENTORY), lambda: slurm.now), slurm, keeper, groups)
     await keeper.stop()
 
 
@@ -188,6 +188,6 @@ async def test_the_loop_goes_on_whatever_happens_and_looks_at_once_when_told(des
         while desk.keeper.last is None:
             await asyncio.sleep(0.01)
         desk.slurm.down = False
-        desk.keeper.look_now()
+        desk.keeper.trigger()
         while not desk.slurm.there:
             await asyncio.sleep(0.01)

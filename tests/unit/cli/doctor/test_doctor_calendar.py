@@ -15,7 +15,7 @@ from traitlets.config import Config
 
 from carme_hub.booking.settings import CarmeReservations
 from carme_hub.cli.doctor import calendar
-from carme_hub.cli.doctor.calendar import CalendarFacts, judge, judge_site
+from carme_hub.cli.doctor.calendar import CalendarFacts, check, check_site
 from carme_hub.cli.doctor.findings import Level
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
@@ -37,23 +37,23 @@ def there(*names: str, end: int = NOW + 60) -> tuple[SlurmReservation, ...]:
 
 def found(keep: str = "auto", **changes: Any) -> list[tuple[Level, str, str]]:
     known: dict[str, Any] = {
-        **{"keeps_gpus": True, "user": "carme-hub", "level": "operator", "slurm_user": "slurm", "health": HEALTHY},
-        **{"there": there(OURS, "root_1"), "stems": {"carme-0f3a9d4c5b6e4f80"}, **changes},
+        **{"reserves_gpus": True, "user": "carme-hub", "level": "operator", "slurm_user": "slurm", "health": HEALTHY},
+        **{"reservations": there(OURS, "root_1"), "stems": {"carme-0f3a9d4c5b6e4f80"}, **changes},
     }
     settings = CarmeReservations(enabled=True, keep=keep)
-    return [(each.level, each.setting, each.value) for each in judge(settings, CalendarFacts(**known), NOW)]
+    return [(each.level, each.setting, each.value) for each in check(settings, CalendarFacts(**known), NOW)]
 
 
 def test_a_calendar_that_is_kept_has_nothing_to_mend() -> None:
     assert found() == []
-    assert found("nodes", keeps_gpus=False) == found("auto", keeps_gpus=False) == []
-    assert found(there=()) == []
+    assert found("nodes", reserves_gpus=False) == found("auto", reserves_gpus=False) == []
+    assert found(reservations=()) == []
 
 
 def test_what_this_slurm_cannot_keep_is_named() -> None:
-    assert found("gpus", keeps_gpus=False) == [(Level.UNSAFE, "CarmeReservations.keep", "gpus")]
-    assert found("gpus", keeps_gpus=None) == [(Level.UNKNOWN, "CarmeReservations.keep", "")]
-    assert found("nodes", keeps_gpus=None) == []
+    assert found("gpus", reserves_gpus=False) == [(Level.UNSAFE, "CarmeReservations.keep", "gpus")]
+    assert found("gpus", reserves_gpus=None) == [(Level.UNKNOWN, "CarmeReservations.keep", "")]
+    assert found("nodes", reserves_gpus=None) == []
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_who_may_make_no_reservations_is_named(user: str, level: str | None, ver
 
 
 def test_reservations_that_no_booking_knows_are_named_and_others_left_alone() -> None:
-    assert found(there=there(OURS, ORPHAN, "root_1")) == [(Level.ADVICE, "Slurm's reservations", ORPHAN)]
-    assert found(there=there(ORPHAN, end=NOW - 1)) == [], "it is over"
-    for silent in ("there", "stems"):
+    assert found(reservations=there(OURS, ORPHAN, "root_1")) == [(Level.ADVICE, "Slurm's reservations", ORPHAN)]
+    assert found(reservations=there(ORPHAN, end=NOW - 1)) == [], "it is over"
+    for silent in ("reservations", "stems"):
         assert found(**{silent: None}) == [(Level.UNKNOWN, "Slurm's reservations", "")]
 
 
@@ -152,7 +152,7 @@ def booked(config: Config) -> None:
 
 
 def names(config: Config) -> set[tuple[Level, str]]:
-    return {(each.level, each.setting) for each in judge_site(config)}
+    return {(each.level, each.setting) for each in check_site(config)}
 
 
 def test_slurm_database_and_service_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_whatever_is_silent_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(calendar.os, "geteuid", lambda: 1)
     with proxy(503, {"error": "not-ready", "message": "The service is starting."}) as (port, _):
         config = site(tmp_path, port, level="")
-        found = {each.setting: each for each in judge_site(config)}
+        found = {each.setting: each for each in check_site(config)}
     assert {each.level for each in found.values()} == {Level.UNKNOWN}
     assert set(found) == {"AdminLevel", "Slurm's reservations", "the calendar's service"}
     assert "no slurmdbd" in found["AdminLevel"].why

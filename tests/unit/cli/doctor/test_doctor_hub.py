@@ -102,7 +102,7 @@ def test_a_login_to_the_mail_server_without_tls_is_named(site: Path) -> None:
 def test_a_password_of_the_mail_server_that_others_can_read_is_named(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secret_files, "_passable", lambda _folder: True)
+    monkeypatch.setattr(secret_files, "_is_traversable", lambda _folder: True)
     file = site.parent / "smtp-password"
     file.write_text("hunter2")
     file.chmod(0o600)
@@ -131,7 +131,7 @@ def test_a_configuration_that_others_can_write_is_unsafe(site: Path) -> None:
 
 
 def test_open_secrets_are_named_with_the_command(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secret_files, "_passable", lambda folder: True)
+    monkeypatch.setattr(secret_files, "_is_traversable", lambda folder: True)
     secret = site.parent / "state" / "jupyterhub_cookie_secret"
     secret.chmod(0o644)
     findings = list(DoctorApp(config_path=str(site), no_slurm=True).examine(site))

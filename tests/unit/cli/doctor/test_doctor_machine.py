@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carme_hub.cli.doctor.command import UNSAFE, UNSEEN, DoctorApp
+from carme_hub.cli.doctor.command import EXIT_UNKNOWN, EXIT_UNSAFE, DoctorApp
 from carme_hub.cli.doctor.findings import Finding, advice, unknown, unsafe
 
 SHIPPED = Path(__file__).parents[4] / "jupyterhub_config.py"
@@ -33,7 +33,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_the_shipped_configuration_lacks_on_a_bare_machine_is_named(bare: Path) -> None:
     found = examined(bare)
-    assert "10.0.0.1 is no address of this machine" in found["JupyterHub.hub_bind_url"].why
+    assert "10.0.0.1 is not an address of this machine" in found["JupyterHub.hub_bind_url"].why
     assert "configurable-http-proxy is not on this machine" in found["ConfigurableHTTPProxy.command"].why
     assert "/usr/local/libexec/carme-submit is not on this machine" in found["CarmeSlurm.submit_command"].why
     assert "sudo is not on this machine" in found["CarmeSlurm.submit_via"].why
@@ -69,7 +69,7 @@ def test_a_certificate_that_is_there_and_does_not_name_the_hub_is_to_be_made_ane
 
 def test_an_address_that_no_name_server_knows_is_named(bare: Path) -> None:
     bare.write_text(bare.read_text().replace("10.0.0.1:8081", "nowhere.invalid:8081"))
-    assert "no name that this machine knows" in examined(bare)["JupyterHub.hub_bind_url"].why
+    assert "this machine cannot resolve" in examined(bare)["JupyterHub.hub_bind_url"].why
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_an_address_that_no_name_server_knows_is_named(bare: Path) -> None:
     [
         ([], [], 0),
         ([advice("a", 1, "", "")], [], 0),
-        ([unknown("a", "", "")], [], UNSEEN),
+        ([unknown("a", "", "")], [], EXIT_UNKNOWN),
         ([unknown("a", "", "")], ["a"], 0),
-        ([unknown("a", "", ""), unsafe("b", 1, "", "")], [], UNSAFE),
+        ([unknown("a", "", ""), unsafe("b", 1, "", "")], [], EXIT_UNSAFE),
     ],
 )
 def test_what_could_not_be_looked_at_is_not_called_safe(
@@ -91,5 +91,5 @@ def test_what_could_not_be_looked_at_is_not_called_safe(
 def test_the_command_ends_with_that_status(bare: Path) -> None:
     argv = [sys.executable, "-c", "from carme_hub.cli.app import main; main()", "doctor", "--config", str(bare)]
     done = subprocess.run([*argv, "--no-slurm"], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == UNSAFE, done.stderr
+    assert done.returncode == EXIT_UNSAFE, done.stderr
     assert "carme-submit is not on this machine" in done.stdout

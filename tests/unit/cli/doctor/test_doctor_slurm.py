@@ -11,7 +11,7 @@ from traitlets.config import Config
 from carme_hub.cli.doctor import policy as doctor_policy
 from carme_hub.cli.doctor import slurm
 from carme_hub.cli.doctor.findings import Level
-from carme_hub.cli.doctor.slurm import SlurmFacts, judge, parse, read_facts
+from carme_hub.cli.doctor.slurm import SlurmFacts, check, parse, read_facts
 
 SAFE = {
     "SlurmdTimeout": "900 sec",
@@ -33,7 +33,7 @@ GRES = ("gpu:a100:4(S:0-1),shard:a100:16", "gpu:1g.10gb:7", "(null)")
 
 def found(config: dict[str, str] | None = None, dbd: dict[str, str] | None = None, gres: object = GRES) -> set[str]:
     facts = SlurmFacts({**SAFE, **(config or {})}, DBD if dbd is None else dbd, gres)  # type: ignore[arg-type]
-    return {finding.setting for finding in judge(facts) if finding.level is not Level.ADVICE}
+    return {finding.setting for finding in check(facts) if finding.level is not Level.ADVICE}
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_safe_cluster_has_nothing_to_mend() -> None:
-    assert list(judge(SlurmFacts(SAFE, DBD, GRES))) == []
+    assert list(check(SlurmFacts(SAFE, DBD, GRES))) == []
 
 
 @pytest.mark.parametrize(
@@ -103,18 +103,18 @@ def command(folder: Path, name: str, body: str) -> None:
 
 def test_a_silent_slurm_is_unknown_and_not_unsafe(tmp_path: Path) -> None:
     command(tmp_path, "scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1")
-    findings = list(judge(read_facts(str(tmp_path), {"PATH": os.defpath})))
+    findings = list(check(read_facts(str(tmp_path), {"PATH": os.defpath})))
     assert [(finding.level, finding.setting) for finding in findings] == [(Level.UNKNOWN, "slurm.conf")]
     assert "Unable to contact" in findings[0].why
 
 
 def test_no_slurm_at_all_is_unknown(tmp_path: Path) -> None:
-    assert [f.level for f in judge(read_facts(str(tmp_path), {}))] == [Level.UNKNOWN]
+    assert [f.level for f in check(read_facts(str(tmp_path), {}))] == [Level.UNKNOWN]
 
 
 def test_a_slurm_that_hangs_is_unknown(tmp_path: Path) -> None:
     command(tmp_path, "scontrol", "exec sleep 30")
-    findings = list(judge(read_facts(str(tmp_path), {"PATH": os.environ["PATH"]}, time_limit=0.2)))
+    findings = list(check(read_facts(str(tmp_path), {"PATH": os.environ["PATH"]}, time_limit=0.2)))
     assert [f.level for f in findings] == [Level.UNKNOWN]
     assert "no answer within" in findings[0].why
 
@@ -125,7 +125,7 @@ def test_a_silent_database_is_unknown_and_the_rest_is_judged(tmp_path: Path) -> 
     command(tmp_path, "scontrol", f"cat {tmp_path}/config")
     command(tmp_path, "sacctmgr", "exit 1")
     command(tmp_path, "sinfo", "echo node1 gpu:a100:4; echo node1 gpu:a100:4; echo node2 gpu:1g.10gb:7")
-    findings = list(judge(read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})))
+    findings = list(check(read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})))
     assert {(f.level, f.setting) for f in findings} == {
         (Level.UNSAFE, "SlurmdTimeout"),
         (Level.UNKNOWN, "slurmdbd.conf"),
@@ -144,7 +144,7 @@ def test_the_qos_of_a_soft_limit_has_to_be_there(tmp_path: Path) -> None:
     for names, level in (("normal", Level.UNSAFE), ("normal\nlow", None), ("", Level.UNKNOWN)):
         command(tmp_path, "sacctmgr", f'[ "$3" = show ] && echo "{names}" || echo "{dbd}"')
         facts = read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})
-        assert [(f.setting, f.level) for f in judge(facts, wanted)] == ([("soft_qos", level)] if level else [])
+        assert [(f.setting, f.level) for f in check(facts, wanted)] == ([("soft_qos", level)] if level else [])
 
 
 def test_the_licences_that_gpus_are_counted_by_have_to_be_as_many(tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_the_licences_that_gpus_are_counted_by_have_to_be_as_many(tmp_path: Path
     def judged(licences: str) -> list[tuple[Level, str, str]]:
         command(tmp_path, "scontrol", f'[ "$2" = licenses ] && {licences} || cat {tmp_path}/config')
         facts = read_facts(str(tmp_path), {"PATH": os.environ["PATH"]})
-        assert list(judge(facts)) == []
-        return [(each.level, each.why, each.mend) for each in judge(facts, (), wanted)]
+        assert list(check(facts)) == []
+        return [(each.level, each.why, each.mend) for each in check(facts, (), wanted)]
 
     assert judged("echo LicenseName=gpu_a100 Total=8 Used=0 Free=8 Reserved=0 Remote=no") == []
     fix = "Licenses=gpu_a100:8 in slurm.conf"
@@ -175,25 +175,25 @@ def test_the_licences_that_gpus_are_counted_by_have_to_be_as_many(tmp_path: Path
 
 
 def test_a_calendar_that_counts_without_licences_cannot_start() -> None:
-    (found,) = doctor_policy.judge(Config({"CarmeReservations": {"enabled": True, "keep": "licenses"}}))
+    (found,) = doctor_policy.check(Config({"CarmeReservations": {"enabled": True, "keep": "licenses"}}))
     assert (found.setting, found.level, "needs a licence" in found.why) == ("CarmeReservations", Level.UNSAFE, True)
     for wrong in ({"a100": "two words"}, {"a100": "gpus", "h100": "gpus"}):
         calendar = {"enabled": True, "keep": "licenses", "licenses": wrong}
-        assert len(list(doctor_policy.judge(Config({"CarmeReservations": calendar})))) == 1
+        assert len(list(doctor_policy.check(Config({"CarmeReservations": calendar})))) == 1
 
 
 def test_a_policy_that_cannot_be_read_is_named_with_its_place() -> None:
-    [finding] = doctor_policy.judge(Config({"CarmeQuotas": {"enabled": True, "policy": {"quota": []}}}))
+    [finding] = doctor_policy.check(Config({"CarmeQuotas": {"enabled": True, "policy": {"quota": []}}}))
     assert (finding.level, finding.setting) == (Level.UNSAFE, "CarmeQuotas")
     assert "Did you mean quotas?" in finding.why
-    assert list(doctor_policy.judge(Config())) == []
+    assert list(doctor_policy.check(Config())) == []
 
 
 def test_rules_on_booking_that_do_nothing_are_named() -> None:
     def judged(on: bool, **policy: object) -> list[tuple[Level, str, str]]:
         quotas = {"enabled": True, "policy": policy}
         config = Config({"CarmeQuotas": quotas, "CarmeReservations": {"enabled": on}})
-        return [(each.level, each.setting, each.value) for each in doctor_policy.judge(config)]
+        return [(each.level, each.setting, each.value) for each in doctor_policy.check(config)]
 
     rules = [{"id": "b", "user": "*", "booking": {"length": "8h"}}]
     past = [{"start": "2020-12-24", "end": "2020-12-26", "reason": "Power."}]
@@ -210,15 +210,15 @@ def test_a_key_that_others_can_read_is_named(tmp_path: Path, monkeypatch: pytest
     key.write_text("key")
     key.chmod(0o644)
     config = {**SAFE, "AuthAltTypes": "auth/jwt", "DisableRootJobs": "Yes", "AuthAltParameters": f"jwt_key={key},x"}
-    named = {finding.setting for finding in judge(SlurmFacts(config, DBD, GRES))}
+    named = {finding.setting for finding in check(SlurmFacts(config, DBD, GRES))}
     assert str(key) in named
     key.chmod(0o600)
     if os.geteuid() == 0:
-        assert str(key) not in {finding.setting for finding in judge(SlurmFacts(config, DBD, GRES))}
+        assert str(key) not in {finding.setting for finding in check(SlurmFacts(config, DBD, GRES))}
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert str(key) in {finding.setting for finding in judge(SlurmFacts(config, DBD, GRES))}
+    assert str(key) in {finding.setting for finding in check(SlurmFacts(config, DBD, GRES))}
 
 
 def test_a_calendar_that_cannot_start_is_a_finding_and_no_traceback() -> None:
-    (found,) = doctor_policy.judge(Config({"CarmeReservations": {"enabled": True, "share": 500}}))
+    (found,) = doctor_policy.check(Config({"CarmeReservations": {"enabled": True, "share": 500}}))
     assert (found.setting, found.level) == ("CarmeReservations", Level.UNSAFE)

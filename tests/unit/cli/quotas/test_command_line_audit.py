@@ -7,7 +7,7 @@ import stat
 import time
 from typing import Any
 
-from rig.command_line import Line, line
+from rig.command_line import CommandLine, line
 
 from carme_hub.cli.base import actor
 from carme_hub.cli.quotas.grants import CorrectApp, TransferApp
@@ -23,7 +23,7 @@ printf 'User|Account|Partition|QOS|Def Acct|Coord Accounts\\nada|physics||normal
 """
 
 
-def events(line: Line) -> list[dict[str, Any]]:
+def events(line: CommandLine) -> list[dict[str, Any]]:
     file = line.folder / "state" / "audit.jsonl"
     return [json.loads(text) for text in file.read_text().splitlines()] if file.exists() else []
 
@@ -37,7 +37,7 @@ def odd_job() -> Usage:
     )
 
 
-def test_each_command_that_writes_is_one_event(line: Line) -> None:
+def test_each_command_that_writes_is_one_event(line: CommandLine) -> None:
     (line.folder / "bin").mkdir()
     command = line.folder / "bin" / "sacctmgr"
     command.write_text(SACCTMGR)
@@ -65,7 +65,7 @@ def test_each_command_that_writes_is_one_event(line: Line) -> None:
     assert stat.S_IMODE((line.folder / "state" / "audit.jsonl").stat().st_mode) == 0o600
 
 
-def test_a_command_that_is_refused_is_no_event(line: Line) -> None:
+def test_a_command_that_is_refused_is_no_event(line: CommandLine) -> None:
     assert line.run(TransferApp, "physics", "teaching", "20h", "--reason", "x", "--no-check")[0] == 1
     assert line.grant("physics", "ten", "--reason", "x")[0] == 2
     assert events(line) == []

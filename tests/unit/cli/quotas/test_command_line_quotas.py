@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rig.command_line import Line, line
+from rig.command_line import CommandLine, line
 from traitlets.config import Application
 
 from carme_hub.cli.base import UsageError, actor, table
@@ -24,7 +24,7 @@ from carme_hub.cli.quotas.show import ReportApp, ShowApp
 from carme_hub.cli.quotas.slurm import AnomaliesApp, ReconcileApp, SettleApp
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import GPU_HOUR, RULES
+from carme_hub.domain.ledger.entries import GPU_HOUR, SYSTEM_ACTOR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.store.engine import current_revision, make_engine, migrate
 
@@ -60,7 +60,7 @@ def test_every_command_says_how_it_is_used(name: str, target: Any) -> None:
     assert str(app.examples).startswith(app.name)
 
 
-def test_what_is_granted_is_shown(line: Line) -> None:
+def test_what_is_granted_is_shown(line: CommandLine) -> None:
     code, out, err = line.grant("physics", "100h", "--reason", "Winter term")
     assert (code, err) == (0, "")
     assert out == "granted 100 GPU-hours to physics\nphysics has 100 GPU-hours left\n"
@@ -84,13 +84,13 @@ def test_what_is_granted_is_shown(line: Line) -> None:
     assert actor() in shown
 
 
-def test_an_account_that_was_never_given_anything_has_nothing_left_to_show(line: Line) -> None:
+def test_an_account_that_was_never_given_anything_has_nothing_left_to_show(line: CommandLine) -> None:
     line.used(usage(7))
     assert line.run(ShowApp)[1].split()[-5:] == ["physics", "0", "2", "0", "–"]
     assert line.json(ShowApp)["accounts"]["physics"]["left"] is None
 
 
-def test_the_same_key_grants_once(line: Line) -> None:
+def test_the_same_key_grants_once(line: CommandLine) -> None:
     argv = ("physics", "1.5", "--reason", "x", "--key", "october")
     assert line.grant(*argv)[0] == line.grant(*argv)[0] == 0
     assert line.run(ShowApp)[1].split()[-1] == "1.5"
@@ -99,7 +99,7 @@ def test_the_same_key_grants_once(line: Line) -> None:
     assert "was used for something else" in err
 
 
-def test_a_credit_is_worth_something_until_the_end_of_its_last_day(line: Line) -> None:
+def test_a_credit_is_worth_something_until_the_end_of_its_last_day(line: CommandLine) -> None:
     code, out, _ = line.grant("physics", "10h", "--reason", "x", "--expires", "2099-03-31")
     assert code == 0
     assert "until 2099-04-01 00:00 (Europe/Berlin)" in out
@@ -109,8 +109,8 @@ def test_a_credit_is_worth_something_until_the_end_of_its_last_day(line: Line) -
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["physics", "10h"], "say why with --reason"),
-        (["physics"], "write: carme-hub quotas grant ACCOUNT AMOUNT"),
+        (["physics", "10h"], "give a reason with --reason"),
+        (["physics"], "usage: carme-hub quotas grant ACCOUNT AMOUNT"),
         (["physics", "10h", "--reason", "x", "--expire", "2027-01-01"], "Did you mean --expires?"),
         (["physics", "ten", "--reason", "x"], "is no GPU time"),
         (["physics", "-10", "--reason", "x"], "there is no option -10"),
@@ -118,14 +118,14 @@ def test_a_credit_is_worth_something_until_the_end_of_its_last_day(line: Line) -
         (["physics", "10h", "--reason", "x", "--expires", "soon"], "is no time"),
     ],
 )
-def test_what_makes_no_sense_writes_nothing_and_exits_with_2(line: Line, argv: list[str], said: str) -> None:
+def test_what_makes_no_sense_writes_nothing_and_exits_with_2(line: CommandLine, argv: list[str], said: str) -> None:
     code, out, err = line.grant(*argv)
     assert (code, out) == (2, "")
     assert said in err
     assert line.statement() == []
 
 
-def test_a_refusal_exits_with_1_and_says_why(line: Line) -> None:
+def test_a_refusal_exits_with_1_and_says_why(line: CommandLine) -> None:
     line.grant("physics", "1h", "--reason", "x")
     argv = ("physics", "teaching", "2h", "--reason", "x", "--no-check")
     code, _, err = line.run(TransferApp, *argv)
@@ -140,24 +140,24 @@ def test_a_refusal_exits_with_1_and_says_why(line: Line) -> None:
     }
 
 
-def test_a_grant_that_was_too_large_is_taken_back(line: Line) -> None:
+def test_a_grant_that_was_too_large_is_taken_back(line: CommandLine) -> None:
     line.grant("physics", "1000h", "--reason", "x")
     code, out, _ = line.run(CorrectApp, "physics", "900h", "--take", "--reason", "meant 100h", "--no-check")
     assert code == 0
     assert "physics has 100 GPU-hours left" in out
 
 
-def test_an_account_that_slurm_does_not_have_is_refused(line: Line) -> None:
+def test_an_account_that_slurm_does_not_have_is_refused(line: CommandLine) -> None:
     code, _, err = line.run(GrantApp, "physics", "1h", "--reason", "x")
     assert code == 2
-    assert "--no-check does without" in err
+    assert "--no-check skips this check" in err
     forge_accounts(line)
     assert line.run(GrantApp, "physcs", "1h", "--reason", "x")[0] == 1
     assert line.statement() == []
     assert line.run(GrantApp, "physics", "1h", "--reason", "x")[0] == 0
 
 
-def test_nothing_is_made_or_upgraded_by_looking(line: Line) -> None:
+def test_nothing_is_made_or_upgraded_by_looking(line: CommandLine) -> None:
     line.database.unlink()
     code, _, err = line.run(ShowApp)
     assert code == 2
@@ -173,7 +173,7 @@ def test_nothing_is_made_or_upgraded_by_looking(line: Line) -> None:
     engine.dispose()
 
 
-def test_a_configuration_that_fails_is_said_in_one_line(line: Line) -> None:
+def test_a_configuration_that_fails_is_said_in_one_line(line: CommandLine) -> None:
     line.file.write_text("1 / 0\n")
     for app in (ShowApp, GrantApp, ReconcileApp, CheckApp, BackupApp):
         argv = ("physics", "1h", "--reason", "x") if app is GrantApp else ()
@@ -195,14 +195,14 @@ def test_the_actor_is_who_called_sudo_and_nobody_else(monkeypatch: pytest.Monkey
 
 def test_who_runs_commands_as_the_hubs_user_is_not_taken_for_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 998)
-    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name=RULES))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name=SYSTEM_ACTOR))
     assert actor() == "user:carme-hub"
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    monkeypatch.setenv("SUDO_USER", RULES)
+    monkeypatch.setenv("SUDO_USER", SYSTEM_ACTOR)
     assert actor() == "user:carme-hub"
 
 
-def test_a_report_adds_up_to_what_the_ledger_says(line: Line) -> None:
+def test_a_report_adds_up_to_what_the_ledger_says(line: CommandLine) -> None:
     line.grant("physics", "10h", "--reason", "x")
     line.used(usage(7), usage(8, 1800, user="bob", gpus=(Gpus("h100", 1),)), usage(9, 600, state="NODE_FAIL"))
     used = line.json(ShowApp)["accounts"]["physics"]["used"]
@@ -218,14 +218,14 @@ def test_a_report_adds_up_to_what_the_ledger_says(line: Line) -> None:
     assert line.run(ReportApp, "--month", "october")[0] == 2
 
 
-def test_a_request_is_answered_once_by_a_person(line: Line) -> None:
+def test_a_request_is_answered_once_by_a_person(line: CommandLine) -> None:
     forge_accounts(line)
     asked = line.json(RequestApp, "physics", "50h", "--reason", "the paper")
     assert (asked["state"], asked["user"]) == ("open", actor())
     assert asked["id"] in line.run(RequestApp)[1]
     code, _, err = line.run(ApproveApp, asked["id"])
     assert code == 2
-    assert "say --yes" in err
+    assert "add --yes" in err
     assert line.statement() == []
     answered = line.run(ApproveApp, asked["id"], "--amount", "25h", "--reason", "half", "--yes")[1]
     assert f"approved with 25 GPU-hours by {actor()}: half" in answered
@@ -236,7 +236,7 @@ def test_a_request_is_answered_once_by_a_person(line: Line) -> None:
     assert line.run(RequestApp, "chemistry", "5h", "--reason", "x")[0] == 2
 
 
-def test_an_id_that_is_empty_answers_nobodys_request(line: Line) -> None:
+def test_an_id_that_is_empty_answers_nobodys_request(line: CommandLine) -> None:
     forge_accounts(line)
     line.json(RequestApp, "physics", "50h", "--reason", "the paper")
     for answer in (ApproveApp, DenyApp):  # as a script writes it where its variable is not set
@@ -248,7 +248,7 @@ def test_an_id_that_is_empty_answers_nobodys_request(line: Line) -> None:
     assert "waits" in line.run(RequestApp)[1]
 
 
-def forge_accounts(line: Line) -> None:
+def forge_accounts(line: CommandLine) -> None:
     (line.folder / "bin").mkdir()
     command = line.folder / "bin" / "sacctmgr"
     command.write_text(SACCTMGR)
@@ -257,8 +257,8 @@ def forge_accounts(line: Line) -> None:
     (line.folder / "bin" / "associations").write_text("\n".join(rows) + "\n")
 
 
-def test_what_looks_wrong_waits_for_a_person_who_decides_once(line: Line) -> None:
-    assert line.run(AnomaliesApp)[:2] == (0, "Nothing waits for a person.\n")
+def test_what_looks_wrong_waits_for_a_person_who_decides_once(line: CommandLine) -> None:
+    assert line.run(AnomaliesApp)[:2] == (0, "No anomaly waits for a person.\n")
     line.used(usage(7, time_limit=60))  # it ran for an hour
     code, out, _ = line.run(AnomaliesApp)
     assert code == 1
@@ -279,14 +279,14 @@ def test_what_looks_wrong_waits_for_a_person_who_decides_once(line: Line) -> Non
 
 
 @pytest.mark.parametrize("app", [SettleApp, ReconcileApp, MirrorApp])
-def test_while_slurm_is_silent_nothing_is_said_about_it(line: Line, app: type[Application]) -> None:
+def test_while_slurm_is_silent_nothing_is_said_about_it(line: CommandLine, app: type[Application]) -> None:
     code, out, err = line.run(app)
     assert (code, out) == (2, "")
     assert "sac" in err
     assert line.statement() == []
 
 
-def test_a_replay_says_from_when(line: Line) -> None:
+def test_a_replay_says_from_when(line: CommandLine) -> None:
     assert "--from" in line.run(ReplayApp)[2]
     code, _, err = line.run(ReplayApp, "--from", "2026-10-01", "--policy", str(line.folder / "none.yaml"))
     assert code == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from jupyterhub import orm
-from rig.command_line import Line, line
+from rig.command_line import CommandLine, line
 
 from carme_hub.cli.quotas.show import ReportApp
 from carme_hub.domain.cluster.jobs import Phase
@@ -20,7 +20,7 @@ MEMBERS = {"course": ("ada", "bob"), "staff": ("ada",), "account:physics": ("ada
 
 
 @pytest.fixture
-def site(line: Line) -> Line:
+def site(line: CommandLine) -> CommandLine:
     """Three jobs of this month: of who is in two groups, in one, and in none."""
     for number, (user, hours) in enumerate((("ada", 3), ("bob", 2), ("eve", 1)), 1):
         line.used(job(number, user, hours))
@@ -35,7 +35,7 @@ def job(number: int, user: str, hours: int) -> Usage:
     )
 
 
-def name_groups(line: Line) -> None:
+def name_groups(line: CommandLine) -> None:
     """Give the hub's own database its groups and their members."""
     line.file.write_text(line.file.read_text() + f"c.JupyterHub.db_url = 'sqlite:///{line.folder}/hub.sqlite'\n")
     session = orm.new_session_factory(f"sqlite:///{line.folder}/hub.sqlite")()
@@ -53,11 +53,11 @@ def months() -> list[str]:
     return [f"{now.tm_year}-{now.tm_mon:02}", f"{now.tm_year - (now.tm_mon == 1)}-{(now.tm_mon - 2) % 12 + 1:02}"]
 
 
-def both(line: Line, *argv: str) -> list[dict[str, Any]]:
+def both(line: CommandLine, *argv: str) -> list[dict[str, Any]]:
     return [line.json(ReportApp, "--month", month, *argv) for month in months()]
 
 
-def test_who_is_in_several_groups_counts_in_each_and_once_in_the_total(site: Line) -> None:
+def test_who_is_in_several_groups_counts_in_each_and_once_in_the_total(site: CommandLine) -> None:
     name_groups(site)
     found: dict[str, int] = {}
     reports = both(site, "--by", "group")
@@ -68,15 +68,15 @@ def test_who_is_in_several_groups_counts_in_each_and_once_in_the_total(site: Lin
     assert [each["total"] for each in reports] == [each["total"] for each in both(site, "--by", "user")]
     code, out, _ = site.run(ReportApp, "--by", "group")
     assert code == 0
-    assert "who is in several groups counts in each; the total counts every job once" in out
+    assert "a user in several groups counts in each; the total counts every job once" in out
     lines = site.run(ReportApp, "--by", "group", "--csv")[1].splitlines()
     assert (lines[0].partition(",")[0], lines[-1].partition(",")[0]) == ("group", "total")
 
 
-def test_without_the_hubs_database_it_says_where_to_ask(site: Line) -> None:
+def test_without_the_hubs_database_it_says_where_to_ask(site: CommandLine) -> None:
     code, out, err = site.run(ReportApp, "--by", "group")
     assert (code, out) == (2, "")
-    assert "nothing says who is in which group" in err
+    assert "so the groups are not known" in err
     assert "Administration, Report" in err
     assert "report?by=group" in err
     assert site.run(ReportApp, "--by", "user")[0] == 0

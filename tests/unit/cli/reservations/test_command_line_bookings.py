@@ -18,16 +18,16 @@ __all__ = ["calendar"]
 
 
 def test_the_list_is_of_ones_own_from_now_on(calendar: ForgedCalendar, capsys: pytest.CaptureFixture[str]) -> None:
-    calendar.gives("GET", "bookings")
+    calendar.answer_with("GET", "bookings")
     assert run(ListApp) == 0
     assert capsys.readouterr().out.startswith("You have booked nothing, ")
-    query = calendar.asked[-1][2]
+    query = calendar.requests[-1][2]
     assert query["mine"] == "true"
     assert int(query["to"]) - int(query["from"]) == 366 * 86_400
     late = booking(end=at("2026-12-02 01:00"), problem="node1 is down.")
-    calendar.gives("GET", "bookings", booking(state="pending"), late, booking(waits=True, state="draft", gpus=0))
+    calendar.answer_with("GET", "bookings", booking(state="pending"), late, booking(waits=True, state="draft", gpus=0))
     assert run(ListApp, "--from", "2026-12-01", "--to", "2026-12-02") == 0
-    query = calendar.asked[-1][2]
+    query = calendar.requests[-1][2]
     assert (int(query["from"]), int(query["to"])) == (at("2026-12-01 00:00"), at("2026-12-03 00:00"))
     head, *rows, problem = capsys.readouterr().out.splitlines()
     assert "owner" not in head
@@ -44,7 +44,7 @@ def test_everybodys_bookings_are_listed_with_owners_and_what_is_hidden_stays_so(
 ) -> None:
     nobody = {"id": "", "title": "", "owner": "", "account": "", "gpus": 0, "seats": 0, "total": 6, "hidden": True}
     mends = booking(kind="maintenance", title="Drivers", owner="ada", gpus=0, seats=1)
-    calendar.gives("GET", "bookings", booking(**nobody), mends)
+    calendar.answer_with("GET", "bookings", booking(**nobody), mends)
     assert run(ListApp, "--all") == 0
     head, hidden, maintenance = capsys.readouterr().out.splitlines()
     assert head.split()[3] == "owner"
@@ -52,7 +52,7 @@ def test_everybodys_bookings_are_listed_with_owners_and_what_is_hidden_stays_so(
     assert "(somebody's)" in hidden
     assert "1 whole node " in maintenance
     assert run(ListApp, "--pending", "--json") == 0
-    query = calendar.asked[-1][2]
+    query = calendar.requests[-1][2]
     assert (query["mine"], query["state"]) == ("false", "pending")
     assert len(json.loads(capsys.readouterr().out)["bookings"]) == 2
 
@@ -66,7 +66,7 @@ def test_what_is_free_is_a_table_of_parts(calendar: ForgedCalendar, capsys: pyte
     calendar.answers["GET", "free"] = (200, found)
     assert run(FreeApp, "--type", "a100", "--from", "2026-12-01 8:00", "--to", "18:00") == 0
     query = {"from": str(at("2026-12-01 08:00")), "to": str(at("2026-12-01 18:00")), "type": "a100"}
-    assert calendar.asked[-1][2] == query
+    assert calendar.requests[-1][2] == query
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["GPU", "when", "(Europe/Berlin)", "free", "of"]
     assert first.split()[-2:] == ["8", "8"]
@@ -74,7 +74,7 @@ def test_what_is_free_is_a_table_of_parts(calendar: ForgedCalendar, capsys: pyte
     calendar.answers["GET", "free"] = (200, {**found, "types": []})
     assert run(FreeApp) == 0
     assert "There are no GPUs that could be booked." in capsys.readouterr().out
-    query = calendar.asked[-1][2]
+    query = calendar.requests[-1][2]
     assert int(query["to"]) - int(query["from"]) == 86_400
 
 
@@ -94,8 +94,8 @@ def test_one_booking_is_shown_with_what_one_may_do(
     assert run(ShowApp, ID.replace("0", "1")) == 1
     assert capsys.readouterr().err == "carme-hub reservations show: There is no such booking.\n"
     assert run(ShowApp, "no such/id") == 2
-    assert "'no such/id' is no id of a booking; `carme-hub reservations list` shows" in capsys.readouterr().err
-    assert len(calendar.asked) == 2
+    assert "'no such/id' is not the id of a booking; `carme-hub reservations list` shows" in capsys.readouterr().err
+    assert len(calendar.requests) == 2
 
 
 # -- change ------------------------------------------------------------------------------------------------------------
@@ -114,21 +114,21 @@ def test_a_move_keeps_what_is_not_said_and_names_the_version_that_was_seen(
     calendar: ForgedCalendar, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], start: str, end: str
 ) -> None:
     calendar.answers["GET", f"bookings/{ID}"] = (200, booking())
-    calendar.gives("PATCH", f"bookings/{ID}", booking())
+    calendar.answer_with("PATCH", f"bookings/{ID}", booking())
     assert run(MoveApp, ID, *argv) == 0
-    assert calendar.sent == {"version": 3, "series": "one", "start": at(start), "end": at(end)}
+    assert calendar.last_body == {"version": 3, "series": "one", "start": at(start), "end": at(end)}
     assert capsys.readouterr().out.startswith("Changed.\n")
 
 
 def test_a_move_changes_size_and_title_of_all_times(calendar: ForgedCalendar) -> None:
     calendar.answers["GET", f"bookings/{ID}"] = (200, booking())
-    calendar.gives("PATCH", f"bookings/{ID}", booking())
+    calendar.answer_with("PATCH", f"bookings/{ID}", booking())
     assert run(MoveApp, ID, "--seats", "2", "--gpus", "0", "--type", "v100", "--title", "Lab", "--series", "all") == 0
     changes = {"seats": 2, "gpus": 0, "gpu_type": "v100", "title": "Lab"}
-    assert calendar.sent == {"version": 3, "series": "all", **changes}
+    assert calendar.last_body == {"version": 3, "series": "all", **changes}
     assert run(MoveApp, ID) == 2
     assert run(MoveApp, ID, "--series", "some", "--seats", "2") == 2
-    assert [method for method, *_ in calendar.asked].count("PATCH") == 1
+    assert [method for method, *_ in calendar.requests].count("PATCH") == 1
 
 
 def test_a_move_to_what_is_taken_is_answered_with_commands(
@@ -164,42 +164,42 @@ def test_what_takes_a_booking_away_asks_first(
     body: dict[str, str],
 ) -> None:
     calendar.answers["GET", f"bookings/{ID}"] = (200, booking())
-    calendar.gives("POST", f"bookings/{ID}/{verb}", booking(state="cancelled"))
+    calendar.answer_with("POST", f"bookings/{ID}/{verb}", booking(state="cancelled"))
     assert run(app, ID, *argv) == 2, "nobody can be asked here"
     assert "“ML class”, Tue 2026-12-01 09:00 to 11:00 (Europe/Berlin)" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _: "n")
     assert run(app, ID, *argv) == 1
-    assert {method for method, *_ in calendar.asked} == {"GET"}, "nothing was done"
+    assert {method for method, *_ in calendar.requests} == {"GET"}, "nothing was done"
     assert run(app, ID, *argv, "--yes") == 0
-    assert calendar.sent == body
+    assert calendar.last_body == body
     assert "cancelled" in capsys.readouterr().out
 
 
 def test_an_approval_needs_no_question_and_a_denial_a_reason(
     calendar: ForgedCalendar, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calendar.gives("POST", f"bookings/{ID}/decision", booking())
+    calendar.answer_with("POST", f"bookings/{ID}/decision", booking())
     assert run(ApproveApp, ID) == 0
-    assert calendar.sent == {"decision": "approve", "reason": ""}
+    assert calendar.last_body == {"decision": "approve", "reason": ""}
     assert run(DenyApp, ID, "--yes") == 2
-    assert "say why with --reason" in capsys.readouterr().err
-    assert len(calendar.asked) == 1
+    assert "give a reason with --reason" in capsys.readouterr().err
+    assert len(calendar.requests) == 1
 
 
 def test_a_maintenance_window_says_over_what_it_lies(
     calendar: ForgedCalendar, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = [booking(), booking(places=[]), booking(kind="maintenance")]
-    calendar.gives("GET", "bookings", *there)
+    calendar.answer_with("GET", "bookings", *there)
     argv = ("Drivers", "--nodes", "gpu[1-2]", "--from", "2026-12-01 08:00", "--length", "4h")
     assert run(MaintenanceApp, *argv) == 2
-    assert "It lies over 1 booking, whose owner is told. Keep gpu1, gpu2 free of jobs" in capsys.readouterr().err
+    assert "It overlaps 1 booking, whose owner is notified. Keep gpu1, gpu2 free of jobs" in capsys.readouterr().err
     mends = booking(kind="maintenance", title="Drivers")
     answer = {"at": 0, "maintenance": mends, "changed": [booking(problem="gpu1 is maintained.")]}
     calendar.answers["POST", "maintenance"] = (200, answer)
     assert run(MaintenanceApp, *argv, "--yes") == 0
-    assert calendar.sent == {
+    assert calendar.last_body == {
         **{"nodes": ["gpu1", "gpu2"], "title": "Drivers", "zone": "Europe/Berlin"},
         **{"start": "2026-12-01T08:00:00", "end": "2026-12-01T12:00:00"},
     }

@@ -32,7 +32,7 @@ def test_every_command_says_how_it_is_used_and_takes_no_token(app: Any) -> None:
     assert not [name for name in names if "token" in name and name != "token_file"]
 
 
-@pytest.mark.parametrize(("word", "hint"), [("bok", "Did you mean book?"), ("x", "--help says which there are.")])
+@pytest.mark.parametrize(("word", "hint"), [("bok", "Did you mean book?"), ("x", "--help lists them.")])
 def test_a_command_that_there_is_not_is_said(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ReservationsApp, word) == 2
     assert capsys.readouterr() == ("", f"carme-hub reservations: there is no command '{word}'. {hint}\n")
@@ -51,10 +51,10 @@ def test_the_calendar_is_one_of_the_commands() -> None:
 def test_a_booking_asks_for_what_was_said_on_the_wall_of_the_zone(
     calendar: ForgedCalendar, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calendar.gives("POST", "bookings", booking())
+    calendar.answer_with("POST", "bookings", booking())
     options = ("--account", "physics", "--group", "course-ml", "--users", "bob, carl", "--profile", "a100")
     assert run(BookApp, *WEEKLY, *options, "--without", "2026-12-22T09:00") == 0
-    assert calendar.sent == {
+    assert calendar.last_body == {
         **{"title": "ML class", "account": "physics", "gpu_type": "a100", "gpus": 1, "seats": 4},
         **{"start": "2026-12-01T09:00:00", "end": "2026-12-01T11:00:00", "zone": "Europe/Berlin"},
         **{"rule": "FREQ=WEEKLY;BYDAY=TU;COUNT=12", "without": ["2026-12-22T09:00"]},
@@ -69,19 +69,23 @@ def test_a_booking_asks_for_what_was_said_on_the_wall_of_the_zone(
 
 
 def test_a_length_a_zone_and_an_offset_say_when_too(calendar: ForgedCalendar) -> None:
-    calendar.gives("POST", "bookings", booking())
+    calendar.answer_with("POST", "bookings", booking())
     start = ("ML class", "--type", "a100", "--from")
     assert run(BookApp, *start, "2026-12-01 22:30", "--length", "1h 45min", "--zone", "America/New_York") == 0
     times = ("start", "end", "zone")
-    assert [calendar.sent[name] for name in times] == ["2026-12-01T22:30:00", "2026-12-02T00:15:00", "America/New_York"]
+    assert [calendar.last_body[name] for name in times] == [
+        "2026-12-01T22:30:00",
+        "2026-12-02T00:15:00",
+        "America/New_York",
+    ]
     assert run(BookApp, *start, "2026-12-01 09:00+00:00", "--length", "1h", "--gpus", "0") == 0
-    assert calendar.sent["end"] - calendar.sent["start"] == 3600
-    assert calendar.sent["start"] == at("2026-12-01 10:00")
-    assert calendar.sent["gpus"] == 0
+    assert calendar.last_body["end"] - calendar.last_body["start"] == 3600
+    assert calendar.last_body["start"] == at("2026-12-01 10:00")
+    assert calendar.last_body["gpus"] == 0
 
 
 def test_each_booking_is_a_new_one_unless_it_has_the_same_key(calendar: ForgedCalendar) -> None:
-    calendar.gives("POST", "bookings", booking())
+    calendar.answer_with("POST", "bookings", booking())
     for argv in ((), (), ("--key", "term-1")):
         assert run(BookApp, *CLASS, *argv) == 0
     first, second, third = calendar.keys
@@ -94,16 +98,16 @@ def test_each_booking_is_a_new_one_unless_it_has_the_same_key(calendar: ForgedCa
     ("changes", "words"),
     [
         ({"state": "pending"}, "It waits for an administrator's approval; the GPUs are kept meanwhile."),
-        ({"state": "draft", "waits": True}, "It is on the waitlist, and is booked by itself"),
+        ({"state": "draft", "waits": True}, "It is on the waitlist, and is booked automatically"),
         ({"amount": None}, "Booked.\n"),
     ],
 )
 def test_what_became_of_a_booking_is_said(
     calendar: ForgedCalendar, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
 ) -> None:
-    calendar.gives("POST", "bookings", booking(**changes))
+    calendar.answer_with("POST", "bookings", booking(**changes))
     assert run(BookApp, *CLASS, "--wait", "--everybody") == 0
-    assert (calendar.sent["wait"], calendar.sent["everybody"]) == (True, True)
+    assert (calendar.last_body["wait"], calendar.last_body["everybody"]) == (True, True)
     assert words in capsys.readouterr().out
 
 
@@ -120,12 +124,12 @@ def test_a_slot_that_is_taken_is_answered_with_commands_for_what_is_not(
     assert lines[0] == ("carme-hub reservations book: These GPUs are not free at that time. Nothing was booked.")
     found = commands(said.err)
     assert [*found] == ["Tue 2026-12-01 11:00 to 13:00", "2 seats then", "v100 then", "wait until it is free"]
-    calendar.gives("POST", "bookings", booking())
+    calendar.answer_with("POST", "bookings", booking())
     sent = []
     for words in found.values():
         assert words[:3] == ["carme-hub", "reservations", "book"]
         assert run(BookApp, *words[3:]) == 0
-        sent.append(calendar.sent)
+        sent.append(calendar.last_body)
     asked = {
         **{"title": "ML class", "gpu_type": "a100", "gpus": 1, "seats": 4, "everybody": True, "zone": "Europe/Berlin"},
         **{"start": "2026-12-01T09:00:00", "end": "2026-12-01T11:00:00"},
@@ -167,7 +171,7 @@ def test_where_nothing_is_near_that_is_said(calendar: ForgedCalendar, capsys: py
     calendar.answers["POST", "bookings"] = taken(conflict())
     assert run(BookApp, *CLASS) == 1
     said = capsys.readouterr().err
-    assert "Nothing like it is free near that time" in said
+    assert "Nothing similar is free near that time" in said
     assert [*commands(said)] == ["wait until it is free"]
 
 
@@ -188,11 +192,11 @@ def test_an_answer_that_is_lost_says_how_to_ask_for_the_same_once(
     calendar.answers["POST", "bookings"] = (502, "<html>Bad Gateway</html>")
     assert run(BookApp, *CLASS[:-4], "--from", "now", "--length", "2h", "--wait") == 2
     said = capsys.readouterr().err
-    assert "It may be booked all the same; this books it once:" in said
-    sent, key = calendar.sent, calendar.keys[-1]
-    calendar.gives("POST", "bookings", booking())
+    assert "It may be booked nevertheless; this books it once:" in said
+    sent, key = calendar.last_body, calendar.keys[-1]
+    calendar.answer_with("POST", "bookings", booking())
     assert run(BookApp, *shlex.split(said.splitlines()[-1])[3:]) == 0
-    assert (calendar.sent, calendar.keys[-1]) == (sent, key)
+    assert (calendar.last_body, calendar.keys[-1]) == (sent, key)
 
 
 def check(**changes: Any) -> dict[str, Any]:
@@ -220,20 +224,20 @@ def test_a_dry_run_says_what_would_become_of_it_and_books_nothing(
     calendar.answers["POST", "check"] = (200, check(granted=False, refusal="You may not book."))
     assert run(BookApp, *CLASS, "--dry-run", "--json") == 1
     assert json.loads(capsys.readouterr().out)["refusal"] == "You may not book."
-    assert {path for _, path, _, _ in calendar.asked} == {"check"}
+    assert {path for _, path, _, _ in calendar.requests} == {"check"}
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (CLASS[1:], "write: carme-hub reservations book TITLE"),
-        (("x", "--from", "9:00", "--to", "11:00"), "say which GPUs with --type"),
-        (CLASS[:-2], "either until when with --to or how long with --length"),
-        ((*CLASS, "--length", "2h"), "either until when with --to or how long with --length"),
-        ((*CLASS[:-1], "08:00"), "ends before it starts; give the day of the end too"),
+        (CLASS[1:], "usage: carme-hub reservations book TITLE"),
+        (("x", "--from", "9:00", "--to", "11:00"), "name the GPUs with --type"),
+        (CLASS[:-2], "either the end with --to or the length with --length"),
+        ((*CLASS, "--length", "2h"), "either the end with --to or the length with --length"),
+        ((*CLASS[:-1], "08:00"), "the end is before the start; give its day too"),
         ((*CLASS[:-1], "noon"), "'noon' is no time; write 2026-12-01 09:00"),
-        ((*CLASS[:-2], "--length", "long"), "'long' is no length; write 2h"),
-        ((*CLASS, "--zone", "Berlin"), "'Berlin' is no time zone; zones are named like Europe/Berlin"),
+        ((*CLASS[:-2], "--length", "long"), "'long' is not a length; write 2h"),
+        ((*CLASS, "--zone", "Berlin"), "'Berlin' is not a time zone; zones have names such as Europe/Berlin"),
         ((*CLASS, "--repeat", "weekly"), "there is no option --repeat"),
     ],
 )
@@ -242,7 +246,7 @@ def test_words_that_mean_nothing_are_an_error(
 ) -> None:
     assert run(BookApp, *argv) == 2
     assert words in capsys.readouterr().err
-    assert calendar.asked == []
+    assert calendar.requests == []
 
 
 # -- the hub -----------------------------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ def test_words_that_mean_nothing_are_an_error(
 def test_within_a_session_the_hub_is_asked_where_browsers_ask_it(
     calendar: ForgedCalendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calendar.gives("GET", "bookings")
+    calendar.answer_with("GET", "bookings")
     monkeypatch.setenv("JUPYTERHUB_API_URL", "http://127.0.0.1:9/hub/api")
     assert run(ListApp) == 2
     monkeypatch.setenv("JUPYTERHUB_PUBLIC_HUB_URL", f"{calendar.address}/hub/")
@@ -267,7 +271,7 @@ def test_what_is_no_calendar_and_what_is_no_token_is_said(
     assert "has the hub a service reservations, and is this its address in a browser?" in capsys.readouterr().err
     calendar.answers["GET", "bookings"] = (200, "<html>hello</html>")
     assert run(ListApp) == 2
-    assert "an answer that is no calendar's" in capsys.readouterr().err
+    assert "does not answer as a calendar does" in capsys.readouterr().err
     calendar.answers["GET", "bookings"] = (503, {"error": "not-ready", "message": "The service is starting."})
     assert run(ListApp) == 2
     assert "answers 503: The service is starting." in capsys.readouterr().err

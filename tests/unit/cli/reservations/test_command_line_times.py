@@ -34,7 +34,7 @@ NOW = datetime(2026, 11, 24, 15, tzinfo=BERLIN).timestamp()
     ],
 )
 def test_times_are_read_as_people_write_them(text: str, means: str) -> None:
-    assert times.plain(times.read_time(text, BERLIN, NOW)) == means
+    assert times.local_text(times.read_time(text, BERLIN, NOW)) == means
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_times_are_read_as_people_write_them(text: str, means: str) -> None:
 )
 def test_an_end_is_read_from_its_start_on(text: str, means: str) -> None:
     start = times.read_time("thu 18:00", BERLIN, NOW)
-    assert times.plain(times.read_time(text, BERLIN, NOW, after=start)) == means
+    assert times.local_text(times.read_time(text, BERLIN, NOW, after=start)) == means
 
 
 @pytest.mark.parametrize("text", ["", " ", "9", "25:00", "th 9:00", "noon", "2026-13-01 09:00", "20261201", "9:00 thu"])
@@ -61,7 +61,7 @@ def test_what_is_no_time_is_said(text: str) -> None:
 def test_a_time_that_comes_twice_is_written_so_that_it_is_read_again() -> None:
     for hour in range(24):
         moment = int((datetime(2026, 10, 24, 22, 30, tzinfo=UTC) + timedelta(hours=hour)).timestamp())
-        text = times.written(moment, BERLIN)
+        text = times.command_time(moment, BERLIN)
         assert times.moment(times.read_time(text, BERLIN, NOW), BERLIN) == moment
         assert ("+" in text) == (hour == 3)
 

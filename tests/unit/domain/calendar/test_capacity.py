@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carme_hub.domain.calendar.capacity import Capacity, Need, OccupiedGpus, Place, Spot
+from carme_hub.domain.calendar.capacity import Capacity, GpuInventory, Need, OccupiedGpus, Place
 from carme_hub.domain.calendar.periods import Period
 
 HOURS = 24
 #: Two nodes with four a100 each, a smaller one, and one with two types, as cut GPUs are.
-SPOTS = (
-    Spot("n1", "a100", 4, 0),
-    Spot("n2", "a100", 4, 0),
-    Spot("n3", "a100", 2, 0),
-    Spot("n4", "1g.10gb", 7),
-    Spot("n4", "3g.40gb", 2),
+INVENTORY = (
+    GpuInventory("n1", "a100", 4, 0),
+    GpuInventory("n2", "a100", 4, 0),
+    GpuInventory("n3", "a100", 2, 0),
+    GpuInventory("n4", "1g.10gb", 7),
+    GpuInventory("n4", "3g.40gb", 2),
 )
-ROOM = {(spot.node, spot.type): spot.count for spot in SPOTS}
+ROOM = {(item.node, item.type): item.count for item in INVENTORY}
 
 
 def taken(node: str, start: int, end: int, type: str = "", count: int = 0, *, booked: bool = True) -> OccupiedGpus:
@@ -46,8 +46,8 @@ def seats_by_hand(known: Sequence[OccupiedGpus], need: Need, period: Period, *, 
         if need.gpus:
             found += max(0, left) // need.gpus
         else:
-            alone = not any(each.node == node and each.period.overlaps(period) for each in known)
-            found += int(alone)
+            exclusive = not any(each.node == node and each.period.overlaps(period) for each in known)
+            found += int(exclusive)
     return found
 
 
@@ -63,10 +63,10 @@ def needs(draw: st.DrawFn) -> Need:
 
 
 TAKEN = st.builds(
-    lambda spot, period, count: OccupiedGpus(
-        period, spot.node, spot.type if count else "", min(count, spot.count), True
+    lambda item, period, count: OccupiedGpus(
+        period, item.node, item.type if count else "", min(count, item.count), True
     ),
-    st.sampled_from(SPOTS),
+    st.sampled_from(INVENTORY),
     periods(),
     st.integers(0, 4),
 )
@@ -77,7 +77,7 @@ TAKEN = st.builds(
 def test_a_place_is_found_exactly_where_there_is_room(
     known: list[OccupiedGpus], need: Need, period: Period, by_node: bool
 ) -> None:
-    places = Capacity(SPOTS, known, by_node=by_node).place(need, period)
+    places = Capacity(INVENTORY, known, by_node=by_node).place(need, period)
     assert (places is not None) == (seats_by_hand(known, need, period, by_node=by_node) >= need.seats)
     if places is not None:
         assert sum(each.seats for each in places) == need.seats
@@ -91,8 +91,8 @@ def test_no_two_bookings_ever_have_the_same_gpu_and_the_share_is_kept(
 ) -> None:
     known: list[OccupiedGpus] = []
     for need, period in asked:
-        places = Capacity(SPOTS, known, by_node=by_node, share=share).place(need, period)
-        known += [place.taken(period) for place in places or ()]
+        places = Capacity(INVENTORY, known, by_node=by_node, share=share).place(need, period)
+        known += [place.occupied(period) for place in places or ()]
     for (node, type), count in ROOM.items():
         for at in range(HOURS):
             there = [each for each in known if each.node == node and each.period.start <= at < each.period.end]
@@ -112,7 +112,7 @@ def test_no_two_bookings_ever_have_the_same_gpu_and_the_share_is_kept(
 def test_the_band_is_what_is_free_at_each_moment(
     known: list[OccupiedGpus], type: str, period: Period, by_node: bool
 ) -> None:
-    band = Capacity(SPOTS, known, by_node=by_node).band(type, period)
+    band = Capacity(INVENTORY, known, by_node=by_node).free_over_time(type, period)
     assert (band[0][0].start, band[-1][0].end) == (period.start, period.end)
     for (before, level), (after, next_level) in itertools.pairwise(band):
         assert before.end == after.start
@@ -132,7 +132,7 @@ def test_the_band_is_what_is_free_at_each_moment(
 def test_the_nearest_time_is_found_wherever_there_is_one(
     known: list[OccupiedGpus], need: Need, period: Period, by_node: bool
 ) -> None:
-    capacity, within = Capacity(SPOTS, known, by_node=by_node), Period(0, HOURS)
+    capacity, within = Capacity(INVENTORY, known, by_node=by_node), Period(0, HOURS)
     found = capacity.other_times(need, period, within)
     possible = [
         start
@@ -153,7 +153,7 @@ def test_the_nearest_time_is_found_wherever_there_is_one(
 def test_fewer_seats_and_other_types_are_offered_where_they_fit(
     known: list[OccupiedGpus], need: Need, period: Period, by_node: bool
 ) -> None:
-    capacity = Capacity(SPOTS, known, by_node=by_node)
+    capacity = Capacity(INVENTORY, known, by_node=by_node)
     room = min(need.seats, seats_by_hand(known, need, period, by_node=by_node))
     fewer = capacity.fewer_seats(need, period)
     assert (fewer.seats if fewer else 0) == room
@@ -168,14 +168,14 @@ def test_fewer_seats_and_other_types_are_offered_where_they_fit(
 
 def test_touching_ends_are_fine() -> None:
     known = [taken("n1", 9, 11), taken("n2", 9, 11), taken("n3", 9, 11)]
-    capacity = Capacity(SPOTS, known)
+    capacity = Capacity(INVENTORY, known)
     assert capacity.place(Need("a100", 4, 2), Period(11, 13)) is not None
     assert capacity.place(Need("a100", 4, 2), Period(7, 9)) is not None
     assert capacity.place(Need("a100", 1), Period(10, 12)) is None
 
 
 def test_a_booking_is_on_few_nodes_and_leaves_room_for_large_ones() -> None:
-    capacity = Capacity(SPOTS, [taken("n1", 0, 24, "a100", 3)])
+    capacity = Capacity(INVENTORY, [taken("n1", 0, 24, "a100", 3)])
     assert capacity.place(Need("a100", 1), Period(1, 2)) == (Place("n1", "a100", 1, 1),)
     assert capacity.place(Need("a100", 2), Period(1, 2)) == (Place("n3", "a100", 2, 1),)
     assert capacity.place(Need("a100", 1, 4), Period(1, 2)) == (Place("n2", "a100", 4, 4),)
@@ -183,14 +183,16 @@ def test_a_booking_is_on_few_nodes_and_leaves_room_for_large_ones() -> None:
 
 
 def test_cpus_go_with_the_gpus() -> None:
-    places = Capacity([Spot("n1", "a100", 4, 8), Spot("n2", "a100", 4, 16)], []).place(Need("a100", 2, 3), Period(1, 2))
+    places = Capacity([GpuInventory("n1", "a100", 4, 8), GpuInventory("n2", "a100", 4, 16)], []).place(
+        Need("a100", 2, 3), Period(1, 2)
+    )
     assert [(each.node, each.cpus) for each in places or ()] == [("n1", 32), ("n2", 32)]
 
 
 def test_where_slurm_keeps_whole_nodes_a_class_fills_them() -> None:
-    places = Capacity(SPOTS, [], by_node=True).place(Need("a100", 1, 5), Period(1, 2))
+    places = Capacity(INVENTORY, [], by_node=True).place(Need("a100", 1, 5), Period(1, 2))
     assert places == (Place("n1", "a100", 4, 4, True), Place("n3", "a100", 2, 1, True))
-    assert [each.taken(Period(1, 2)) for each in places] == [taken("n1", 1, 2), taken("n3", 1, 2)]
+    assert [each.occupied(Period(1, 2)) for each in places] == [taken("n1", 1, 2), taken("n3", 1, 2)]
 
 
 def test_a_whole_node_is_taken_with_its_gpus_of_other_types() -> None:
@@ -200,7 +202,7 @@ def test_a_whole_node_is_taken_with_its_gpus_of_other_types() -> None:
         (False, Need("1g.10gb", 7), (), 7),
         (True, Need("a100", 2), (), 2),
     ):
-        places = Capacity(SPOTS, [], by_node=by_node).place(need, Period(1, 2))
+        places = Capacity(INVENTORY, [], by_node=by_node).place(need, Period(1, 2))
         assert places is not None
         (place,) = places
         assert (place.also, place.gpus) == (also, gpus)
@@ -210,7 +212,7 @@ def test_the_share_of_the_cluster_counts_bookings_and_not_maintenance() -> None:
     half = Need("a100", 1, 5)
     for booked, fits in ((False, True), (True, False)):
         known = [taken("n3", 0, 24, "a100", 1, booked=booked)]
-        assert (Capacity(SPOTS, known, share=50).place(half, Period(1, 2)) is not None) is fits
+        assert (Capacity(INVENTORY, known, share=50).place(half, Period(1, 2)) is not None) is fits
 
 
 @pytest.mark.parametrize(("type", "gpus", "seats"), [("", 1, 1), ("a100", -1, 1), ("a100", 1, 0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carme_hub.domain.calendar.licenses import faults, named_by
+from carme_hub.domain.calendar.licenses import license_argument, license_problems
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request
 
@@ -23,8 +23,8 @@ LICENSES = {"a100": "gpu_a100"}
 )
 def test_a_session_names_licences_outside_of_bookings(gpus: Gpus, reservation: str, said: str) -> None:
     request = Request("gpu", "default", gpus=gpus, reservation=reservation)
-    assert named_by(request, LICENSES) == said
-    assert named_by(request, {}) == ""
+    assert license_argument(request, LICENSES) == said
+    assert license_argument(request, {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_a_session_names_licences_outside_of_bookings(gpus: Gpus, reservation: s
     ],
 )
 def test_why_a_count_does_not_hold(there: dict[str, int], gpus: dict[str, int], said: str) -> None:
-    assert faults(LICENSES, there, gpus) == ((said,) if said else ())
+    assert license_problems(LICENSES, there, gpus) == ((said,) if said else ())

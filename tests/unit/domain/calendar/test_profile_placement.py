@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from carme_hub.domain.calendar.capacity import Need, Spot
-from carme_hub.domain.calendar.profile_placement import Start, misfit, places_for, start_of
+from carme_hub.domain.calendar.capacity import GpuInventory, Need
+from carme_hub.domain.calendar.profile_placement import SubmitOptions, mismatch, places_for, submit_options
 from carme_hub.domain.sessions.profile import Profile
 from carme_hub.domain.sessions.profile_list import parse_profiles
 
-SPOTS = (
-    Spot("n1", "a100", 4, 8),
-    Spot("n2", "a100", 4, 8),
-    Spot("n2", "h100", 2, 8),
-    Spot("n3", "h100", 4, 2),
-    Spot("n4", "h100", 4, 2, alone=True),
+INVENTORY = (
+    GpuInventory("n1", "a100", 4, 8),
+    GpuInventory("n2", "a100", 4, 8),
+    GpuInventory("n2", "h100", 2, 8),
+    GpuInventory("n3", "h100", 4, 2),
+    GpuInventory("n4", "h100", 4, 2, exclusive=True),
 )
 #: Jobs that name no partition go to interactive.
 PARTITIONS = {"n1": ("batch",), **dict.fromkeys(("n2", "n3", "n4"), ("interactive", ""))}
@@ -30,7 +30,7 @@ def profile(**said: Any) -> Profile:
 
 
 def where(one: Profile, need: Need) -> set[str]:
-    return {f"{node}/{type}" for node, type in places_for(one, need, SPOTS, PARTITIONS)}
+    return {f"{node}/{type}" for node, type in places_for(one, need, INVENTORY, PARTITIONS)}
 
 
 def test_nodes_of_the_partition_that_it_is_submitted_to() -> None:
@@ -59,19 +59,19 @@ def test_what_a_choice_of_the_profile_decides() -> None:
     }
     images = {"choices": {"a": {}, "b": {}}}
     one = profile(profile_options={"size": {"choices": choices}, "image": images})
-    assert start_of(one, Need("a100", 1)) == Start("batch", 2)
-    assert start_of(one, Need("h100", 2)) == Start("interactive", 2)
-    assert start_of(one, Need("a100", 0)) == Start("batch", 2)
-    assert start_of(one, Need("a100", 2)) is None
-    assert start_of(one, Need("h100", 1)) is None
-    assert misfit(one, Need("a100", 2), "") == (
+    assert submit_options(one, Need("a100", 1)) == SubmitOptions("batch", 2)
+    assert submit_options(one, Need("h100", 2)) == SubmitOptions("interactive", 2)
+    assert submit_options(one, Need("a100", 0)) == SubmitOptions("batch", 2)
+    assert submit_options(one, Need("a100", 2)) is None
+    assert submit_options(one, Need("h100", 1)) is None
+    assert mismatch(one, Need("a100", 2), "") == (
         "A session of “PyTorch” has 1 × a100, and a seat would have 2. Choose seats of as many."
     )
 
 
 def test_many_options_take_no_time() -> None:
     choices = {"choices": {str(n): {"slurm_override": {"cpus": 2}} for n in range(9)}}
-    assert start_of(profile(profile_options={f"o{n}": choices for n in range(12)}), Need("v100", 1)) is None
+    assert submit_options(profile(profile_options={f"o{n}": choices for n in range(12)}), Need("v100", 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_many_options_take_no_time() -> None:
         (
             {"accounts": ["physics", "biology"]},
             Need("a100", 1),
-            "“PyTorch” is for the accounts physics, biology, and not for teaching.",
+            "“PyTorch” is for the accounts physics, biology, not for teaching.",
         ),
         (
             {"reservation": "course"},
@@ -104,4 +104,4 @@ def test_many_options_take_no_time() -> None:
     ],
 )
 def test_why_no_session_of_it_can_have_such_a_seat(said: dict[str, Any], need: Need, words: str) -> None:
-    assert misfit(profile(**said), need, "teaching") == words
+    assert mismatch(profile(**said), need, "teaching") == words

@@ -8,7 +8,15 @@ import pytest
 
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.calendar.reservations import HOLDING, PROMISED, Kind, NotPossible, Reservation, State, in_the_way
+from carme_hub.domain.calendar.reservations import (
+    HOLDING,
+    PROMISED,
+    Kind,
+    NotPossible,
+    Reservation,
+    State,
+    jobs_past_start,
+)
 from carme_hub.domain.cluster.jobs import Job, Phase
 
 BOOKED = Reservation(
@@ -28,7 +36,7 @@ BOOKED = Reservation(
 
 
 def test_each_node_is_a_reservation_in_slurm_and_jobs_in_it_are_charged_to_who_pays() -> None:
-    one, two = BOOKED.in_slurm(["alice"])
+    one, two = BOOKED.slurm_reservations(["alice"])
     assert (one.name, two.name) == BOOKED.names() == ("carme-0f8fad5bd9cb469f-0", "carme-0f8fad5bd9cb469f-1")
     assert (one.nodes, one.gpus, one.cpus) == ({"n1"}, {"a100": 1}, 8)
     assert (two.nodes, two.gpus, two.cpus) == ({"n2"}, {"a100": 4}, 32)
@@ -39,27 +47,29 @@ def test_each_node_is_a_reservation_in_slurm_and_jobs_in_it_are_charged_to_who_p
 
 def test_whole_nodes_are_one_reservation_for_jobs_on_several_nodes() -> None:
     places = tuple(Place(node, "a100", 4, 1, whole=True, cpus=32) for node in ("n1", "n2"))
-    (one,) = BOOKED.but(places=places, everybody=True).in_slurm()
+    (one,) = BOOKED.replace(places=places, everybody=True).slurm_reservations()
     assert (one.nodes, dict(one.gpus), one.cpus) == ({"n1", "n2"}, {}, 0)
     assert (one.users, one.accounts) == (frozenset(), {"teaching"})
 
 
 def test_what_is_not_promised_is_not_in_slurm_and_what_is_over_takes_nothing() -> None:
     for state in State:
-        each = BOOKED.but(state=state)
-        assert bool(each.in_slurm()) is (state in PROMISED), state
-        assert bool(each.taken()) is (state in HOLDING), state
+        each = BOOKED.replace(state=state)
+        assert bool(each.slurm_reservations()) is (state in PROMISED), state
+        assert bool(each.occupied()) is (state in HOLDING), state
         assert each.names() == BOOKED.names(), "its name is known when it is to be deleted"
 
 
 def test_what_is_over_stays_over() -> None:
     for before, after in product((State.ENDED, State.CANCELLED, State.RELEASED), State):
         with pytest.raises(NotPossible, match=r"“Deep learning” is .* any more"):
-            BOOKED.but(state=before).to(after, 2000.0, actor="tina")
+            BOOKED.replace(state=before).in_state(after, 2000.0, actor="tina")
 
 
 def test_a_change_of_state_says_who_and_why_and_counts_the_version() -> None:
-    over = BOOKED.to(State.ACTIVE, 1000.0, actor="carme-hub").to(State.RELEASED, 1900.0, actor="tina", reason="done")
+    over = BOOKED.in_state(State.ACTIVE, 1000.0, actor="carme-hub").in_state(
+        State.RELEASED, 1900.0, actor="tina", reason="done"
+    )
     assert (over.state, over.ended, over.actor, over.reason, over.version) == (
         State.RELEASED,
         1900.0,
@@ -68,7 +78,7 @@ def test_a_change_of_state_says_who_and_why_and_counts_the_version() -> None:
         3,
     )
     with pytest.raises(NotPossible):
-        BOOKED.to(State.PENDING, 1000.0, actor="tina")
+        BOOKED.in_state(State.PENDING, 1000.0, actor="tina")
 
 
 def test_its_gpu_time_is_that_of_all_its_seats() -> None:
@@ -77,16 +87,16 @@ def test_its_gpu_time_is_that_of_all_its_seats() -> None:
 
 def test_what_it_takes_of_other_types_counts_and_is_no_licence_of_its_own() -> None:
     mixed = Place("n4", "1g.10gb", 7, 7, whole=True, also=(("3g.40gb", 2),))
-    one = BOOKED.but(need=Need("1g.10gb", 1, 8), places=(mixed, Place("n5", "1g.10gb", 1, 1)))
-    assert (one.gpus, one.gpu_seconds, one.own) == (10, 10 * 3600, 8)
+    one = BOOKED.replace(need=Need("1g.10gb", 1, 8), places=(mixed, Place("n5", "1g.10gb", 1, 1)))
+    assert (one.gpus, one.gpu_seconds, one.own_type_gpus) == (10, 10 * 3600, 8)
     assert [*one.by_type.items()] == [("1g.10gb", 8), ("3g.40gb", 2)]
-    (by_licence,) = one.but(license="gpu_small").in_slurm()
+    (by_licence,) = one.replace(license="gpu_small").slurm_reservations()
     assert by_licence.licenses == {"gpu_small": 8}
 
 
 def test_maintenance_is_whole_nodes_for_root_over_whatever_is_there() -> None:
-    window = BOOKED.but(kind=Kind.MAINTENANCE, account="", group="")
-    (one,) = window.in_slurm(["alice"])
+    window = BOOKED.replace(kind=Kind.MAINTENANCE, account="", group="")
+    (one,) = window.slurm_reservations(["alice"])
     assert (one.name, one.nodes, one.users, one.accounts) == (window.names()[0], {"n1", "n2"}, {"root"}, frozenset())
     assert (dict(one.gpus), one.cpus, one.flags) == ({}, 0, {"MAINT", "IGNORE_JOBS"})
     assert window.names() == ("carme-0f8fad5bd9cb469f-0",)
@@ -94,7 +104,7 @@ def test_maintenance_is_whole_nodes_for_root_over_whatever_is_there() -> None:
 
 def test_all_its_names_begin_alike_and_without_a_place_it_has_none() -> None:
     assert {name.rpartition("-")[0] for name in BOOKED.names()} == {BOOKED.stem}
-    assert BOOKED.but(places=()).in_slurm() == ()
+    assert BOOKED.replace(places=()).slurm_reservations() == ()
 
 
 @pytest.mark.parametrize(
@@ -113,4 +123,4 @@ def test_all_its_names_begin_alike_and_without_a_place_it_has_none() -> None:
 def test_sessions_that_may_run_into_it_are_in_its_way(changes: dict[str, object], found: bool) -> None:
     plain: dict[str, object] = {"phase": Phase.ACTIVE, "nodes": ("n1",), "name": "carme-s1", "end": 1001.0}
     job = Job(id=7, user="bob", state="RUNNING", **{**plain, **changes})  # type: ignore[arg-type]
-    assert in_the_way(BOOKED, [job]) == ((job,) if found else ())
+    assert jobs_past_start(BOOKED, [job]) == ((job,) if found else ())

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain.calendar.periods import Period
-from carme_hub.domain.calendar.slurm_reservations import MAINTAIN, Change, Create, Delete, SlurmReservation, Step, plan
+from carme_hub.domain.calendar.slurm_reservations import (
+    OWN_MAINTENANCE_FLAGS,
+    Change,
+    Create,
+    Delete,
+    SlurmReservation,
+    Step,
+    plan,
+)
 
 NOW = 1000
 BOOKED = SlurmReservation(
@@ -41,69 +49,71 @@ def carried_out(steps: tuple[Step, ...], there: dict[str, SlurmReservation]) -> 
 
 
 def test_what_is_not_there_is_made_and_what_is_there_is_left() -> None:
-    assert plan([BOOKED], [], gone=(), now=NOW) == (Create(BOOKED),)
-    assert plan([BOOKED], [seen(BOOKED)], gone=(), now=NOW) == ()
-    assert plan([BOOKED], [seen(BOOKED, cpus=9, period=Period(2001, 5600))], gone=(), now=NOW) == ()
+    assert plan([BOOKED], [], obsolete=(), now=NOW) == (Create(BOOKED),)
+    assert plan([BOOKED], [seen(BOOKED)], obsolete=(), now=NOW) == ()
+    assert plan([BOOKED], [seen(BOOKED, cpus=9, period=Period(2001, 5600))], obsolete=(), now=NOW) == ()
 
 
 def test_licences_are_changed_where_they_are_and_come_in_place_of_nodes() -> None:
     flags = frozenset({"ANY_NODES"})
     counted = replace(BOOKED, nodes=frozenset(), gpus={}, cpus=0, flags=flags, licenses={"gpu_a100": 2})
     have = replace(counted, state="ACTIVE")
-    assert plan([counted], [have], gone=(), now=NOW) == ()
+    assert plan([counted], [have], obsolete=(), now=NOW) == ()
     more = replace(counted, licenses={"gpu_a100": 4})
-    assert plan([more], [have], gone=(), now=NOW) == (Change("carme-a1", licenses={"gpu_a100": 4}),)
+    assert plan([more], [have], obsolete=(), now=NOW) == (Change("carme-a1", licenses={"gpu_a100": 4}),)
     for want, there in ((counted, seen(BOOKED)), (BOOKED, have)):
-        assert plan([want], [there], gone=(), now=NOW) == (Delete("carme-a1"), Create(want))
+        assert plan([want], [there], obsolete=(), now=NOW) == (Delete("carme-a1"), Create(want))
 
 
 def test_what_was_deleted_by_hand_in_its_slot_is_made_for_the_rest_of_it() -> None:
-    (step,) = plan([BOOKED], [], gone=(), now=3000)
+    (step,) = plan([BOOKED], [], obsolete=(), now=3000)
     assert step == Create(replace(BOOKED, period=Period(3000, 5600)))
-    assert plan([BOOKED], [], gone=(), now=5600) == (), "it is over"
+    assert plan([BOOKED], [], obsolete=(), now=5600) == (), "it is over"
 
 
 def test_times_and_people_are_changed_and_places_made_anew() -> None:
     later = replace(BOOKED, period=Period(2500, 6000))
-    assert plan([later], [seen(BOOKED)], gone=(), now=NOW) == (Change("carme-a1", Period(2500, 6000)),)
-    alone = replace(BOOKED, users=frozenset({"alice"}))
-    assert plan([alone], [seen(BOOKED)], gone=(), now=NOW) == (Change("carme-a1", None, frozenset({"alice"})),)
+    assert plan([later], [seen(BOOKED)], obsolete=(), now=NOW) == (Change("carme-a1", Period(2500, 6000)),)
+    exclusive = replace(BOOKED, users=frozenset({"alice"}))
+    assert plan([exclusive], [seen(BOOKED)], obsolete=(), now=NOW) == (Change("carme-a1", None, frozenset({"alice"})),)
     for other in (replace(BOOKED, nodes=frozenset({"node2"})), replace(BOOKED, gpus={"a100": 3})):
-        assert plan([other], [seen(BOOKED)], gone=(), now=NOW) == (Delete("carme-a1"), Create(other))
+        assert plan([other], [seen(BOOKED)], obsolete=(), now=NOW) == (Delete("carme-a1"), Create(other))
 
 
 def test_one_that_has_begun_is_made_longer_and_keeps_its_start() -> None:
     longer = replace(BOOKED, period=Period(2000, 9000))
     have = seen(BOOKED, period=Period(2100, 5600))  # made late, and so from then on
-    assert plan([longer], [have], gone=(), now=3000) == (Change("carme-a1", Period(2100, 9000)),)
-    assert plan([BOOKED], [have], gone=(), now=3000) == ()
+    assert plan([longer], [have], obsolete=(), now=3000) == (Change("carme-a1", Period(2100, 9000)),)
+    assert plan([BOOKED], [have], obsolete=(), now=3000) == ()
 
 
 def test_one_that_began_too_early_is_made_anew() -> None:
     """A controller that crashed brings back what was deleted under the same name; Slurm moves none that has begun."""
     have = seen(BOOKED, period=Period(500, 4000))
-    assert plan([BOOKED], [have], gone=(), now=NOW) == (Delete("carme-a1"), Create(BOOKED))
+    assert plan([BOOKED], [have], obsolete=(), now=NOW) == (Delete("carme-a1"), Create(BOOKED))
 
 
 def test_one_that_was_moved_away_by_hand_in_its_slot_begins_now() -> None:
     have = seen(BOOKED, period=Period(4000, 5600))
-    assert plan([BOOKED], [have], gone=(), now=3000) == (Change("carme-a1", Period(3000, 5600)),)
+    assert plan([BOOKED], [have], obsolete=(), now=3000) == (Change("carme-a1", Period(3000, 5600)),)
 
 
 def test_what_is_not_wanted_is_deleted_and_strangers_are_left_alone() -> None:
     stranger = replace(seen(BOOKED), name="carme-of-another-hub")
     by_hand = replace(seen(BOOKED), name="root_1")
-    assert plan([], [seen(BOOKED), stranger, by_hand], gone={"carme-a1", "carme-old"}, now=NOW) == (Delete("carme-a1"),)
+    assert plan([], [seen(BOOKED), stranger, by_hand], obsolete={"carme-a1", "carme-old"}, now=NOW) == (
+        Delete("carme-a1"),
+    )
 
 
 def test_flags_that_slurm_adds_are_no_difference_and_one_that_it_lacks_is() -> None:
-    window = replace(BOOKED, gpus={}, cpus=0, users=frozenset({"root"}), flags=MAINTAIN)
+    window = replace(BOOKED, gpus={}, cpus=0, users=frozenset({"root"}), flags=OWN_MAINTENANCE_FLAGS)
     shown = replace(window, cpus=64, flags=frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"}))
-    assert plan([window], [shown], gone=(), now=NOW) == ()
+    assert plan([window], [shown], obsolete=(), now=NOW) == ()
     lacking = replace(shown, flags=frozenset({"SPEC_NODES", "IGNORE_JOBS"}))
-    assert plan([window], [lacking], gone=(), now=NOW) == (Delete("carme-a1"), Create(window))
+    assert plan([window], [lacking], obsolete=(), now=NOW) == (Delete("carme-a1"), Create(window))
     late = replace(window, period=Period(3000, 5600))
-    assert plan([window], [], gone=(), now=3000) == (Create(late),), "also of what is left of it"
+    assert plan([window], [], obsolete=(), now=3000) == (Create(late),), "also of what is left of it"
 
 
 NAMES = [f"carme-{n}" for n in range(5)]
@@ -132,8 +142,8 @@ def test_after_the_steps_nothing_is_left_to_do(
 ) -> None:
     shown = {name: seen(each) for name, each in there.items()}
     gone = [name for name in NAMES if name not in wanted]
-    after = carried_out(plan(wanted.values(), shown.values(), gone=gone, now=NOW), shown)
-    assert plan(wanted.values(), after.values(), gone=gone, now=NOW) == ()
+    after = carried_out(plan(wanted.values(), shown.values(), obsolete=gone, now=NOW), shown)
+    assert plan(wanted.values(), after.values(), obsolete=gone, now=NOW) == ()
     assert after.get("root_1") == shown.get("root_1")
     for name, want in wanted.items():
         if want.period.end > NOW:

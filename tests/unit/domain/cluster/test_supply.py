@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from carme_hub.domain.calendar.bookable_nodes import held_by_jobs, spots_of, taken_by_others
-from carme_hub.domain.calendar.capacity import Capacity, Need, OccupiedGpus, Spot
+from carme_hub.domain.calendar.bookable_nodes import inventory_of, occupied_by_jobs, occupied_by_others
+from carme_hub.domain.calendar.capacity import Capacity, GpuInventory, Need, OccupiedGpus
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
 from carme_hub.domain.cluster.jobs import Job, Phase
@@ -27,7 +27,7 @@ def by_hand(
 
 
 def taken(*reservations: SlurmReservation, ours: tuple[str, ...] = ()) -> set[OccupiedGpus]:
-    found = taken_by_others(NODES, reservations, ours=ours, now=100, back_in=900)
+    found = occupied_by_others(NODES, reservations, ours=ours, now=100, back_in=900)
     out = {OccupiedGpus(Period(100, 1800), "n3"), OccupiedGpus(Period(100, 1800), "n4")}
     assert out <= set(found), "what is drained or down is out for a while"
     return set(found) - out
@@ -35,15 +35,19 @@ def taken(*reservations: SlurmReservation, ours: tuple[str, ...] = ()) -> set[Oc
 
 def test_a_node_is_back_at_a_quarter_of_an_hour_so_that_what_is_offered_from_then_on_stays() -> None:
     def back(now: int) -> set[int]:
-        return {each.period.end for each in taken_by_others(NODES, (), ours=(), now=now, back_in=3600)}
+        return {each.period.end for each in occupied_by_others(NODES, (), ours=(), now=now, back_in=3600)}
 
     assert back(900) == back(1) == {4500}
     assert back(901) == {5400}
 
 
 def test_gpus_and_the_cpus_that_go_with_each() -> None:
-    assert spots_of(NODES[:2]) == (Spot("n1", "a100", 4, 8), Spot("n2", "1g.10gb", 7, 3), Spot("n2", "3g.40gb", 2, 3))
-    assert spots_of(NODES[4:]) == ()
+    assert inventory_of(NODES[:2]) == (
+        GpuInventory("n1", "a100", 4, 8),
+        GpuInventory("n2", "1g.10gb", 7, 3),
+        GpuInventory("n2", "3g.40gb", 2, 3),
+    )
+    assert inventory_of(NODES[4:]) == ()
 
 
 def test_a_node_that_is_only_reserved_is_not_out_of_order() -> None:
@@ -71,12 +75,12 @@ def test_a_node_with_shards_is_booked_whole_and_after_the_others() -> None:
     when = Period(0, 60)
     taken: list[OccupiedGpus] = []
     for node, count, whole in (("n2", 2, False), ("n2", 2, False), ("n1", 4, True)):
-        found = Capacity(spots_of(nodes), taken).place(Need("a100", 1, 2), when)
+        found = Capacity(inventory_of(nodes), taken).place(Need("a100", 1, 2), when)
         assert found is not None
         assert [(place.node, place.count, place.whole) for place in found] == [(node, count, whole)]
-        taken += [place.taken(when) for place in found]
-    assert Capacity(spots_of(nodes), taken).place(Need("a100", 1), when) is None
-    assert not any(spot.alone for spot in spots_of(nodes, shards_kept_off=True))
+        taken += [place.occupied(when) for place in found]
+    assert Capacity(inventory_of(nodes), taken).place(Need("a100", 1), when) is None
+    assert not any(item.exclusive for item in inventory_of(nodes, shards_kept_off=True))
 
 
 def test_what_running_jobs_have_of_each_node_until_their_limit() -> None:
@@ -84,7 +88,7 @@ def test_what_running_jobs_have_of_each_node_until_their_limit() -> None:
 
     def held(gpus: Gpus, *on: str, end: float = 900.0, phase: Phase = Phase.ACTIVE) -> list[tuple[object, ...]]:
         job = Job(7, "train", "bob", "RUNNING", phase, nodes=on, end=end, gpus=gpus)
-        taken = held_by_jobs([job], nodes, 500)
+        taken = occupied_by_jobs([job], nodes, 500)
         assert all(each.period == Period(500, int(end)) and not each.booked for each in taken) or end != 900.0
         return [(each.node, each.type, each.count) for each in taken]
 
@@ -96,6 +100,6 @@ def test_what_running_jobs_have_of_each_node_until_their_limit() -> None:
     for gpus, node in ((Gpus(), "n1"), (Gpus(ANY_TYPE, 2), "n2"), (Gpus("h100", 1), "n1")):
         ((_, type, count),) = held(gpus, node)
         assert (type not in nodes[node].gpus, count) == (True, 1), "in the way of who wants the whole node, no more"
-    ((past,), (endless,)) = (held_by_jobs([Job(1, "a", "b", "c", Phase.ACTIVE, nodes=("n1",), end=end)], nodes, 500)
+    ((past,), (endless,)) = (occupied_by_jobs([Job(1, "a", "b", "c", Phase.ACTIVE, nodes=("n1",), end=end)], nodes, 500)
                              for end in (400.0, 0.0))  # fmt: skip
     assert (past.period.end, endless.period.length > 10 * 365 * 86_400) == (501, True)

@@ -83,15 +83,15 @@ def test_gpus_of_a_gres_string(text: str, gpus: dict[str, int]) -> None:
 
 
 def test_the_request_says_the_type_where_accounting_does_not_track_it() -> None:
-    assert tres.gpus_asked("cpu=1,gres/gpu=2", "gres:gpu:a100:2", "N/A", "N/A", 1) == Gpus("a100", 2)
-    assert tres.gpus_asked("cpu=1", "gres/gpu:h100:2", "N/A", "N/A", 3) == Gpus("h100", 6)
-    assert tres.gpus_asked("cpu=4,gres/gpu=4", "N/A", "gres:gpu:a100:4", "N/A", 2) == Gpus("a100", 4)
+    assert tres.job_gpus("cpu=1,gres/gpu=2", "gres:gpu:a100:2", "N/A", "N/A", 1) == Gpus("a100", 2)
+    assert tres.job_gpus("cpu=1", "gres/gpu:h100:2", "N/A", "N/A", 3) == Gpus("h100", 6)
+    assert tres.job_gpus("cpu=4,gres/gpu=4", "N/A", "gres:gpu:a100:4", "N/A", 2) == Gpus("a100", 4)
 
 
 def test_shards_are_what_accounting_counts_and_not_what_is_asked() -> None:
-    assert tres.gpus_asked("cpu=1,gres/shard=2", "gres:shard:2", "N/A", "N/A", 1) == Gpus("shard", 2)
+    assert tres.job_gpus("cpu=1,gres/shard=2", "gres:shard:2", "N/A", "N/A", 1) == Gpus("shard", 2)
     # Where accounting does not track shards nothing is charged in the end, so nothing is running use either.
-    assert tres.gpus_asked("cpu=1", "gres:shard:2", "N/A", "N/A", 1) == NO_GPUS
+    assert tres.job_gpus("cpu=1", "gres:shard:2", "N/A", "N/A", 1) == NO_GPUS
 
 
 def test_shards_of_a_node_are_read_by_the_type_of_their_gpus() -> None:

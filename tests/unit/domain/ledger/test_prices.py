@@ -42,8 +42,8 @@ def test_type_partition_and_qos_are_multiplied_and_what_is_not_named_costs_one()
     assert prices.factor("h100", "night", "low") == 250
     assert prices.factor("a100", "night") == 500
     assert prices.factor("a100", "day", "normal") == 1000
-    assert prices.least(["h100", "a100"]) == 100
-    assert Prices().factor("a100") == Prices().least([]) == 1000
+    assert prices.lowest_factor(["h100", "a100"]) == 100
+    assert Prices().factor("a100") == Prices().lowest_factor([]) == 1000
 
 
 def test_the_price_of_a_qos_counts_however_its_name_is_written() -> None:
@@ -99,18 +99,18 @@ def test_a_shard_is_the_part_of_a_gpu_that_the_nodes_say_rounded_up_and_the_larg
 def test_a_shard_costs_its_part_of_the_gpu_unless_it_has_a_price_of_its_own() -> None:
     parts = {"": {"a100": 250, "h100": 500}, "small": {"a100": 125}}
     prices = Prices(gpu={"h100": 2500}, qos={"low": 500}, partition={"night": 500})
-    assert prices.of_shard(parts, "small") == 125
-    assert prices.of_shard(parts, "elsewhere") == 1250  # of the dearest GPU
-    assert prices.of_shard(parts, "small", "low") == 63  # 62.5, and no price is ever refused for it
-    assert prices.of_shard(parts, "night") == 625
-    assert Prices(gpu={"shard": 200}, qos={"low": 500}).of_shard(parts, "small", "low") == 100
-    assert prices.of_shard({}, "small", "low") == 500
+    assert prices.shard_factor(parts, "small") == 125
+    assert prices.shard_factor(parts, "elsewhere") == 1250  # of the dearest GPU
+    assert prices.shard_factor(parts, "small", "low") == 63  # 62.5, and no price is ever refused for it
+    assert prices.shard_factor(parts, "night") == 625
+    assert Prices(gpu={"shard": 200}, qos={"low": 500}).shard_factor(parts, "small", "low") == 100
+    assert prices.shard_factor({}, "small", "low") == 500
 
 
 def test_a_named_price_of_a_shard_is_rounded_up_and_never_refused_for_its_decimals() -> None:
     prices = Prices.from_config({"gpu": {"shard": "0.125"}, "qos": {"low": "0.25"}})
-    assert (prices.of_shard({}), prices.of_shard({}, "", "low")) == (125, 32)  # 31.25
-    assert Prices.from_config({"gpu": {"shard": "0.0625"}}).of_shard({}) == 63
+    assert (prices.shard_factor({}), prices.shard_factor({}, "", "low")) == (125, 32)  # 31.25
+    assert Prices.from_config({"gpu": {"shard": "0.0625"}}).shard_factor({}) == 63
     assert thousandths("0.1250001", "x", round_up=True) == 126
     with pytest.raises(ConfigError, match="GPU type a100, QOS low"):
         Prices.from_config({"gpu": {"shard": "0.125", "a100": "1.125"}, "qos": {"low": "0.25"}})
@@ -121,7 +121,7 @@ def test_a_named_price_of_a_shard_is_rounded_up_and_never_refused_for_its_decima
 @given(st.integers(1, 64), st.integers(1, 200), st.integers(0, 4000))
 def test_all_shards_of_a_gpu_never_cost_less_than_the_gpu(gpus: int, shards: int, price: int) -> None:
     parts = shard_parts([node("n", "p", gpus={"a100": gpus}, shards={"a100": max(gpus, shards)})])
-    assert Prices(gpu={"a100": price}).of_shard(parts, "p") * max(gpus, shards) >= gpus * price
+    assert Prices(gpu={"a100": price}).shard_factor(parts, "p") * max(gpus, shards) >= gpus * price
 
 
 _FACTORS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 4000), max_size=3)

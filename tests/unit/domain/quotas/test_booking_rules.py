@@ -84,7 +84,7 @@ def test_one_that_comes_again_is_one_booking() -> None:
 def test_between_two_bookings_there_is_a_while() -> None:
     rest = BookingRule(cooldown=4 * HOUR)
     before, after = ExistingBooking("a", at(18)), ExistingBooking("b", at(29))
-    words = "Between two bookings of yours there have to be 4 h, and one of them "
+    words = "There must be 4 h between two of your bookings, and one of them "
     assert said(rest, at(23), before) == f"{words}ends on Sunday 22 November at 08:00."
     assert said(rest, at(24), before) == ""
     assert said(rest, at(24), after) == f"{words}begins on Sunday 22 November at 17:00."

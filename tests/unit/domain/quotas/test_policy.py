@@ -20,7 +20,7 @@ from carme_hub.domain.quotas import policy as policies
 from carme_hub.domain.quotas import policy_booking
 from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
 from carme_hub.domain.quotas.policy import REFUNDS, Permissions, Policy, dump_policy, nice_of, parse_policy, permissions
-from carme_hub.domain.quotas.rules import Person, Quota, Who, Window, applying
+from carme_hub.domain.quotas.rules import Person, Quota, SubjectKind, Window, applicable
 from carme_hub.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -44,7 +44,7 @@ def test_the_example_says_what_its_comments_say() -> None:
     rules = {quota.id: quota for quota in policy.quotas}
     assert rules["student-week"] == Quota(
         "student-week",
-        Who.GROUP,
+        SubjectKind.GROUP,
         "students",
         gpu_time=20 * GPU_HOUR,
         window=Window.WEEK,
@@ -121,25 +121,25 @@ def rule(**keys: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"zone": "Europe/Berlim"}, "zone: 'Europe/Berlim' is no time zone. Did you mean Europe/Berlin?"),
-        ({"zone": 1}, "zone: 1 is no time zone."),
-        ({"zone": "../etc/passwd"}, "zone: '../etc/passwd' is no time zone."),
+        ({"zone": "Europe/Berlim"}, "zone: 'Europe/Berlim' is not a time zone. Did you mean Europe/Berlin?"),
+        ({"zone": 1}, "zone: 1 is not a time zone."),
+        ({"zone": "../etc/passwd"}, "zone: '../etc/passwd' is not a time zone."),
         ({"currency": "euro"}, "currency: give the three letters of ISO 4217, such as EUR, not 'euro'."),
         ({"quota": []}, "quota: unknown key. Did you mean quotas?"),
         ({"quotas": {"id": "a"}}, "quotas: give a list"),
         ({"quotas": "x"}, "quotas: give a list"),
         ({"quotas": [3]}, "quotas[0]: give keys with values"),
         ([], "policy: give keys with values"),
-        ({"refunds": ["node-fail"]}, "refunds[0]: 'node-fail' is no refund. Did you mean node-failure?"),
+        ({"refunds": ["node-fail"]}, "refunds[0]: 'node-fail' is not a refund. Did you mean node-failure?"),
         ({"quotas": None}, "quotas: it has no value"),
         (rule(gpu_tme=3), "quotas[1].gpu_tme: unknown key. Did you mean gpu_time?"),
         (rule(id="a", sessions=1), "quotas[1].id: 'a' is quotas[0] already; each id is used once."),
         (rule(id="", sessions=1), "quotas[1].id: give each quota an id"),
         (rule(id=None, sessions=1), "quotas[1].id: it has no value"),
-        (rule(user="ada", sessions=1), "quotas[1]: say whom it is about with one of user, group, role, account"),
+        (rule(user="ada", sessions=1), "quotas[1]: set the subject with one of user, group, role, account"),
         (rule(), "quotas[1]: it limits nothing"),
-        (rule(gpu_time=3), "quotas[1].window: say over which time"),
-        (rule(gpu_time=3, window="weekly"), "quotas[1].window: 'weekly' is no window. Did you mean week?"),
+        (rule(gpu_time=3), "quotas[1].window: set the window in which"),
+        (rule(gpu_time=3, window="weekly"), "quotas[1].window: 'weekly' is not a window. Did you mean week?"),
         (rule(gpu_time="3", window="week"), "quotas[1].gpu_time: give GPU-hours as a number, or a time with its unit"),
         (rule(gpu_time=True, window="week"), "quotas[1].gpu_time: give GPU-hours"),
         (rule(gpu_time=-1, window="week"), "quotas[1].gpu_time: give GPU-hours"),
@@ -204,17 +204,20 @@ def test_one_no_wins_over_every_yes_and_the_highest_priority_counts() -> None:
     ).quotas
     july, august = at("2026-07-31T23:59"), at("2026-08-01T00:00")
     student, teacher = Person("ada", frozenset({"students"})), Person("eva", roles=frozenset({"teacher"}))
-    assert permissions(applying(rules, student, "nlp"), july) == Permissions(False, False, False, 5)
-    assert permissions(applying(rules, teacher, "nlp"), august) == Permissions(True, True, True, 100)
+    assert permissions(applicable(rules, student, "nlp"), july) == Permissions(False, False, False, 5)
+    assert permissions(applicable(rules, teacher, "nlp"), august) == Permissions(True, True, True, 100)
     assert permissions((), july) == Permissions(True, True, False, 0)
 
 
 def test_the_highest_priority_of_all_rules_is_not_nice_and_all_others_are_by_what_they_lack() -> None:
-    rules = (Quota("all", Who.USER, priority=20), Quota("late", Who.ROLE, priority=100, window=Window.TERM, end=1.0))
+    rules = (
+        Quota("all", SubjectKind.USER, priority=20),
+        Quota("late", SubjectKind.ROLE, priority=100, window=Window.TERM, end=1.0),
+    )
     assert [nice_of(rules, priority) for priority in (100, 20, 0, 300)] == [0, 80, 100, 0]
-    assert nice_of((Quota("none", Who.USER, sessions=1),), 0) == nice_of((), 0) == 0
+    assert nice_of((Quota("none", SubjectKind.USER, sessions=1),), 0) == nice_of((), 0) == 0
     most = one(priority=999_999_999).priority
-    assert nice_of((Quota("most", Who.USER, priority=most),), 0) < 2**31 - 2  # more is no number to sbatch
+    assert nice_of((Quota("most", SubjectKind.USER, priority=most),), 0) < 2**31 - 2  # more is no number to sbatch
 
 
 names = st.sampled_from(["*", "students", "ada", "nlp-2", "Ämter & Co"])
@@ -240,12 +243,12 @@ def blackouts() -> st.SearchStrategy[Blackout]:
 
 @st.composite
 def quotas(draw: st.DrawFn, id: str) -> Quota:
-    who, window = draw(st.sampled_from(Who)), draw(st.sampled_from(Window))
+    who, window = draw(st.sampled_from(SubjectKind)), draw(st.sampled_from(Window))
     gpu_time = draw(st.integers(0, 10**13) | st.integers(0, 10**4).map(lambda h: h * GPU_HOUR))
     soft, start = draw(st.booleans()), draw(st.integers(0, 4 * 10**9))
     term = window is Window.TERM
     timed = draw(st.booleans())
-    together = draw(st.booleans()) and who in (Who.GROUP, Who.ROLE)
+    together = draw(st.booleans()) and who in (SubjectKind.GROUP, SubjectKind.ROLE)
     return Quota(
         id,
         who,
@@ -269,7 +272,7 @@ def quotas(draw: st.DrawFn, id: str) -> Quota:
         may_book=draw(flags),
         may_add_images=draw(flags),
         priority=draw(counts),
-        owners_approve=draw(counts) if who is Who.ACCOUNT else None,
+        owners_approve=draw(counts) if who is SubjectKind.ACCOUNT else None,
         booking=None if together else draw(st.none() | bookings()),
     )
 

@@ -16,7 +16,7 @@ from carme_hub.domain.quotas.booking_rules import Blackout, BookingRule
 from carme_hub.domain.quotas.decision import decide
 from carme_hub.domain.quotas.policy import dump_policy, parse_policy
 from carme_hub.domain.quotas.replay import replay
-from carme_hub.domain.quotas.rules import Ask, Facts, Person, Quota, applying
+from carme_hub.domain.quotas.rules import Facts, Person, Quota, QuotaRequest, applicable
 from carme_hub.domain.quotas.slurm_limits import Entity, State, plan
 from carme_hub.errors import ConfigError
 
@@ -161,16 +161,16 @@ def test_limits_on_booking_alone_are_nothing_to_sessions_to_slurm_and_to_a_repla
         }
     )
     person = Person("ada", frozenset({"lab"}))
-    rules = applying(policy.quotas, person, "physics")
+    rules = applicable(policy.quotas, person, "physics")
     assert len(rules) == 3
-    assert decide(rules, Ask("physics", Gpus("a100", 8), 86400), Facts(1e9), zone="UTC").granted
+    assert decide(rules, QuotaRequest("physics", Gpus("a100", 8), 86400), Facts(1e9), zone="UTC").granted
     slurm = State(
         "c",
         {(Entity.ACCOUNT, "physics"): {}, (Entity.USER, "physics/ada"): {}},
         frozenset({"gres/gpu", "gres/gpu:a100"}),
     )
     wanted = plan(policy.quotas, slurm, now=1e9, people={"ada": person})
-    assert (wanted.changes, wanted.left_out) == ((), ())
+    assert (wanted.changes, wanted.unenforced) == ((), ())
     job = Usage(
         *(1, "1", "x", "ada", "physics", "gpu", "normal", "COMPLETED", Phase.TERMINAL),
         *(1e9, 1e9, 1e9 + 60, (Gpus("a100", 8),), "n1", 86400),

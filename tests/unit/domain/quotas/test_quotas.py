@@ -10,7 +10,17 @@ import pytest
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.decision import Decision, decide
-from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Facts, Person, Quota, Use, Who, Window, applying
+from carme_hub.domain.quotas.rules import (
+    AppliedQuota,
+    Facts,
+    Person,
+    Quota,
+    QuotaRequest,
+    SubjectKind,
+    SubjectUsage,
+    Window,
+    applicable,
+)
 
 ZONE = "Europe/Berlin"
 HOUR = 3600
@@ -24,17 +34,17 @@ NOW = at("2026-11-26T14:00")
 MONDAY = at("2026-11-30T00:00")
 
 
-def a100(count: int, hours: float, **more: int) -> Ask:
-    return Ask("nlp", Gpus("a100", count), int(hours * HOUR), **more)
+def a100(count: int, hours: float, **more: int) -> QuotaRequest:
+    return QuotaRequest("nlp", Gpus("a100", count), int(hours * HOUR), **more)
 
 
 def group(**limits: object) -> AppliedQuota:
-    return AppliedQuota(Quota("q", Who.GROUP, "students", together=True, **limits), "students")  # type: ignore[arg-type]
+    return AppliedQuota(Quota("q", SubjectKind.GROUP, "students", together=True, **limits), "students")  # type: ignore[arg-type]
 
 
-def ruling(*rules: AppliedQuota, ask: Ask, left: int = 0, **use: object) -> Decision:
+def ruling(*rules: AppliedQuota, ask: QuotaRequest, left: int = 0, **use: object) -> Decision:
     """Decide with the same use for each of the rules."""
-    facts = Facts(NOW, {(r.quota.id, r.subject): Use(**use) for r in rules}, {"nlp": left})  # type: ignore[arg-type]
+    facts = Facts(NOW, {(r.quota.id, r.subject): SubjectUsage(**use) for r in rules}, {"nlp": left})  # type: ignore[arg-type]
     return decide(rules, ask, facts, zone=ZONE)
 
 
@@ -117,12 +127,12 @@ def test_the_student_with_two_hours_left_is_offered_the_four_gpus_for_half_an_ho
         (
             {"may_extend": False},
             {},
-            a100(1, 1, held=HOUR),
+            a100(1, 1, already_held=HOUR),
             "Group students may not extend sessions. Nothing smaller would be granted now.",
         ),
     ],
 )
-def test_every_limit_has_its_sentence(limits: dict, use: dict, ask: Ask, message: str) -> None:
+def test_every_limit_has_its_sentence(limits: dict, use: dict, ask: QuotaRequest, message: str) -> None:
     assert ruling(group(**limits), ask=ask, **use).message == message
 
 
@@ -143,13 +153,13 @@ def test_a_rolling_window_is_possible_when_enough_has_left_it() -> None:
 
 def test_the_tightest_rule_comes_first_and_the_time_is_when_all_rules_hold() -> None:
     rules = (
-        AppliedQuota(Quota("loose", Who.USER, "*", gpu_time=10 * GPU_HOUR, window=Window.WEEK), "ada"),
-        AppliedQuota(Quota("tight", Who.ACCOUNT, "nlp", gpu_time=9 * GPU_HOUR, window=Window.DAY), "nlp"),
+        AppliedQuota(Quota("loose", SubjectKind.USER, "*", gpu_time=10 * GPU_HOUR, window=Window.WEEK), "ada"),
+        AppliedQuota(Quota("tight", SubjectKind.ACCOUNT, "nlp", gpu_time=9 * GPU_HOUR, window=Window.DAY), "nlp"),
     )
     midnight = at("2026-11-27T00:00")
     use = {
-        ("loose", "ada"): Use(gpu_time=7 * GPU_HOUR, frees_at=MONDAY),
-        ("tight", "nlp"): Use(gpu_time=8 * GPU_HOUR, frees_at=midnight),
+        ("loose", "ada"): SubjectUsage(gpu_time=7 * GPU_HOUR, frees_at=MONDAY),
+        ("tight", "nlp"): SubjectUsage(gpu_time=8 * GPU_HOUR, frees_at=midnight),
     }
     decision = decide(rules, a100(1, 4), Facts(NOW, use), zone=ZONE)
     assert [(r.quota, r.possible_at) for r in decision.refusals] == [("tight", midnight), ("loose", MONDAY)]
@@ -159,13 +169,13 @@ def test_the_tightest_rule_comes_first_and_the_time_is_when_all_rules_hold() -> 
 
 def test_of_two_rules_that_allow_nothing_the_one_that_lasts_longer_comes_first() -> None:
     rules = tuple(
-        AppliedQuota(Quota(name, Who.USER, "*", gpu_time=GPU_HOUR, window=window), "ada")
+        AppliedQuota(Quota(name, SubjectKind.USER, "*", gpu_time=GPU_HOUR, window=window), "ada")
         for name, window in [("day", Window.DAY), ("ever", Window.TOTAL), ("week", Window.WEEK)]
     )
     use = {
-        ("day", "ada"): Use(gpu_time=GPU_HOUR, frees_at=NOW + HOUR),
-        ("week", "ada"): Use(gpu_time=GPU_HOUR, frees_at=MONDAY),
-        ("ever", "ada"): Use(gpu_time=GPU_HOUR),
+        ("day", "ada"): SubjectUsage(gpu_time=GPU_HOUR, frees_at=NOW + HOUR),
+        ("week", "ada"): SubjectUsage(gpu_time=GPU_HOUR, frees_at=MONDAY),
+        ("ever", "ada"): SubjectUsage(gpu_time=GPU_HOUR),
     }
     decision = decide(rules, a100(1, 1), Facts(NOW, use), zone=ZONE)
     assert [r.quota for r in decision.refusals] == ["ever", "week", "day"]
@@ -175,19 +185,19 @@ def test_of_two_rules_that_allow_nothing_the_one_that_lasts_longer_comes_first()
 @pytest.mark.parametrize(
     ("quota", "subject"),
     [
-        (Quota("q", Who.USER, "*", session_gpus=1), "User ada"),
-        (Quota("q", Who.GROUP, "students", session_gpus=1), "As a member of group students, ada"),
-        (Quota("q", Who.GROUP, "*", session_gpus=1), "As a member of a group, ada"),
-        (Quota("q", Who.GROUP, "*", together=True, session_gpus=1), "Group students"),
-        (Quota("q", Who.ROLE, "teacher", session_gpus=1), "With role teacher, ada"),
-        (Quota("q", Who.ROLE, "*", session_gpus=1), "With a role, ada"),
-        (Quota("q", Who.ROLE, "teacher", together=True, session_gpus=1), "Role teacher"),
-        (Quota("q", Who.ACCOUNT, "*", session_gpus=1), "Account nlp"),
+        (Quota("q", SubjectKind.USER, "*", session_gpus=1), "User ada"),
+        (Quota("q", SubjectKind.GROUP, "students", session_gpus=1), "As a member of group students, ada"),
+        (Quota("q", SubjectKind.GROUP, "*", session_gpus=1), "As a member of a group, ada"),
+        (Quota("q", SubjectKind.GROUP, "*", together=True, session_gpus=1), "Group students"),
+        (Quota("q", SubjectKind.ROLE, "teacher", session_gpus=1), "With role teacher, ada"),
+        (Quota("q", SubjectKind.ROLE, "*", session_gpus=1), "With a role, ada"),
+        (Quota("q", SubjectKind.ROLE, "teacher", together=True, session_gpus=1), "Role teacher"),
+        (Quota("q", SubjectKind.ACCOUNT, "*", session_gpus=1), "Account nlp"),
     ],
 )
 def test_the_subject_is_named_as_people_know_it(quota: Quota, subject: str) -> None:
     ada = Person("ada", frozenset({"students"}), frozenset({"teacher"}))
-    rules = applying([quota], ada, "nlp")
+    rules = applicable([quota], ada, "nlp")
     assert ruling(*rules, ask=a100(2, 1)).message.startswith(f"{subject} may have 1 GPU in one session")
 
 
@@ -209,7 +219,7 @@ def test_of_several_soft_limits_the_first_brings_its_qos_and_a_running_session_k
     decision = ruling(first, second, ask=a100(1, 4))
     assert decision.qos == "low"
     assert [warning.endswith("It runs with QOS low.") for warning in decision.warnings] == [True, False]
-    more = ruling(first, second, ask=a100(1, 4, held=HOUR))
+    more = ruling(first, second, ask=a100(1, 4, already_held=HOUR))
     assert (more.qos, len(more.warnings)) == ("", 2)
     assert "QOS" not in " ".join(more.warnings)
 
@@ -226,7 +236,7 @@ def test_a_limit_that_is_nearly_reached_is_told(used: int, words: str | None, so
 
 def test_a_session_without_gpus_is_nothing_to_limits_on_gpus() -> None:
     full = group(gpu_time=0, concurrent_gpus=0, session_gpus=0, gpu_types=(), needs_grant=True)
-    decision = ruling(full, ask=Ask("nlp", NO_GPUS, HOUR), gpu_time=GPU_HOUR, gpus=9, left=-GPU_HOUR)
+    decision = ruling(full, ask=QuotaRequest("nlp", NO_GPUS, HOUR), gpu_time=GPU_HOUR, gpus=9, left=-GPU_HOUR)
     assert decision.granted
     assert decision.warnings == ()
 
@@ -234,12 +244,12 @@ def test_a_session_without_gpus_is_nothing_to_limits_on_gpus() -> None:
 def test_an_extension_is_no_new_session_and_needs_only_the_time_it_adds() -> None:
     rule = group(sessions=1, concurrent_gpus=2, sessions_per_day=1, time_limit=8 * HOUR, gpu_time=6 * GPU_HOUR)
     use = {"sessions": 1, "gpus": 2, "started": (NOW,), "gpu_time": 4 * GPU_HOUR}
-    assert ruling(rule, ask=a100(2, 1, held=2 * HOUR), **use).granted
-    assert ruling(rule, ask=a100(2, 2, held=2 * HOUR), **use).message == (
+    assert ruling(rule, ask=a100(2, 1, already_held=2 * HOUR), **use).granted
+    assert ruling(rule, ask=a100(2, 2, already_held=2 * HOUR), **use).message == (
         "Group students may use 6 GPU-hours in total; 4 are used or held, and this needs 4 more. "
         "At most 2 × a100 for 1 h more would be granted now."
     )
-    assert "this would make it 9 h" in ruling(rule, ask=a100(2, 1, held=8 * HOUR), **use).message
+    assert "this would make it 9 h" in ruling(rule, ask=a100(2, 1, already_held=8 * HOUR), **use).message
 
 
 def test_a_rule_with_a_term_counts_only_within_it() -> None:

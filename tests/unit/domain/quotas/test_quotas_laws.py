@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.quotas.decision import decide
-from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Facts, Quota, Use, Who, Window, allowed
+from carme_hub.domain.quotas.rules import (
+    AppliedQuota,
+    Facts,
+    Quota,
+    QuotaRequest,
+    SubjectKind,
+    SubjectUsage,
+    Window,
+    allowed,
+)
 
 NOW = 1_800_000_000.0
 SUBJECTS = ("ada", "students", "nlp")
@@ -27,7 +36,7 @@ def rules(draw: st.DrawFn) -> tuple[AppliedQuota, ...]:
         AppliedQuota(
             Quota(
                 f"q{n}",
-                draw(st.sampled_from(Who)),
+                draw(st.sampled_from(SubjectKind)),
                 together=draw(st.booleans()),
                 gpu_time=draw(maybe(30 * 3_600_000)),
                 window=draw(st.sampled_from(Window)),
@@ -52,12 +61,12 @@ def rules(draw: st.DrawFn) -> tuple[AppliedQuota, ...]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[tuple[AppliedQuota, ...], Ask, Facts]:
+def cases(draw: st.DrawFn) -> tuple[tuple[AppliedQuota, ...], QuotaRequest, Facts]:
     applied = draw(rules())
     days = st.integers(-100_000, 0).map(lambda s: NOW + s)
     ends = st.tuples(st.integers(1, 10**6).map(lambda s: NOW + s), st.integers(0, 4))
     use = {
-        (one.quota.id, one.subject): Use(
+        (one.quota.id, one.subject): SubjectUsage(
             gpu_time=draw(st.integers(0, 20 * 3_600_000)),
             frees_at=draw(st.sampled_from([0.0, NOW + 3600])),
             gpus=draw(st.integers(0, 6)),
@@ -69,7 +78,7 @@ def cases(draw: st.DrawFn) -> tuple[tuple[AppliedQuota, ...], Ask, Facts]:
         if draw(st.booleans())
     }
     count = draw(st.integers(0, 6))
-    ask = Ask(
+    ask = QuotaRequest(
         "nlp",
         Gpus(draw(st.sampled_from(TYPES)) if count else "", count),
         draw(st.integers(1, 6 * 3600)),
@@ -80,11 +89,11 @@ def cases(draw: st.DrawFn) -> tuple[tuple[AppliedQuota, ...], Ask, Facts]:
     return applied, ask, Facts(NOW, use, {"nlp": left})
 
 
-def holds(applied: tuple[AppliedQuota, ...], ask: Ask, facts: Facts) -> bool:
+def holds(applied: tuple[AppliedQuota, ...], ask: QuotaRequest, facts: Facts) -> bool:
     """The oracle: every limit by itself, as an administrator would check it with pencil and paper."""
     gpus, cost = ask.gpus.count, ask.gpus.count * ask.seconds * ask.factor
     for one in applied:
-        q, use = one.quota, facts.use.get((one.quota.id, one.subject), Use())
+        q, use = one.quota, facts.use.get((one.quota.id, one.subject), SubjectUsage())
         if q.window is Window.TERM and not q.start <= NOW < q.end:
             continue
         if q.gpu_time is not None and not q.soft and cost and use.gpu_time + cost > q.gpu_time:
@@ -95,9 +104,9 @@ def holds(applied: tuple[AppliedQuota, ...], ask: Ask, facts: Facts) -> bool:
             return False
         if q.gpu_types is not None and gpus and ask.gpus.type not in q.gpu_types:
             return False
-        if q.time_limit is not None and ask.held + ask.seconds > q.time_limit:
+        if q.time_limit is not None and ask.already_held + ask.seconds > q.time_limit:
             return False
-        if ask.held:
+        if ask.already_held:
             if q.may_extend is False:
                 return False
             continue
@@ -111,22 +120,24 @@ def holds(applied: tuple[AppliedQuota, ...], ask: Ask, facts: Facts) -> bool:
     return True
 
 
-def grid(ask: Ask) -> list[Ask]:
+def grid(ask: QuotaRequest) -> list[QuotaRequest]:
     """Everything that is searched: fewer GPUs of the type, and quarters of an hour up to what was asked."""
-    counts = [ask.gpus.count] if ask.held or not ask.gpus else range(1, ask.gpus.count + 1)
+    counts = [ask.gpus.count] if ask.already_held or not ask.gpus else range(1, ask.gpus.count + 1)
     times = {*range(QUARTER, ask.seconds, QUARTER), ask.seconds}
     return [replace(ask, gpus=replace(ask.gpus, count=c), seconds=s) for c in counts for s in times]
 
 
 @given(cases())
-def test_granted_means_that_every_limit_holds(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
+def test_granted_means_that_every_limit_holds(case: tuple[tuple[AppliedQuota, ...], QuotaRequest, Facts]) -> None:
     decision = decide(*case, zone="UTC")
     event(f"granted {decision.granted}")
     assert decision.granted == allowed(*case) == holds(*case)
 
 
 @given(cases())
-def test_the_largest_is_granted_and_nothing_larger_is(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
+def test_the_largest_is_granted_and_nothing_larger_is(
+    case: tuple[tuple[AppliedQuota, ...], QuotaRequest, Facts],
+) -> None:
     applied, ask, facts = case
     largest = decide(applied, ask, facts, zone="UTC").largest
     granted = [one for one in grid(ask) if holds(applied, one, facts)]
@@ -141,7 +152,7 @@ def test_the_largest_is_granted_and_nothing_larger_is(case: tuple[tuple[AppliedQ
 
 @given(cases(), st.data())
 def test_asking_less_never_turns_granted_into_refused(
-    case: tuple[tuple[AppliedQuota, ...], Ask, Facts], data: st.DataObject
+    case: tuple[tuple[AppliedQuota, ...], QuotaRequest, Facts], data: st.DataObject
 ) -> None:
     applied, ask, facts = case
     less = replace(
@@ -155,18 +166,23 @@ def test_asking_less_never_turns_granted_into_refused(
 
 
 @given(cases())
-def test_refusals_stand_from_the_one_that_allows_least(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
+def test_refusals_stand_from_the_one_that_allows_least(
+    case: tuple[tuple[AppliedQuota, ...], QuotaRequest, Facts],
+) -> None:
     applied, ask, facts = case
     timed = [AppliedQuota(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time or 0), a.subject) for a in applied]
     refusals = decide(timed, ask, facts, zone="UTC").refusals
-    room = {a.quota.id: (a.quota.gpu_time or 0) - facts.use.get((a.quota.id, a.subject), Use()).gpu_time for a in timed}
+    room = {
+        a.quota.id: (a.quota.gpu_time or 0) - facts.use.get((a.quota.id, a.subject), SubjectUsage()).gpu_time
+        for a in timed
+    }
     rooms = [max(0, room[refusal.quota]) for refusal in refusals]
     assert rooms == sorted(rooms)
     assert all(refusal.possible_at == 0 or refusal.possible_at > NOW for refusal in refusals)
 
 
 @given(cases())
-def test_a_soft_limit_alone_never_refuses(case: tuple[tuple[AppliedQuota, ...], Ask, Facts]) -> None:
+def test_a_soft_limit_alone_never_refuses(case: tuple[tuple[AppliedQuota, ...], QuotaRequest, Facts]) -> None:
     applied, ask, facts = case
     soft = [
         AppliedQuota(Quota(a.quota.id, a.quota.who, gpu_time=a.quota.gpu_time, soft=True), a.subject) for a in applied

@@ -14,8 +14,8 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy, parse_policy
-from carme_hub.domain.quotas.replay import Line, Replay, replay
-from carme_hub.domain.quotas.rules import Ask, Facts, Person, Use, Window, allowed, applying
+from carme_hub.domain.quotas.replay import Replay, ReplayLine, replay
+from carme_hub.domain.quotas.rules import Facts, Person, QuotaRequest, SubjectUsage, Window, allowed, applicable
 from carme_hub.domain.quotas.windows import overlap, span
 
 HOUR = 3600
@@ -46,12 +46,12 @@ def test_it_says_what_is_refused_for_whom_and_how_much() -> None:
     jobs = (job(1, 0, 4, limit=4), job(2, 5, 3, limit=4, gpus=2), job(3, 6, 1, limit=2), job(4, 7, 2, user="bob"))
     assert played(policy(gpu_time=8, window="week"), *jobs) == Replay(
         (
-            Line(
+            ReplayLine(
                 *("ada", "nlp", 3, 1, 0, 11 * GPU_HOUR, 5 * GPU_HOUR, T + 5 * HOUR),
                 "User ada may use 8 GPU-hours a week; 4 are used or held, and this needs 8. "
                 "Possible again on Monday 12 October at 00:00, or with at most 2 × a100 for 2 h now.",
             ),
-            Line("bob", "nlp", 1, 0, 0, 2 * GPU_HOUR, 2 * GPU_HOUR),
+            ReplayLine("bob", "nlp", 1, 0, 0, 2 * GPU_HOUR, 2 * GPU_HOUR),
         ),
         {"q": 1},
     )
@@ -102,7 +102,7 @@ def test_a_group_shares_its_limits_by_its_members() -> None:
 def test_jobs_from_before_fill_the_windows_and_are_in_no_line() -> None:
     jobs = (job(1, 0, 4, gpus=9), job(2, 5, 1))
     out = played(policy(gpu_time=8, window="week", session_gpus=4), *jobs, since=T + HOUR)
-    assert out.total == Line("", "", 1, 1, 0, GPU_HOUR, 0)
+    assert out.total == ReplayLine("", "", 1, 1, 0, GPU_HOUR, 0)
     assert out.rules == {"q": 1}
 
 
@@ -192,19 +192,19 @@ def recount(policy: Policy, jobs: Sequence[Usage]) -> set[int]:
     taken: list[Usage] = []
     for usage in sorted(jobs, key=lambda u: (u.submitted, u.job_id)):
         now, use = usage.submitted, {}
-        applied = applying(policy.quotas, PEOPLE.get(usage.user, Person(usage.user)), usage.account)
+        applied = applicable(policy.quotas, PEOPLE.get(usage.user, Person(usage.user)), usage.account)
         for one in applied:
-            ours = [u for u in taken if one in applying(policy.quotas, PEOPLE.get(u.user, Person(u.user)), u.account)]
+            ours = [u for u in taken if one in applicable(policy.quotas, PEOPLE.get(u.user, Person(u.user)), u.account)]
             window = span(one.quota, now, policy.zone)
             running = [u for u in ours if u.end > now]
-            use[one.quota.id, one.subject] = Use(
+            use[one.quota.id, one.subject] = SubjectUsage(
                 gpu_time=sum(u.gpus[0].count * u.time_limit * 1000 for u in running)
                 + sum(u.gpus[0].count * int(overlap(u.start, u.end, window)) * 1000 for u in ours if u.end <= now),
                 gpus=sum(u.gpus[0].count for u in running),
                 sessions=len(running),
                 started=tuple(u.submitted for u in ours),
             )
-        if allowed(applied, Ask(usage.account, usage.gpus[0], usage.time_limit), Facts(now, use)):
+        if allowed(applied, QuotaRequest(usage.account, usage.gpus[0], usage.time_limit), Facts(now, use)):
             taken.append(usage)
         else:
             refused.add(usage.job_id)

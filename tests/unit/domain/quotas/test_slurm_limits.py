@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Person, Quota, Who, Window
+from carme_hub.domain.quotas.rules import Person, Quota, SubjectKind, Window
 from carme_hub.domain.quotas.sacctmgr_argv import Target
 from carme_hub.domain.quotas.slurm_limits import (
+    AdminLevel,
     Budgets,
     Change,
     Entity,
     LimitSettings,
-    Needs,
     Plan,
     State,
     commands,
@@ -50,9 +50,9 @@ def wishes(found: Plan) -> dict[str, str]:
 
 def test_concurrent_gpus_of_each_user_and_of_an_account() -> None:
     found = made(
-        Quota("each", Who.USER, concurrent_gpus=4),
-        Quota("bob", Who.USER, name="bob", concurrent_gpus=2),
-        Quota("all", Who.ACCOUNT, name="physics", concurrent_gpus=6),
+        Quota("each", SubjectKind.USER, concurrent_gpus=4),
+        Quota("bob", SubjectKind.USER, name="bob", concurrent_gpus=2),
+        Quota("all", SubjectKind.ACCOUNT, name="physics", concurrent_gpus=6),
     )
     assert wishes(found) == {
         "account physics GrpTRES/gres/gpu": "6",
@@ -60,7 +60,7 @@ def test_concurrent_gpus_of_each_user_and_of_an_account() -> None:
         "user physics/bob GrpTRES/gres/gpu": "2",
         "user teaching/alice GrpTRES/gres/gpu": "4",
     }
-    assert {change.needs for change in found.changes} == {Needs.OPERATOR}
+    assert {change.admin_level for change in found.changes} == {AdminLevel.OPERATOR}
     assert found.changes[0].argv == (
         *("sacctmgr", "-i", "modify", "account", "where", "name=physics", "cluster=ada"),
         *("set", "GrpTRES=gres/gpu=6"),
@@ -69,7 +69,7 @@ def test_concurrent_gpus_of_each_user_and_of_an_account() -> None:
 
 def test_users_who_get_the_same_are_named_in_one_command() -> None:
     have = state({(USER, "physics/carol"): {}, (USER, "physics/dan/night"): {}})
-    found = made(Quota("e", Who.USER, concurrent_gpus=4, gpu_types=("a100",)), have=have)
+    found = made(Quota("e", SubjectKind.USER, concurrent_gpus=4, gpu_types=("a100",)), have=have)
     said = [" ".join(argv[4:]) for argv in commands(found.changes, "ada")]
     assert said == [
         "where name=alice,bob,carol account=physics cluster=ada set GrpTRES=gres/gpu=4,gres/gpu:h100=0",
@@ -81,9 +81,9 @@ def test_users_who_get_the_same_are_named_in_one_command() -> None:
 def test_members_of_a_group_or_role_have_its_limits() -> None:
     people = {"alice": Person("alice", frozenset({"g"})), "bob": Person("bob", frozenset(), frozenset({"r"}))}
     found = made(
-        Quota("g", Who.GROUP, name="g", concurrent_gpus=3),
-        Quota("r", Who.ROLE, name="r", concurrent_gpus=1),
-        Quota("t", Who.GROUP, name="g", together=True, concurrent_gpus=1),
+        Quota("g", SubjectKind.GROUP, name="g", concurrent_gpus=3),
+        Quota("r", SubjectKind.ROLE, name="r", concurrent_gpus=1),
+        Quota("t", SubjectKind.GROUP, name="g", together=True, concurrent_gpus=1),
         people=people,
     )
     assert wishes(found) == {
@@ -91,25 +91,25 @@ def test_members_of_a_group_or_role_have_its_limits() -> None:
         "user physics/bob GrpTRES/gres/gpu": "1",
         "user teaching/alice GrpTRES/gres/gpu": "3",
     }
-    assert [left.quota for left in found.left_out] == ["t"]
+    assert [left.quota for left in found.unenforced] == ["t"]
 
 
 def test_limits_of_sessions_are_left_out_unless_slurm_can_tell_sessions() -> None:
-    rule = Quota("s", Who.USER, sessions=2, session_gpus=1, time_limit=3601)
+    rule = Quota("s", SubjectKind.USER, sessions=2, session_gpus=1, time_limit=3601)
     assert wishes(made(rule)) == {}
-    assert "cannot tell a session" in made(rule).left_out[0].why
-    everywhere = made(rule, fence=LimitSettings(every_job=True))
+    assert "cannot tell a session" in made(rule).unenforced[0].reason
+    everywhere = made(rule, limit_settings=LimitSettings(every_job=True))
     assert wishes(everywhere)["user physics/bob MaxWall"] == "61"  # whole minutes, never less than ours
     assert {key.split()[-1] for key in wishes(everywhere)} == {"MaxJobs", "MaxTRES/gres/gpu", "MaxWall"}
-    own = made(rule, fence=LimitSettings(session_qos="hub"))
+    own = made(rule, limit_settings=LimitSettings(session_qos="hub"))
     assert wishes(own) == {
         "qos hub Name": "yes",
         "qos hub MaxJobsPerUser": "2",
         "qos hub MaxTRES/gres/gpu": "1",
         "qos hub MaxWall": "61",
     }
-    assert own.left_out == ()
-    assert {change.needs for change in own.changes} == {Needs.ADMINISTRATOR}
+    assert own.unenforced == ()
+    assert {change.admin_level for change in own.changes} == {AdminLevel.ADMINISTRATOR}
     assert commands(own.changes, "ada") == (
         ("sacctmgr", "-i", "add", "qos", "hub"),
         (
@@ -121,15 +121,15 @@ def test_limits_of_sessions_are_left_out_unless_slurm_can_tell_sessions() -> Non
 
 def test_a_users_own_limit_is_never_wider_than_the_accounts() -> None:
     found = made(
-        Quota("u", Who.USER, name="bob", time_limit=7200),
-        Quota("a", Who.ACCOUNT, name="physics", time_limit=3600),
-        fence=LimitSettings(every_job=True),
+        Quota("u", SubjectKind.USER, name="bob", time_limit=7200),
+        Quota("a", SubjectKind.ACCOUNT, name="physics", time_limit=3600),
+        limit_settings=LimitSettings(every_job=True),
     )
     assert wishes(found) == {"account physics MaxWall": "60", "user physics/bob MaxWall": "60"}
 
 
 def test_a_budget_goes_to_a_qos_without_decay_that_an_administrator_makes() -> None:
-    found = made(budgets={"physics": 10 * GPU_HOUR}, fence=LimitSettings(keep_qos=("soft",)))
+    found = made(budgets={"physics": 10 * GPU_HOUR}, limit_settings=LimitSettings(keep_qos=("soft",)))
     assert wishes(found) == {
         "qos carme-physics Name": "yes",
         "qos carme-physics Flags/NoDecay": "yes",
@@ -137,52 +137,54 @@ def test_a_budget_goes_to_a_qos_without_decay_that_an_administrator_makes() -> N
         "account physics QOS": "carme-physics,soft",
         "account physics DefaultQOS": "carme-physics",
     }
-    assert {change.needs for change in found.changes} == {Needs.ADMINISTRATOR}
+    assert {change.admin_level for change in found.changes} == {AdminLevel.ADMINISTRATOR}
     assert [" ".join(argv[2:]) for argv in commands(found.changes, "ada")] == [
         "add qos carme-physics",
         "modify qos where name=carme-physics set Flags+=NoDecay GrpTRESMins=gres/gpu=600",
         "modify account where name=physics cluster=ada set QOS=carme-physics,soft DefaultQOS=carme-physics",
     ]
     there = state({(QOS, "carme-physics"): {"Name": "yes"}})
-    needs = {c.key: c.needs for c in made(have=there, budgets={"physics": GPU_HOUR}).changes}
-    assert needs["DefaultQOS"] is Needs.OPERATOR  # it can be named now
-    assert needs["GrpTRESMins/gres/gpu"] is Needs.ADMINISTRATOR
+    needs = {c.key: c.admin_level for c in made(have=there, budgets={"physics": GPU_HOUR}).changes}
+    assert needs["DefaultQOS"] is AdminLevel.OPERATOR  # it can be named now
+    assert needs["GrpTRESMins/gres/gpu"] is AdminLevel.ADMINISTRATOR
 
 
 def test_a_budget_in_money_is_the_most_gpu_minutes_that_it_can_buy() -> None:
-    rule = Quota("b", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR + 1)
+    rule = Quota("b", SubjectKind.ACCOUNT, name="physics", gpu_time=GPU_HOUR + 1)
     for least, minutes in ((1000, "61"), (500, "121"), (2500, "25")):
-        found = made(rule, fence=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=least))
+        found = made(rule, limit_settings=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=least))
         assert wishes(found) == {"account physics GrpTRESMins/gres/gpu": minutes}
-    assert wishes(made(rule, fence=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=0))) == {}
-    assert wishes(made(rule, fence=LimitSettings(budgets=Budgets.NONE))) == {}
+    assert wishes(made(rule, limit_settings=LimitSettings(budgets=Budgets.ASSOCIATION, least_factor=0))) == {}
+    assert wishes(made(rule, limit_settings=LimitSettings(budgets=Budgets.NONE))) == {}
 
 
 def test_who_has_a_qos_of_their_own_is_named() -> None:
     have = state({(USER, "physics/bob"): {"QOS": "normal,fast", "DefaultQOS": "fast"}})
     found = made(have=have, budgets={"physics": GPU_HOUR})
-    assert ["physics/bob has QOS of its own (fast, normal)" in left.why for left in found.left_out] == [True]
+    assert ["physics/bob has QOS of its own (fast, normal)" in left.reason for left in found.unenforced] == [True]
 
 
 def test_what_slurm_cannot_keep_is_said() -> None:
     found = made(
-        Quota("week", Who.ACCOUNT, gpu_time=1, window=Window.WEEK),
-        Quota("mine", Who.USER, gpu_time=1),
-        Quota("starts", Who.USER, sessions_per_day=3),
-        Quota("soft", Who.ACCOUNT, gpu_time=1, soft=True),
-        Quota("past", Who.ACCOUNT, concurrent_gpus=1, window=Window.TERM, start=1.0, end=2.0),
+        Quota("week", SubjectKind.ACCOUNT, gpu_time=1, window=Window.WEEK),
+        Quota("mine", SubjectKind.USER, gpu_time=1),
+        Quota("starts", SubjectKind.USER, sessions_per_day=3),
+        Quota("soft", SubjectKind.ACCOUNT, gpu_time=1, soft=True),
+        Quota("past", SubjectKind.ACCOUNT, concurrent_gpus=1, window=Window.TERM, start=1.0, end=2.0),
     )
     assert found.changes == ()
-    assert sorted(left.quota for left in found.left_out) == ["mine", "starts", "week"]
+    assert sorted(left.quota for left in found.unenforced) == ["mine", "starts", "week"]
 
 
 def test_without_gpus_in_accounting_there_is_no_fence() -> None:
-    found = made(Quota("each", Who.USER, concurrent_gpus=4), have=state(tres=frozenset({"cpu"})))
+    found = made(Quota("each", SubjectKind.USER, concurrent_gpus=4), have=state(tres=frozenset({"cpu"})))
     assert found.changes == ()
-    assert "AccountingStorageTRES" in found.left_out[0].why
+    assert "AccountingStorageTRES" in found.unenforced[0].reason
 
 
-LOW = Quota("soft", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low")
+LOW = Quota(
+    "soft", SubjectKind.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low"
+)
 
 
 def allowing(low: bool, qos: bool = True, changes: dict[Target, dict[str, str]] | None = None) -> State:
@@ -197,12 +199,12 @@ def test_an_account_with_a_budget_keeps_the_qos_of_its_soft_limit() -> None:
     wants = wishes(found)
     assert wants["account physics QOS"] == "carme-physics,low"
     assert wants["account teaching QOS"] == "carme-teaching"
-    assert "Slurm does not count jobs with QOS low in physics's budget." in [left.why for left in found.left_out]
+    assert "Slurm does not count jobs with QOS low in physics's budget." in [left.reason for left in found.unenforced]
 
 
 def test_users_of_a_soft_limit_bring_its_qos_to_each_of_their_accounts() -> None:
     people = {"alice": Person("alice", frozenset({"students"})), "bob": Person("bob")}
-    rule = replace(LOW, who=Who.GROUP, name="students", together=True)
+    rule = replace(LOW, who=SubjectKind.GROUP, name="students", together=True)
     budgets = {"physics": GPU_HOUR}
     found = made(rule, have=allowing(False), people=people, budgets=budgets)
     assert wishes(found)["account physics QOS"] == "carme-physics,low"
@@ -214,7 +216,7 @@ def test_users_of_a_soft_limit_bring_its_qos_to_each_of_their_accounts() -> None
 def test_without_a_budget_the_qos_of_a_soft_limit_is_added_and_nothing_taken() -> None:
     found = made(LOW, have=allowing(False))
     assert wishes(found) == {"account physics QOS/low": "yes"}
-    assert found.changes[0].needs is Needs.OPERATOR
+    assert found.changes[0].admin_level is AdminLevel.OPERATOR
     assert " ".join(found.changes[0].argv[4:]) == "where name=physics cluster=ada set QOS+=low"
     last = found.written({}, found.changes)
     assert made(LOW, have=allowing(True), last=last).changes == ()
@@ -230,12 +232,12 @@ def test_a_user_with_qos_of_their_own_needs_that_of_the_soft_limit_too() -> None
 
 def test_a_soft_limits_qos_that_is_not_there_is_said_and_takes_an_administrator() -> None:
     found = made(LOW, have=allowing(False, qos=False))
-    assert {c.id: c.needs for c in found.changes} == {
-        "qos low Name": Needs.ADMINISTRATOR,
-        "account physics QOS/low": Needs.ADMINISTRATOR,
+    assert {c.id: c.admin_level for c in found.changes} == {
+        "qos low Name": AdminLevel.ADMINISTRATOR,
+        "account physics QOS/low": AdminLevel.ADMINISTRATOR,
     }
     assert commands(found.changes, "ada")[0][2:] == ("add", "qos", "low")
-    assert [(left.quota, "until there is a QOS low" in left.why) for left in found.left_out] == [("soft", True)]
+    assert [(left.quota, "until there is a QOS low" in left.reason) for left in found.unenforced] == [("soft", True)]
 
 
 def test_a_term_that_comes_has_its_qos_and_one_that_is_over_needs_none() -> None:
@@ -245,7 +247,7 @@ def test_a_term_that_comes_has_its_qos_and_one_that_is_over_needs_none() -> None
     assert made(over, have=allowing(False, qos=False)) == Plan()
 
 
-EACH = Quota("each", Who.ACCOUNT, name="physics", concurrent_gpus=4)
+EACH = Quota("each", SubjectKind.ACCOUNT, name="physics", concurrent_gpus=4)
 ID = "account physics GrpTRES/gres/gpu"
 
 

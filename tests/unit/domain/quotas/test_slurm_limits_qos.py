@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.quotas.sacctmgr_argv import Entity, Target
-from carme_hub.domain.quotas.slurm_limits import LimitSettings, Needs, Plan, State, commands, plan
+from carme_hub.domain.quotas.slurm_limits import AdminLevel, LimitSettings, Plan, State, commands, plan
 
 PHYSICS = (Entity.ACCOUNT, "physics")
-LOW = Quota("soft", Who.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low")
+LOW = Quota(
+    "soft", SubjectKind.ACCOUNT, name="physics", gpu_time=GPU_HOUR, window=Window.WEEK, soft=True, soft_qos="low"
+)
 BUDGET = {"physics": GPU_HOUR}
 LIST, DEFAULT, ADDED = "account physics QOS", "account physics DefaultQOS", "account physics QOS/low"
 
@@ -51,7 +53,7 @@ def test_what_we_added_is_still_ours_while_an_administrator_is_waited_for() -> N
     for _ in range(3):  # the QOS of the budget is the administrator's to make
         found = plan([LOW], have, now=0.0, budgets=BUDGET, last=last)
         assert found.drift == ()
-        assert {c.id: c.needs for c in found.changes}[LIST] is Needs.ADMINISTRATOR
+        assert {c.id: c.admin_level for c in found.changes}[LIST] is AdminLevel.ADMINISTRATOR
         last = found.written(last)
         assert last[ADDED] == "yes"
 
@@ -116,8 +118,12 @@ def test_a_soft_qos_is_added_to_a_list_kept_by_hand() -> None:
 
 
 def test_names_of_qos_are_compared_as_slurm_keeps_them() -> None:
-    fence = LimitSettings(session_qos="Sessions", prefix="Carme-", keep_qos=("Fast",))
-    assert (fence.session_qos, fence.prefix, fence.keep_qos) == ("sessions", "carme-", ("fast",))
+    limit_settings = LimitSettings(session_qos="Sessions", prefix="Carme-", keep_qos=("Fast",))
+    assert (limit_settings.session_qos, limit_settings.prefix, limit_settings.keep_qos) == (
+        "sessions",
+        "carme-",
+        ("fast",),
+    )
     done = slurm({"QOS": "carme-physics,fast", "DefaultQOS": "carme-physics"}, qos="carme-physics,fast,sessions")
-    found = plan([], done, now=0.0, budgets=BUDGET, fence=fence)
+    found = plan([], done, now=0.0, budgets=BUDGET, limit_settings=limit_settings)
     assert (found.changes, found.drift) == ((), ())

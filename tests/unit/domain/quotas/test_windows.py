@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.domain.quotas.rules import Quota, Who, Window
+from carme_hub.domain.quotas.rules import Quota, SubjectKind, Window
 from carme_hub.domain.quotas.windows import FOREVER, overlap, span
 
 BERLIN = "Europe/Berlin"
@@ -26,7 +26,7 @@ def at(text: str, zone: str = BERLIN) -> float:
 
 
 def rule(window: Window, **more: object) -> Quota:
-    return Quota("q", Who.USER, window=window, **more)  # type: ignore[arg-type]
+    return Quota("q", SubjectKind.USER, window=window, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

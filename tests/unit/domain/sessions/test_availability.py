@@ -6,7 +6,7 @@ import pytest
 
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus, Node
-from carme_hub.domain.sessions.availability import Cluster, Suggestion, outlook, sentence, sooner
+from carme_hub.domain.sessions.availability import Cluster, Suggestion, estimate_start, sentence, suggest_smaller
 from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.domain.sessions.session import Request
 
@@ -45,7 +45,7 @@ def waiting(id: int, reason: str = "Resources", type: str = "a100") -> Job:
 
 def said(cluster: Cluster, request: Request, virtual: bool = False) -> str:
     clock = {NOW + 3600: "in an hour", NOW + 60: "in a minute", NOW - 60: "a minute ago"}
-    seen = outlook(cluster, request, NOW)
+    seen = estimate_start(cluster, request, NOW)
     return sentence(cluster, request, seen, lambda t: clock.get(t, str(t)), virtual=virtual)
 
 
@@ -53,7 +53,7 @@ def test_free_gpus_start_now() -> None:
     cluster = Cluster([node("n1", 3), node("n2", 2)], seen=NOW)
     assert said(cluster, want(2)) == "3 of 8 a100 free; starts now"
     assert said(cluster, want(2), virtual=True) == "3 of 8 virtual a100 free; starts now"
-    assert outlook(cluster, want(2), NOW).largest == 2
+    assert estimate_start(cluster, want(2), NOW).largest == 2
 
 
 def test_a_cpu_profile_counts_cpus() -> None:
@@ -63,7 +63,7 @@ def test_a_cpu_profile_counts_cpus() -> None:
 def test_jobs_in_line_take_back_the_promise() -> None:
     cluster = Cluster([node("n1", 2)], [waiting(1), waiting(2, "JobHeldUser"), waiting(3, type="h100")], seen=NOW)
     assert said(cluster, want(1)) == "2 of 4 a100 free; 1 job is in line for a100, so it may wait a little"
-    assert not outlook(cluster, want(1), NOW).starts_now
+    assert not estimate_start(cluster, want(1), NOW).starts_now
 
 
 def test_the_expected_start_is_when_the_first_node_gives_back_enough() -> None:
@@ -130,15 +130,15 @@ def test_what_stands_in_the_way_is_said(cluster: Cluster, request_: Request, wha
 def test_the_smaller_choice_is_the_nearest_one_that_fits(
     nodes: list[Node], request_: Request, expected: Suggestion | None
 ) -> None:
-    assert sooner(Cluster(nodes, seen=NOW), PROFILE, request_) == expected
+    assert suggest_smaller(Cluster(nodes, seen=NOW), PROFILE, request_) == expected
 
 
 def test_nothing_is_suggested_from_what_is_not_known() -> None:
-    assert sooner(Cluster([node("n1", 2)], seen=NOW, silent_since=NOW), PROFILE, want(4)) is None
-    assert sooner(Cluster(), PROFILE, want(4)) is None
+    assert suggest_smaller(Cluster([node("n1", 2)], seen=NOW, silent_since=NOW), PROFILE, want(4)) is None
+    assert suggest_smaller(Cluster(), PROFILE, want(4)) is None
 
 
 def test_what_an_administrator_fixed_is_not_suggested_away() -> None:
     entry = {"display_name": "P", "gpus": {"types": ["a100"], "max": 4}, "cpus": {"max": 64}}
     fixed = parse_profiles([{**entry, "slurm_override": {"gpus": 4, "gpu_type": "a100"}}])[0]
-    assert sooner(Cluster([node("n1", 2)], seen=NOW), fixed, want(4)) is None
+    assert suggest_smaller(Cluster([node("n1", 2)], seen=NOW), fixed, want(4)) is None

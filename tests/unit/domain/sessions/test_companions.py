@@ -9,7 +9,13 @@ import pytest
 from carme_hub.domain.cluster.jobs import Job, Phase
 from carme_hub.domain.cluster.resources import Gpus, Node
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.domain.sessions.companions import NoCompanion, Wish, request_for, shown, starts
+from carme_hub.domain.sessions.companions import (
+    CompanionRequest,
+    NoCompanion,
+    companion_start,
+    describe_companion,
+    request_for,
+)
 from carme_hub.domain.sessions.profile import GpuLimit, Limit, Profile
 from carme_hub.domain.sessions.session import Request
 
@@ -38,39 +44,42 @@ PARENT = Request(
 NOW = 1000.0
 
 
-def asked(wish: Wish, profile: Profile = A100, parent: Request = PARENT, left: int = 90) -> Request:
+def asked(wish: CompanionRequest, profile: Profile = A100, parent: Request = PARENT, left: int = 90) -> Request:
     return request_for(wish, parent, profile, minutes_left=left, most_nodes=4)
 
 
 def test_it_is_as_its_session_but_for_its_size_and_its_time() -> None:
-    found = asked(Wish(nodes=2, gpus=4, minutes=30, name="run1"))
+    found = asked(CompanionRequest(nodes=2, gpus=4, minutes=30, name="run1"))
     assert found == replace(PARENT, nodes=2, gpus=Gpus("a100", 4), time_limit=30, nice=0, purpose="run1")
-    assert asked(Wish(gpus=1)).time_limit == 90
-    assert asked(Wish(gpus=1, minutes=500)).time_limit == 90  # it ends with its session
+    assert asked(CompanionRequest(gpus=1)).time_limit == 90
+    assert asked(CompanionRequest(gpus=1, minutes=500)).time_limit == 90  # it ends with its session
     assert found.on_one_node().gpus == Gpus("a100", 2)
 
 
 def test_cpus_and_memory_are_what_the_profile_gives_that_is_enough() -> None:
     steps = replace(A100, cpus=Limit(2, 8, 2, (2, 4, 8)), memory_gib=Limit(4, 16, 4))
-    found = asked(Wish(gpus=1, cpus=3, memory_mib=1025), steps)
+    found = asked(CompanionRequest(gpus=1, cpus=3, memory_mib=1025), steps)
     assert (found.cpus, found.memory_mib) == (4, 4096)
-    assert asked(Wish(gpus=1, memory_mib=5000)).memory_mib == 5 * 1024
+    assert asked(CompanionRequest(gpus=1, memory_mib=5000)).memory_mib == 5 * 1024
 
 
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        (Wish(nodes=0), "1 to 4 nodes here; you asked for 0"),
-        (Wish(nodes=5, gpus=5), "1 to 4 nodes here; you asked for 5"),
-        (Wish(nodes=2, gpus=3), "not the same number on each of 2 nodes. Ask for 2 or 4."),
-        (Wish(nodes=2, gpus=1), "Ask for 2 or 2."),
-        (Wish(nodes=2, gpus=10), "“A100” gives 1 to 4 a100 on each node; you asked for 5"),
-        (Wish(nodes=2), "“A100” gives 1 to 4 a100 on each node; you asked for 0"),
-        (Wish(gpus=1, cpus=9), "“A100” gives 8 CPUs on each node at most; you asked for 9"),
-        (Wish(gpus=1, memory_mib=16385), "“A100” gives 16 GiB of memory on each node at most; you asked for 17"),
+        (CompanionRequest(nodes=0), "1 to 4 nodes here; you asked for 0"),
+        (CompanionRequest(nodes=5, gpus=5), "1 to 4 nodes here; you asked for 5"),
+        (CompanionRequest(nodes=2, gpus=3), "not the same number on each of 2 nodes. Ask for 2 or 4."),
+        (CompanionRequest(nodes=2, gpus=1), "Ask for 2 or 2."),
+        (CompanionRequest(nodes=2, gpus=10), "“A100” gives 1 to 4 a100 on each node; you asked for 5"),
+        (CompanionRequest(nodes=2), "“A100” gives 1 to 4 a100 on each node; you asked for 0"),
+        (CompanionRequest(gpus=1, cpus=9), "“A100” gives 8 CPUs on each node at most; you asked for 9"),
+        (
+            CompanionRequest(gpus=1, memory_mib=16385),
+            "“A100” gives 16 GiB of memory on each node at most; you asked for 17",
+        ),
     ],
 )
-def test_what_the_profile_does_not_give_on_a_node_is_refused(wish: Wish, words: str) -> None:
+def test_what_the_profile_does_not_give_on_a_node_is_refused(wish: CompanionRequest, words: str) -> None:
     with pytest.raises(NoCompanion, match=words.replace(".", r"\.")):
         asked(wish)
 
@@ -78,16 +87,16 @@ def test_what_the_profile_does_not_give_on_a_node_is_refused(wish: Wish, words: 
 def test_a_profile_without_gpus_gives_none_and_one_that_may_give_none_gives_nodes_alone() -> None:
     plain, parent = replace(A100, gpus=None), replace(PARENT, gpus=Gpus())
     with pytest.raises(NoCompanion, match="gives no GPU"):
-        asked(Wish(gpus=1), plain, parent)
-    assert asked(Wish(nodes=2), plain, parent).gpus == Gpus()
+        asked(CompanionRequest(gpus=1), plain, parent)
+    assert asked(CompanionRequest(nodes=2), plain, parent).gpus == Gpus()
     maybe = replace(A100, gpus=GpuLimit({"a100": 4}, Limit(0, 4, 1), "a100"))
-    assert asked(Wish(nodes=2), maybe, parent).gpus == Gpus()
-    assert asked(Wish(nodes=2, gpus=2), maybe, parent).gpus == Gpus("a100", 2)
+    assert asked(CompanionRequest(nodes=2), maybe, parent).gpus == Gpus()
+    assert asked(CompanionRequest(nodes=2, gpus=2), maybe, parent).gpus == Gpus("a100", 2)
 
 
 def test_a_session_whose_time_is_over_gets_none() -> None:
     with pytest.raises(NoCompanion, match="nearly over"):
-        asked(Wish(gpus=1), left=0)
+        asked(CompanionRequest(gpus=1), left=0)
 
 
 # -- when it starts ---------------------------------------------------------------------------------------------------
@@ -104,8 +113,8 @@ def job(nodes: tuple[str, ...], gpus: int, end: float) -> Job:
 
 def start(cluster: Cluster, nodes: int = 2, gpus: int = 4) -> tuple[str, bool, float, bool]:
     request = replace(PARENT, nodes=nodes, gpus=Gpus("a100", gpus))
-    found = starts(cluster, request, NOW, lambda at: f"at {at:.0f}")
-    return found.said, found.now, found.expected, found.never
+    found = companion_start(cluster, request, NOW, lambda at: f"at {at:.0f}")
+    return found.text, found.now, found.expected, found.never
 
 
 def test_it_starts_now_where_enough_nodes_are_free_and_nobody_is_in_line() -> None:
@@ -162,5 +171,8 @@ def test_one_node_is_said_as_on_the_form() -> None:
 
 
 def test_it_is_shown_in_words() -> None:
-    assert shown(replace(PARENT, nodes=2, gpus=Gpus("a100", 4), purpose="run1")) == "2 nodes more for run1, 4 × a100"
-    assert shown(replace(PARENT, gpus=Gpus()), virtual=True) == "1 node more"
+    assert (
+        describe_companion(replace(PARENT, nodes=2, gpus=Gpus("a100", 4), purpose="run1"))
+        == "2 nodes more for run1, 4 × a100"
+    )
+    assert describe_companion(replace(PARENT, gpus=Gpus()), virtual=True) == "1 node more"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.profile_choice import choose, default_profile, examine, offered, parse_profiles
+from carme_hub.domain.sessions.profile_choice import choose, default_profile, examine, offered_profiles, parse_profiles
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import NoAccount, ProfileNotAllowed
 
@@ -127,10 +127,10 @@ def test_every_problem_is_told_at_once_with_its_field() -> None:
 
 
 def test_accounts_decide_who_is_offered_what() -> None:
-    assert [p.slug for p in offered(PROFILES, (), ("bio",))] == ["gpu", "cpu"]
-    assert [p.slug for p in offered(PROFILES, ("class-a",), ("chem",))] == ["cpu", "course"]
-    assert offered(PROFILES, ("class-a",), ()) == ()
-    assert [p.slug for p in offered(PROFILES, (), None)] == ["gpu", "cpu"]
+    assert [p.slug for p in offered_profiles(PROFILES, (), ("bio",))] == ["gpu", "cpu"]
+    assert [p.slug for p in offered_profiles(PROFILES, ("class-a",), ("chem",))] == ["cpu", "course"]
+    assert offered_profiles(PROFILES, ("class-a",), ()) == ()
+    assert [p.slug for p in offered_profiles(PROFILES, (), None)] == ["gpu", "cpu"]
 
 
 @pytest.mark.parametrize("account", ["chem", "BIO", " bio", 1, None])

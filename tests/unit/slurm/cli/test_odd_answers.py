@@ -64,14 +64,14 @@ async def test_no_odd_answer_ends_a_session(kind: str, forged: ForgedSlurm) -> N
             Observation.of(snapshot, NAME, USER) if snapshot else Observation.failed(len(seen), len(seen), error)
         )
     )
-    await watcher._look()
-    await watcher._look()
+    await watcher._poll()
+    await watcher._poll()
     assert len(seen) == 2
     # Even if accounting lied, and whatever was known before.
     ended = Accounting(float("inf"), ())
     verdict = judge(History.of(seen), now=0.0, accounting=ended, end_mark=True)
-    assert verdict.standing is not Liveness.GONE
-    assert verdict.standing is Liveness.UNKNOWN
+    assert verdict.liveness is not Liveness.GONE
+    assert verdict.liveness is Liveness.UNKNOWN
     assert watcher.health.ok is (kind == "a state nobody knows")
 
 

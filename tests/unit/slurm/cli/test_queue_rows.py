@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carme_hub.domain.cluster.jobs import Job, Phase, Snapshot
-from carme_hub.domain.cluster.queue_position import Line, ahead_of, lining_up
+from carme_hub.domain.cluster.queue_position import WaitingJobs, ahead_of, count_in_steps
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.cli import queue_rows
-from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, QueueRows, Separators, queue_format, read_job, reading_queue
+from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, QueueRows, Separators, parse_queue, queue_format, read_job
 from carme_hub.slurm.watcher import Listener, SlurmWatcher
 
 _T = TypeVar("_T")
@@ -67,7 +67,7 @@ def done(work: Generator[None, None, _T]) -> _T:
 
 
 def read(rows: list[tuple[str, ...]], cuts: Separators = ONE, before: QueueRows | None = None) -> QueueRows:
-    return done(reading_queue(answer(rows, cuts), cuts, before))
+    return done(parse_queue(answer(rows, cuts), cuts, before))
 
 
 def at_once(rows: list[tuple[str, ...]]) -> dict[int, Job]:
@@ -113,7 +113,7 @@ def test_what_was_read_before_is_taken_over_only_where_a_row_says_the_same(
 
 
 def done_with(rows: QueueRows) -> None:
-    for _ in rows.reading():
+    for _ in rows.read_in_steps():
         pass
 
 
@@ -144,12 +144,12 @@ def test_one_row_of_somebody_else_that_is_not_well_formed_refuses_the_whole_answ
 def test_an_answer_that_is_cut_short_is_refused_wherever_that_is(end: int) -> None:
     whole = answer([row(number) for number in range(1, 20)])
     with pytest.raises(SlurmUnreachable):
-        done(reading_queue(whole[:-end], ONE))
+        done(parse_queue(whole[:-end], ONE))
 
 
 def test_another_header_is_refused() -> None:
     with pytest.raises(SlurmUnreachable):
-        done(reading_queue(answer([]).replace(b"SUBMIT_TIME", b"SUBMITTED"), ONE))
+        done(parse_queue(answer([]).replace(b"SUBMIT_TIME", b"SUBMITTED"), ONE))
 
 
 def test_details_of_others_that_cannot_be_read_blind_nobody() -> None:
@@ -204,12 +204,12 @@ def test_what_says_the_same_as_before_is_not_read_again(counted: list[str]) -> N
 
 
 def test_all_is_read_in_steps_and_a_long_line_is_not_formed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carme_hub.domain.cluster.queue_position._LONG", 100)
+    monkeypatch.setattr("carme_hub.domain.cluster.queue_position._LONG_QUEUE", 100)
     snapshot = Snapshot(0.0, 1.0, read([row(number) for number in range(1, 2001)]))
     last = snapshot.jobs[2000]
     assert ahead_of(last, snapshot) is None
-    assert not snapshot.knows(Line.of)
-    assert sum(1 for _ in lining_up(snapshot)) > 20
+    assert not snapshot.has_cached(WaitingJobs.of)
+    assert sum(1 for _ in count_in_steps(snapshot)) > 20
     assert ahead_of(last, snapshot) == 1999
 
 
@@ -235,11 +235,11 @@ async def test_who_stands_in_line_is_known_before_it_is_told() -> None:
         def hear(snapshot: Snapshot | None, _error: str) -> None:
             assert snapshot is not None
             (job,) = snapshot.named("carme-0f9a", "bob")
-            told.append((when, snapshot.knows(Line.of), ahead_of(job, snapshot)))
+            told.append((when, snapshot.has_cached(WaitingJobs.of), ahead_of(job, snapshot)))
 
         return hear
 
-    watcher.subscribe(listener("later"), lined_up=True)
+    watcher.subscribe(listener("later"), after_counting=True)
     watcher.subscribe(listener("at once"))
-    await watcher._look()
+    await watcher._poll()
     assert told == [("at once", False, None), ("later", True, 1999)]

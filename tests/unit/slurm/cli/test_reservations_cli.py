@@ -9,7 +9,7 @@ from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.slurm_reservations import Change, Create, Delete, SlurmReservation, Step
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import Commands
-from carme_hub.slurm.reservations import argv, default_partition, keeps_gpus, licenses_in_slurm, read
+from carme_hub.slurm.reservations import argv, default_partition, licenses_in_slurm, read, reserves_gpus
 
 #: Recorded on Slurm 22.05.8.
 OLD = """\
@@ -174,7 +174,7 @@ def test_what_scontrol_is_told(step: Step, words: list[str]) -> None:
 )
 async def test_which_slurm_reserves_single_gpus(commands: Commands, forged: ForgedSlurm, said: str, gpus: bool) -> None:
     forged.say("scontrol", said)
-    assert await keeps_gpus(commands) is gpus
+    assert await reserves_gpus(commands) is gpus
     assert forged.calls("scontrol") == ["--version"]
 
 
@@ -182,4 +182,4 @@ async def test_which_slurm_reserves_single_gpus(commands: Commands, forged: Forg
 async def test_what_is_no_release_is_not_known(commands: Commands, forged: ForgedSlurm, said: str, code: int) -> None:
     forged.say("scontrol", said, code=code)
     with pytest.raises(SlurmUnreachable, match="--version"):
-        await keeps_gpus(commands)
+        await reserves_gpus(commands)

@@ -18,7 +18,7 @@ from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.command import AnswerTooLong, Commands
 from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
 from carme_hub.slurm.pyslurm.process import NativeProcess
-from carme_hub.slurm.submit.ways import DirectSubmitter
+from carme_hub.slurm.submit.submitters import DirectSubmitter
 from carme_hub.slurm.watcher import SlurmWatcher, WatcherSettings
 
 FAULTS = {
@@ -121,14 +121,14 @@ async def test_no_fault_of_the_library_ends_a_session(
         )
     )
     library.fail(when, fault)
-    await watcher._look()
-    await watcher._look()
+    await watcher._poll()
+    await watcher._poll()
     assert len(seen) == 2
     assert FAULTS[fault] in watcher.health.error
     verdict = judge(History.of(seen), now=0.0, accounting=Accounting(float("inf"), ()), end_mark=True)
-    assert verdict.standing is Liveness.UNKNOWN
+    assert verdict.liveness is Liveness.UNKNOWN
     library.say(jobs=[JOB])
-    await watcher._look()
+    await watcher._poll()
     assert watcher.health.ok
 
 

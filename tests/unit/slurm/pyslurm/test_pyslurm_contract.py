@@ -21,7 +21,7 @@ from carme_hub.slurm.command import Commands
 from carme_hub.slurm.pyslurm.client import ReservationsNative, SlurmNative
 from carme_hub.slurm.pyslurm.process import NativeProcess
 from carme_hub.slurm.reservations import ReservationsCli
-from carme_hub.slurm.submit.ways import DirectSubmitter
+from carme_hub.slurm.submit.submitters import DirectSubmitter
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pyslurm-25.11"
 

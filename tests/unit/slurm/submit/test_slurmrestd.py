@@ -23,7 +23,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.errors import ConfigError, SlurmRejected, SlurmUnreachable
 from carme_hub.slurm.command import Commands
 from carme_hub.slurm.submit.slurmrestd import RestSubmitter, plain_body, typed_body
-from carme_hub.slurm.submit.tokens import Tokens
+from carme_hub.slurm.submit.tokens import TokenCache
 
 SPEC = JobSpec(
     name="carme-0f9a",
@@ -237,7 +237,7 @@ async def test_no_token_is_a_refusal_that_says_why(rest: RestSubmitter, forged: 
 
 async def test_tokens_are_used_until_a_minute_before_their_end(forged: ForgedSlurm, commands: Commands) -> None:
     now = time.time()
-    tokens = Tokens((str(forged.prefix / "bin/token"),), 300, commands, clock=lambda: now)
+    tokens = TokenCache((str(forged.prefix / "bin/token"),), 300, commands, clock=lambda: now)
     forged.say("token", "SLURM_JWT=" + token("one", 200))
     first = await tokens.of("alice")
     assert first.endswith(".one")

@@ -23,7 +23,7 @@ from carme_hub.paths import share_folder
 from carme_hub.slurm.command import Answer, Commands
 from carme_hub.slurm.submit import as_user
 from carme_hub.slurm.submit.refusals import refused_by_number
-from carme_hub.slurm.submit.ways import DirectSubmitter, SudoSubmitter, document, job_id
+from carme_hub.slurm.submit.submitters import DirectSubmitter, SudoSubmitter, document, job_id
 
 SPEC = JobSpec(
     name="carme-0f9a",

@@ -261,7 +261,7 @@ def opened(server: JupyterServer, path: str) -> tuple[int, str]:
 def test_an_app_that_cannot_begin_says_so(server: JupyterServer) -> None:
     status, page = server.get("fails/")
     assert status == 502
-    assert '<p class="note" role="alert">Fails ended with 3 at its start. What it wrote is in job.log.</p>' in page
+    assert '<p class="note" role="alert">Fails ended with 3 at its start. Its output is in job.log.</p>' in page
     for way in (
         'href="/user/alice/fails/">Try again',
         'href="/user/alice/lab">Back to JupyterLab',
@@ -270,7 +270,10 @@ def test_an_app_that_cannot_begin_says_so(server: JupyterServer) -> None:
         assert way in page
     status, page = server.get("absent/")
     assert status == 502
-    assert "Absent needs nowhere-at-all, which the image of this session lacks. Start a server with another" in page
+    assert (
+        "Absent needs nowhere-at-all, which the image of this session does not have. Start a server with another"
+        in page
+    )
 
 
 def test_who_opens_an_app_that_takes_long_sees_that_it_starts(server: JupyterServer) -> None:

@@ -22,7 +22,7 @@ from tornado import web
 from carme_hub.domain.cluster.jobs import Job, JobSpec, Phase, Snapshot
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.domain.sessions.companions import NoCompanion, Wish
+from carme_hub.domain.sessions.companions import CompanionRequest, NoCompanion
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import QuotaExceeded, SlurmRejected, SlurmUnreachable
 from carme_hub.sessions.registry import SessionRegistry
@@ -30,13 +30,13 @@ from carme_hub.spawners.companions import companions
 from carme_hub.spawners.companions.companions import GIVEN_BACK, KeyUsed, give_back, listed, open_companion, quote
 from carme_hub.spawners.form.cost import Cost, RemainingBudget
 from carme_hub.spawners.form.form import Offer
-from carme_hub.spawners.handlers.companions import wish_of
+from carme_hub.spawners.handlers.companions import companion_request
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
 
 PARENT = str(uuid.uuid4())
 REQUEST = Request("gpu", "default", Gpus("a100", 1), cpus=2, memory_mib=4096, time_limit=60, account="physics")
-ONE, TWO = Wish(gpus=1), Wish(nodes=2, gpus=4, name="run1")
+ONE, TWO = CompanionRequest(gpus=1), CompanionRequest(nodes=2, gpus=4, name="run1")
 
 
 class Slurm:
@@ -60,15 +60,15 @@ class Part:
     """What all spawners of the hub share, as far as companions go."""
 
     def __init__(self, book: SessionRegistry) -> None:
-        self.book, self.client, self.log = book, Slurm(), logging.getLogger("test")
+        self.registry, self.client, self.log = book, Slurm(), logging.getLogger("test")
         self.admission, self.slots = None, None
         self.done: list[str] = []
         self.refuses = ""
         now = time.time()
         self.job = Job(1, f"carme-{PARENT}", "alice", "RUNNING", Phase.ACTIVE, start=now - 600, time_limit=60)
         self.watcher = SimpleNamespace(latest=Snapshot(0, 0, {}), health=SimpleNamespace(ok=True, error=""))
-        self.keeper = SimpleNamespace(
-            verdict=lambda _id: SimpleNamespace(job=self.job), held=self._held, cancel=self._cancel
+        self.reconciler = SimpleNamespace(
+            verdict=lambda _id: SimpleNamespace(job=self.job), submitting=self._held, cancel=self._cancel
         )
 
     @contextlib.contextmanager
@@ -76,14 +76,14 @@ class Part:
         yield
 
     async def _cancel(self, id: str, why: str) -> None:
-        await self.book.want_cancel(id, why)
+        await self.registry.request_cancel(id, why)
 
-    async def admitted(self, user: Any, session: str, request: Request, say: Any, instead_of: str = "") -> Request:
+    async def admit(self, user: Any, session: str, request: Request, say: Any, instead_of: str = "") -> Request:
         self.done.append("hold")
         await asyncio.sleep(0.01)
         if self.refuses:
             raise QuotaExceeded(self.refuses)
-        assert self.book.current(session) is None  # held before it is written
+        assert self.registry.current(session) is None  # held before it is written
         say(4, "That is much.")
         return replace(request, qos="normal")
 
@@ -93,7 +93,7 @@ class Part:
             "physics": RemainingBudget("8 h left", 8)
         }
 
-    async def give_back(self, id: str) -> None:
+    async def release_hold(self, id: str) -> None:
         self.done.append("release")
 
 
@@ -168,20 +168,20 @@ async def test_two_at_once_are_never_one_too_many(part: Any, session: Session) -
     asked = [open_companion(part, spawner, session, ONE) for _ in range(6)]
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert sum(isinstance(each, NoCompanion) for each in found) == 4
-    assert len(part.book.companions_of(PARENT)) == 2
+    assert len(part.registry.companions_of(PARENT)) == 2
 
 
 async def test_what_the_policy_or_slurm_refuses_leaves_nothing(part: Any, session: Session) -> None:
     part.refuses = "No."
     with pytest.raises(QuotaExceeded):
         await open_companion(part, Spawner(), session, ONE)
-    assert part.book.companions_of(PARENT) == ()
+    assert part.registry.companions_of(PARENT) == ()
     part.refuses, part.client.error = "", SlurmRejected("Invalid partition name specified")
     with pytest.raises(NoCompanion, match="Slurm refused the job") as refused:
         await open_companion(part, Spawner(), session, ONE, "k1")
     assert refused.value.reason == "slurm-rejected"
     assert part.done[-1] == "release"
-    assert part.book.companions_of(PARENT) == ()
+    assert part.registry.companions_of(PARENT) == ()
     again, _ = await open_companion(part, Spawner(), session, ONE, "k1")  # the same answer, and no second job
     assert again.state is SessionState.ENDED
     assert part.client.specs == []
@@ -190,7 +190,7 @@ async def test_what_the_policy_or_slurm_refuses_leaves_nothing(part: Any, sessio
 async def test_while_slurm_is_silent_it_waits_and_is_listed(
     part: Any, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(companions, "PATIENCE", 0.05)
+    monkeypatch.setattr(companions, "SUBMIT_WAIT", 0.05)
     part.client.silent = True
     opened, _ = await open_companion(part, Spawner(), session, ONE)
     assert opened.state is SessionState.INTENDED
@@ -198,7 +198,7 @@ async def test_while_slurm_is_silent_it_waits_and_is_listed(
     assert (shown["state"], shown["said"]) == ("waiting", "It is being submitted to Slurm.")
     part.watcher.health = SimpleNamespace(ok=False, error="time-out")
     [shown] = await listed(part, session)
-    assert "Slurm is not answering (time-out)" in str(shown["said"])
+    assert "Slurm does not answer (time-out)" in str(shown["said"])
     for task in set(companions._submitting):
         task.cancel()
 
@@ -208,14 +208,14 @@ async def test_while_slurm_is_silent_it_waits_and_is_listed(
     [
         ({"state": SessionState.SUBMITTED}, "Only a running session"),
         ({"cancel_wanted": 5.0}, "Only a running session"),
-        ({"parent": "x"}, "A companion has none of its own"),
+        ({"parent": "x"}, "A companion cannot have companions"),
         ({"request": replace(REQUEST, profile="gone")}, "no longer offered"),
     ],
 )
 async def test_only_a_session_that_runs_gets_one(
     part: Any, session: Session, change: dict[str, Any], words: str
 ) -> None:
-    session = session.but(**change)
+    session = session.replace(**change)
     with pytest.raises(NoCompanion, match=words):
         await open_companion(part, Spawner(), session, ONE)
     said = await quote(part, Spawner(), session, ONE)
@@ -231,8 +231,8 @@ async def test_a_quote_says_cost_and_start_and_writes_nothing(part: Any, session
     assert (said["companions_left"], said["companions_most"]) == (Spawner().max_companions,) * 2
     assert "2 nodes are free with 2 × a100" in str(said["said"])
     assert part.done == ["cost"]
-    assert part.book.companions_of(PARENT) == ()
-    too_many = await quote(part, Spawner(), session, Wish(nodes=3, gpus=3))
+    assert part.registry.companions_of(PARENT) == ()
+    too_many = await quote(part, Spawner(), session, CompanionRequest(nodes=3, gpus=3))
     assert "Only 2 nodes" in too_many.message
     await open_companion(part, Spawner(), session, ONE)
     assert (await quote(part, Spawner(), session, ONE)).as_json()["companions_left"] == Spawner().max_companions - 1
@@ -240,7 +240,7 @@ async def test_a_quote_says_cost_and_start_and_writes_nothing(part: Any, session
 
 async def test_it_is_given_back_by_its_session_alone(part: Any, session: Session) -> None:
     opened, _ = await open_companion(part, Spawner(), session, ONE)
-    other = session.but(id=str(uuid.uuid4()))
+    other = session.replace(id=str(uuid.uuid4()))
     for wrong in (str(uuid.uuid4()), PARENT):
         with pytest.raises(NoCompanion):
             await give_back(part, session, wrong)
@@ -249,22 +249,26 @@ async def test_it_is_given_back_by_its_session_alone(part: Any, session: Session
     left = await give_back(part, session, opened.id)
     assert (left.cancel_reason, bool(left.cancel_wanted)) == (GIVEN_BACK, True)
     assert [each["state"] for each in await listed(part, session)] == ["ending"]
-    await part.book.close(opened.id, GIVEN_BACK)
+    await part.registry.close(opened.id, GIVEN_BACK)
     assert (await give_back(part, session, opened.id)).state is SessionState.ENDED  # once more does no harm
     assert [each["state"] for each in await listed(part, session)] == ["ended"]
 
 
 async def test_a_time_that_slurm_has_not_said_is_not_guessed(part: Any, session: Session) -> None:
     part.job = None
-    assert "Slurm has not said yet" in (await quote(part, Spawner(), session, ONE)).message
+    assert (
+        "Slurm does not show this session's job as running yet" in (await quote(part, Spawner(), session, ONE)).message
+    )
     part.client.error = SlurmUnreachable("?")
-    with pytest.raises(NoCompanion, match="Slurm has not said yet"):
+    with pytest.raises(NoCompanion, match=r"does not show this session.s job as running yet"):
         await open_companion(part, Spawner(), session, ONE)
 
 
 def test_numbers_are_whole_ones_and_nothing_is_guessed() -> None:
-    assert wish_of({"nodes": "2", "gpus": 4, "name": " run 1 "}) == Wish(nodes=2, gpus=4, name="run 1")
-    assert wish_of({}) == Wish()
+    assert companion_request({"nodes": "2", "gpus": 4, "name": " run 1 "}) == CompanionRequest(
+        nodes=2, gpus=4, name="run 1"
+    )
+    assert companion_request({}) == CompanionRequest()
 
 
 @pytest.mark.parametrize(
@@ -288,5 +292,5 @@ def test_numbers_are_whole_ones_and_nothing_is_guessed() -> None:
 )
 def test_what_is_not_understood_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(web.HTTPError) as refused:
-        wish_of(said)
+        companion_request(said)
     assert refused.value.status_code == 400

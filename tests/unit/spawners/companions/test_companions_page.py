@@ -26,7 +26,7 @@ def page(*spawners: object) -> str:
 
 
 async def test_each_button_asks_its_own_question(part: Part, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_state, "ready", lambda: part)
+    monkeypatch.setattr(session_state, "started_hub", lambda: part)
     first, _ = await open_companion(part, Spawner(), session, TWO)  # type: ignore[arg-type]
     second, _ = await open_companion(part, Spawner(), session, TWO)  # type: ignore[arg-type]
     await give_back(part, session, first.id)  # type: ignore[arg-type]
@@ -53,9 +53,9 @@ def test_what_runs_is_given_back() -> None:
 async def test_without_companions_nothing_is_shown(
     part: Part, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_state, "ready", lambda: part)
+    monkeypatch.setattr(session_state, "started_hub", lambda: part)
     server = SessionStatus()
     server.user, server.name, server.virtual, server.active = SimpleNamespace(name="alice"), "", True, True  # type: ignore[attr-defined]
     assert page(server) == page(SimpleNamespace(active=True)) == ""
-    monkeypatch.setattr(session_state, "ready", lambda: None)
+    monkeypatch.setattr(session_state, "started_hub", lambda: None)
     assert page(server) == ""

@@ -19,8 +19,8 @@ from carme_hub.spawners.docker.container import ContainerDefaults, ContainerOwne
 GOLDEN = Path(__file__).parent / "golden" / "docker.json"
 
 PLAIN = ContainerSpec(
-    whose=ContainerOwner("carme", "0123456789abcdef", "alice", "", "11111111-2222-3333-4444-555555555555"),
-    look=ContainerDefaults(),
+    owner=ContainerOwner("carme", "0123456789abcdef", "alice", "", "11111111-2222-3333-4444-555555555555"),
+    defaults=ContainerDefaults(),
     request=Request("cpu", "lab", cpus=2, memory_mib=4096),
     name="carme-alice",
     image="site/lab:1",
@@ -42,14 +42,14 @@ CASES = {
         groups=(3000, 3001),
         home=("/home/alice", "/home/alice"),
         binds=(Bind("/scratch", "/scratch", "rw"), Bind("/data", "/data")),
-        look=ContainerDefaults(network="carme", publish=False, tmp_mib=1024, shm_mib=32768, processes=8192),
+        defaults=ContainerDefaults(network="carme", publish=False, tmp_mib=1024, shm_mib=32768, processes=8192),
     ),
     "a writable layer and virtual GPUs on the host's network": replace(
         PLAIN,
         request=Request("gpu", "lab", Gpus("a100", 1), 1, 1024),
         gpus=("3",),
         port=43210,
-        look=ContainerDefaults(network="host", publish=False, read_only=False, virtual=True),
+        defaults=ContainerDefaults(network="host", publish=False, read_only=False, virtual=True),
     ),
 }
 

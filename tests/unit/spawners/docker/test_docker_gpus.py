@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.sessions.availability import outlook, sentence
+from carme_hub.domain.sessions.availability import estimate_start, sentence
 from carme_hub.domain.sessions.session import Request
 from carme_hub.errors import ConfigError, EngineUnreachable, Refused
 from carme_hub.spawners.docker.engine import Container
@@ -119,20 +119,20 @@ def test_what_containers_hold_is_not_given_again_whatever_their_state() -> None:
     others = [container(f"GPU-{n}", state=state) for n, state in enumerate(["running", "created", "paused"])]
     assert box().choose(request(1), others) == ("GPU-3",)
     assert box().choose(request(1), [container("GPU-0", state="exited")]) == ("GPU-0",)
-    with pytest.raises(Refused, match=r"2 × a100 cannot be given now: 1 of 4 a100 free\."):
+    with pytest.raises(Refused, match=r"2 × a100 cannot be allocated now: 1 of 4 a100 free\."):
         box().choose(request(2), others)
 
 
 def test_cpus_and_memory_are_given_once_too() -> None:
     assert box().choose(request(0, cpus=16, gib=64), []) == ()
-    with pytest.raises(Refused, match=r"2 CPUs and 1 GiB of memory cannot be given now: 1 CPU and 63 GiB are free"):
+    with pytest.raises(Refused, match=r"2 CPUs and 1 GiB of memory cannot be allocated now: 1 CPU and 63 GiB are free"):
         box().choose(request(0, cpus=2), [container(cpus=15)])
     with pytest.raises(Refused, match="4 GiB are free"):
         box().choose(request(0, gib=5), [container(gib=60)])
 
 
 def test_no_gpu_is_given_while_one_is_held_under_another_kind_of_name() -> None:
-    with pytest.raises(Refused, match="GPU 0 was given under another kind of name"):
+    with pytest.raises(Refused, match="GPU 0 was allocated by another kind of id"):
         box().choose(request(1), [container("0")])
     assert box().choose(request(1), [container("0", state="exited")]) == ("GPU-0",)
     assert box().choose(request(1), [container("GPU-removed")]) == ("GPU-0",)
@@ -165,5 +165,5 @@ def test_the_form_says_what_is_free_and_promises_no_queue(
 ) -> None:
     others = [container(*ids, id=f"c{n}", ends=1000) for n, ids in enumerate(held)]
     cluster = box().as_cluster(others, seen=500.0)
-    seen = outlook(cluster, asked, 500.0)
+    seen = estimate_start(cluster, asked, 500.0)
     assert sentence(cluster, asked, seen, lambda moment: f"{moment:.0f}") == said

@@ -12,7 +12,7 @@ from traitlets.config import Config, PyFileConfigLoader
 import carme_hub
 from carme_hub.errors import ConfigError
 from carme_hub.spawners.docker.container import Arguments
-from carme_hub.spawners.docker.settings import with_site
+from carme_hub.spawners.docker.settings import with_site_settings
 from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
 
 EXAMPLE = Path(__file__).parents[4] / "examples/one-gpu-box/jupyterhub_config.py"
@@ -68,9 +68,9 @@ def test_the_defaults_are_the_safe_ones() -> None:
         ({"images": [{"name": "lab", "path": "/images/lab", "format": "dir"}]}, "'lab' must be ref"),
         ({"images": [{"name": "lab", "path": "--privileged", "format": "ref"}]}, "not a reference"),
         ({"profile_list": []}, "profile_list is empty"),
-        ({"profile_list": profile(partition="gpu")}, r"partition mean something to Slurm only"),
-        ({"profile_list": profile(accounts=["physics"])}, "accounts .* kept to some people by groups"),
-        ({"profile_list": profile(slurm_override={"qos": "high"})}, "qos mean"),
+        ({"profile_list": profile(partition="gpu")}, r"partition work with Slurm only"),
+        ({"profile_list": profile(accounts=["physics"])}, "accounts .* use groups to offer a profile to some users"),
+        ({"profile_list": profile(slurm_override={"qos": "high"})}, "qos work"),
         ({"container_user": "0:0"}, "neither of them 0"),
         ({"container_user": "jovyan"}, "uid:gid in numbers"),
         ({"container_user": "1000:0"}, "neither of them 0"),
@@ -122,7 +122,9 @@ class SpawnerOfNobody:
 
 
 async def added(**extra: Any) -> Arguments:
-    return await with_site(SpawnerOfNobody(**extra), {"labels": {"x": "y"}}, {"mounts": [], "cap_drop": ["ALL"]})
+    return await with_site_settings(
+        SpawnerOfNobody(**extra), {"labels": {"x": "y"}}, {"mounts": [], "cap_drop": ["ALL"]}
+    )
 
 
 async def test_a_site_adds_what_dockerspawner_takes() -> None:
@@ -145,7 +147,7 @@ async def test_a_site_adds_what_dockerspawner_takes() -> None:
     ],
 )
 async def test_a_site_cannot_add_gpus_that_nobody_counts(extra: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the hub counts on it"):
+    with pytest.raises(ConfigError, match="the hub sets it"):
         await added(**extra)
 
 

@@ -17,8 +17,8 @@ from jupyterhub import orm
 from jupyterhub.httpclient import JupyterHubHTTPClient
 from traitlets.config import Config
 
-from carme_hub.spawners.docker import arrival
-from carme_hub.spawners.docker.shared import forget_keeper, ready_keeper
+from carme_hub.spawners.docker import readiness
+from carme_hub.spawners.docker.shared import started_reconciler, stop_reconciler
 from carme_hub.spawners.docker.spawner import CarmeDockerSpawner
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -55,7 +55,7 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple
     settings = {**SETTINGS, "client_kwargs": {"base_url": f"unix://{engine.socket}", "version": "1.41", "timeout": 60}}
     async with forged_hub(str(tmp), SpawnerOfFourGpus, Config({"SpawnerOfFourGpus": settings})) as hub:
         yield hub, engine
-        await forget_keeper()
+        await stop_reconciler()
         await JupyterHubHTTPClient.loop_instance().close()
     engine.end()
 
@@ -72,9 +72,9 @@ async def engine(place: tuple[ForgedHub, EngineInMemory]) -> AsyncIterator[Engin
             if user.spawners[name].active:
                 await user.stop(name)
     engine.containers.clear()
-    keeper = ready_keeper()
-    if keeper is not None:
-        await keeper.look()
+    reconciler = started_reconciler()
+    if reconciler is not None:
+        await reconciler.refresh()
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def ready(hub: ForgedHub, user: str) -> Any:
 
 
 async def told(hub: ForgedHub, user: str) -> list[str]:
-    return [message for _, message in hub.app.users[user].spawner._told._events]
+    return [message for _, message in hub.app.users[user].spawner._progress._events]
 
 
 async def test_a_get_shows_the_form_with_what_is_free_and_starts_nothing(
@@ -130,7 +130,7 @@ async def test_a_click_starts_a_container_with_what_was_chosen(hub: ForgedHub, e
     assert "PATH" not in environ
     assert await told(hub, "alice") == [
         "Request accepted.",
-        "Making the container.",
+        "Creating the container.",
         "The container runs with 2 × a100; the server is starting.",
         "The server answers.",
     ]
@@ -165,7 +165,7 @@ async def test_what_is_not_free_is_refused_and_said_to_be(hub: ForgedHub, engine
     engine.add(gpus="GPU-0,GPU-1,GPU-2", user="bob", prefix="carme", hub="another", cpus="1", memory_mib="1024")
     status, page = await click(hub, "alice", **{"gpu.gpus": "2"})
     assert status == 400
-    assert "2 × a100 cannot be given now: 1 of 4 a100 free." in page
+    assert "2 × a100 cannot be allocated now: 1 of 4 a100 free." in page
     assert len(engine.containers) == 1
 
 
@@ -188,16 +188,16 @@ async def test_a_silent_engine_is_named_and_ends_nothing(
     await click(hub, "alice")
     spawner = await ready(hub, "alice")
     engine.answer = (503, {"message": "starting"})
-    keeper = ready_keeper()
-    assert keeper is not None
-    await keeper.look()
-    keeper._looked -= 1000
+    reconciler = started_reconciler()
+    assert reconciler is not None
+    await reconciler.refresh()
+    reconciler._refreshed_at -= 1000
     assert await spawner.poll() is None
     browser = await hub.browser("bob")
     _, page, _ = await browser.get("/hub/spawn")
-    assert "The Docker engine is not answering" in page
+    assert "<strong>The Docker engine does not answer</strong>" in page
     assert "3 of 4 a100 were free at" in page
-    monkeypatch.setattr(arrival, "RETRY", 1.0)
+    monkeypatch.setattr(readiness, "RETRY_INTERVAL", 1.0)
     monkeypatch.setattr(SpawnerOfFourGpus, "start_timeout", 4.0)
     _, page = await click(hub, "bob")
     assert "The Docker engine of this machine does not answer. Nothing was started" in page
@@ -217,12 +217,12 @@ async def test_a_stop_that_the_engine_does_not_hear_is_made_good(hub: ForgedHub,
     assert not hub.app.users["alice"].spawner.active
     engine.answer = None
     assert len(engine.live()) == 1
-    keeper = ready_keeper()
-    assert keeper is not None
-    await keeper.look()
-    for id in keeper._doubtful:
-        keeper._doubtful[id] -= 1000
-    await keeper.look()
+    reconciler = started_reconciler()
+    assert reconciler is not None
+    await reconciler.refresh()
+    for id in reconciler._suspects:
+        reconciler._suspects[id] -= 1000
+    await reconciler.refresh()
     async with asyncio.timeout(60):
         while engine.containers:
             await asyncio.sleep(0.02)
@@ -232,7 +232,7 @@ async def test_a_hub_that_starts_again_takes_its_servers_back(hub: ForgedHub, en
     await click(hub, "alice", **{"gpu.gpus": "3"})
     spawner = await ready(hub, "alice")
     state = dict(spawner.orm_spawner.state)
-    await forget_keeper()
+    await stop_reconciler()
     dict.pop(hub.app.users, hub.app.users["alice"].id)
     again = hub.app.users["alice"].spawner
     assert again is not spawner

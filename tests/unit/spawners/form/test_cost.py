@@ -13,18 +13,18 @@ from carme_hub.accounting.usage_snapshot import WindowUse
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR, Balance
 from carme_hub.domain.quotas.decision import Decision, Refusal
-from carme_hub.domain.quotas.rules import AppliedQuota, Ask, Quota, Who, Window
+from carme_hub.domain.quotas.rules import AppliedQuota, Quota, QuotaRequest, SubjectKind, Window
 from carme_hub.domain.sessions.availability import Cluster
-from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget, cost_of, left_of, said
-from carme_hub.spawners.form.form import Offer, render_form, request_shown, takeable
+from carme_hub.spawners.form.cost import NOT_KNOWN, Cost, RemainingBudget, cost_of, left_of, user_sentence
+from carme_hub.spawners.form.form import Offer, render_form, shown_request, without_impossible_suggestion
 
-ASK = Ask("physics", Gpus("a100", 2), 7200)
-NEEDS = AppliedQuota(Quota("grants", Who.ACCOUNT, needs_grant=True), "physics")
-WEEK = AppliedQuota(Quota("week", Who.USER, gpu_time=20 * GPU_HOUR, window=Window.WEEK), "alice")
+ASK = QuotaRequest("physics", Gpus("a100", 2), 7200)
+NEEDS = AppliedQuota(Quota("grants", SubjectKind.ACCOUNT, needs_grant=True), "physics")
+WEEK = AppliedQuota(Quota("week", SubjectKind.USER, gpu_time=20 * GPU_HOUR, window=Window.WEEK), "alice")
 OFFER = Offer(PROFILES, ("physics",), {"base": "Python"}, cluster=Cluster(NODES, seen=1.0))
 
 
-def standing(*rules: AppliedQuota, granted: int = 0, used: int = 0) -> QuotaStatus:
+def quota_status(*rules: AppliedQuota, granted: int = 0, used: int = 0) -> QuotaStatus:
     limits = tuple(
         Limit(rule, WindowUse(used * GPU_HOUR, 0, 0, 0), rule.quota.gpu_time)
         for rule in rules
@@ -34,7 +34,7 @@ def standing(*rules: AppliedQuota, granted: int = 0, used: int = 0) -> QuotaStat
 
 
 def test_price_and_balance_before_and_after_are_said() -> None:
-    cost = cost_of(ASK, Decision(largest=ASK), standing(NEEDS, granted=12), "alice")
+    cost = cost_of(ASK, Decision(largest=ASK), quota_status(NEEDS, granted=12), "alice")
     assert cost.state == "ok"
     assert "Costs up to 4 GPU-hours of physics; 12 left before, 8 after." in cost.sentence
     assert "given back" in cost.sentence
@@ -43,7 +43,7 @@ def test_price_and_balance_before_and_after_are_said() -> None:
 
 
 def test_what_is_left_of_a_window_is_said_and_no_balance_where_no_grant_is_needed() -> None:
-    cost = cost_of(ASK, Decision(largest=ASK), standing(WEEK, used=5), "alice")
+    cost = cost_of(ASK, Decision(largest=ASK), quota_status(WEEK, used=5), "alice")
     assert "15 of 20 left (week)" in cost.sentence
     assert "before" not in cost.sentence
     assert cost.as_json()["left_after"] is None
@@ -51,19 +51,20 @@ def test_what_is_left_of_a_window_is_said_and_no_balance_where_no_grant_is_neede
 
 def test_a_choice_without_gpus_costs_nothing() -> None:
     assert (
-        cost_of(Ask("physics", seconds=60), Decision(), standing(NEEDS), "alice").sentence == "Costs physics nothing."
+        cost_of(QuotaRequest("physics", seconds=60), Decision(), quota_status(NEEDS), "alice").sentence
+        == "Free for account physics."
     )
 
 
 def test_a_refused_choice_says_why_and_offers_the_largest_one() -> None:
     refused = Decision(
         (Refusal("week", "gpu-time", "You may use 20 GPU-hours a week."),),
-        largest=Ask("physics", Gpus("a100", 1), 5400),
+        largest=QuotaRequest("physics", Gpus("a100", 1), 5400),
     )
-    cost = cost_of(ASK, refused, standing(WEEK, used=18), "bob")
+    cost = cost_of(ASK, refused, quota_status(WEEK, used=18), "bob")
     assert (cost.state, cost.sentence) == ("refused", "You may use 20 GPU-hours a week.")
     assert (cost.what, cost.options) == ("1 × a100 for 1 h 30 min", {"gpus": 1, "time_minutes": 90})
-    none = cost_of(ASK, Decision(refused.refusals), standing(WEEK, used=20), "bob")
+    none = cost_of(ASK, Decision(refused.refusals), quota_status(WEEK, used=20), "bob")
     assert none.as_json()["suggestion"] is None
 
 
@@ -76,32 +77,37 @@ def test_the_form_shows_the_cost_of_what_is_filled_in_with_a_link_that_works_wit
 
 
 def test_the_request_whose_cost_is_shown_is_the_one_filled_in() -> None:
-    asked = request_shown(OFFER, {"profile": "gpu", "gpus": 3})
+    asked = shown_request(OFFER, {"profile": "gpu", "gpus": 3})
     assert asked is not None
     assert asked.gpus.count == 3
-    last = request_shown(OFFER, None, {"profile": "gpu", "gpus": 2})
+    last = shown_request(OFFER, None, {"profile": "gpu", "gpus": 2})
     assert last is not None
     assert last.gpus.count == 2
-    assert request_shown(OFFER, {"profile": "gpu", "gpus": 300}) is None
+    assert shown_request(OFFER, {"profile": "gpu", "gpus": 300}) is None
 
 
 def test_only_what_the_profile_lets_somebody_choose_is_offered_instead() -> None:
     fits = Cost("Too much.", "refused", "physics", 1, None, "1 × a100 for 1 h", {"gpus": 1, "time_minutes": 60})
-    assert takeable(OFFER, fits, {"profile": "gpu", "gpus": 4}) is fits
+    assert without_impossible_suggestion(OFFER, fits, {"profile": "gpu", "gpus": 4}) is fits
     too_short = replace(fits, options={"gpus": 1, "time_minutes": 1})
-    left_out = takeable(OFFER, too_short, {"profile": "gpu", "gpus": 4})
+    left_out = without_impossible_suggestion(OFFER, too_short, {"profile": "gpu", "gpus": 4})
     assert (left_out.what, left_out.options, left_out.sentence) == ("", None, "Too much.")
 
 
 def test_it_is_said_to_the_person_and_with_the_word_virtual() -> None:
     words = "User alice may use 2 GPU-hours. At most 4 × a100 would be granted."
-    assert said(words, "alice", virtual=True) == "You may use 2 GPU-hours. At most 4 × virtual a100 would be granted."
-    assert said(words, "bob", virtual=False) == words
+    assert (
+        user_sentence(words, "alice", virtual=True)
+        == "You may use 2 GPU-hours. At most 4 × virtual a100 would be granted."
+    )
+    assert user_sentence(words, "bob", virtual=False) == words
 
 
 # -- who pays ----------------------------------------------------------------------------------------------------------
 
-ACCOUNT = AppliedQuota(Quota("per-account", Who.ACCOUNT, "bio", gpu_time=3 * GPU_HOUR, window=Window.MONTH), "bio")
+ACCOUNT = AppliedQuota(
+    Quota("per-account", SubjectKind.ACCOUNT, "bio", gpu_time=3 * GPU_HOUR, window=Window.MONTH), "bio"
+)
 
 
 def account_choices(**more: Any) -> list[str]:
@@ -112,34 +118,34 @@ def account_choices(**more: Any) -> list[str]:
 
 
 def test_each_account_says_what_its_tightest_rule_leaves() -> None:
-    some = standing(NEEDS, ACCOUNT, granted=12, used=1)
+    some = quota_status(NEEDS, ACCOUNT, granted=12, used=1)
     left = left_of(some, ("physics", "bio", "art"), 0)
-    assert {name: each.said for name, each in left.items()} == {
+    assert {name: each.text for name, each in left.items()} == {
         "physics": "12 h left",
         "bio": "2 h left",
         "art": "no limit",
     }
     assert left["bio"].as_json() == {"left": 2 * GPU_HOUR, "said": "2 h left"}
-    both = left_of(standing(NEEDS, WEEK, granted=12, used=15), ("physics", "bio"), 0)
-    assert [each.said for each in both.values()] == ["5 h left", "5 h left"]
+    both = left_of(quota_status(NEEDS, WEEK, granted=12, used=15), ("physics", "bio"), 0)
+    assert [each.text for each in both.values()] == ["5 h left", "5 h left"]
 
 
 @pytest.mark.parametrize("used", [20, 21])
 def test_what_is_used_up_or_overdrawn_has_nothing_left(used: int) -> None:
-    assert left_of(standing(WEEK, used=used), ["physics"], 0)["physics"].said == "0 h left"
+    assert left_of(quota_status(WEEK, used=used), ["physics"], 0)["physics"].text == "0 h left"
 
 
 def test_what_is_too_little_for_hours_is_said_in_seconds() -> None:
     nearly = Limit(WEEK, WindowUse(20 * GPU_HOUR - 9000, 0, 0, 0), 20 * GPU_HOUR)
-    assert left_of(QuotaStatus({}, (WEEK,), (nearly,)), ["physics"], 0)["physics"].said == "9 s left"
+    assert left_of(QuotaStatus({}, (WEEK,), (nearly,)), ["physics"], 0)["physics"].text == "9 s left"
 
 
 def test_a_choice_is_priced_by_the_rules_of_its_own_account_alone() -> None:
-    cost = cost_of(ASK, Decision(largest=ASK), standing(NEEDS, ACCOUNT, granted=12), "alice")
+    cost = cost_of(ASK, Decision(largest=ASK), quota_status(NEEDS, ACCOUNT, granted=12), "alice")
     assert cost.sentence == (
         "Costs up to 4 GPU-hours of physics; 12 left before, 8 after. What you do not use is given back."
     )
-    elsewhere = cost_of(replace(ASK, account="art"), Decision(largest=ASK), standing(NEEDS, ACCOUNT), "alice")
+    elsewhere = cost_of(replace(ASK, account="art"), Decision(largest=ASK), quota_status(NEEDS, ACCOUNT), "alice")
     assert elsewhere.left is None
 
 
@@ -147,8 +153,8 @@ def test_the_form_shows_what_is_left_beside_each_account_without_javascript() ->
     left = {"physics": RemainingBudget("12.5 h left", 1), "bio": RemainingBudget("no limit")}
     assert account_choices(left=left) == ["physics: 12.5 h left", "bio: no limit"]
     assert account_choices(left=dict.fromkeys(("physics", "bio"), NOT_KNOWN)) == [
-        "physics: what is left is not known now",
-        "bio: what is left is not known now",
+        "physics: rest not known at the moment",
+        "bio: rest not known at the moment",
     ]
     evil = account_choices(left={"physics": RemainingBudget("<b>x"), "bio": RemainingBudget("no limit")})
     assert evil[0] == "physics: &lt;b&gt;x"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from carme_hub.domain.scaling_curve import Measured, Point
+from carme_hub.domain.scaling_curve import Point, ScalingCurve
 from carme_hub.domain.sessions.profile_choice import parse_profiles
 from carme_hub.spawners.form.form import Offer, render_form
-from carme_hub.spawners.form.scaling_curves import SHOWN, CurveUpload
+from carme_hub.spawners.form.scaling_curves import MAX_CURVES, CurveUpload
 
 NOW = 1_795_000_000.0
 SENT: dict[str, Any] = {
@@ -38,11 +38,11 @@ SENT: dict[str, Any] = {
 }
 
 
-def curve(image: str = "training", **changes: Any) -> Measured:
+def curve(image: str = "training", **changes: Any) -> ScalingCurve:
     return CurveUpload.model_validate_json(json.dumps({**SENT, **changes})).of(image)
 
 
-def form(*curves: Measured, profile: dict[str, Any] | None = None, **more: Any) -> str:
+def form(*curves: ScalingCurve, profile: dict[str, Any] | None = None, **more: Any) -> str:
     profiles = parse_profiles(
         [{"slug": "gpu", "display_name": "GPU", "gpus": {"types": ["a100"], "max": 8}, **(profile or {})}]
     )
@@ -97,11 +97,11 @@ def test_an_image_of_a_profile_option_is_known_by_its_choice() -> None:
 
 
 def test_there_are_few_and_the_newest() -> None:
-    many = [curve("default", script=f"{n}.py") for n in range(SHOWN + 2)]
+    many = [curve("default", script=f"{n}.py") for n in range(MAX_CURVES + 2)]
     html = form(*many)
-    assert html.count("carme-curve") == SHOWN
+    assert html.count("carme-curve") == MAX_CURVES
     assert "0.py" in html
-    assert f"{SHOWN}.py" not in html
+    assert f"{MAX_CURVES}.py" not in html
 
 
 def test_names_are_text() -> None:

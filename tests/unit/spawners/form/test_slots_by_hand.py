@@ -15,7 +15,7 @@ from booked_parts import cluster as nodes_of
 from sqlalchemy import Engine
 from test_slots_reads import Clock, SlotsThatCount
 
-from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, ReservationTimetable
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.calendar.slurm_reservations import SlurmReservation
@@ -44,16 +44,16 @@ def maint(**more: Any) -> SlurmReservation:
     return by_hand(flags=frozenset({"MAINT", "SPEC_NODES"}), **more)
 
 
-def crossing(
+def conflict(
     *there: SlurmReservation, nodes: Sequence[Node] = (), jobs: Sequence[Job] = ()
 ) -> ReservationConflict | None:
     cluster = Cluster(nodes or [node()], jobs, seen=NOW)
-    return Timetable(cluster, (), NOW, there).crossing(REQUEST)
+    return ReservationTimetable(cluster, (), NOW, there).conflict(REQUEST)
 
 
 @pytest.mark.parametrize("there", [by_hand(), maint(), by_hand(gpus={"a100": 4}, cpus=4)])
 def test_what_was_reserved_by_hand_is_in_the_way(there: SlurmReservation) -> None:
-    found = crossing(there)
+    found = conflict(there)
     assert found is not None
     assert (found.longest, found.at, found.expected) == (119, NOW + 2 * HOUR, NOW + 6 * HOUR)
     assert [each.kind is Kind.MAINTENANCE for each in found.causes] == [there.maintenance]
@@ -71,21 +71,21 @@ def test_what_was_reserved_by_hand_is_in_the_way(there: SlurmReservation) -> Non
     ],
 )
 def test_what_takes_none_of_its_gpus_is_not(there: SlurmReservation) -> None:
-    assert crossing(there) is None
+    assert conflict(there) is None
 
 
 def test_another_node_is_as_good_and_jobs_inside_are_counted_once() -> None:
-    assert crossing(by_hand(), nodes=[node(), node("n2")]) is None
+    assert conflict(by_hand(), nodes=[node(), node("n2")]) is None
     inside = job(1, 2, ends=3, reservation="training")
     there = by_hand("training", start=-1, gpus={"a100": 2}, cpus=2)
-    assert crossing(there, nodes=[node(used=2)], jobs=[inside]) is None, "two are nobody's"
+    assert conflict(there, nodes=[node(used=2)], jobs=[inside]) is None, "two are nobody's"
 
 
 def test_a_running_session_does_not_get_time_in_it() -> None:
     mine = job(1, 2, ends=1)
-    timetable = Timetable(Cluster([node()], [mine], seen=NOW), (), NOW, [maint()])
-    assert timetable.longer(mine, NOW + 2 * HOUR) is None
-    found = timetable.longer(mine, NOW + 3 * HOUR)
+    timetable = ReservationTimetable(Cluster([node()], [mine], seen=NOW), (), NOW, [maint()])
+    assert timetable.extension_conflict(mine, NOW + 2 * HOUR) is None
+    found = timetable.extension_conflict(mine, NOW + 3 * HOUR)
     assert found is not None
     assert (found.kind, found.title) == (Kind.MAINTENANCE, "root_1")
 
@@ -98,7 +98,7 @@ def test_a_running_session_does_not_get_time_in_it() -> None:
     ],
 )
 def test_the_form_says_so_and_names_no_reservation_of_others(there: SlurmReservation, words: str) -> None:
-    page = offer(look=CalendarView((), ever=True, by_hand=(there,)), there=nodes_of(node()))
+    page = offer(look=CalendarView((), was_read=True, by_hand=(there,)), there=nodes_of(node()))
     more = {"virtual": False, "suggest": True, "bookings": page.bookings}
     said = prospect(page.cluster, page.profiles[0], REQUEST, NOW, **more)  # type: ignore[arg-type]
     assert words in str(said["sentence"])
@@ -131,11 +131,11 @@ class SlurmThatShows:
         return self.there
 
 
-def slots(engine: Engine, slurm: SlurmThatShows, *known: Reservation, patience: float = 30.0) -> tuple[Any, Clock]:
+def slots(engine: Engine, slurm: SlurmThatShows, *known: Reservation, max_wait: float = 30.0) -> tuple[Any, Clock]:
     with ReservationStore(LedgerStore(engine)).transaction("lab") as writes:
         writes.add(known)
     clock = Clock()
-    return SlotsThatCount(engine, "lab", clock=clock, patience=patience, in_slurm=slurm), clock
+    return SlotsThatCount(engine, "lab", clock=clock, max_wait=max_wait, in_slurm=slurm), clock
 
 
 async def test_bookings_are_not_counted_twice_and_what_nobody_knows_is(engine: Engine) -> None:
@@ -144,10 +144,10 @@ async def test_bookings_are_not_counted_twice_and_what_nobody_knows_is(engine: E
     ours = [by_hand(each.names()[0]) for each in (one, over)]
     magnetic = by_hand("course", flags=frozenset({"MAGNETIC"}))
     found, _ = slots(engine, SlurmThatShows(*ours, orphan, maint(), magnetic), one, over)
-    look = await found.look()
+    look = await found.refresh()
     assert look.by_hand == (orphan, maint())
-    bookings = await found.of("sam", ["class"], ("teaching",), Cluster([node()], seen=NOW))
-    assert bookings.in_the_way(REQUEST) is not None
+    bookings = await found.for_user("sam", ["class"], ("teaching",), Cluster([node()], seen=NOW))
+    assert bookings.conflict(REQUEST) is not None
 
 
 async def test_slurm_is_asked_twice_a_minute_at_most_and_a_failure_leaves_what_was_seen(
@@ -156,31 +156,31 @@ async def test_slurm_is_asked_twice_a_minute_at_most_and_a_failure_leaves_what_w
     slurm = SlurmThatShows(maint())
     found, clock = slots(engine, slurm, booking(places=(place("n2"),)))
     for _ in range(20):
-        assert (await found.look()).by_hand == (maint(),)
+        assert (await found.refresh()).by_hand == (maint(),)
         clock.now += 2
     assert slurm.asked == 2
     slurm.wrong = "slurmctld is away"
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             clock.now += 31
-            assert (await found.look()).by_hand == (maint(),)
+            assert (await found.refresh()).by_hand == (maint(),)
             await asyncio.sleep(0.01)
     assert caplog.text.count("slurmctld is away") == 1
     slurm.wrong, slurm.there = "", ()
     clock.now += 31
-    await found.look()
+    await found.refresh()
     async with asyncio.timeout(10):
-        while (await found.look()).by_hand:
+        while (await found.refresh()).by_hand:
             await asyncio.sleep(0.01)
 
 
 async def test_a_slurm_that_hangs_holds_one_page_up_for_a_moment_and_ends_with_the_hub(engine: Engine) -> None:
     slurm = SlurmThatShows(maint())
     slurm.may_go.clear()
-    found, clock = slots(engine, slurm, booking(), patience=0.3)
+    found, clock = slots(engine, slurm, booking(), max_wait=0.3)
     began = time.monotonic()
     for _ in range(20):
-        look = await found.look()
+        look = await found.refresh()
         assert look.by_hand == ()
         clock.now += 1
     assert time.monotonic() - began < 3
@@ -190,9 +190,9 @@ async def test_a_slurm_that_hangs_holds_one_page_up_for_a_moment_and_ends_with_t
 
 
 async def test_a_database_that_never_answers_keeps_no_hub_from_ending(engine: Engine) -> None:
-    found, _ = slots(engine, SlurmThatShows(), patience=0.05)
+    found, _ = slots(engine, SlurmThatShows(), max_wait=0.05)
     found.may_go.clear()
-    await found.look()
+    await found.refresh()
     try:
         async with asyncio.timeout(5):
             await found.stop(0.1)

@@ -90,17 +90,17 @@ def test_a_seat_for_which_somebody_waits_is_not_free() -> None:
 def test_a_profile_with_a_reservation_of_its_own_keeps_it() -> None:
     page = offer(booking(), profiles=({**GPU, "reservation": "course"},))
     assert page.choose(ONE).reservation == "course"
-    with pytest.raises(ProfileNotAllowed, match="starts in course alone"):
+    with pytest.raises(ProfileNotAllowed, match="starts in course only"):
         page.choose({**ONE, "reservation": f"booking:{booking().id}"})
 
 
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (offer(booking(), groups=()), "not yours, or its time is not now"),
-        (offer(booking(start=1)), "not yours, or its time is not now"),
-        (offer(booking(start=-3)), "not yours, or its time is not now"),
-        (offer(), "not yours, or its time is not now"),
+        (offer(booking(), groups=()), "not yours, or it is not its time now"),
+        (offer(booking(start=1)), "not yours, or it is not its time now"),
+        (offer(booking(start=-3)), "not yours, or it is not its time now"),
+        (offer(), "not yours, or it is not its time now"),
         (offer(booking(), accounts=("physics",)), "“Physics” is charged to the account teaching"),
         (offer(booking(need=Need("h100", 1))), "“Physics” has h100"),
     ],
@@ -144,7 +144,7 @@ def test_nodes_with_room_are_named_first() -> None:
 def test_a_list_is_never_longer_than_slurm_takes() -> None:
     many = booking(places=tuple(place(f"n{n}", 1, 1) for n in range(200)))
     listed = slots.names_for(many, 1, ())
-    assert 900 < len(listed) <= slots.LONGEST
+    assert 900 < len(listed) <= slots.MAX_NAMES_LENGTH
     assert set(listed.split(",")) < set(many.names())
 
 
@@ -165,20 +165,20 @@ def test_gpus_that_are_counted_are_one_name_and_may_be_anywhere() -> None:
     assert not slots.has_room(two, 2, elsewhere.jobs)
     only = cluster(node("n9", partitions=("gpu",)))  # on none of the nodes on which it was planned
     assert offer(two, there=only).choose(ONE).reservation == NAME
-    assert offer(two.but(license=""), there=only).choose(ONE).reservation == ""
+    assert offer(two.replace(license=""), there=only).choose(ONE).reservation == ""
 
 
 def test_a_booking_is_found_by_any_of_its_names() -> None:
     two = booking(places=(place("n1"), place("n2")))
-    assert slots.named([booking("2"), two], f"{NAME[:-1]}1,x") is two
-    assert slots.named([two], "") is None
-    assert slots.named([two], "by-hand") is None
+    assert slots.reservation_named([booking("2"), two], f"{NAME[:-1]}1,x") is two
+    assert slots.reservation_named([two], "") is None
+    assert slots.reservation_named([two], "by-hand") is None
 
 
 def test_what_ends_first_comes_first_and_what_begins_within_a_day_is_to_come() -> None:
     long, short = booking("1", hours=3), booking("2", hours=2)
-    assert slots.mine([long, short], "sam", ["class"], [], NOW) == (short, long)
+    assert slots.usable_now([long, short], "sam", ["class"], [], NOW) == (short, long)
     soon, late = booking("3", start=2), booking("4", start=25)
-    assert slots.to_come([late, soon, long], "sam", ["class"], [], NOW) == (soon,)
-    assert slots.to_come([soon], "eve", [], [], NOW) == ()
+    assert slots.upcoming([late, soon, long], "sam", ["class"], [], NOW) == (soon,)
+    assert slots.upcoming([soon], "eve", [], [], NOW) == ()
     assert slots.minutes_left(long, NOW + 9 * HOUR) == 0

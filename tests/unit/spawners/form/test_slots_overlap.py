@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from booked_parts import HOUR, NOW, booking, job, node, place
 
-from carme_hub.domain.calendar.conflicts import ReservationConflict, Timetable
+from carme_hub.domain.calendar.conflicts import ReservationConflict, ReservationTimetable
 from carme_hub.domain.calendar.reservations import Kind, Reservation, State
 from carme_hub.domain.cluster.jobs import Job
 from carme_hub.domain.cluster.resources import NO_GPUS, Gpus, Node
@@ -22,44 +22,44 @@ def request(gpus: int = 1, minutes: int = 240, **more: object) -> Request:
     return replace(asked, **more)  # type: ignore[arg-type]
 
 
-def crossing(
+def conflict(
     nodes: Sequence[Node], jobs: Sequence[Job], known: Sequence[Reservation], asked: Request, now: float
 ) -> ReservationConflict | None:
-    return Timetable(Cluster(nodes, jobs, seen=now), known, now).crossing(asked)
+    return ReservationTimetable(Cluster(nodes, jobs, seen=now), known, now).conflict(asked)
 
 
 def longer(
     mine: Job, nodes: Sequence[Node], jobs: Sequence[Job], known: Sequence[Reservation], end: float
 ) -> Reservation | None:
-    return Timetable(Cluster(nodes, jobs, seen=NOW), known, NOW).longer(mine, end)
+    return ReservationTimetable(Cluster(nodes, jobs, seen=NOW), known, NOW).extension_conflict(mine, end)
 
 
 def test_nothing_is_in_the_way_where_there_is_room_to_the_end() -> None:
     soon = booking(start=2, places=(place(count=3),))
-    assert crossing([node()], [], [soon], request(1), NOW) is None
-    assert crossing([node()], [], [soon], request(2, minutes=120), NOW) is None, "that they touch is no crossing"
-    assert crossing([node(), node("n2")], [], [soon], request(4), NOW) is None, "the other node is free"
-    assert crossing([node()], [], [], request(4), NOW) is None
+    assert conflict([node()], [], [soon], request(1), NOW) is None
+    assert conflict([node()], [], [soon], request(2, minutes=120), NOW) is None, "that they touch is no crossing"
+    assert conflict([node(), node("n2")], [], [soon], request(4), NOW) is None, "the other node is free"
+    assert conflict([node()], [], [], request(4), NOW) is None
 
 
 def test_the_longest_session_ends_a_minute_before_the_booking() -> None:
-    found = crossing([node()], [], [booking(start=2, places=(place(count=3),))], request(2), NOW)
+    found = conflict([node()], [], [booking(start=2, places=(place(count=3),))], request(2), NOW)
     assert found is not None
-    assert (found.longest, found.at, found.everything) == (119, NOW + 2 * HOUR, False)
+    assert (found.longest, found.at, found.all_booked) == (119, NOW + 2 * HOUR, False)
     assert found.expected == NOW + 4 * HOUR
     assert [each.title for each in found.causes] == ["Physics"]
 
 
 def test_that_all_are_booked_is_said_only_then() -> None:
     soon = booking(start=2, places=(place(count=4), place("n2", 4)))
-    found = crossing([node(), node("n2")], [], [soon], request(), NOW)
+    found = conflict([node(), node("n2")], [], [soon], request(), NOW)
     assert found is not None
-    assert found.everything
+    assert found.all_booked
 
 
 def test_of_several_the_first_that_is_in_the_way_counts() -> None:
     known = [booking("1", start=3, places=(place(count=4),)), booking("2", start=1, places=(place(count=2),))]
-    small, large = (crossing([node()], [], known, request(gpus), NOW) for gpus in (1, 3))
+    small, large = (conflict([node()], [], known, request(gpus), NOW) for gpus in (1, 3))
     assert small is not None
     assert large is not None
     assert (small.longest, large.longest) == (179, 59)
@@ -67,7 +67,7 @@ def test_of_several_the_first_that_is_in_the_way_counts() -> None:
 
 
 def test_what_is_booked_now_starts_later() -> None:
-    found = crossing([node()], [], [booking(places=(place(count=4),))], request(), NOW)
+    found = conflict([node()], [], [booking(places=(place(count=4),))], request(), NOW)
     assert found is not None
     assert (found.longest, found.expected) == (0, NOW + HOUR)
 
@@ -75,29 +75,29 @@ def test_what_is_booked_now_starts_later() -> None:
 def test_jobs_inside_a_booking_are_not_counted_twice() -> None:
     known = booking(hours=12, places=(place(count=2),))
     inside = [job(n, ends=9, reservation=f"{known.names()[0]},other") for n in (1, 2)]
-    assert crossing([node(used=2)], inside, [known], request(2), NOW) is None
+    assert conflict([node(used=2)], inside, [known], request(2), NOW) is None
     outside = [job(n, ends=9) for n in (1, 2)]
-    assert crossing([node(used=2)], outside, [known], request(2), NOW) is not None
+    assert conflict([node(used=2)], outside, [known], request(2), NOW) is not None
 
 
 def test_only_what_is_promised_is_in_the_way() -> None:
     for state in (State.DRAFT, State.PENDING, State.CANCELLED, State.ENDED):
-        assert crossing([node()], [], [booking(start=1, places=(place(count=4),), state=state)], request(), NOW) is None
+        assert conflict([node()], [], [booking(start=1, places=(place(count=4),), state=state)], request(), NOW) is None
 
 
 def test_maintenance_keeps_everybody_off_a_node_also_without_gpus() -> None:
     window = booking(start=1, places=(place(count=4, whole=True),), kind=Kind.MAINTENANCE)
-    found = crossing([node()], [], [window], request(0), NOW)
+    found = conflict([node()], [], [window], request(0), NOW)
     assert found is not None
     assert (found.longest, found.expected) == (59, NOW + 3 * HOUR)
-    assert crossing([node()], [], [booking(start=1)], request(0), NOW) is None, "a booking of GPUs does not"
+    assert conflict([node()], [], [booking(start=1)], request(0), NOW) is None, "a booking of GPUs does not"
 
 
 def test_who_waits_for_running_jobs_alone_is_not_told_of_bookings() -> None:
     busy = [job(1, 4, ends=1)]
     soon = booking(start=6, places=(place(count=4),))
-    assert crossing([node(used=4)], busy, [soon], request(minutes=120), NOW) is None
-    found = crossing([node(used=4)], busy, [soon], request(minutes=360), NOW)
+    assert conflict([node(used=4)], busy, [soon], request(minutes=120), NOW) is None
+    found = conflict([node(used=4)], busy, [soon], request(minutes=360), NOW)
     assert found is not None
     assert (found.longest, found.expected) == (0, NOW + 8 * HOUR)
 
@@ -145,7 +145,7 @@ def test_any_cluster_says_the_same_as_counting_minute_by_minute(seed: int) -> No
     asked = request(chance.randrange(1, 5), minutes=30 * chance.randrange(1, 16))
     can: Sequence[Node] = [each for each in nodes if each.free_gpus("a100") >= asked.gpus.count]
     end = NOW + 60 * asked.time_limit
-    found = crossing(nodes, jobs, known, asked, NOW)
+    found = conflict(nodes, jobs, known, asked, NOW)
     if any(fits(each, jobs, known, asked, NOW, end) for each in can):
         assert found is None
         return

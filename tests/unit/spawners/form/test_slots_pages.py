@@ -30,7 +30,7 @@ class SpawnerWithBookings(SpawnerThatOnlyNotes):
 
     async def offer(self) -> Offer:
         plain = await super().offer()
-        look = CalendarView(self.known, ever=True)
+        look = CalendarView(self.known, was_read=True)
         bookings = Bookings(self.user.name, frozenset(), plain.accounts, look, plain.cluster, time.time())
         return Offer(plain.profiles, plain.accounts, plain.images, cluster=plain.cluster, bookings=bookings)
 
@@ -63,7 +63,7 @@ def nothing_started() -> None:
 def class_now() -> Reservation:
     now = int(time.time())
     known = booking(account="physics", everybody=True, places=(place(count=2, cpus=32),))
-    return known.but(period=Period(now - 600, now + 3600))
+    return known.replace(period=Period(now - 600, now + 3600))
 
 
 def fields(page: str) -> dict[str, str]:
@@ -92,7 +92,7 @@ async def test_a_card_that_is_too_old_starts_nothing_and_says_so(hub: ForgedHub)
     SpawnerWithBookings.known = ()
     status, page, _ = await browser.post("/hub/spawn", sent)
     assert status == 400
-    assert "That booking is not yours, or its time is not now. Choose again." in page
+    assert "That booking is not yours, or it is not its time now. Choose again." in page
     assert SpawnerThatOnlyNotes.started == []
 
 

@@ -21,7 +21,7 @@ from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.errors import StoreError
 from carme_hub.spawners.form.slots import SlotOver, Slots
 from carme_hub.spawners.handlers.extend import TimeFixed, extend
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.ledger.writes import LedgerStore
 from carme_hub.store.reservations import ReservationStore
@@ -63,51 +63,51 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def slots(engine: Engine, *known: Reservation, patience: float = 60.0) -> tuple[SlotsThatCount, Clock]:
+def slots(engine: Engine, *known: Reservation, max_wait: float = 60.0) -> tuple[SlotsThatCount, Clock]:
     with ReservationStore(LedgerStore(engine)).transaction("lab") as writes:
         writes.add(known)
     clock = Clock()
-    return SlotsThatCount(engine, "lab", clock=clock, patience=patience), clock
+    return SlotsThatCount(engine, "lab", clock=clock, max_wait=max_wait), clock
 
 
 async def test_what_is_now_and_to_come_is_read_and_nothing_else(engine: Engine) -> None:
     others = (booking("3", start=-3), booking("4", state=State.PENDING), booking("5", cluster="other"))
     found, _ = slots(engine, booking("1"), booking("2", start=40), *others)
-    look = await found.look()
+    look = await found.refresh()
     assert [each.id[0] for each in look.known] == ["1", "2"]
     assert look.silent_since == 0
-    seen = await found.of("sam", ["class"], ("teaching",), cluster())
+    seen = await found.for_user("sam", ["class"], ("teaching",), cluster())
     assert seen.mine == (booking("1"),)
 
 
 async def test_many_pages_cost_one_read_until_it_is_old(engine: Engine) -> None:
     found, clock = slots(engine, booking())
-    await asyncio.gather(*(found.look() for _ in range(50)))
+    await asyncio.gather(*(found.refresh() for _ in range(50)))
     assert found.reads == 1
     clock.now += 6
-    await found.look()
+    await found.refresh()
     assert found.reads == 2
 
 
 async def test_a_database_that_fails_leaves_what_was_known_with_since_when(engine: Engine) -> None:
     found, clock = slots(engine, booking())
-    await found.look()
+    await found.refresh()
     found.fails = True
     for _ in range(3):
         clock.now += 10
-        look = await found.look()
+        look = await found.refresh()
         assert (look.known, look.silent_since) == ((booking(),), NOW + 10)
     found.fails = False
     clock.now += 10
-    assert (await found.look()).silent_since == 0
+    assert (await found.refresh()).silent_since == 0
 
 
 async def test_a_database_that_hangs_holds_no_page_up_and_is_asked_once(engine: Engine) -> None:
-    found, clock = slots(engine, booking(), patience=0.05)
+    found, clock = slots(engine, booking(), max_wait=0.05)
     found.may_go.clear()
     async with asyncio.timeout(20):
         for _ in range(5):
-            look = await found.look()
+            look = await found.refresh()
             assert (look.known, look.silent_since) == ((), NOW)
             clock.now += 10
     assert found.reads == 1
@@ -119,11 +119,11 @@ async def test_a_database_that_hangs_holds_no_page_up_and_is_asked_once(engine: 
 
 async def test_a_start_in_a_booking_is_said_and_cut_once_more(engine: Engine) -> None:
     found, clock = slots(engine, booking())
-    await found.look()
+    await found.refresh()
     said: list[str] = []
     request = Request("gpu", "base", Gpus("a100", 1), time_limit=59, reservation=f"{NAME},x")
     clock.now += 600
-    request, id = found.entered(request, lambda _percent, text: said.append(text))
+    request, id = found.enter(request, lambda _percent, text: said.append(text))
     assert (request.time_limit, id) == (49, booking().id)
     assert said[0].startswith("In your booking “Physics” until ")
     assert said[0].endswith("; time limit: 49 minutes.")
@@ -133,18 +133,18 @@ async def test_a_start_in_a_booking_is_said_and_cut_once_more(engine: Engine) ->
 async def test_a_start_elsewhere_is_left_as_it_is(engine: Engine, name: str) -> None:
     found, _ = slots(engine, booking())
     request = Request("gpu", "base", reservation=name)
-    assert found.entered(request, lambda *_: None) == (request, "")
+    assert found.enter(request, lambda *_: None) == (request, "")
 
 
 async def test_a_start_in_a_booking_that_is_gone_is_refused(engine: Engine) -> None:
     found, clock = slots(engine, booking())
     request = Request("gpu", "base", reservation=NAME)
-    with pytest.raises(SlotOver, match="over, or was taken back"):
-        found.entered(request, lambda *_: None)
-    await found.look()
+    with pytest.raises(SlotOver, match="over, or was cancelled"):
+        found.enter(request, lambda *_: None)
+    await found.refresh()
     clock.now += HOUR - 30
     with pytest.raises(SlotOver):
-        found.entered(request, lambda *_: None)
+        found.enter(request, lambda *_: None)
 
 
 # -- what spawners share -----------------------------------------------------------------------------------------------
@@ -163,12 +163,12 @@ class HubWithoutServers:
         """Keep nothing."""
 
 
-def shared(tmp_path: Path, *, enabled: bool) -> Shared:
+def shared(tmp_path: Path, *, enabled: bool) -> HubContext:
     config = Config()
     config.CarmeReservations.enabled = enabled
     config.CarmeStore.url = f"sqlite:///{tmp_path / 'carme.sqlite'}"
     config.CarmeSlurm.slurm_prefix = str(tmp_path / "no-slurm")
-    return Shared(config, HubWithoutServers, logging.getLogger("test"))
+    return HubContext(config, HubWithoutServers, logging.getLogger("test"))
 
 
 @pytest.mark.parametrize("enabled", [False, True])
@@ -178,7 +178,7 @@ async def test_the_calendar_is_looked_at_where_it_is_enabled(tmp_path: Path, ena
     try:
         assert (part.slots is not None) is enabled
         if part.slots is not None:
-            assert (await part.slots.look()).ever
+            assert (await part.slots.refresh()).was_read
     finally:
         await part.stop()
 
@@ -198,16 +198,14 @@ async def test_a_session_in_a_booking_is_held_for_from_it(engine: Engine, tmp_pa
     part = shared(tmp_path, enabled=False)
     part.admission = AdmissionThatNotes()  # type: ignore[assignment]
     inside = Request("gpu", "base", Gpus("a100", 1), reservation=NAME)
-    assert await part.admitted(None, "s1", inside, lambda *_: None) == inside, (
-        "a hub without a calendar looks at nothing"
-    )
+    assert await part.admit(None, "s1", inside, lambda *_: None) == inside, "a hub without a calendar looks at nothing"
     part.slots, _ = slots(engine, booking())
-    await part.slots.look()
-    assert (await part.admitted(None, "s1", inside, lambda *_: None)).time_limit == 59
-    await part.admitted(None, "s1", Request("gpu", "base"), lambda *_: None)
+    await part.slots.refresh()
+    assert (await part.admit(None, "s1", inside, lambda *_: None)).time_limit == 59
+    await part.admit(None, "s1", Request("gpu", "base"), lambda *_: None)
     await part.cost(None, inside)
     await part.cost(None, None)
-    await part.admitted(None, "s2", Request("gpu", "base"), lambda *_: None, "s1")
+    await part.admit(None, "s2", Request("gpu", "base"), lambda *_: None, "s1")
     await part.cost(None, None, "s1")
     id = booking().id
     assert [each["slot"] for each in held] == ["", id, "", id, "", "", ""]
@@ -239,7 +237,7 @@ async def longer(page: Any, minutes: int, *, reservation: str = "", running: Any
     session = Session("s1", "lab", "sam", "", request, SessionState.RUNNING, 0.0)
     part: Any = SimpleNamespace(
         client=SimpleNamespace(find=find, set_time_limit=set_time_limit),
-        book=SimpleNamespace(extended=extended),
+        registry=SimpleNamespace(set_time_limit=extended),
         admission=None,
         log=SimpleNamespace(info=lambda *_: None),
     )

@@ -26,7 +26,7 @@ from carme_hub.errors import SlurmUnreachable, StoreError
 from carme_hub.spawners.form.slots import CalendarView
 from carme_hub.spawners.handlers import maintenance, notices
 from carme_hub.spawners.handlers.pages import install_handlers, templates_path
-from carme_hub.spawners.maintenance.alternatives import NotInTheWay, NotMoved
+from carme_hub.spawners.maintenance.alternatives import NotAffected, NotMoved
 
 MOVE, MAKE_WAY = f"/carme/sessions/{ID}/move", f"/carme/sessions/{ID}/make-way"
 
@@ -39,10 +39,10 @@ class Calendar:
         self.past: tuple[Reservation, ...] = ()
         self.silent = self.broken = False
 
-    async def look(self) -> CalendarView:
+    async def refresh(self) -> CalendarView:
         if self.silent:
             await asyncio.sleep(3600)
-        return CalendarView(self.known, ever=True)
+        return CalendarView(self.known, was_read=True)
 
     async def read(self, question: Any) -> list[Reservation]:
         if self.broken:
@@ -63,7 +63,7 @@ class Part:
         mine = replace(job(), name=f"carme-{ID}", user="sam", start=now - HOUR, end=now + 3 * HOUR, time_limit=240)
         self.watcher = SimpleNamespace(latest=Snapshot(0.0, 0.0, {1: mine}))
         self.sessions = {ID: session()}
-        self.book = SimpleNamespace(
+        self.registry = SimpleNamespace(
             open_sessions=lambda: tuple(self.sessions.values()),
             current=self.sessions.get,
         )
@@ -101,9 +101,9 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ForgedH
 @pytest.fixture
 def part(hub: ForgedHub, monkeypatch: pytest.MonkeyPatch) -> Iterator[Part]:
     hub.app.tornado_application.settings.pop("carme_calendar", None)
-    monkeypatch.setattr(notices, "PATIENCE", 60)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 60)
     found = SpawnerWithCalendar.part = Part()
-    monkeypatch.setattr(maintenance, "ready", lambda: found)
+    monkeypatch.setattr(maintenance, "started_hub", lambda: found)
     yield found
     SpawnerWithCalendar.part = None
 
@@ -120,7 +120,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return do
 
     monkeypatch.setattr(maintenance, "move", note("move"))
-    monkeypatch.setattr(maintenance, "make_way", note("make-way"))
+    monkeypatch.setattr(maintenance, "stop_for_maintenance", note("make-way"))
     return asked
 
 
@@ -131,7 +131,7 @@ def at(hours: float, length: float = 1) -> Period:
 
 def mine(id: str, period: Period, **more: Any) -> Reservation:
     given = {"owner": "sam", "account": "physics", "group": "", "zone": "UTC", "state": State.CONFIRMED, **more}
-    return booking(id, **given).but(period=period)
+    return booking(id, **given).replace(period=period)
 
 
 def words(page: str) -> str:
@@ -153,7 +153,7 @@ async def test_the_gravest_is_first_and_each_leads_to_its_booking(hub: ForgedHub
     now, soon = mine("2", at(-0.5), title="Thesis", state=State.ACTIVE), mine("3", at(5), title="Later")
     given_back = mine("4", at(-2, 3), title="Unused", state=State.RELEASED, actor="carme-hub", reason="nobody came")
     part.slots.known = (now, soon, broken)
-    part.slots.past = (given_back.but(ended=time.time() - 60), now)
+    part.slots.past = (given_back.replace(ended=time.time() - 60), now)
     page = await home(hub, "sam")
     said = words(page)
     assert "this booking cannot be kept there." in said
@@ -167,8 +167,8 @@ async def test_the_gravest_is_first_and_each_leads_to_its_booking(hub: ForgedHub
 
 async def test_what_is_given_back_by_oneself_or_long_ago_is_no_news(hub: ForgedHub, part: Part) -> None:
     assert part.slots is not None
-    own = mine("4", at(-2, 3), state=State.RELEASED, actor="sam").but(ended=time.time() - 60)
-    old = mine("5", at(-30, 1), state=State.RELEASED, actor="carme-hub").but(ended=time.time() - 90_000)
+    own = mine("4", at(-2, 3), state=State.RELEASED, actor="sam").replace(ended=time.time() - 60)
+    old = mine("5", at(-30, 1), state=State.RELEASED, actor="carme-hub").replace(ended=time.time() - 90_000)
     part.slots.past = (own, old)
     assert "carme-notices" not in await home(hub, "sam")
 
@@ -177,9 +177,9 @@ async def test_what_is_given_back_by_oneself_or_long_ago_is_no_news(hub: ForgedH
 async def test_a_calendar_that_does_not_answer_holds_up_no_page(
     hub: ForgedHub, part: Part, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 0.2)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 0.2)
     assert part.slots is not None
-    part.slots.known = (mine("2", at(5)), window().but(period=at(1)))
+    part.slots.known = (mine("2", at(5)), window().replace(period=at(1)))
     setattr(part.slots, what, True)
     page = await home(hub, "sam")
     assert "carme-notices" not in page
@@ -198,15 +198,15 @@ async def test_where_nobody_books_the_page_is_as_it_was(hub: ForgedHub, part: Pa
 
 async def test_a_session_in_the_way_is_offered_both_ways_with_what_they_mean(hub: ForgedHub, part: Part) -> None:
     assert part.slots is not None
-    part.slots.known = (window().but(period=at(1), title="<b>Disks</b>"),)
+    part.slots.known = (window().replace(period=at(1), title="<b>Disks</b>"),)
     page = await home(hub, "sam")
     said = words(page)
     assert "Maintenance ahead for your server Maintenance of n1 begins" in said
     assert "<b>Disks" not in page
     assert f'action="/hub{MOVE}"' in page
     assert f'action="/hub{MAKE_WAY}"' in page
-    assert "It is stopped, and starts again with the same choice, for 2 hours" in said
-    assert said.count("Your files stay. What is in memory is lost") == 2
+    assert "It is stopped, and starts again with the same options, for 2 hours" in said
+    assert said.count("Your files stay. Everything in memory is lost") == 2
     assert "Stop now…" in said, "no GPU time is kept here, so none is refunded"
     assert "refund" not in said
     assert "Maintenance" not in words(await home(hub, "bea"))
@@ -252,7 +252,7 @@ async def test_rest_does_the_same_for_owner_and_administrator(
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
-        (NotInTheWay("It is not in the way."), 409, "It is not in the way."),
+        (NotAffected("It is not in the way."), 409, "It is not in the way."),
         (NotMoved("It would not start again: <i>no</i>."), 409, "It would not start again: <i>no</i>."),
         (SlurmUnreachable("slurmctld is down"), 503, "nothing was changed"),
         (StoreError("disk full"), 503, "nothing was changed"),

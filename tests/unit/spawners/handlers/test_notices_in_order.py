@@ -13,7 +13,7 @@ import pytest
 from carme_hub.accounting.notices import DueNotice
 from carme_hub.domain.quotas.rules import Person
 from carme_hub.spawners.handlers import notices
-from carme_hub.spawners.handlers.notices import Notice, NoticesOfHub
+from carme_hub.spawners.handlers.notices import GpuTimeLookup, Notice
 from carme_hub.store.ledger.idempotency import SentNotice
 
 
@@ -78,55 +78,55 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-SHOWN = [Notice("warning", "little is left", "", "")]
+MAX_CURVES = [Notice("warning", "little is left", "", "")]
 
 
 async def test_pages_that_come_too_late_for_a_turn_leave_notices_out_and_the_next_page_has_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 2.0)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 2.0)
     database = Database(0.2)
     monkeypatch.setattr(notices, "open_notices", database)
-    board = NoticesOfHub()
-    found = await asyncio.gather(*(board.of(user_of()) for _ in range(40)))
+    board = GpuTimeLookup()
+    found = await asyncio.gather(*(board.for_user(user_of()) for _ in range(40)))
     assert database.asked < 40, "nobody waits for all who came before"
     assert [] != [each for each in found if each] != found, "some were in time, and some were not"
     asked = database.asked
     await asyncio.sleep(0.3)
     assert database.asked == asked, "who has left asks nothing"
-    assert await board.of(user_of()) == SHOWN
+    assert await board.for_user(user_of()) == MAX_CURVES
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 async def test_a_hub_that_is_still_setting_up_says_nothing_about_its_database(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 0.3)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 0.3)
     monkeypatch.setattr(notices, "open_notices", Database(0))
-    board = NoticesOfHub()
-    assert list(await board.of(user_of(parts_after=600))) == []
-    monkeypatch.setattr(notices, "PATIENCE", 60)
-    assert await board.of(user_of()) == SHOWN
+    board = GpuTimeLookup()
+    assert list(await board.for_user(user_of(parts_after=600))) == []
+    monkeypatch.setattr(notices, "PAGE_WAIT", 60)
+    assert await board.for_user(user_of()) == MAX_CURVES
     assert caplog.records == []
 
 
 async def test_a_look_that_hangs_lets_no_other_page_wait_however_long_it_hangs(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 1.0)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 1.0)
     database = SilentDatabase()
     monkeypatch.setattr(notices, "open_notices", database)
-    board = NoticesOfHub()
-    pages = [asyncio.create_task(board.of(user_of())) for _ in range(3)]
+    board = GpuTimeLookup()
+    pages = [asyncio.create_task(board.for_user(user_of())) for _ in range(3)]
     await until(lambda: database.asked == 2)
-    clock.now += notices.PATIENCE
+    clock.now += notices.PAGE_WAIT
     assert await asyncio.gather(*pages) == [(), (), ()]
     for _ in range(3):
-        page = asyncio.create_task(board.of(user_of()))
+        page = asyncio.create_task(board.for_user(user_of()))
         await asyncio.sleep(0)
         assert page.done(), "it waits for nothing"
         assert list(page.result()) == []
-        clock.now += notices.REST
+        clock.now += notices.COOLDOWN
     assert database.asked == 2
     assert all("the database has not answered" in each.message for each in caplog.records)
     assert 1 <= len(caplog.records) <= 4
@@ -136,19 +136,19 @@ async def test_a_look_that_hangs_lets_no_other_page_wait_however_long_it_hangs(
 async def test_a_database_that_was_late_is_left_alone_for_a_while(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 1.0)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 1.0)
     database = SilentDatabase()
     monkeypatch.setattr(notices, "open_notices", database)
-    board = NoticesOfHub()
-    page = asyncio.create_task(board.of(user_of()))
+    board = GpuTimeLookup()
+    page = asyncio.create_task(board.for_user(user_of()))
     await until(lambda: database.asked == 1)
-    clock.now += notices.PATIENCE
+    clock.now += notices.PAGE_WAIT
     assert list(await page) == []
     database.answers.set()
     await until(lambda: not board._looking)
-    assert list(await board.of(user_of())) == []
+    assert list(await board.for_user(user_of())) == []
     assert database.asked == 1
-    monkeypatch.setattr(notices, "PATIENCE", 60)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 60)
     monkeypatch.setattr(notices, "open_notices", Database(0))
-    clock.now += notices.REST
-    assert await board.of(user_of()) == SHOWN
+    clock.now += notices.COOLDOWN
+    assert await board.for_user(user_of()) == MAX_CURVES

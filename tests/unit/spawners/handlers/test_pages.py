@@ -89,7 +89,7 @@ print(first.__module__, first.__name__)
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.stdout.strip() == "carme_hub.spawners.handlers.pages NotThereHandler", done.stderr
+    assert done.stdout.strip() == "carme_hub.spawners.handlers.pages NotFoundHandler", done.stderr
 
 
 def test_installing_twice_lists_every_handler_once() -> None:
@@ -326,5 +326,5 @@ async def test_while_the_ledger_does_not_answer_no_balance_is_claimed(
     monkeypatch.setattr(SpawnerThatOnlyNotes, "cost", cost, raising=False)
     status, page, _ = await browser.get("/hub/spawn")
     assert status == 200
-    assert "physics: what is left is not known now" in page
-    assert "bio: what is left is not known now" in page
+    assert "physics: rest not known at the moment" in page
+    assert "bio: rest not known at the moment" in page

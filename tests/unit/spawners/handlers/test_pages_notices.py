@@ -20,7 +20,7 @@ from carme_hub.accounting.requests import Requests
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
-from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.domain.quotas.rules import Person, QuotaRequest
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.spawners.handlers import notices
@@ -46,7 +46,7 @@ class Book:
     def accounts_of(self, user: str) -> tuple[str, ...]:
         return ("physics",) if user in ("ada", "bea") else ()
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return ("ada", "bea") if account == "physics" else ()
 
     def coordinators_of(self, account: str) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ async def kept(hub: ForgedHub, tmp_path: Path) -> AsyncIterator[Admission]:
     found = admission(engine)
     SpawnerThatKeepsGpuTime.part = SimpleNamespace(admission=found, associations=Book())
     await found.ledger.grant("physics", 11 * GPU_HOUR, key="g1", actor="root")
-    assert (await found.ledger.admit("s1", Person("ada"), Ask("physics", Gpus("a100", 1), 10 * 3600))).granted
+    assert (await found.ledger.admit("s1", Person("ada"), QuotaRequest("physics", Gpus("a100", 1), 10 * 3600))).granted
     yield found
     SpawnerThatKeepsGpuTime.part = None
     engine.dispose()
@@ -117,12 +117,12 @@ def silent() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its notices however slow the machine is; the tests of what it does not wait for say so."""
-    monkeypatch.setattr(notices, "PATIENCE", 60)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 60)
 
 
 async def tell(kept: Admission) -> None:
     book: Any = Book()
-    await Notices(CarmeQuotas(), kept.ledger, book, HubUsers(log), log).round(())
+    await Notices(CarmeQuotas(), kept.ledger, book, HubUsers(log), log).check_changes(())
 
 
 def words(html: str) -> str:
@@ -142,7 +142,7 @@ async def test_a_page_of_the_hub_shows_what_was_told_with_a_way_to_more(
     said = words(html)
     assert status == 200
     assert "User ada has used or holds 100 % of the 10 GPU-hours per week: 10 are taken." in said
-    assert "Account physics has used or holds 90 % of what it was given" in said
+    assert "Account physics has used or holds 90 % of what it was granted" in said
     assert html.index("User ada") < html.index("Account physics"), "the gravest comes first"
     assert re.search(r'href="/services/quotas/">\s*My GPU time', html)
     assert "User ada" not in words((await bea.get(path))[1])
@@ -192,7 +192,7 @@ async def test_nothing_is_shown_where_gpu_time_is_not_kept(hub: ForgedHub, kept:
 async def test_a_database_that_is_silent_holds_up_neither_the_page_nor_anybody_else(
     hub: ForgedHub, kept: Admission, path: str, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PATIENCE", 0.5)
+    monkeypatch.setattr(notices, "PAGE_WAIT", 0.5)
     ada = await hub.browser("ada")
     begun, ended = [], []
     ask = notices.open_notices

@@ -80,7 +80,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     client: Any = slurm
     watcher = SlurmWatcher(client, WatcherSettings(fast_interval=0.05, slow_interval=30.0))
     part = SimpleNamespace(watcher=watcher)
-    monkeypatch.setattr(slurm_api, "ready", lambda: part)
+    monkeypatch.setattr(slurm_api, "started_hub", lambda: part)
     async with forged_hub(str(tmp_path), **traits) as hub:
         watcher.start()
         yield Site(hub, slurm, watcher)
@@ -126,12 +126,12 @@ async def test_an_answer_is_never_taken_for_younger_than_it_is(site: Site, monke
     service = by_hub(site, monkeypatch, "quotas", SlurmThatCanFallSilent())
     real = await site.watcher.fresh(0.0)
     await service.nodes()
-    known, nodes_asked = site.watcher._nodes, service.nodes_asked
+    known, nodes_asked_at = site.watcher._nodes, service.nodes_asked_at
     assert known is not None
     await asyncio.sleep(0.05)
     found = await service.snapshot()
     assert real.asked - 60 < found.asked <= real.asked  # hub and service have one clock here
-    assert nodes_asked <= known[0]
+    assert nodes_asked_at <= known[0]
 
 
 async def test_slurm_is_asked_first_where_the_answer_would_be_too_old(
@@ -166,7 +166,7 @@ async def test_a_hub_that_slurm_does_not_answer_says_so_and_the_service_asks_slu
 
 
 async def test_a_hub_that_is_starting_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_api, "ready", lambda: None)
+    monkeypatch.setattr(slurm_api, "started_hub", lambda: None)
     assert (await site.ask("jobs", TOKENS["quotas"]))[0] == 503
 
 
@@ -182,7 +182,7 @@ async def test_without_the_hub_a_service_asks_slurm_itself_and_says_so_once(
         assert (await service.snapshot()).jobs[8] == WAITING
         assert await service.nodes() == (NODE,)
     assert itself.asked == ["jobs", "jobs", "nodes"] * 2
-    assert len([each for each in caplog.records if "so Slurm is asked" in each.message]) == 1
+    assert len([each for each in caplog.records if "so Slurm is queried directly" in each.message]) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from carme_hub.domain.cluster.jobs import Snapshot
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.slurm.watcher import Health
-from carme_hub.spawners.hub.cluster import ClusterLook
+from carme_hub.spawners.hub.cluster import ClusterCache
 
 
 class WatcherThatCounts:
@@ -37,9 +37,9 @@ class Clock:
         return self.now
 
 
-def look(patience: float = 60) -> tuple[ClusterLook, WatcherThatCounts, Clock]:
+def look(max_wait: float = 60) -> tuple[ClusterCache, WatcherThatCounts, Clock]:
     watcher, clock = WatcherThatCounts(), Clock()
-    return ClusterLook(watcher, max_age=10, patience=patience, now=clock, monotonic=clock), watcher, clock
+    return ClusterCache(watcher, max_age=10, max_wait=max_wait, now=clock, monotonic=clock), watcher, clock
 
 
 async def test_many_pages_cost_one_question() -> None:
@@ -80,7 +80,7 @@ async def test_the_queues_outage_counts_too() -> None:
 
 
 async def test_a_slow_slurm_does_not_hold_a_page_up() -> None:
-    pages, watcher, _ = look(patience=0.05)
+    pages, watcher, _ = look(max_wait=0.05)
     watcher.takes = 300
     async with asyncio.timeout(30):
         cluster = await pages.cluster()

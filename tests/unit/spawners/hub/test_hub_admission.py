@@ -153,8 +153,8 @@ async def test_while_the_service_is_down_gpus_are_closed_or_open_as_the_site_say
 async def test_a_hold_of_a_start_that_failed_is_given_back(tmp_path: Path) -> None:
     asked = admission(tmp_path)
     await asked.hold(user("alice"), "s1", request(), silent)
-    await asked.give_back("s1", "It never got a job.")
-    await asked.give_back("s1", "It never got a job.")
+    await asked.release_hold("s1", "It never got a job.")
+    await asked.release_hold("s1", "It never got a job.")
     assert (await asked.ledger.balances())["physics"].held == 0
 
 
@@ -169,15 +169,15 @@ async def test_each_account_that_could_pay_has_its_balance_by_one_look_at_the_le
     )
     await asked.ledger.grant("teaching", 5 * GPU_HOUR, key="k", actor="ada", reason="term")
     await asked.hold(user("alice"), "s1", request(), silent)
-    looks, look = [], asked.ledger.standing
+    looks, look = [], asked.ledger.quota_status
 
     async def counted(*args: Any) -> Any:
         looks.append(args)
         return await look(*args)
 
-    monkeypatch.setattr(asked.ledger, "standing", counted)
+    monkeypatch.setattr(asked.ledger, "quota_status", counted)
     cost, left = await asked.cost(user("alice"), request(2, account="teaching"))
-    assert {name: each.said for name, each in left.items()} == {"physics": "19 h left", "teaching": "5 h left"}
+    assert {name: each.text for name, each in left.items()} == {"physics": "19 h left", "teaching": "5 h left"}
     assert cost is not None
     assert "5 left before, 3 after" in cost.sentence
     assert "20" not in cost.sentence, "the other account's limit has no part in it"

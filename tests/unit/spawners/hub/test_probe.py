@@ -14,7 +14,7 @@ import pytest
 from certipy import Certipy
 from jupyterhub.utils import make_ssl_context
 
-from carme_hub.spawners.hub.probe import SomethingElseAnswers, answers
+from carme_hub.spawners.hub.probe import WrongCertificate, answers
 from carme_hub.spawners.hub.tls import AUTHORITY, certificate_of, issue
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -71,7 +71,7 @@ async def test_only_the_certificate_of_the_session_is_taken_among_those_of_one_a
     async with server(context(alice, ssl.Purpose.CLIENT_AUTH)) as port:
         url = f"https://127.0.0.1:{port}/user/bob/api"
         assert await answers(url, client, certificate=certificate_of(alice))
-        with pytest.raises(SomethingElseAnswers):
+        with pytest.raises(WrongCertificate):
             await answers(url, client, certificate=certificate_of(bob))
         assert await answers(url, client)  # a session of the release before: its authority is all that is known
 
@@ -81,7 +81,7 @@ async def test_a_server_of_no_authority_or_without_tls_is_not_taken(location: Pa
     client = context(bob, ssl.Purpose.SERVER_AUTH)
     async with server(None) as port:
         assert not await answers(f"https://127.0.0.1:{port}/", client, certificate=certificate_of(bob))
-        with pytest.raises(SomethingElseAnswers):
+        with pytest.raises(WrongCertificate):
             await answers(f"http://127.0.0.1:{port}/", None, certificate=certificate_of(bob))
 
 

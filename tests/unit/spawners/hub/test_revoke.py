@@ -13,7 +13,7 @@ from jupyterhub import orm
 from traitlets.config import Config
 
 from carme_hub.domain.sessions.session import Request, Session, SessionState
-from carme_hub.spawners.hub.shared import Shared
+from carme_hub.spawners.hub.shared import HubContext
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def db() -> Any:
 
 
 @pytest.fixture
-async def shared(db: Any) -> Shared:
-    shared = Shared(Config(), lambda: db, logging.getLogger("test"))
-    shared.book = BookOf()
+async def shared(db: Any) -> HubContext:
+    shared = HubContext(Config(), lambda: db, logging.getLogger("test"))
+    shared.registry = BookOf()
     return shared
 
 
@@ -42,7 +42,7 @@ def _token(db: Any, owner: orm.User | orm.Service) -> orm.APIToken:
     return orm.APIToken.find(db, owner.new_api_token(note="Server at /user/alice/", scopes=[]))
 
 
-async def test_the_token_of_an_ended_session_is_gone(db: Any, shared: Shared) -> None:
+async def test_the_token_of_an_ended_session_is_gone(db: Any, shared: HubContext) -> None:
     alice = orm.User.find(db, "alice")
     token, other = _token(db, alice), _token(db, alice)
     session = _session(token)
@@ -52,7 +52,7 @@ async def test_the_token_of_an_ended_session_is_gone(db: Any, shared: Shared) ->
 
 
 @pytest.mark.parametrize("kind", ["the same user's next server", "a service"])
-async def test_a_token_that_got_the_id_of_a_deleted_one_is_kept(db: Any, shared: Shared, kind: str) -> None:
+async def test_a_token_that_got_the_id_of_a_deleted_one_is_kept(db: Any, shared: HubContext, kind: str) -> None:
     alice = orm.User.find(db, "alice")
     old = _token(db, alice)
     session = _session(old)
@@ -68,7 +68,7 @@ class SpawnerThatResumes:
     will_resume = True
 
 
-async def test_a_spawner_that_resumes_keeps_its_token(db: Any, shared: Shared) -> None:
+async def test_a_spawner_that_resumes_keeps_its_token(db: Any, shared: HubContext) -> None:
     session = _session(_token(db, orm.User.find(db, "alice")))
     spawner = SpawnerThatResumes()
     shared.register(session.id, spawner)
@@ -90,28 +90,28 @@ class SpawnerThatCountsLooks:
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_only_the_spawner_of_the_server_that_is_there_now_is_told_of_an_end(
-    db: Any, shared: Shared, replaced: bool
+    db: Any, shared: HubContext, replaced: bool
 ) -> None:
-    session = _session(_token(db, orm.User.find(db, "alice"))).but(ended=1.0)
+    session = _session(_token(db, orm.User.find(db, "alice"))).replace(ended=1.0)
     user = SimpleNamespace(spawners={})
     old, new = SpawnerThatCountsLooks(user), SpawnerThatCountsLooks(user)
     user.spawners[""] = new if replaced else old
     shared.register(session.id, old)
-    shared._tell_spawner(session)
+    shared._notify_spawner(session)
     await asyncio.sleep(0)
     assert (old.looks, new.looks) == (0 if replaced else 1, 0)
 
 
 async def test_the_token_of_a_server_that_never_had_a_session_is_gone_when_the_hub_starts(
-    db: Any, shared: Shared
+    db: Any, shared: HubContext
 ) -> None:
     alice = orm.User.find(db, "alice")
     cut_off, other = orm.Server(base_url="/user/alice/"), orm.Server(base_url="/user/alice/two/")
     db.add_all([orm.Spawner(user=alice, name="", server=cut_off), orm.Spawner(user=alice, name="two", server=other)])
     unborn, hers = _token(db, alice), orm.APIToken.find(db, alice.new_api_token(note="my laptop", scopes=[]))
     living = orm.APIToken.find(db, alice.new_api_token(note="Server at /user/alice/two/", scopes=[]))
-    shared.book = BookOf(_session(living).but(server_name="two"))
-    shared._revoke_unborn()
+    shared.registry = BookOf(_session(living).replace(server_name="two"))
+    shared._revoke_unused_tokens()
     assert {t.id for t in db.query(orm.APIToken)} == {hers.id, living.id} != {unborn.id}
 
 
@@ -131,7 +131,7 @@ def _visit(db: Any, server: orm.Spawner, visitor: orm.User) -> orm.APIToken:
 
 
 async def test_the_cookies_of_a_servers_visitors_are_worth_nothing_once_its_session_has_ended(
-    db: Any, shared: Shared
+    db: Any, shared: HubContext
 ) -> None:
     alice, bob = orm.User.find(db, "alice"), orm.User(name="bob")
     clients = {name: orm.OAuthClient(identifier=f"jupyterhub-user-alice-{name}") for name in ("", "b")}
@@ -148,13 +148,13 @@ async def test_the_cookies_of_a_servers_visitors_are_worth_nothing_once_its_sess
     assert not left & gone
 
 
-async def test_visitors_of_the_next_session_of_a_server_stay_logged_in(db: Any, shared: Shared) -> None:
+async def test_visitors_of_the_next_session_of_a_server_stay_logged_in(db: Any, shared: HubContext) -> None:
     alice = orm.User.find(db, "alice")
     server = orm.Spawner(user=alice, name="", oauth_client=orm.OAuthClient(identifier="server"))
     db.add(server)
     db.commit()
-    last, newer = _session(_token(db, alice)).but(created=time.time() - 3), time.time() - 2
+    last, newer = _session(_token(db, alice)).replace(created=time.time() - 3), time.time() - 2
     visit = _visit(db, server, alice)
-    shared.book = BookOf(last, last.but(id="next", created=newer))
+    shared.registry = BookOf(last, last.replace(id="next", created=newer))
     await shared.revoke(last)
     assert db.get(orm.APIToken, visit.id) is not None

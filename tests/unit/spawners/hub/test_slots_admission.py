@@ -21,10 +21,10 @@ BUDGET = {"id": "teaching", "account": "teaching", "gpu_time": 4, "window": "tot
 async def test_a_session_in_a_booking_takes_its_hold_from_there(tmp_path: Path) -> None:
     asked, alice = admission(tmp_path, BUDGET), user("alice")
     now = int(time.time())
-    known = booking(owner="alice", group="").but(period=Period(now - 60, now + 7140))
-    books = asked.ledger.books
-    with books.store.transaction("lab") as writes:
-        assert holds.hold(books, writes, holds.slot_of(known), Person("alice"), "alice").granted
+    known = booking(owner="alice", group="").replace(period=Period(now - 60, now + 7140))
+    context = asked.ledger.context
+    with context.store.transaction("lab") as writes:
+        assert holds.hold(context, writes, holds.slot_of(known), Person("alice"), "alice").granted
     one = request(gpus=2, minutes=110, account="teaching")
     cost, _ = await asked.cost(alice, one)
     assert cost is not None
@@ -34,7 +34,7 @@ async def test_a_session_in_a_booking_takes_its_hold_from_there(tmp_path: Path) 
     cost, _ = await asked.cost(alice, one, slot=known.id)
     assert cost is not None
     assert (cost.state, cost.amount) == ("ok", 0)
-    assert cost.sentence == "Its GPU time is held already, for the booking, of teaching."
+    assert cost.sentence == "Its GPU time is already held of teaching, for the booking."
     assert (await asked.hold(alice, "s1", one, silent, slot=known.id)).account == "teaching"
     assert (await asked.ledger.balances())["teaching"].held <= 4 * GPU_HOUR
 

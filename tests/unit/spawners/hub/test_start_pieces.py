@@ -23,10 +23,10 @@ def request(queue: StartQueue, until: asyncio.Future[None]) -> asyncio.Task[None
 
 
 async def test_a_start_goes_on_when_a_request_that_has_begun_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_queue_module, "PATIENCE", 30.0)
-    monkeypatch.setattr(start_queue_module, "LONGEST_REQUEST", 30.0)
+    monkeypatch.setattr(start_queue_module, "REQUEST_WAIT", 30.0)
+    monkeypatch.setattr(start_queue_module, "MAX_REQUEST", 30.0)
     queue, answered = StartQueue(), asyncio.get_running_loop().create_future()
-    queue.starts = start_queue_module.FEW + 1
+    queue.starts = start_queue_module.FEW_STARTS + 1
     done: list[str] = []
 
     async def start() -> None:
@@ -45,14 +45,14 @@ async def test_a_start_goes_on_when_a_request_that_has_begun_is_answered(monkeyp
     assert done == ["begun", "went on"]
 
 
-@pytest.mark.parametrize("setting", ["PATIENCE", "LONGEST_REQUEST"])
+@pytest.mark.parametrize("setting", ["REQUEST_WAIT", "MAX_REQUEST"])
 async def test_a_request_that_waits_for_something_else_does_not_hold_up_a_start(
     monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    for name in ("PATIENCE", "LONGEST_REQUEST"):
+    for name in ("REQUEST_WAIT", "MAX_REQUEST"):
         monkeypatch.setattr(start_queue_module, name, 0.01 if name == setting else 30.0)
     queue, never = StartQueue(), asyncio.get_running_loop().create_future()
-    queue.starts = start_queue_module.FEW + 1
+    queue.starts = start_queue_module.FEW_STARTS + 1
     asked = request(queue, never)
     await asyncio.sleep(0.05)
     async with asyncio.timeout(10):
@@ -62,10 +62,10 @@ async def test_a_request_that_waits_for_something_else_does_not_hold_up_a_start(
 
 
 async def test_a_few_starts_wait_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_queue_module, "PATIENCE", 30.0)
-    monkeypatch.setattr(start_queue_module, "LONGEST_REQUEST", 30.0)
+    monkeypatch.setattr(start_queue_module, "REQUEST_WAIT", 30.0)
+    monkeypatch.setattr(start_queue_module, "MAX_REQUEST", 30.0)
     queue, never = StartQueue(), asyncio.get_running_loop().create_future()
-    queue.starts = start_queue_module.FEW
+    queue.starts = start_queue_module.FEW_STARTS
     asked = request(queue, never)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
@@ -87,7 +87,7 @@ async def test_between_two_pieces_of_starts_a_request_is_taken_from_its_connecti
         await asyncio.gather(*(queue.paced(start()) for _ in range(4)))
     turns.going = False
     assert len(went_on) == 12
-    assert all(later - earlier >= start_queue_module.TURNS for earlier, later in itertools.pairwise(went_on))
+    assert all(later - earlier >= start_queue_module.LOOP_ITERATIONS for earlier, later in itertools.pairwise(went_on))
 
 
 async def test_what_a_start_returns_raises_and_is_cancelled_by_is_as_without_the_queue() -> None:
@@ -136,10 +136,10 @@ async def test_what_a_start_returns_raises_and_is_cancelled_by_is_as_without_the
 async def test_a_start_that_is_cancelled_while_it_waits_for_a_request_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(start_queue_module, "PATIENCE", 30.0)
-    monkeypatch.setattr(start_queue_module, "LONGEST_REQUEST", 30.0)
+    monkeypatch.setattr(start_queue_module, "REQUEST_WAIT", 30.0)
+    monkeypatch.setattr(start_queue_module, "MAX_REQUEST", 30.0)
     queue, never = StartQueue(), asyncio.get_running_loop().create_future()
-    queue.starts = start_queue_module.FEW + 1
+    queue.starts = start_queue_module.FEW_STARTS + 1
     asked = request(queue, never)
     await asyncio.sleep(0)
     heard: list[str] = []

@@ -15,12 +15,12 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.spawners.maintenance.affected_sessions import (
     AffectedSession,
-    again,
-    all_in_the_way,
-    begins,
-    found_in_the_way,
+    affected_session,
+    affected_sessions,
+    begin_sentence,
     minutes_left,
-    starts_again,
+    restart_options,
+    restart_sentence,
 )
 
 
@@ -28,7 +28,7 @@ def running(ends: float = 3, **more: Any) -> Job:
     return replace(job(ends=ends, **more), name=f"carme-{ID}", user="sam")
 
 
-def in_the_way(ends: float = 3, **changes: Any) -> AffectedSession:
+def conflict(ends: float = 3, **changes: Any) -> AffectedSession:
     return AffectedSession(session(**changes), running(ends), window())
 
 
@@ -46,7 +46,7 @@ def in_the_way(ends: float = 3, **changes: Any) -> AffectedSession:
     ],
 )
 def test_a_session_that_may_run_on_when_its_node_is_maintained_is_in_the_way(job: Job, window: Reservation) -> None:
-    found = found_in_the_way(session(), [job], [booking(), window], NOW)
+    found = affected_session(session(), [job], [booking(), window], NOW)
     assert found is not None
     assert (found.maintenance, found.nodes) == (window, "n1")
 
@@ -66,25 +66,27 @@ def test_a_session_that_may_run_on_when_its_node_is_maintained_is_in_the_way(job
     ],
 )
 def test_any_other_session_is_not(session: Session, job: Job, window: Reservation) -> None:
-    assert found_in_the_way(session, [job], [window], NOW) is None
+    assert affected_session(session, [job], [window], NOW) is None
 
 
 def test_of_several_windows_the_first_counts_and_each_session_is_found_by_its_own_jobs() -> None:
-    early, late = window(1, 1), window(3, 1).but(id="late")
+    early, late = window(1, 1), window(3, 1).replace(id="late")
     snapshot = Snapshot(0.0, 0.0, {1: running(5), 2: job(2, ends=5)})
     sessions = [session(), session(id="5f0d8f0e-0000-4000-8000-000000000002", job_id=2)]
-    [found] = all_in_the_way(sessions, snapshot, [late, early], NOW)
+    [found] = affected_sessions(sessions, snapshot, [late, early], NOW)
     assert (found.session.id, found.maintenance) == (ID, early)
-    assert begins(found, NOW).startswith("Maintenance of n1 begins at ")
-    assert begins(found, NOW + 2 * HOUR) == "Maintenance of n1 has begun: New disks."
-    assert list(all_in_the_way(sessions, None, [early], NOW)) == [], "Slurm was not asked yet"
+    assert begin_sentence(found, NOW).startswith("Maintenance of n1 begins at ")
+    assert begin_sentence(found, NOW + 2 * HOUR) == "Maintenance of n1 has begun: New disks."
+    assert list(affected_sessions(sessions, None, [early], NOW)) == [], "Slurm was not asked yet"
 
 
 # -- how they start again ---------------------------------------------------------------------------------------------
 
 
 def test_it_is_the_same_choice_for_what_is_left_of_its_time() -> None:
-    found = again(offer(window()), {**OPTIONS, "working_folder": "work", "image": "base"}, in_the_way(2.5), NOW + 30)
+    found = restart_options(
+        offer(window()), {**OPTIONS, "working_folder": "work", "image": "base"}, conflict(2.5), NOW + 30
+    )
     assert found.problem == ""
     assert found.request is not None
     assert (found.request.time_limit, found.request.gpus, found.request.image) == (149, Gpus("a100", 1), "base")
@@ -103,7 +105,7 @@ def test_it_is_the_same_choice_for_what_is_left_of_its_time() -> None:
     ],
 )
 def test_where_the_profile_does_not_give_just_that_it_is_what_it_gives(time: dict[str, Any], minutes: int) -> None:
-    found = again(offer(profiles=({**GPU, "time_hours": time},)), OPTIONS, in_the_way(2.5), NOW)
+    found = restart_options(offer(profiles=({**GPU, "time_hours": time},)), OPTIONS, conflict(2.5), NOW)
     assert (found.request.time_limit if found.request else 0) == minutes
     assert bool(found.problem) is (found.request is None)
 
@@ -111,41 +113,41 @@ def test_where_the_profile_does_not_give_just_that_it_is_what_it_gives(time: dic
 def test_what_is_fixed_by_the_profile_stays_so() -> None:
     fixed = {**GPU, "slurm_override": {"time_minutes": 240}}
     options = {"profile": "gpu", "gpus": 1}
-    found = again(offer(profiles=(fixed,)), options, in_the_way(2.5), NOW)
+    found = restart_options(offer(profiles=(fixed,)), options, conflict(2.5), NOW)
     assert found.request is not None
     assert (found.request.time_limit, found.options) == (240, options)
 
 
 def test_a_profile_that_is_not_offered_any_more_is_said() -> None:
     other = {**GPU, "slug": "new"}
-    found = again(offer(profiles=(other,)), OPTIONS, in_the_way(), NOW)
+    found = restart_options(offer(profiles=(other,)), OPTIONS, conflict(), NOW)
     assert found.request is None
     assert "The profile “gpu” is not offered to you." in found.problem
 
 
 def test_out_of_a_booking_it_goes_on_outside_and_not_into_another_one() -> None:
     mine = booking(places=(place("n1", 2), place("n2", 2)))
-    inside = in_the_way(request=replace(session().request, reservation=mine.names()[0]))
-    found = again(offer(mine, window()), {**OPTIONS, "reservation": f"booking:{mine.id}"}, inside, NOW)
+    inside = conflict(request=replace(session().request, reservation=mine.names()[0]))
+    found = restart_options(offer(mine, window()), {**OPTIONS, "reservation": f"booking:{mine.id}"}, inside, NOW)
     assert found.request is not None
     assert found.request.reservation == ""
-    free = again(offer(mine), OPTIONS, in_the_way(0.5), NOW)
+    free = restart_options(offer(mine), OPTIONS, conflict(0.5), NOW)
     assert free.request is not None
     assert free.request.reservation != "", "who was in none goes into what fits, as with any start"
 
 
 def test_a_session_without_a_limit_starts_again_for_what_it_asked() -> None:
-    assert minutes_left(in_the_way(), NOW) == 180
+    assert minutes_left(conflict(), NOW) == 180
     assert minutes_left(AffectedSession(session(), replace(running(), end=0), window()), NOW) == 240
 
 
 # -- what is said before ----------------------------------------------------------------------------------------------
 
 
-def said(*nodes: Any, jobs: tuple[Job, ...] = (), patience: float = 600, **more: Any) -> str:
+def said(*nodes: Any, jobs: tuple[Job, ...] = (), max_wait: float = 600, **more: Any) -> str:
     there = cluster(*nodes, jobs=(running(3), *jobs))
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 180)
-    return starts_again(offer(window(), there=there, **more), request, NOW, patience)
+    return restart_sentence(offer(window(), there=there, **more), request, NOW, max_wait)
 
 
 def test_another_node_with_room_is_said() -> None:
@@ -156,8 +158,8 @@ def test_the_maintained_node_is_no_other_node_though_it_has_room() -> None:
     full = node("n2", used=4)
     other = job(2, gpus=4, nodes=("n2",), ends=1)
     waits = "No other node has room for it now: it waits in the queue, and is expected to start again at "
-    soon = said(node(used=1), full, jobs=(other,), patience=8 * HOUR)
-    after_the_maintenance = said(node(used=1), full, jobs=(replace(other, end=0),), patience=8 * HOUR)
+    soon = said(node(used=1), full, jobs=(other,), max_wait=8 * HOUR)
+    after_the_maintenance = said(node(used=1), full, jobs=(replace(other, end=0),), max_wait=8 * HOUR)
     assert soon.startswith(waits)
     assert after_the_maintenance.startswith(waits)
     assert soon != after_the_maintenance
@@ -165,7 +167,7 @@ def test_the_maintained_node_is_no_other_node_though_it_has_room() -> None:
 
 def test_what_would_wait_longer_than_a_start_may_is_said() -> None:
     other = job(2, gpus=4, nodes=("n2",), ends=1)
-    words = said(node(used=1), node("n2", used=4), jobs=(other,), patience=600)
+    words = said(node(used=1), node("n2", used=4), jobs=(other,), max_wait=600)
     assert words.startswith("No other node has room for it now: by what is known, one has at ")
     assert words.endswith("A start waits 10 minutes at most; then it fails, and you start again by the form later.")
 
@@ -174,4 +176,4 @@ def test_who_cannot_tell_says_so() -> None:
     silent = cluster(jobs=(running(3),))
     silent.silent_since = NOW - 60
     request = Request("gpu", "base", Gpus("a100", 1), 2, 4096, 180)
-    assert "is not known now" in starts_again(offer(window(), there=silent), request, NOW, 600)
+    assert "is not known now" in restart_sentence(offer(window(), there=silent), request, NOW, 600)

@@ -20,26 +20,26 @@ from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.ledger.entries import ONE
 from carme_hub.domain.quotas.policy import Policy
 from carme_hub.domain.sessions.profile_choice import parse_profiles
-from carme_hub.domain.sessions.session import MADE_WAY
+from carme_hub.domain.sessions.session import MAINTENANCE_STOP
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.spawners.form.form import Offer
 from carme_hub.spawners.form.slots import Bookings, CalendarView
 from carme_hub.spawners.maintenance import alternatives
 from carme_hub.spawners.maintenance.alternatives import (
-    NotInTheWay,
+    NotAffected,
     NotMoved,
     PendingActions,
-    look_now,
-    make_way,
+    check_affected,
     move,
     refund_of,
+    stop_for_maintenance,
 )
 from carme_hub.spawners.session_state import STOPPED
 
 
 def now_window(**more: Any) -> Reservation:
     now = int(time.time())
-    return window(**more).but(period=Period(now + HOUR, now + 3 * HOUR))
+    return window(**more).replace(period=Period(now + HOUR, now + 3 * HOUR))
 
 
 class Spawner:
@@ -48,7 +48,7 @@ class Spawner:
     def __init__(self) -> None:
         self.user_options: dict[str, Any] = dict(OPTIONS)
         self.pending, self.ready, self.active = "", True, True
-        self.why_stopped, self.replaces, self.noted = STOPPED, "", ""
+        self.stop_reason, self.replaces, self.noted = STOPPED, "", ""
         self.failed: BaseException | None = None
         self.orm_spawner = SimpleNamespace(display_name="My work")
 
@@ -58,7 +58,9 @@ class Spawner:
 
     async def offer(self) -> Offer:
         profiles, there = parse_profiles([GPU]), cluster()
-        look = Bookings("sam", accounts=("teaching",), look=CalendarView(ever=True), cluster=there, now=time.time())
+        look = Bookings(
+            "sam", accounts=("teaching",), calendar=CalendarView(was_read=True), cluster=there, now=time.time()
+        )
         return Offer(profiles, ("teaching",), {"base": ""}, cluster=there, bookings=look)
 
 
@@ -77,14 +79,16 @@ class Site:
         self.refunds = ("maintenance",)
         now = time.time()
         self.job = replace(job(), name=f"carme-{ID}", user="sam", start=now - HOUR, end=now + 2 * HOUR, time_limit=180)
-        books = SimpleNamespace(factor=lambda *_: ONE)
+        context = SimpleNamespace(factor=lambda *_: ONE)
         self.part: Any = SimpleNamespace(
             slots=self,
             client=SimpleNamespace(find=self.find),
-            book=SimpleNamespace(current=self.open.get),
-            keeper=SimpleNamespace(seen_terminal=lambda _id: False),
+            registry=SimpleNamespace(current=self.open.get),
+            reconciler=SimpleNamespace(seen_terminal=lambda _id: False),
             cost=self.cost,
-            admission=SimpleNamespace(policy=lambda: Policy(refunds=self.refunds), ledger=SimpleNamespace(books=books)),
+            admission=SimpleNamespace(
+                policy=lambda: Policy(refunds=self.refunds), ledger=SimpleNamespace(context=context)
+            ),
             log=logging.getLogger("test"),
         )
         self.user: Any = SimpleNamespace(
@@ -110,7 +114,7 @@ class Site:
 
         async def stop() -> None:
             await asyncio.sleep(0)
-            self.spawner.noted = self.spawner.why_stopped
+            self.spawner.noted = self.spawner.stop_reason
             self.spawner.active = self.spawner.ready = False
             self.open.clear()
 
@@ -123,13 +127,13 @@ class Site:
     async def move(self) -> None:
         await move(self, self.part, self.user, session())
 
-    async def make_way(self) -> None:
-        await make_way(self, self.part, self.user, session())
+    async def stop_for_maintenance(self) -> None:
+        await stop_for_maintenance(self, self.part, self.user, session())
 
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(alternatives, "FAILS_AT_ONCE", 5.0)
+    monkeypatch.setattr(alternatives, "FAILURE_WAIT", 5.0)
     return Site()
 
 
@@ -139,8 +143,8 @@ async def test_a_session_is_stopped_and_starts_again_for_what_is_left_in_place_o
     assert (name, replaces, site.asked_instead_of) == ("", ID, ID)
     assert options == {**OPTIONS, "time_minutes": 119}
     assert site.spawner.noted == "Stopped to go on elsewhere, before maintenance of n1."
-    assert not site.spawner.noted.startswith(MADE_WAY)
-    assert (site.spawner.why_stopped, site.spawner.replaces) == (STOPPED, ""), "the next stop is an ordinary one"
+    assert not site.spawner.noted.startswith(MAINTENANCE_STOP)
+    assert (site.spawner.stop_reason, site.spawner.replaces) == (STOPPED, ""), "the next stop is an ordinary one"
 
 
 async def test_a_named_server_goes_on_under_its_name(site: Site) -> None:
@@ -151,9 +155,9 @@ async def test_a_named_server_goes_on_under_its_name(site: Site) -> None:
 
 
 async def test_who_makes_way_is_noted_as_such_and_nothing_starts(site: Site) -> None:
-    await site.make_way()
-    assert site.spawner.noted == f"{MADE_WAY}n1."
-    assert (site.stops, site.started, site.spawner.why_stopped) == (1, [], STOPPED)
+    await site.stop_for_maintenance()
+    assert site.spawner.noted == f"{MAINTENANCE_STOP}n1."
+    assert (site.stops, site.started, site.spawner.stop_reason) == (1, [], STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ async def test_who_makes_way_is_noted_as_such_and_nothing_starts(site: Site) -> 
         lambda site: setattr(site, "known", ()),
         lambda site: setattr(site, "known", (now_window(state=State.CANCELLED),)),
         lambda site: setattr(site, "known", (now_window(nodes=("n2",)),)),
-        lambda site: setattr(site, "known", (booking(places=(place(),)).but(period=now_window().period),)),
+        lambda site: setattr(site, "known", (booking(places=(place(),)).replace(period=now_window().period),)),
         lambda site: setattr(site, "job", replace(site.job, end=time.time() + HOUR / 2)),
         lambda site: site.open.clear(),
         lambda site: site.open.update({ID: session(cancel_wanted=1.0)}),
@@ -170,17 +174,17 @@ async def test_who_makes_way_is_noted_as_such_and_nothing_starts(site: Site) -> 
         lambda site: setattr(site.spawner, "pending", "stop"),
     ],
 )
-@pytest.mark.parametrize("what", ["move", "make_way"])
+@pytest.mark.parametrize("what", ["move", "stop_for_maintenance"])
 async def test_what_is_not_in_the_way_at_that_moment_is_left_alone(
     site: Site, what: str, change: Callable[[Site], None]
 ) -> None:
     change(site)
-    with pytest.raises(NotInTheWay):
+    with pytest.raises(NotAffected):
         await getattr(site, what)()
     assert (site.stops, site.started) == (0, [])
 
 
-@pytest.mark.parametrize("what", ["move", "make_way"])
+@pytest.mark.parametrize("what", ["move", "stop_for_maintenance"])
 async def test_a_slurm_that_does_not_answer_changes_nothing(site: Site, what: str) -> None:
     async def silent(*_: Any) -> Any:
         raise SlurmUnreachable("slurmctld does not answer")
@@ -193,7 +197,7 @@ async def test_a_slurm_that_does_not_answer_changes_nothing(site: Site, what: st
 
 async def test_what_could_not_start_again_is_not_stopped(site: Site) -> None:
     site.cost_state = "refused"
-    with pytest.raises(NotMoved, match=r"left as it is: sam has 0 left\."):
+    with pytest.raises(NotMoved, match=r"not stopped: sam has 0 left\."):
         await site.move()
     site.cost_state = "ok"
     site.spawner.user_options = {**OPTIONS, "gpus": 9}
@@ -221,35 +225,35 @@ async def test_asked_twice_it_is_done_once_and_another_thing_meanwhile_is_refuse
     twice = [doing.once(ID, "move", site.move) for _ in range(2)]
     both = asyncio.gather(*twice)
     await asyncio.sleep(0)
-    with pytest.raises(NotInTheWay, match="being stopped already"):
-        await doing.once(ID, "make-way", site.make_way)
+    with pytest.raises(NotAffected, match="being stopped already"):
+        await doing.once(ID, "make-way", site.stop_for_maintenance)
     assert await both == [True, True]
     assert (site.stops, len(site.started)) == (1, 1)
-    with pytest.raises(NotInTheWay):
+    with pytest.raises(NotAffected):
         await doing.once(ID, "move", site.move)
     assert (site.stops, len(site.started)) == (1, 1)
 
 
 async def test_what_takes_long_goes_on_when_nobody_waits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alternatives, "PATIENCE", 0.01)
+    monkeypatch.setattr(alternatives, "STOP_WAIT", 0.01)
     doing, go_on = PendingActions(), asyncio.Event()
 
     async def slow() -> None:
         await go_on.wait()
-        await site.make_way()
+        await site.stop_for_maintenance()
 
     assert await doing.once(ID, "make-way", slow) is False
     go_on.set()
-    monkeypatch.setattr(alternatives, "PATIENCE", 5.0)
+    monkeypatch.setattr(alternatives, "STOP_WAIT", 5.0)
     assert await doing.once(ID, "make-way", slow) is True
     assert site.stops == 1
 
 
 async def test_what_is_said_of_the_refund_is_what_the_policy_says(site: Site) -> None:
-    found, now = await look_now(site.part, session()), time.time()
+    found, now = await check_affected(site.part, session()), time.time()
     assert refund_of(site.part, found, now) == (
         True,
-        "What it holds of GPU time and has not used comes back. What it has used, 1 GPU-hour so far, is refunded "
+        "GPU time that it holds and has not used is released. What it has used, 1 GPU-hour so far, is refunded "
         "within a few minutes.",
     )
     site.refunds = ()

@@ -17,9 +17,9 @@ from carme_hub.errors import StoreError
 from carme_hub.sessions.registry import CallbackRefused, SessionRegistry
 from carme_hub.spawners.form.offers import ended_early
 from carme_hub.spawners.handlers.callback import allocated_node
-from carme_hub.spawners.hub.probe import SomethingElseAnswers
-from carme_hub.spawners.slurm import arrival as arrival_module
-from carme_hub.spawners.slurm.arrival import TAKEN, Arrival
+from carme_hub.spawners.hub.probe import WrongCertificate
+from carme_hub.spawners.slurm import readiness as arrival_module
+from carme_hub.spawners.slurm.readiness import PORT_TAKEN, ServerReadiness
 from carme_hub.spawners.slurm.spawner import SlurmContainerSpawner
 from carme_hub.store.engine import CarmeStore
 from carme_hub.store.sessions import SessionStore
@@ -29,8 +29,8 @@ class ForgedPart:
     """A cluster of one node whose address has changed since Slurm was last asked; one job runs there."""
 
     def __init__(self) -> None:
-        self.book = SessionRegistry(SessionStore(CarmeStore(url="sqlite://").open()), "lab")
-        self.watcher = self.keeper = self
+        self.registry = SessionRegistry(SessionStore(CarmeStore(url="sqlite://").open()), "lab")
+        self.watcher = self.reconciler = self
         self.waiting: set[str] = set()
         self.job: Job | None = Job(1, "carme-s1", "alice", "RUNNING", Phase.ACTIVE, nodes=("node1",), submitted=1.0)
         self.asked: list[float | None] = []
@@ -53,7 +53,7 @@ class ForgedPart:
     async def cancel(self, id: str, reason: str) -> None:
         if self.broken:
             raise StoreError("disk full")
-        await self.book.want_cancel(id, reason)
+        await self.registry.request_cancel(id, reason)
 
 
 class ForgedSpawner:
@@ -80,36 +80,36 @@ async def test_a_session_is_ended_when_something_else_answers_on_its_port(
     part: Any, broken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stranger(_url: str, _context: object, *, certificate: str) -> bool:
-        raise SomethingElseAnswers(certificate)
+        raise WrongCertificate(certificate)
 
     monkeypatch.setattr(arrival_module, "answers", stranger)
-    monkeypatch.setattr(Arrival, "_tls_context", lambda _self: object())
-    session, _ = await part.book.intend("s1", "alice", "", SESSION.request, certificate="f" * 64)
+    monkeypatch.setattr(ServerReadiness, "_tls_context", lambda _self: object())
+    session, _ = await part.registry.intend("s1", "alice", "", SESSION.request, certificate="f" * 64)
     part.broken = broken
-    with pytest.raises(SpawnException, match="Something else answers on the session's port"):
-        await Arrival(ForgedSpawner(), part).answering(session, "https://10.0.0.1:40000")
+    with pytest.raises(SpawnException, match="Another program answers on the session's port"):
+        await ServerReadiness(ForgedSpawner(), part).wait_until_answering(session, "https://10.0.0.1:40000")
     if not broken:
-        assert part.book.current("s1").cancel_reason == TAKEN
+        assert part.registry.current("s1").cancel_reason == PORT_TAKEN
     assert not part.waiting
 
 
 async def test_the_certificate_of_the_sessions_row_is_asked_for(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def answering(_url: str, _context: object, *, certificate: str) -> bool:
+    async def wait_until_answering(_url: str, _context: object, *, certificate: str) -> bool:
         asked.append(certificate)
         return True
 
-    monkeypatch.setattr(arrival_module, "answers", answering)
-    monkeypatch.setattr(Arrival, "_tls_context", lambda _self: object())
-    session, _ = await part.book.intend("s1", "alice", "", SESSION.request, certificate="f" * 64)
-    await Arrival(ForgedSpawner(), part).answering(session, "https://10.0.0.1:40000")
+    monkeypatch.setattr(arrival_module, "answers", wait_until_answering)
+    monkeypatch.setattr(ServerReadiness, "_tls_context", lambda _self: object())
+    session, _ = await part.registry.intend("s1", "alice", "", SESSION.request, certificate="f" * 64)
+    await ServerReadiness(ForgedSpawner(), part).wait_until_answering(session, "https://10.0.0.1:40000")
     assert asked == ["f" * 64]
 
 
 async def test_a_node_that_is_new_is_asked_for_once_more(part: Any) -> None:
     part.known = {}
-    found = await Arrival(ForgedSpawner(), part).address(SESSION.but(node="node1", port=40000))
+    found = await ServerReadiness(ForgedSpawner(), part).address(SESSION.replace(node="node1", port=40000))
     assert found == "https://10.0.0.2:40000"
 
 
@@ -132,9 +132,9 @@ async def test_a_restarted_hub_leads_nobody_to_what_answers_in_place_of_the_serv
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def taken(_self: SlurmContainerSpawner) -> str:
-        raise ended_early(TAKEN, "")
+        raise ended_early(PORT_TAKEN, "")
 
-    monkeypatch.setattr(SlurmContainerSpawner, "_come_back", taken)
+    monkeypatch.setattr(SlurmContainerSpawner, "_reconnect", taken)
     spawner = SlurmContainerSpawner()
     spawner.server = Server(proto="https", ip="10.0.0.1", port=40000, base_url="/user/bob/")
     spawner._check_pending = True

@@ -11,19 +11,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import Balance, Entry, Kind, charge_key, hold_key, refund_key, release_key
 from carme_hub.errors import StoreError
-from carme_hub.store.ledger.news import News, newest, written_after
-from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Subject, Used
+from carme_hub.store.ledger.changes import LedgerChanges, changes_after, newest_id
+from carme_hub.store.ledger.reads import UsedAmount
+from carme_hub.store.ledger.writes import Anomaly, Filter, LedgerStore, Subject
 
 DAY = 86400
 
 
 def grant(amount: int, account: str = "physics", key: str = "g1", **changes: object) -> Entry:
-    return Entry(key, Kind.GRANT, "lab", account, amount, 10.0, actor="root").but(**changes)
+    return Entry(key, Kind.GRANT, "lab", account, amount, 10.0, actor="root").replace(**changes)
 
 
 def hold(session: str, amount: int = 3_600_000, at: float = 100.0, extension: int = 0, **changes: object) -> Entry:
     entry = Entry(hold_key(session, extension), Kind.HOLD, "lab", "physics", -amount, at, "ada", session)
-    return entry.but(start=int(at), end=int(at) + 3600, gpus=(Gpus("a100", 1),)).but(**changes)
+    return entry.replace(start=int(at), end=int(at) + 3600, gpus=(Gpus("a100", 1),)).replace(**changes)
 
 
 def release(session: str, amount: int = 3_600_000, at: float = 200.0) -> Entry:
@@ -33,11 +34,13 @@ def release(session: str, amount: int = 3_600_000, at: float = 200.0) -> Entry:
 def charge(job: int, start: int, end: int, rate: int = 1000, submitted: int = 50, **changes: object) -> Entry:
     key, amount = charge_key("lab", job, submitted), -(end - start) * rate
     entry = Entry(key, Kind.CHARGE, "lab", "physics", amount, end + 5.0, "ada", job_id=job, submitted=submitted)
-    return entry.but(start=start, end=end, gpus=(Gpus("a100", 1),)).but(**changes)
+    return entry.replace(start=start, end=end, gpus=(Gpus("a100", 1),)).replace(**changes)
 
 
 def refund(of: Entry) -> Entry:
-    return of.but(key=refund_key("lab", of.job_id, of.submitted), kind=Kind.CORRECTION, amount=-of.amount, reason="x")
+    return of.replace(
+        key=refund_key("lab", of.job_id, of.submitted), kind=Kind.CORRECTION, amount=-of.amount, reason="x"
+    )
 
 
 def write(store: LedgerStore, *entries: Entry) -> list[Entry]:
@@ -46,7 +49,7 @@ def write(store: LedgerStore, *entries: Entry) -> list[Entry]:
 
 
 def test_an_entry_comes_back_as_it_was_written(store: LedgerStore) -> None:
-    one = charge(7, 60, 90).but(
+    one = charge(7, 60, 90).replace(
         gpus=(Gpus("a100", 2), Gpus("1g.10gb", 1)), factor=0, partition="gpu", qos="high", nodes="n1", reason="because"
     )
     [written] = write(store, one)
@@ -58,15 +61,17 @@ def test_an_entry_comes_back_as_it_was_written(store: LedgerStore) -> None:
 
 def test_it_is_told_whom_what_was_written_since_a_look_is_about(store: LedgerStore) -> None:
     with store.reading("lab") as now:
-        assert newest(now) == 0
+        assert newest_id(now) == 0
     write(store, grant(5), hold("s1"))
     with store.reading("lab") as now:
-        last = newest(now)
-        assert written_after(now, 0) == News(last, frozenset({"ada"}), frozenset({"physics"}))
-        assert written_after(now, last) == News(last)
+        last = newest_id(now)
+        assert changes_after(now, 0) == LedgerChanges(last, frozenset({"ada"}), frozenset({"physics"}))
+        assert changes_after(now, last) == LedgerChanges(last)
     write(store, grant(7, account="teaching", key="g2"), charge(7, 60, 90))
     with store.reading("lab") as now:
-        assert written_after(now, last) == News(newest(now), frozenset({"ada"}), frozenset({"physics", "teaching"}))
+        assert changes_after(now, last) == LedgerChanges(
+            newest_id(now), frozenset({"ada"}), frozenset({"physics", "teaching"})
+        )
 
 
 def test_a_key_is_written_once_and_it_is_told_which_were_new(store: LedgerStore) -> None:
@@ -79,7 +84,7 @@ def test_a_key_is_written_once_and_it_is_told_which_were_new(store: LedgerStore)
 def test_no_other_key_charges_the_same_incarnation_again_and_nothing_is_half_written(store: LedgerStore) -> None:
     write(store, charge(7, 60, 90))
     with pytest.raises(StoreError, match="ledger"):
-        write(store, grant(5), charge(7, 60, 95).but(key="another"))
+        write(store, grant(5), charge(7, 60, 95).replace(key="another"))
     with store.reading("lab") as now:
         assert now.balance("physics") == Balance(used=30_000)
     write(store, charge(7, 100, 110, submitted=99), grant(5), grant(6, key="g2"))  # no job: never the same
@@ -145,12 +150,12 @@ def test_a_job_across_midnight_is_split_between_the_days_exactly(store: LedgerSt
         assert [day.amount for day in days] == [4000 + 7 * 3002, DAY * 3002, 11 * 3002, 0]
         assert now.used(ada).amount == sum(day.amount for day in days)
         assert now.used(ada, DAY).amount == (DAY + 11) * 3002
-        assert now.used(ada, 0, DAY) == Used(4000 + 7 * 3002, 9)
+        assert now.used(ada, 0, DAY) == UsedAmount(4000 + 7 * 3002, 9)
 
 
 def test_a_refund_counts_back_in_the_window_of_its_job(store: LedgerStore) -> None:
     one = charge(7, DAY - 10, DAY + 20)
-    write(store, one, refund(one).but(at=5 * DAY), charge(8, DAY, DAY + 1))
+    write(store, one, refund(one).replace(at=5 * DAY), charge(8, DAY, DAY + 1))
     with store.reading("lab") as now:
         assert now.used(Subject("physics"), 0, DAY).amount == 0
         assert now.used(Subject("physics"), DAY, 2 * DAY).amount == 1000
@@ -187,8 +192,8 @@ def test_a_statement_comes_in_pages_newest_first(store: LedgerStore) -> None:
 def test_an_anomaly_is_written_once_and_leaves_the_queue_when_somebody_decides(store: LedgerStore) -> None:
     odd = Anomaly("negative:lab:7:50", "negative", "lab", 100.0, 7, 50, "physics", "ada", {"start": 9, "end": 3})
     with store.transaction("lab") as now:
-        assert now.flag([odd, odd]) == [odd]
-        assert now.flag([odd]) == []
+        assert now.add_anomalies([odd, odd]) == [odd]
+        assert now.add_anomalies([odd]) == []
     with store.transaction("lab") as now:
         [found] = now.anomalies()
         assert found.seen == {"start": 9, "end": 3}

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, event, text
 
 from carme_hub.domain.ledger.entries import Entry, Kind
 from carme_hub.store.ledger.accounts import accounts_in
-from carme_hub.store.ledger.news import newest, written_after
+from carme_hub.store.ledger.changes import changes_after, newest_id
 from carme_hub.store.ledger.writes import LedgerReads, LedgerStore
 from carme_hub.store.tables import metadata
 
@@ -71,10 +71,10 @@ def test_what_gives_an_account_gpu_time_is_found_without_reading_its_jobs(store:
 
 def test_what_is_new_is_found_from_the_end_of_the_ledger(store: LedgerStore, engine: Engine) -> None:
     fill(store, engine)
-    last = ask(store, newest)
-    found = plan(store, engine, lambda reads: written_after(reads, last - 3))
+    last = ask(store, newest_id)
+    found = plan(store, engine, lambda reads: changes_after(reads, last - 3))
     assert ("USING INTEGER PRIMARY KEY (rowid>?" if engine.dialect.name == "sqlite" else "pk_ledger") in found
-    found = plan(store, engine, newest)
+    found = plan(store, engine, newest_id)
     assert "ix_ledger" not in found, "that index is read through for it"
 
 

@@ -72,7 +72,7 @@ def test_no_anomaly_is_left_out_because_there_are_many(store: LedgerStore) -> No
     odd = [Anomaly(f"long:lab:{n}:5", "runaway" if n < 3 else "long", "lab", 1.0, n, 5) for n in range(1, 1204)]
     with store.transaction("lab") as writes:
         for each in odd:
-            writes.flag([each])  # of several at once any may be the first
+            writes.add_anomalies([each])  # of several at once any may be the first
         writes.settle_anomaly(writes.anomalies()[-1].id, 2.0, "root", "no")
         assert writes.count_waiting() == 1202
         assert [each.job_id for each in writes.anomalies(kind="runaway")] == [2]

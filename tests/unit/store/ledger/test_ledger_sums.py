@@ -19,7 +19,7 @@ from carme_hub.errors import StoreError
 from carme_hub.store.check import check
 from carme_hub.store.ledger.report import by_account_and_kind
 from carme_hub.store.ledger.rows import entry_row
-from carme_hub.store.ledger.sums import Difference, differences, sum_anew
+from carme_hub.store.ledger.sums import Difference, differences, rebuild_sums
 from carme_hub.store.ledger.writes import LedgerReads, LedgerStore, LedgerWrites
 from carme_hub.store.tables import ledger
 
@@ -43,7 +43,7 @@ _ways = st.sampled_from(("written", "written", "tried", "undone"))
 
 def charge(number: int, account: str = "physics", amount: int = -1000, cluster: str = "lab") -> Entry:
     entry = Entry(f"charge:{cluster}:{number}", Kind.CHARGE, cluster, account, amount, 5.0, "ada", start=1, end=2)
-    return entry.but(job_id=number, submitted=1)
+    return entry.replace(job_id=number, submitted=1)
 
 
 def grant(amount: int, account: str = "physics") -> Entry:
@@ -51,7 +51,7 @@ def grant(amount: int, account: str = "physics") -> Entry:
 
 
 def wrong(url: str) -> dict[str, str]:
-    return {each.name: each.says for each in check(url).looked if not each.good}
+    return {each.name: each.text for each in check(url).results if not each.passed}
 
 
 def differ(engine: Engine) -> list[Difference]:
@@ -89,7 +89,7 @@ def test_sums_are_what_the_entries_come_to_whatever_was_written_tried_or_undone(
     expected: dict[str, Balance] = {}
     by_kind: Counter[tuple[str, str]] = Counter()
     for entries, way in story:
-        named = [each.but(key=f"{cluster}:{each.key}", cluster=cluster) for each in entries]
+        named = [each.replace(key=f"{cluster}:{each.key}", cluster=cluster) for each in entries]
         with suppress(InterruptedError), store.transaction(cluster) as writes:
             written = append(writes, named, way)
             if way == "undone":
@@ -157,8 +157,8 @@ def test_a_sum_that_somebody_changed_is_named_and_made_anew_when_asked(
     assert names in found["sums"]
     assert "carme-hub db sum" in found["sums"]
     named = differ(engine)
-    assert sum_anew(engine) == named
-    assert (sum_anew(engine), wrong(database_url)) == ([], {})
+    assert rebuild_sums(engine) == named
+    assert (rebuild_sums(engine), wrong(database_url)) == ([], {})
     with store.reading("lab") as reads:
         assert reads.balances() == before
 

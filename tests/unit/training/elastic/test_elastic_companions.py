@@ -20,7 +20,7 @@ from test_elastic_run import place as place
 from carme_hub.training.conductor import companion as companion_job
 from carme_hub.training.conductor.fixed_size import FixedSizeRun
 from carme_hub.training.elastic import elastic_run
-from carme_hub.training.run.control import NotDone
+from carme_hub.training.run.control import RequestRefused
 from carme_hub.training.run.run_folder import ENDED, State, create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Companion, Hub, NoHub
@@ -93,7 +93,7 @@ def elastic_with(hub: HubThatLosesAnswers, **more: Any) -> Iterator[Any]:
 def hub(monkeypatch: pytest.MonkeyPatch) -> HubThatLosesAnswers:
     found = HubThatLosesAnswers()
     monkeypatch.setattr(Hub, "from_environ", lambda: found)
-    for name in ("OFTEN", "AGAIN"):
+    for name in ("POLL_INTERVAL", "RETRY_INTERVAL"):
         monkeypatch.setattr(companion_job, name, 0.05)
     return found
 
@@ -111,7 +111,7 @@ def fixed(
 
 def end_of(conducted: tuple[FixedSizeRun, threading.Thread]) -> State:
     conducted[1].join(20)
-    state = conducted[0].standing.get()
+    state = conducted[0].state.get()
     if conducted[1].is_alive():
         conducted[0].end("stop", "The test is over.")
         conducted[1].join(20)
@@ -125,7 +125,7 @@ def end_of(conducted: tuple[FixedSizeRun, threading.Thread]) -> State:
 def test_companions_that_were_got_join_though_the_hub_gives_no_more() -> None:
     with running(most=1) as story:
         story.of_size(2)
-        assert "1 of 2 asked for; no more: Your account has no GPU-time left." in story.resize(+2)
+        assert "1 of 2 requested; no more: Your account has no GPU-time left." in story.resize(+2)
         story.of_size(3)
 
 
@@ -136,7 +136,7 @@ def test_each_companion_is_asked_for_with_a_key_of_its_own() -> None:
         story.resize(+2)
         keys = {asked["key"] for asked in hub.opened.values()}
         assert len(keys) == 2
-        assert all(key.startswith(story.run.asked()["key"]) for key in keys)
+        assert all(key.startswith(story.run.request()["key"]) for key in keys)
 
 
 def test_a_hub_that_does_not_answer_at_the_start_is_asked_again_and_gives_it_once() -> None:
@@ -151,7 +151,7 @@ def test_a_run_is_stopped_while_the_hub_does_not_answer_and_leaves_nothing() -> 
     hub = HubThatLosesAnswers(lost=1 << 30)
     with elastic_with(hub, ranks=3, gpus=1, limits=(3, 4)) as story:
         story.until(lambda _: hub.opened)
-        story.conductor.end("stop", "It was stopped.")
+        story.conductor.end("stop", "The run was stopped.")
         assert story.end()["state"] == "interrupted"
     assert hub.closed == list(hub.opened)
 
@@ -161,7 +161,7 @@ def test_one_that_was_opened_though_the_answer_was_lost_is_given_back() -> None:
     with elastic_with(hub) as story:
         story.of_size(2)
         hub.lost = 1
-        with pytest.raises(NotDone, match="does not answer"):
+        with pytest.raises(RequestRefused, match="does not answer"):
             story.resize(+1)
         story.until(lambda _: hub.closed == list(hub.opened))
         story.resize(+1)
@@ -174,7 +174,7 @@ def test_one_that_is_opened_while_the_run_ends_is_given_back() -> None:
     hub.held = threading.Event()
 
     def resize() -> None:
-        with contextlib.suppress(NotDone):
+        with contextlib.suppress(RequestRefused):
             story.resize(+2)
 
     with elastic_with(hub) as story:
@@ -182,21 +182,21 @@ def test_one_that_is_opened_while_the_run_ends_is_given_back() -> None:
         asking = threading.Thread(target=resize)
         asking.start()
         assert hub.asked.wait(5)
-        story.conductor.end("stop", "It was stopped.")
-        assert story.conductor._resizing._over.wait(20)  # its workers have ended, and what it had is given back
+        story.conductor.end("stop", "The run was stopped.")
+        assert story.conductor._companions._closing.wait(20)  # its workers have ended, and what it had is given back
         hub.held.set()
         asking.join(5)
         story.end()
     assert len(hub.opened) == 1, "nothing more is asked for at the end"
     assert hub.closed == list(hub.opened)
-    with pytest.raises(NotDone, match="to end"):
-        story.conductor._resizing.open(1)
+    with pytest.raises(RequestRefused, match="is ending"):
+        story.conductor._companions.open(1)
 
 
 def test_a_worker_for_which_slurm_does_not_answer_is_tried_again_and_the_others_train_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(elastic_run, "LATER", 0.2)
+    monkeypatch.setattr(elastic_run, "SLURM_RETRY_DELAY", 0.2)
     with elastic_with(HubThatLosesAnswers()) as story:
         story.of_size(2)
         story.broker.busy = ["w2-0-0", "w2-1-0", "w2-2-0", "w2-3-0"]
@@ -214,7 +214,7 @@ def test_a_worker_that_cannot_be_started_is_done_without_and_its_companion_given
         story.broker.busy = ["w2-0-0"]
         story.resize(+1)
         story.until(lambda state: "could not be started" in state["message"])
-        assert story.resize(-1) == "1 that had not begun: withdrawn."
+        assert story.resize(-1) == "1 withdrawn before their start."
         story.until(lambda _: story.hub.closed == list(story.hub.opened))
         assert len(story.until(lambda state: not state["companions"])["nodes"]) == 2
 
@@ -225,9 +225,9 @@ def test_a_run_is_stopped_and_answers_while_slurm_takes_its_time_for_a_start() -
         story.broker.slow = threading.Event()
         story.resize(+1)
         assert story.broker.starting.wait(10)
-        assert story.resize(-1) == "1 that had not begun: withdrawn.", "the lock is free"
+        assert story.resize(-1) == "1 withdrawn before their start.", "the lock is free"
         began = time.monotonic()
-        story.conductor.end("stop", "It was stopped.")
+        story.conductor.end("stop", "The run was stopped.")
         assert story.end()["state"] == "interrupted"
         assert time.monotonic() < began + 8
         story.broker.slow.set()
@@ -268,12 +268,12 @@ def test_what_was_opened_without_an_answer_goes_when_the_run_is_stopped(hub: Hub
     conductor, thread = fixed(hub)
     assert hub.asked.wait(5)
     end = time.monotonic() + 20
-    while "does not answer" not in conductor.standing.get()["message"]:
+    while "does not answer" not in conductor.state.get()["message"]:
         assert time.monotonic() < end
         time.sleep(0.01)
     hub.down = 2
-    conductor.end("stop", "It was stopped.")
-    assert end_of((conductor, thread))["message"] == "It was stopped."
+    conductor.end("stop", "The run was stopped.")
+    assert end_of((conductor, thread))["message"] == "The run was stopped."
     assert [*hub.closed, "another"] == sorted(hub.opened, key="another".__eq__)
 
 

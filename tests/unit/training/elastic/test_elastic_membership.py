@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from carme_hub.training.elastic.membership import AWAY, TOGETHER, Place, Places
+from carme_hub.training.elastic.membership import GROUPING_SECONDS, RELEASED, Assignment, Membership
 
 
 class Clock:
@@ -22,9 +22,9 @@ class Clock:
         return self.now
 
 
-def places(fewest: int = 2, most: int = 4, workers: str = "") -> Places:
+def membership(fewest: int = 2, most: int = 4, workers: str = "") -> Membership:
     """Return places with workers that are ready, each named by a letter; they are the first generation."""
-    made = Places(fewest, most, clock=Clock())
+    made = Membership(fewest, most, clock=Clock())
     for name in workers:
         made.add(name, f"host-{name}")
     for name in workers:
@@ -33,19 +33,19 @@ def places(fewest: int = 2, most: int = 4, workers: str = "") -> Places:
 
 
 def test_the_first_generation_has_all_that_were_started() -> None:
-    made = places()
+    made = membership()
     for name in "abc":
         made.add(name, f"host-{name}")
     assert made.place("a", 0, 0) is None
     assert made.place("b", 0, 0) is None
     assert made.starting() == ["c"]
-    assert made.place("c", 0, 0) == Place(1, 2, 3, "host-a")
-    assert made.place("a", 0, 0) == Place(1, 0, 3, "host-a")
-    assert made.now("b") == Place(1, 1, 3, "host-a")
+    assert made.place("c", 0, 0) == Assignment(1, 2, 3, "host-a")
+    assert made.place("a", 0, 0) == Assignment(1, 0, 3, "host-a")
+    assert made.now("b") == Assignment(1, 1, 3, "host-a")
 
 
 def test_the_ranks_of_the_first_generation_are_the_numbers_of_the_logs_whoever_is_ready_first() -> None:
-    made = places()
+    made = membership()
     for name in "abc":
         made.add(name)
     for name in "cba":
@@ -55,24 +55,24 @@ def test_the_ranks_of_the_first_generation_are_the_numbers_of_the_logs_whoever_i
 
 
 def test_one_that_does_not_come_is_not_waited_for_when_the_limit_is_over() -> None:
-    made = places()
+    made = membership()
     for name in "abc":
         made.add(name)
     made.place("a", 0, 0), made.place("c", 0, 0)
-    made.go_without_the_late()
+    made.form_without_late()
     assert made.ranks() == {"a": 0, "b": -1, "c": 1}
 
 
 def test_too_few_are_no_generation() -> None:
-    made = places(fewest=3, workers="ab")
+    made = membership(fewest=3, workers="ab")
     assert made.generation == 0
     assert made.missing == 1
-    made.go_without_the_late()
+    made.form_without_late()
     assert made.generation == 0
 
 
 def test_a_new_one_is_news_when_it_is_ready_and_not_when_it_starts() -> None:
-    made = places(workers="ab")
+    made = membership(workers="ab")
     made.add("c")
     assert made.news("a") == 0
     assert made.place("c", 0, 0) is None
@@ -80,44 +80,44 @@ def test_a_new_one_is_news_when_it_is_ready_and_not_when_it_starts() -> None:
     assert made.news("c") == 0, "it has no place yet"
     assert made.place("a", 1, 0) is None, "the other one still trains"
     assert made.generation == 1
-    assert made.place("b", 1, 0) == Place(2, 1, 3, "host-a")
+    assert made.place("b", 1, 0) == Assignment(2, 1, 3, "host-a")
     assert made.ranks() == {"a": 0, "b": 1, "c": 2}
     assert [made.news(name) for name in "abc"] == [0, 0, 0]
 
 
 def test_two_that_come_together_are_one_change() -> None:
-    made = places(workers="ab")
+    made = membership(workers="ab")
     made.add("c"), made.add("d")
     made.place("c", 0, 0)
     assert made.news("a") == 0, "another one is about to be ready"
-    made._clock.now += TOGETHER  # type: ignore[attr-defined]
+    made._clock.now += GROUPING_SECONDS  # type: ignore[attr-defined]
     assert made.news("a") == 2, "that takes too long"
 
 
 def test_one_that_leaves_goes_at_once_and_the_others_when_all_are_back() -> None:
-    made = places(workers="abc")
+    made = membership(workers="abc")
     made.leave("a")
     assert [made.news(name) for name in "abc"] == [2, 2, 2]
-    assert made.place("a", 1, 0) == AWAY
+    assert made.place("a", 1, 0) == RELEASED
     assert made.place("b", 1, 0) is None
-    assert made.place("c", 1, 0) == Place(2, 1, 2, "host-b")
+    assert made.place("c", 1, 0) == Assignment(2, 1, 2, "host-b")
     assert made.ranks() == {"b": 0, "c": 1}
 
 
 def test_one_that_is_lost_is_missed_and_its_successor_is_not_waited_for() -> None:
-    made = places(workers="abc")
+    made = membership(workers="abc")
     made.gone("a")
     made.add("e")
     assert made.news("b") == 2, "torch's agents look for this while their worker hangs"
     assert made.place("b", 1, 0) is None
-    assert made.place("c", 1, 0) == Place(2, 1, 2, "host-b")
+    assert made.place("c", 1, 0) == Assignment(2, 1, 2, "host-b")
     made.place("e", 0, 0)
     made.place("b", 2, 0), made.place("c", 2, 0)
     assert made.ranks() == {"b": 0, "c": 1, "e": 2}, "rank 0 has the state of the training"
 
 
 def test_one_that_was_ready_first_is_not_rank_0_before_those_who_have_trained() -> None:
-    made = places(workers="ab")
+    made = membership(workers="ab")
     made.add("c")
     for name, generation in (("c", 0), ("b", 1), ("a", 1)):
         made._clock.now += 1  # type: ignore[attr-defined]
@@ -126,17 +126,17 @@ def test_one_that_was_ready_first_is_not_rank_0_before_those_who_have_trained() 
 
 
 def test_below_the_fewest_they_wait_until_others_come() -> None:
-    made = places(workers="ab")
+    made = membership(workers="ab")
     made.gone("b")
     assert made.place("a", 1, 0) is None
     assert made.missing == 1
     made.add("c")
-    assert made.place("c", 0, 0) == Place(2, 1, 2, "host-a")
+    assert made.place("c", 0, 0) == Assignment(2, 1, 2, "host-a")
     assert made.missing == 0
 
 
 def test_no_more_than_the_most() -> None:
-    made = places(most=2, workers="ab")
+    made = membership(most=2, workers="ab")
     made.add("c")
     made.place("c", 0, 0)
     assert made.news("a") == 0
@@ -146,18 +146,18 @@ def test_no_more_than_the_most() -> None:
 
 
 def test_nobody_has_a_place_when_the_training_is_over() -> None:
-    made = places(workers="ab")
+    made = membership(workers="ab")
     made.end()
-    assert made.place("a", 1, 5) == AWAY
+    assert made.place("a", 1, 5) == RELEASED
     assert made.news("b") == 0
 
 
 def test_an_unknown_worker_is_sent_away() -> None:
-    assert places(workers="ab").place("x", 0, 5) == AWAY
+    assert membership(workers="ab").place("x", 0, 5) == RELEASED
 
 
 def test_who_is_silent_while_others_wait_is_named() -> None:
-    made = places(workers="abc")
+    made = membership(workers="abc")
     made._clock.now += 61  # type: ignore[attr-defined]
     assert made.silent(60) == [], "nobody waits for them"
     made.news("b")
@@ -166,15 +166,15 @@ def test_who_is_silent_while_others_wait_is_named() -> None:
 
 
 def test_who_waits_is_told_as_soon_as_there_is_a_place() -> None:
-    made = Places(2, 2)
+    made = Membership(2, 2)
     made.add("a"), made.add("b")
-    told: list[Place | None] = []
+    told: list[Assignment | None] = []
     thread = threading.Thread(target=lambda: told.append(made.place("a", 0, 10)))
     thread.start()
     began = time.monotonic()
     made.place("b", 0, 0)
     thread.join(5)
-    assert told == [Place(1, 0, 2, "")] or told == [Place(1, 1, 2, "")]
+    assert told == [Assignment(1, 0, 2, "")] or told == [Assignment(1, 1, 2, "")]
     assert time.monotonic() < began + 5
 
 
@@ -184,7 +184,7 @@ class Training(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.formed: list[tuple[int, int]] = []
-        self.made = Places(2, 4, lambda *said: self.formed.append(said), clock=Clock())
+        self.made = Membership(2, 4, lambda *said: self.formed.append(said), clock=Clock())
         self.count = 0
         self.alive: dict[str, int] = {}  # to the generation that each trains in; 0 = none yet
         self.waits: set[str] = set()

@@ -13,7 +13,7 @@ __all__ = ["place"]  # the fixture that gives each test a home of its own
 def test_what_happened_since_a_companion_was_lost_is_not_forgotten_when_the_hub_explains_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(horovod, "INTERVAL", 0.1)
+    monkeypatch.setattr(horovod, "POLL_INTERVAL", 0.1)
     with running() as story:
         companion = story.grown()
         story.hub.away = story.broker.suspended = True

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from carme_hub.training.elastic import rendezvous
-from carme_hub.training.elastic.membership import AWAY, Place
-from carme_hub.training.elastic.rendezvous import NEWS, PLACE, RANK_AND_SIZE, ElasticRendezvous, Worker
+from carme_hub.training.elastic.membership import RELEASED, Assignment
+from carme_hub.training.elastic.rendezvous import ASSIGNMENT, NEWS, RANK_AND_SIZE, ElasticRendezvous, WorkerClient
 from carme_hub.training.run.messages import ConductorUnreachable
 
 
@@ -31,13 +31,13 @@ def ask(there: ElasticRendezvous, method: str, path: str, body: bytes | None = N
         link.close()
 
 
-def workers(there: ElasticRendezvous, *names: str) -> list[Worker]:
+def workers(there: ElasticRendezvous, *names: str) -> list[WorkerClient]:
     for name in names:
-        there.places.add(name)
-    return [Worker(there.address, there.port, name) for name in names]
+        there.membership.add(name)
+    return [WorkerClient(there.address, there.port, name) for name in names]
 
 
-def together(*found: Worker) -> list[Place]:
+def together(*found: WorkerClient) -> list[Assignment]:
     threads = [threading.Thread(target=each.wait) for each in found]
     for thread in threads:
         thread.start()
@@ -50,9 +50,9 @@ def test_workers_wait_for_each_other_and_for_news(there: ElasticRendezvous) -> N
     first, second = workers(there, "w0-0-0", "w1-0-1")
     assert sorted(place.rank for place in together(first, second)) == [0, 1]
     assert first.news() == 0
-    there.places.leave("w1-0-1")
+    there.membership.leave("w1-0-1")
     assert (first.news(), second.news()) == (2, 2)
-    assert second.wait() == AWAY
+    assert second.wait() == RELEASED
 
 
 def test_what_ranks_said_in_the_last_generation_is_forgotten_and_what_they_say_of_themselves_is_not(
@@ -62,12 +62,12 @@ def test_what_ranks_said_in_the_last_generation_is_forgotten_and_what_they_say_o
     together(*pair)
     there.put("global", "0", b"address")
     there.put("carme", "0", b"hello")
-    there.places.leave("b")
-    there.places.add("c")
-    third = Worker(there.address, there.port, "c")
-    assert pair[1].wait() == AWAY
+    there.membership.leave("b")
+    there.membership.add("c")
+    third = WorkerClient(there.address, there.port, "c")
+    assert pair[1].wait() == RELEASED
     together(pair[0], third)
-    assert there.places.generation == 2
+    assert there.membership.generation == 2
     assert there.get("global", "0") is None
     assert there.missing(1) == [0], "nobody has come in this generation"
     assert there.get("carme", "0") == b"hello"
@@ -89,14 +89,14 @@ class Told:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
-@pytest.mark.parametrize("path", [f"/{PLACE}/a:0", f"/{NEWS}/a", f"/{RANK_AND_SIZE}/a:0", "/worker_addresses/a:0"])
+@pytest.mark.parametrize("path", [f"/{ASSIGNMENT}/a:0", f"/{NEWS}/a", f"/{RANK_AND_SIZE}/a:0", "/worker_addresses/a:0"])
 @pytest.mark.parametrize("start", ["", "/x:1"])
 def test_a_stranger_gets_nothing_and_changes_nothing(
     there: ElasticRendezvous, method: str, path: str, start: str
 ) -> None:
-    there.places.add("a")
+    there.membership.add("a")
     assert ask(there, method, start + path, pickle.dumps(Told()) if method == "PUT" else None) == (404, b"")
-    assert there.places.starting() == ["a"]
+    assert there.membership.starting() == ["a"]
 
 
 def test_a_worker_cannot_write_its_own_place(there: ElasticRendezvous) -> None:
@@ -109,9 +109,9 @@ def test_a_worker_cannot_write_its_own_place(there: ElasticRendezvous) -> None:
 
 
 def test_a_worker_gives_up_when_its_conductor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "ALONE", 0.0)
+    monkeypatch.setattr(rendezvous, "UNREACHABLE_LIMIT", 0.0)
     with ElasticRendezvous("127.0.0.1", 1, 1) as there:
-        worker = Worker(there.address, there.port, "a")
+        worker = WorkerClient(there.address, there.port, "a")
     with pytest.raises(ConductorUnreachable):
         worker.wait()
     assert worker.news() == 0

@@ -20,8 +20,8 @@ from started_here import BrokerThatStartsHere, StepHere
 from carme_hub.training.elastic import elastic_run, horovod
 from carme_hub.training.elastic import resize as elastic_resize
 from carme_hub.training.elastic.elastic_run import ElasticRun
-from carme_hub.training.run.control import NotDone
-from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.control import RequestRefused
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import ENDED, State, create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.session.companions import Companion, NoHub, Quote, Refused
@@ -107,7 +107,7 @@ class Story:
 
     def until(self, done: Callable[[State], object], limit: float = 20) -> State:
         end = time.monotonic() + limit
-        while not done(state := self.conductor.standing.get()):
+        while not done(state := self.conductor.state.get()):
             assert time.monotonic() < end, state
             assert state["state"] not in ENDED, (state, self.run.log(0))
             time.sleep(0.02)
@@ -139,7 +139,7 @@ class Story:
 
     def end(self, limit: float = 20) -> State:
         end = time.monotonic() + limit
-        while (state := self.conductor.standing.get())["state"] not in ENDED:
+        while (state := self.conductor.state.get())["state"] not in ENDED:
             assert time.monotonic() < end, state
             time.sleep(0.02)
         return state
@@ -150,9 +150,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(forged_horovod.write(tmp_path / "lib")))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(elastic_run, "AGAIN", 0.1)
-    monkeypatch.setattr(elastic_resize, "LOOK", 0.1)
-    monkeypatch.setattr(elastic_resize, "AGAIN", 0.1)
+    monkeypatch.setattr(elastic_run, "RESTART_DELAY", 0.1)
+    monkeypatch.setattr(elastic_resize, "POLL_INTERVAL", 0.1)
+    monkeypatch.setattr(elastic_resize, "RETRY_INTERVAL", 0.1)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def running(
     hub.most = most
     slurm = broker(hub, gpus=gpus)
     conductor = ElasticRun(create(asked, cell=code, **more), slurm)
-    conductor._resizing._connect = lambda: hub  # type: ignore[assignment, return-value]
+    conductor._companions._connect = lambda: hub  # type: ignore[assignment, return-value]
     thread = threading.Thread(target=conductor.conduct)
     thread.start()
     try:
@@ -191,7 +191,7 @@ def running(
 def test_grow_give_back_and_lose_one_and_every_step_is_taken() -> None:
     with running() as story:
         story.of_size(2)
-        assert "asked for" in story.resize(+2)
+        assert "requested" in story.resize(+2)
         story.of_size(4)
         assert len(story.until(lambda state: len(state["nodes"]) == 4)["companions"]) == 2
         assert "leaves at the next commit" in story.resize(-1)
@@ -225,7 +225,7 @@ def test_an_error_of_the_code_ends_the_run_with_its_rank() -> None:
 
 
 def test_below_the_fewest_it_waits_says_so_and_goes_on_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_run, "LIVES", 1)  # a lost one does not come back
+    monkeypatch.setattr(elastic_run, "MAX_STARTS", 1)  # a lost one does not come back
     with running() as story:
         story.of_size(2)
         story.broker.steps["w1-0-0"].signal("KILL")
@@ -251,20 +251,20 @@ def test_companions_that_wait_do_not_keep_the_others_from_training() -> None:
 def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
     with running() as story:
         story.of_size(2)
-        with pytest.raises(NotDone, match="2:4 allows no 5"):
+        with pytest.raises(RequestRefused, match="2:4 does not allow 5"):
             story.resize(+3)
-        with pytest.raises(NotDone, match="2:4 allows no 1"):
+        with pytest.raises(RequestRefused, match="2:4 does not allow 1"):
             story.resize(-1)
-        with pytest.raises(NotDone, match="0 changes nothing"):
+        with pytest.raises(RequestRefused, match="0 changes nothing"):
             story.resize(0)
         story.hub.most = 0
-        with pytest.raises(NotDone, match="no GPU-time left"):
+        with pytest.raises(RequestRefused, match="no GPU-time left"):
             story.resize(+1)
-        assert story.conductor.standing.get()["state"] == "running"
+        assert story.conductor.state.get()["state"] == "running"
 
 
 def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horovod, "INTERVAL", 0.1)
+    monkeypatch.setattr(horovod, "POLL_INTERVAL", 0.1)
     with running() as story:
         companion = story.grown()
         story.hub.ended.add(companion)
@@ -278,7 +278,7 @@ def test_a_companion_that_ends_is_missed_and_given_up(monkeypatch: pytest.Monkey
 
 
 def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_resize, "UNSEEN", 0.3)
+    monkeypatch.setattr(elastic_resize, "END_SEEN_TIMEOUT", 0.3)
     with running() as story:
         story.grown()
         story.broker.suspended = True
@@ -288,7 +288,7 @@ def test_a_companion_that_is_gone_for_us_and_not_for_the_hub_is_given_back(monke
 
 
 def test_one_that_was_lost_while_the_hub_was_away_is_for_the_hub_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_resize, "UNSEEN", 3.0)
+    monkeypatch.setattr(elastic_resize, "END_SEEN_TIMEOUT", 3.0)
     with running() as story:
         companion = story.grown()
         story.hub.away = story.broker.suspended = True
@@ -303,7 +303,7 @@ def test_one_that_was_lost_while_the_hub_was_away_is_for_the_hub_to_explain(monk
 
 
 def test_a_companion_whose_time_is_nearly_over_is_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_run, "BEFORE", 20.0)
+    monkeypatch.setattr(elastic_run, "LEAVE_BEFORE_END", 20.0)
     with running() as story:
         story.of_size(2)
         story.hub.ends = time.time() + 1000
@@ -318,7 +318,7 @@ def test_a_companion_whose_time_is_nearly_over_is_left_before(monkeypatch: pytes
 
 
 def test_one_that_does_not_leave_is_ended_and_its_companion_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_run, "LEAVE", 0.5)
+    monkeypatch.setattr(elastic_run, "LEAVE_TIMEOUT", 0.5)
     cell = "def stumble(step):\n    (Path('stop').exists() and time.sleep(3))\n"
     with running(cell + "train(10**9, stumble)") as story:
         story.grown()
@@ -367,7 +367,7 @@ def test_a_hub_that_says_no_at_the_start_ends_a_run_that_is_too_small_then() -> 
 
 
 def test_nobody_left_is_said_with_how_the_last_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_run, "LIVES", 1)
+    monkeypatch.setattr(elastic_run, "MAX_STARTS", 1)
     with running() as story:
         story.of_size(2)
         for step in list(story.broker.steps.values()):
@@ -379,10 +379,10 @@ def test_nobody_left_is_said_with_how_the_last_one_ended(monkeypatch: pytest.Mon
 
 def test_who_is_on_the_same_gpus_is_said() -> None:
     other = create(RunOptions(1, name="beside"), cell="pass")
-    keep(other.folder / "state.json", other.state() | {"state": "running", "own_gpus": 1, "nodes": ["n1"]})
+    write_json(other.folder / "state.json", other.state() | {"state": "running", "own_gpus": 1, "nodes": ["n1"]})
     with running(gpus=2) as story:
         state = story.until(lambda state: state["own_gpus"] == 2)
-        assert state["message"].startswith("It shares GPUs of the session with beside: each may be slower for that.")
+        assert state["message"].startswith("It shares GPUs of the session with beside: each may be slower.")
 
 
 def test_each_worker_has_its_share_of_the_processors_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:

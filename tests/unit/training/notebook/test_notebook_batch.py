@@ -15,7 +15,7 @@ from carme_hub.node import srun
 from carme_hub.training.launch.batch_script import batch_script
 from carme_hub.training.run import results
 from carme_hub.training.run.failures import CannotRun
-from carme_hub.training.run.run_options import asked
+from carme_hub.training.run.run_options import parse_line
 from carme_hub.training.session import batch_job
 from carme_hub.training.session.step_broker import Allocation, Broker, NoBroker, NotReady, Step
 
@@ -25,7 +25,9 @@ CELL = 'print("it\'s $HOME `x` \\\\n")\nCARME_END\n'
 
 
 def test_the_job_has_what_the_run_needs_and_is_charged_as_the_session() -> None:
-    text = batch_script(asked("-n 4 --time 30m --name run1 --detach"), cell="pass", have=HAVE, environ=ENVIRON)
+    text = batch_script(
+        parse_line("-n 4 --time 30m --name run1 --detach"), cell="pass", allocation=HAVE, environ=ENVIRON
+    )
     lines = text.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")] == [
@@ -43,7 +45,7 @@ def test_the_job_has_what_the_run_needs_and_is_charged_as_the_session() -> None:
     ]
     assert '-n 4 --nodes 2 --gpus-per-task 1 --backend torchrun --time 1800s --name run1 --cell "$work/cell.py"' in text
     assert max(map(len, lines)) <= 200
-    small = batch_script(asked("-n 2 --gpus-per-task 0"), cell="pass", have=HAVE, environ={})
+    small = batch_script(parse_line("-n 2 --gpus-per-task 0"), cell="pass", allocation=HAVE, environ={})
     assert "gres" not in small
     assert "nodes=1\n" in small
 
@@ -77,13 +79,17 @@ def run(text: str, home: Path) -> None:
 
 def test_the_script_brings_cell_and_variables_as_they_are_and_leaves_no_file(ran: Path) -> None:
     text = batch_script(
-        asked("-n 2 --push cfg --pull found"), cell=CELL, push={"cfg": {"lr": 0.1}}, have=HAVE, environ=ENVIRON
+        parse_line("-n 2 --push cfg --pull found"),
+        cell=CELL,
+        push={"cfg": {"lr": 0.1}},
+        allocation=HAVE,
+        environ=ENVIRON,
     )
     run(text, ran)
     words = (ran / "words").read_text().splitlines()
     assert words[:4] == ["-m", "carme_hub.training.command", "train", "-n"]
     assert (ran / "cell.py").read_text() == CELL
-    assert results.pulled(base64.decodebytes((ran / "push.base64").read_bytes())) == {"cfg": {"lr": 0.1}}
+    assert results.load_variables(base64.decodebytes((ran / "push.base64").read_bytes())) == {"cfg": {"lr": 0.1}}
     assert words[words.index("--pull") + 1] == "found"
     assert (ran / "where").read_text().strip() == str(ran)
     assert list((ran / ".carme/scripts").iterdir()) == []
@@ -92,20 +98,25 @@ def test_the_script_brings_cell_and_variables_as_they_are_and_leaves_no_file(ran
 def test_a_program_keeps_its_words(ran: Path) -> None:
     program = ran / "my script.py"
     program.write_text("pass")
-    run(batch_script(asked("-n 2"), program=["my script.py", "--lr", "a b", "$x"], have=HAVE, environ={}), ran)
+    run(
+        batch_script(parse_line("-n 2"), program=["my script.py", "--lr", "a b", "$x"], allocation=HAVE, environ={}),
+        ran,
+    )
     assert (ran / "words").read_text().splitlines()[-4:] == [str(program), "--lr", "a b", "$x"]
 
 
 def test_variables_that_are_too_large_for_a_script_are_named() -> None:
     with pytest.raises(CannotRun, match=r"The variable big has 2\.0 MiB; the limit is 1\.0 MiB"):
-        batch_script(asked("-n 2 --push big"), cell="pass", push={"big": bytes(2 << 20)}, have=HAVE, environ={})
+        batch_script(
+            parse_line("-n 2 --push big"), cell="pass", push={"big": bytes(2 << 20)}, allocation=HAVE, environ={}
+        )
 
 
 def test_a_job_that_may_be_requeued_says_so_to_slurm_and_keeps_what_it_printed() -> None:
-    text = batch_script(asked("-n 2 --requeue"), cell="pass", have=HAVE, environ=ENVIRON)
+    text = batch_script(parse_line("-n 2 --requeue"), cell="pass", allocation=HAVE, environ=ENVIRON)
     assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(text.splitlines())
     assert " --requeue --cell " in text
-    assert "requeue" not in batch_script(asked("-n 2"), cell="pass", have=HAVE, environ=ENVIRON)
+    assert "requeue" not in batch_script(parse_line("-n 2"), cell="pass", allocation=HAVE, environ=ENVIRON)
 
 
 # -- outside of the hub -----------------------------------------------------------------------------------------------
@@ -115,9 +126,9 @@ def test_srun_is_asked_for_the_same_as_by_the_broker_of_a_session() -> None:
     step = Step("run1", 4, ("true",), nodes=("n1", "n2"), gpus_per_node=2, mpi="pmix", kill_on_bad_exit=False)
     asked_for = {name: getattr(step, name) for name in Step.__dataclass_fields__}
     have = Allocation(7, ("n1", "n2"), 1, 2, "", 0.0, "")
-    theirs = srun.srun(asked_for, {"job": 7, "gpus": 2}, list(step.nodes), 5)
+    theirs = srun.srun_argv(asked_for, {"job": 7, "gpus": 2}, list(step.nodes), 5)
     of_the_broker = {"-v", "--error=/proc/self/fd/5", "--open-mode=append"}  # how it hears srun itself
-    assert set(theirs) - of_the_broker == set(batch_job.options(step, have))
+    assert set(theirs) - of_the_broker == set(batch_job.srun_options(step, have))
 
 
 def programs(folder: Path, **texts: str) -> dict[str, str]:
@@ -170,7 +181,7 @@ def test_the_ranks_of_an_array_s_task_know_which_it_is(tmp_path: Path) -> None:
 
 
 def test_a_step_that_wants_to_stay_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_job, "LAST", 0.2)
+    monkeypatch.setattr(batch_job, "KILL_AFTER", 0.2)
     environ = programs(tmp_path, scontrol="echo n1", srun="trap '' TERM; echo on; while :; do sleep 0.1; done")
     out = tmp_path / "out"
     with out.open("wb") as file:

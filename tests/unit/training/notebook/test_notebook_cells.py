@@ -17,7 +17,7 @@ from forged_quotes import HubThatQuotes
 
 from carme_hub.cli.app import CarmeHubApp
 from carme_hub.training import command, distributed, load_ipython_extension, magic
-from carme_hub.training.conductor.companion import STARTING
+from carme_hub.training.conductor.companion import START_MINUTES
 from carme_hub.training.launch import price, start
 from carme_hub.training.notebook import live
 from carme_hub.training.run import run_folder
@@ -137,11 +137,11 @@ def test_a_detached_cell_ends_at_once_and_is_found_again(
     assert "long" in distributed.runs()._repr_html_()
     stopped = distributed.stop()
     assert stopped["state"] == "interrupted"
-    assert re.fullmatch(r"long: stopped, 0:\d\d in all\. It was stopped\.", repr(stopped))
+    assert re.fullmatch(r"long: stopped, 0:\d\d in all\. The run was stopped\.", repr(stopped))
     assert repr(distributed.RunStatus(message="2 ranks more.")) == "2 ranks more."
     assert list(distributed.runs(live=True)) == []
     assert repr(distributed.runs()).splitlines()[1].startswith("long  Stopped")
-    with pytest.raises(CannotRun, match="No run goes on"):
+    with pytest.raises(CannotRun, match="No run is live"):
         distributed.stop()
 
 
@@ -157,7 +157,7 @@ def test_who_stops_looking_on_at_a_detached_run_does_not_end_it(
         pressing.setattr(live.Terminal, "show", interrupt)  # Ctrl-C, and the interrupt before a kernel's restart
         assert command.main(["runs", "watch", "long"]) == command.STOPPED
         assert "carme-hub runs stop long" in capsys.readouterr().err
-        with pytest.raises(Interrupted, match="it goes on"):
+        with pytest.raises(Interrupted, match="the run continues"):
             distributed.watch("long")
     time.sleep(1)  # somebody who looked on has gone, which its conductor hears of
     assert Run.load("long").state()["state"] in run_folder.LIVE
@@ -193,7 +193,7 @@ def test_what_is_pushed_and_cannot_be_pickled_is_named(shell: ShellThatIsForged)
     ("line", "backend"), [("-n 2", "horovod"), ("-n 2 --backend torchrun", "torchrun"), ("--backend=mpi -n 2", "mpi")]
 )
 def test_the_kernel_has_a_backend_and_the_line_may_say_another(line: str, backend: str) -> None:
-    assert magic.asked_in(line, {"CARME_BACKEND": "horovod"}).backend == backend
+    assert magic.options_in_line(line, {"CARME_BACKEND": "horovod"}).backend == backend
 
 
 def test_a_function_returns_what_each_rank_returned() -> None:
@@ -228,13 +228,13 @@ def test_a_result_that_cannot_be_unpickled_here_is_said_without_our_call_stack()
 
 
 def test_options_of_a_function_are_those_of_the_cell() -> None:
-    asked = distributed._asked(4, {"elastic": (2, 8), "time": "30m", "nodes": 2, "gpus_per_task": 0, "name": "x"})
+    asked = distributed._run_options(4, {"elastic": (2, 8), "time": "30m", "nodes": 2, "gpus_per_task": 0, "name": "x"})
     assert (asked.ranks, asked.elastic, asked.seconds, asked.nodes, asked.gpus_per_task) == (4, (2, 8), 1800, 2, 0)
     with pytest.raises(CannotRun, match="a function has arguments"):
-        distributed._asked(4, {"push": "x"})
+        distributed._run_options(4, {"push": "x"})
     with pytest.raises(CannotRun, match="Unrecognized arguments: --batch"):
-        distributed._asked(4, {"batch": 3})
-    with pytest.raises(CannotRun, match="is no function"):
+        distributed._run_options(4, {"batch": 3})
+    with pytest.raises(CannotRun, match="is not a function"):
         distributed.run("train.py", n=2)  # type: ignore[arg-type]
 
 
@@ -242,14 +242,14 @@ def test_how_a_run_ended_is_what_is_raised() -> None:
     raise_for({"state": "finished"}, "/f")
     with pytest.raises(Interrupted, match="run1 was stopped"):
         raise_for({"state": "interrupted", "id": "run1"}, "/f")
-    error = {"rank": None, "node": "", "type": "TimeLimit", "message": "Its time limit of 60 s is over."}
+    error = {"rank": None, "node": "", "type": "TimeLimit", "message": "The time limit of 60 s is over."}
     ended = {"state": "failed", "id": "run1", "message": error["message"], "error": error}
-    with pytest.raises(RunFailed, match=r"^run1 failed\. Its time limit of 60 s is over\.$") as caught:
+    with pytest.raises(RunFailed, match=r"^run1 failed\. The time limit of 60 s is over\.$") as caught:
         raise_for(ended, "/f")
     assert not isinstance(caught.value, RankFailed)  # it was the fault of none
     assert caught.value._render_traceback_() == [
-        "RunFailed: run1 failed. Its time limit of 60 s is over.",
-        "All that its ranks printed is in /f",
+        "RunFailed: run1 failed. The time limit of 60 s is over.",
+        "The output of its ranks is in /f",
     ]
     with pytest.raises(RunFailed, match=r"run1 lost\. The session has ended"):
         raise_for({"state": "lost", "id": "run1", "message": "The session has ended"}, "/f")
@@ -260,9 +260,9 @@ def test_how_a_run_ended_is_what_is_raised() -> None:
 
 
 def test_what_fits_into_the_session_asks_nobody() -> None:
-    assert price.price_of(magic.asked_in("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
+    assert price.price_of(magic.options_in_line("-n 4"), {"SLURM_JOB_NODELIST": "n1"}) == ""
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert price.price_of(magic.asked_in("-n 2"), two) == ""
+    assert price.price_of(magic.options_in_line("-n 2"), two) == ""
 
 
 def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
@@ -271,11 +271,11 @@ def test_price_and_start_of_a_companion_are_said_before_it_is_asked_for(
     hub = HubThatQuotes(Quote(True, "2 GPU-hours of 10 left, 0.50 EUR", said="starts at about 14:02"))
     monkeypatch.setattr(Hub, "from_environ", lambda: hub)
     two = {"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "2"}
-    assert price.price_of(magic.asked_in("-n 4 --time 90s"), two) == (
-        "This session has no room for 4 ranks: 2 nodes with 4 GPUs more are asked for. "
+    assert price.price_of(magic.options_in_line("-n 4 --time 90s"), two) == (
+        "This session has no room for 4 ranks: 2 nodes with 4 GPUs more are requested. "
         "2 GPU-hours of 10 left, 0.50 EUR. Starts at about 14:02."
     )
-    assert hub.asked == {"nodes": 2, "gpus": 4, "minutes": 2 + STARTING}
+    assert hub.asked == {"nodes": 2, "gpus": 4, "minutes": 2 + START_MINUTES}
     hub.answer = Quote(False, "The account has 0.1 GPU-hours left.")
     with pytest.raises(CannotRun, match=r"0\.1 GPU-hours left"):
         shell.cell("-n 2 --nodes 2", "pass")
@@ -326,7 +326,7 @@ def test_a_script_that_fails_prints_the_ranks_traceback(tmp_path: Path, capsys: 
         (["train", "-n", "2"], "Which script?"),
         (["train", "-n", "2", "none.py"], "There is no script none.py"),
         (["train", "script.py"], "required: -n"),
-        (["train", "-n", "2", "--pull", "x", __file__], "--push and --pull are for the variables of a notebook"),
+        (["train", "-n", "2", "--pull", "x", __file__], "--push and --pull work on notebook variables"),
         (["runs", "log", "none"], "There is no run 'none'"),
         (["runs", "stop", "../x"], "There is no run '../x'"),
     ],

@@ -44,7 +44,7 @@ def test_a_run_that_goes_on_says_where_how_far_how_fast_and_what_it_cost() -> No
     assert "Running. run1: 2 ranks on n1 and n2, 2 GPUs, horovod; 0:42 elapsed, 1:24 of GPU time" in said
     assert "[#####---------------] step 30 of 120, 1,230 samples/s" in said
     assert "0     n1    running  30 of 120  620.0      91 %  99 %" in said
-    assert said.index("epoch 1") < said.index("What the other ranks said is in /home/a/.carme/runs/run1")
+    assert said.index("epoch 1") < said.index("The output of the other ranks is in /home/a/.carme/runs/run1")
     page = display.as_html(view)
     assert '<progress aria-label="Steps" value="30" max="120">' in page
     assert "details" not in Tags(page).seen  # each update would close what people opened
@@ -90,7 +90,7 @@ def test_a_failure_says_which_rank_where_and_what() -> None:
 
 def test_of_many_ranks_the_first_and_those_that_failed_are_shown() -> None:
     ranks = [{"rank": rank, "node": "n", "state": "failed" if rank == 900 else "running"} for rank in range(1000)]
-    shown, more = description.shown(View(state(ranks=ranks), 0))
+    shown, more = description.visible_ranks(View(state(ranks=ranks), 0))
     assert [rank["rank"] for rank in shown] == [*range(15), 900]
     assert more == 984
     assert "and 984 ranks more" in description.as_text(View(state(ranks=ranks), 0))
@@ -136,10 +136,10 @@ def test_that_a_step_was_cancelled_is_said_once_and_not_by_slurm() -> None:
     ("seconds", "said"), [(0, "0:00"), (42.9, "0:42"), (61, "1:01"), (3723, "1:02:03"), (-1, "0:00")]
 )
 def test_times(seconds: float, said: str) -> None:
-    assert description.clock(seconds) == said
+    assert description.format_duration(seconds) == said
 
 
-@given(st.text(max_size=40), st.text(max_size=40), st.sampled_from([*description.WORDS, "what"]))
+@given(st.text(max_size=40), st.text(max_size=40), st.sampled_from([*description.STATE_LABELS, "what"]))
 def test_whatever_ranks_and_errors_say_is_text(line: str, message: str, how: str) -> None:
     ranks = [{"rank": 0, "node": line, "state": line}, {"rank": 1, "node": message, "state": how}]
     error = {"rank": 1, "node": line, "type": line, "message": message}

@@ -13,7 +13,7 @@ from carme_hub.training import distributed, here, magic
 from carme_hub.training.command import OWN, TRAIN
 from carme_hub.training.run import run_folder
 from carme_hub.training.run.run_options import RunOptions
-from carme_hub.training.run.run_state import NOT_YET
+from carme_hub.training.run.run_state import NEW_RANK
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "reference/distributed.md").read_text()
@@ -45,5 +45,5 @@ def test_every_name_that_is_to_be_used_is_in_the_reference() -> None:
 
 def test_every_field_of_the_state_is_in_the_reference() -> None:
     told = {"asked": dataclasses.asdict(RunOptions(1)), "kind": "cell", "session": ""}
-    for name in (*run_folder.first_state("x", told), *NOT_YET, *run_folder.LIVE, *run_folder.ENDED):
+    for name in (*run_folder.initial_state("x", told), *NEW_RANK, *run_folder.LIVE, *run_folder.ENDED):
         assert f"`{name}`" in PAGE, name

@@ -12,10 +12,10 @@ from notebook_parts import state
 
 from carme_hub.training.notebook import follow, live
 from carme_hub.training.notebook.follow import Follower
-from carme_hub.training.notebook.live import CATCH_UP, Notebook, Tail, Terminal
+from carme_hub.training.notebook.live import CATCH_UP_LINES, Notebook, Tail, Terminal
 from carme_hub.training.run.description import View, as_text
 from carme_hub.training.run.failures import Interrupted
-from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.run_folder import Run, create
 from carme_hub.training.run.run_options import RunOptions
 
@@ -26,11 +26,11 @@ def test_a_tail_has_the_newest_whole_lines_and_counts_all(tmp_path: Path) -> Non
     assert list(tail.look()) == []
     path.write_text("a\nb\nc\nd\nhal")
     assert list(tail.look()) == ["b", "c", "d"]
-    assert tail.count_of_all == 4
+    assert tail.total == 4
     with path.open("a") as file:
         file.write("f\n")
     assert list(tail.look()) == ["c", "d", "half"]
-    assert tail.count_of_all == 5
+    assert tail.total == 5
     with path.open("a") as file:
         file.write("no end")
     assert list(tail.look(whole=True)) == ["d", "half", "no end"]
@@ -105,7 +105,7 @@ def test_a_terminal_does_not_begin_anew_when_another_worker_is_rank_0() -> None:
     shown.show(View(swapped, 1002.0, {0: said, 1: [*said, "epoch 1000"]}))
     last = out.getvalue().splitlines()[1000:]
     assert last[-1] == "epoch 1000"
-    assert len(last) <= CATCH_UP + 1, "what rank 0 said for hours is not said again by another"
+    assert len(last) <= CATCH_UP_LINES + 1, "what rank 0 said for hours is not said again by another"
 
 
 def test_the_table_of_an_elastic_run_has_the_order_of_its_ranks_and_what_was_lost_last() -> None:
@@ -125,7 +125,7 @@ def test_who_was_rank_0_when_its_code_failed_stays_in_front() -> None:
 
 def test_a_terminal_can_print_every_rank_and_loses_none_when_a_tail_is_short(tmp_path: Path) -> None:
     out = io.StringIO()
-    shown = Terminal(out, io.StringIO(), every=True)
+    shown = Terminal(out, io.StringIO(), all_ranks=True)
     path = tmp_path / "rank-1.log"
     tail = Tail(str(path), most=2)
     for number in range(5):
@@ -141,18 +141,18 @@ def test_a_terminal_can_print_every_rank_and_loses_none_when_a_tail_is_short(tmp
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(follow, "LOOK", 0.01)
+    monkeypatch.setattr(follow, "POLL_INTERVAL", 0.01)
     return create(RunOptions(2), cell="pass")
 
 
 def put(run: Run, **changes: Any) -> None:
-    keep(run.folder / "state.json", run.state() | changes)
+    write_json(run.folder / "state.json", run.state() | changes)
 
 
 class LiveThatDoes:
     """Shows nothing, and does something each time it is to show."""
 
-    every, lines = False, None
+    all_ranks, lines = False, None
 
     def __init__(self, *things: Any) -> None:
         self.things, self.ends, self.last = list(things), 0, ""
@@ -205,14 +205,14 @@ def detached(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run that was started detached, and that nobody is to end."""
     for name in ("interrupt", "stop"):
         monkeypatch.setattr(Run, name, lambda self, name=name: pytest.fail(f"{name} was asked for"))
-    monkeypatch.setattr(Run, "_conducted", lambda self, said: True)
+    monkeypatch.setattr(Run, "_has_conductor", lambda self, said: True)
     return create(RunOptions(2, detach=True, name="long"), cell="pass")
 
 
 def test_an_interrupt_of_who_looks_on_at_a_detached_run_leaves_it_alone_and_says_how_to_end_it(detached: Run) -> None:
     ends = lambda: put(detached, state="finished")  # noqa: E731  who looks on still would see this
     shown = LiveThatDoes(lambda: put(detached, state="running"), interrupt, ends)
-    with pytest.raises(Interrupted, match="it goes on") as caught:
+    with pytest.raises(Interrupted, match="the run continues") as caught:
         Follower(detached, shown).follow()
     assert "distributed.stop('long')" in str(caught.value)
     assert "carme-hub runs stop long" in str(caught.value)

@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from carme_hub.training.rank import garbage, horovod, mpi
-from carme_hub.training.rank.import_hook import after
+from carme_hub.training.rank.import_hook import after_import
 from carme_hub.training.rank.mpi import NoMPI, WrongWorld
 
 #: As mpi4py's, of one process that nobody told its place.
@@ -54,7 +54,7 @@ def put(folder: Path, name: str, text: str) -> None:
 
 def test_a_module_is_looked_at_once_after_it_has_been_executed(modules: Path) -> None:
     seen: list[ModuleType] = []
-    after("looked_at", seen.append)
+    after_import("looked_at", seen.append)
     put(modules, "looked_at", "VALUE = 1\n")
     put(modules, "another", "")
     importlib.import_module("another")
@@ -65,7 +65,7 @@ def test_a_module_is_looked_at_once_after_it_has_been_executed(modules: Path) ->
     assert found.VALUE == 1
     assert found.__spec__ is not None
     assert found.__spec__.origin == str(modules / "looked_at.py")
-    after("is_not_there", seen.append)
+    after_import("is_not_there", seen.append)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("is_not_there")
 
@@ -99,12 +99,12 @@ def test_one_that_begins_later_is_refused_at_the_end(modules: Path) -> None:
 def test_mpi4py_without_a_library_says_what_to_install(modules: Path) -> None:
     put(modules, "mpi4py.MPI", "raise RuntimeError('cannot load MPI library\\nlibmpi.so.40: cannot open')")
     mpi.install(2, {"PMIX_RANK": "0"})
-    with pytest.raises(NoMPI, match=r"in this image \(libmpi.so.40: cannot open\)\. Take the image “training”"):
+    with pytest.raises(NoMPI, match=r"in this image \(libmpi.so.40: cannot open\)\. Use the image “training”"):
         importlib.import_module("mpi4py.MPI")
 
 
 def test_a_rank_that_slurm_told_nothing_is_refused_before_its_code_runs() -> None:
-    with pytest.raises(NoMPI, match="no PMIX_RANK in its environment"):
+    with pytest.raises(NoMPI, match="PMIX_RANK is not in its environment"):
         mpi.install(2, {"SLURM_PROCID": "0"})
     mpi.check(2, SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: True))
 

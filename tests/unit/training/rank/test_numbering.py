@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.rank.numbering import NoStep, Rank, rank_of, tasks_of
+from carme_hub.training.rank.numbering import NoStep, Rank, parse_tasks, rank_from_environ
 
 
 def environ(number: int, local: int, node: int, tasks: str = "2(x2),1") -> dict[str, str]:
@@ -23,20 +23,20 @@ def environ(number: int, local: int, node: int, tasks: str = "2(x2),1") -> dict[
 
 
 def test_the_last_task_of_an_uneven_step() -> None:
-    assert rank_of(environ(4, 0, 2)) == Rank(4, 5, 0, 1, 2, 3, "node3")
-    assert rank_of(environ(3, 1, 1)) == Rank(3, 5, 1, 2, 1, 2, "node2")
+    assert rank_from_environ(environ(4, 0, 2)) == Rank(4, 5, 0, 1, 2, 3, "node3")
+    assert rank_from_environ(environ(3, 1, 1)) == Rank(3, 5, 1, 2, 1, 2, "node2")
 
 
 def test_horovod_is_told_its_place_and_where_the_others_are() -> None:
-    said = rank_of(environ(3, 1, 1)).for_horovod("10.0.0.1:4711/secret", 4711, interface="ib0")
+    said = rank_from_environ(environ(3, 1, 1)).for_horovod("10.0.0.1:4711/secret", 4711, interface="ib0")
     assert (said["HOROVOD_RANK"], said["HOROVOD_SIZE"]) == ("3", "5")
     assert (said["HOROVOD_CROSS_RANK"], said["HOROVOD_CROSS_SIZE"]) == ("1", "2")
     assert (said["HOROVOD_GLOO_RENDEZVOUS_ADDR"], said["HOROVOD_GLOO_IFACE"]) == ("10.0.0.1:4711/secret", "ib0")
-    assert "HOROVOD_GLOO_IFACE" not in rank_of(environ(0, 0, 0)).for_horovod("a", 1)
+    assert "HOROVOD_GLOO_IFACE" not in rank_from_environ(environ(0, 0, 0)).for_horovod("a", 1)
 
 
 def test_torch_is_told_its_place_and_where_rank_0_is() -> None:
-    assert rank_of(environ(3, 1, 1)).for_torch("10.0.0.1", 29500) == {
+    assert rank_from_environ(environ(3, 1, 1)).for_torch("10.0.0.1", 29500) == {
         "RANK": "3",
         "WORLD_SIZE": "5",
         "LOCAL_RANK": "1",
@@ -50,7 +50,7 @@ def test_torch_is_told_its_place_and_where_rank_0_is() -> None:
 def test_the_ranks_of_a_step_agree_with_each_other(tasks: list[int]) -> None:
     text, first, found = ",".join(map(str, tasks)), 0, []
     for node, count in enumerate(tasks):
-        found += [rank_of(environ(first + local, local, node, text)) for local in range(count)]
+        found += [rank_from_environ(environ(first + local, local, node, text)) for local in range(count)]
         first += count
     assert [each.number for each in found] == list(range(sum(tasks)))
     for local in range(max(tasks)):
@@ -73,8 +73,8 @@ def test_the_ranks_of_a_step_agree_with_each_other(tasks: list[int]) -> None:
 )
 def test_what_is_no_task_of_a_step_is_named(wrong: dict[str, str], named: str) -> None:
     with pytest.raises(NoStep, match=re.escape(named)):
-        rank_of(environ(4, 0, 2) | wrong)
+        rank_from_environ(environ(4, 0, 2) | wrong)
 
 
 def test_nodes_with_the_same_number_of_tasks_are_told_together() -> None:
-    assert tasks_of("2(x2),1") == (2, 2, 1)
+    assert parse_tasks("2(x2),1") == (2, 2, 1)

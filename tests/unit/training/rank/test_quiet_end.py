@@ -53,4 +53,4 @@ def test_a_thread_that_never_rests_is_not_waited_for_for_ever(tmp_path: Path) ->
 
 
 def test_resting_threads_cost_nothing() -> None:
-    assert thread_exit.wait()
+    assert thread_exit.wait_for_threads()

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from carme_hub.training.rank import network, program, torch_store
-from carme_hub.training.rank.program import NoGPU, RankConfig, described, take_gpus
-from carme_hub.training.run.messages import BEAT, HELLO, ConductorUnreachable, RendezvousClient, heard
+from carme_hub.training.rank.program import NoGPU, RankConfig, describe_error, take_gpus
+from carme_hub.training.run.messages import BEAT, HELLO, ConductorUnreachable, RendezvousClient, read_message
 from carme_hub.training.run.rendezvous import Rendezvous
 
 
@@ -35,16 +35,18 @@ def test_a_rank_and_its_conductor_hear_each_other() -> None:
         telling = RendezvousClient(there.address, there.port)
         assert telling.get(HELLO, 0) is None
         telling.put(HELLO, 0, {"node": "n1", "host": "10.0.0.7", "port": 4711})
-        assert telling.get(HELLO, 0) == heard(there, HELLO, 0) == {"node": "n1", "host": "10.0.0.7", "port": 4711}
-        assert heard(there, BEAT, 0) is None
-        assert network.local(telling) == "127.0.0.1"
-        assert network.interface(telling) == "lo"
-        assert network.of_rank_0(telling, 5) == ("10.0.0.7", 4711)
+        assert (
+            telling.get(HELLO, 0) == read_message(there, HELLO, 0) == {"node": "n1", "host": "10.0.0.7", "port": 4711}
+        )
+        assert read_message(there, BEAT, 0) is None
+        assert network.local_address(telling) == "127.0.0.1"
+        assert network.interface_name(telling) == "lo"
+        assert network.rank_zero_address(telling, 5) == ("10.0.0.7", 4711)
         there.clear()
-        with pytest.raises(network.Alone, match="did not come within 0 s"):
-            network.of_rank_0(telling, 0)
+        with pytest.raises(network.RankZeroMissing, match="did not come within 0 s"):
+            network.rank_zero_address(telling, 0)
         stranger = RendezvousClient(there.address.replace(there.secret, "0" * 32), there.port)
-        with pytest.raises(ConductorUnreachable, match="did not take"):
+        with pytest.raises(ConductorUnreachable, match="did not accept"):
             stranger.put(HELLO, 0, {})
     with pytest.raises(ConductorUnreachable, match="does not answer"):
         telling.get(HELLO, 0)
@@ -57,14 +59,14 @@ def test_a_traceback_begins_with_the_users_own_code(tmp_path: Path) -> None:
     trace = error.value.__traceback__
     assert trace is not None
     error.value.__traceback__ = trace.tb_next  # without the test's own
-    found = described(error.value)
+    found = describe_error(error.value)
     assert (found["type"], found["message"]) == ("ValueError", "no")
     assert found["traceback"].splitlines()[1] == f'  File "{tmp_path}/cell.py", line 3, in <module>'
     assert "rank.py" not in found["traceback"]
 
 
 def test_a_status_is_an_error_too() -> None:
-    assert described(SystemExit(3)) == {
+    assert describe_error(SystemExit(3)) == {
         "type": "SystemExit",
         "message": "the code ended with status 3",
         "traceback": "SystemExit: 3\n",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from carme_hub.training.elastic import rendezvous
-from carme_hub.training.elastic.rendezvous import ElasticRendezvous, Worker
-from carme_hub.training.run.messages import HELLO, LONGEST, TOLD, ConductorUnreachable, RendezvousClient
+from carme_hub.training.elastic.rendezvous import ElasticRendezvous, WorkerClient
+from carme_hub.training.run.messages import BROADCAST, HELLO, MAX_ANSWER, ConductorUnreachable, RendezvousClient
 from carme_hub.training.run.rendezvous import Rendezvous
 
 
@@ -51,7 +51,7 @@ BODIES = {
     "a pickle": pickle.dumps(Told()),
     "a list": b"[1, 2]",
     "no text": b"\xff\xfe",
-    "too much": b" " * (LONGEST + 65536) + b"{}",
+    "too much": b" " * (MAX_ANSWER + 65536) + b"{}",
 }
 
 
@@ -60,14 +60,14 @@ def test_what_another_program_says_in_its_place_is_no_word_of_the_conductor(body
     with Rendezvous("127.0.0.1") as there:
         rank = RendezvousClient(there.address, there.port, timeout=5)
     with another_program(rank.port, body), pytest.raises(ConductorUnreachable):
-        rank.get(TOLD, "all")
+        rank.get(BROADCAST, "all")
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_worker_takes_no_place_from_another_program(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "ALONE", 0.0)
+    monkeypatch.setattr(rendezvous, "UNREACHABLE_LIMIT", 0.0)
     with ElasticRendezvous("127.0.0.1", 1, 1) as there:
-        worker = Worker(there.address, there.port, "a")
+        worker = WorkerClient(there.address, there.port, "a")
     with another_program(worker.port, body):
         assert worker.news() == 0
         with pytest.raises(ConductorUnreachable):
@@ -79,7 +79,7 @@ def test_a_new_run_has_another_secret_so_one_that_leaked_is_worth_nothing() -> N
         pass
     with Rendezvous("127.0.0.1") as second:
         leaked = RendezvousClient(first.address.replace(str(first.port), str(second.port), 1), second.port)
-        assert leaked.get(TOLD, "all") is None
+        assert leaked.get(BROADCAST, "all") is None
         with pytest.raises(ConductorUnreachable):
             leaked.put(HELLO, 0, {"node": "of a stranger"})
         assert second.get(HELLO, "0") is None

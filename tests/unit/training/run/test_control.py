@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from carme_hub.training.run import control
-from carme_hub.training.run.control import Control, Following, NoConductor, NotDone, ask
+from carme_hub.training.run.control import ControlServer, NoConductor, RequestRefused, Subscription, ask
 
 
 class Conducted:
@@ -23,11 +23,11 @@ class Conducted:
         self.states: list[dict[str, Any]] = []
         self.counts: list[int] = []
         self.changed = threading.Condition()
-        self.there = Control(path, self.answer, self.follow, self.count)
+        self.there = ControlServer(path, self.answer, self.follow, self.count)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["op"] == "resize":
-            raise NotDone("It has a fixed number of ranks.")
+            raise RequestRefused("It has a fixed number of ranks.")
         return {"said": request}
 
     def say(self, state: str) -> None:
@@ -57,7 +57,7 @@ class Conducted:
 @pytest.fixture
 def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conducted]:
     monkeypatch.setattr(control, "folder", lambda: tmp_path)
-    found = Conducted(control.path_of("run"))
+    found = Conducted(control.socket_path("run"))
     yield found
     found.say("finished")
     found.there.close()
@@ -65,11 +65,11 @@ def conducted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Condu
 
 def test_a_question_is_answered_and_what_will_not_be_done_says_why(conducted: Conducted) -> None:
     assert ask("run", {"op": "stop", "why": 1}) == {"said": {"op": "stop", "why": 1}}
-    with pytest.raises(NotDone, match="a fixed number"):
+    with pytest.raises(RequestRefused, match="a fixed number"):
         ask("run", {"op": "resize"})
-    with pytest.raises(NotDone, match="not understood: KeyError"):
+    with pytest.raises(RequestRefused, match="not understood: KeyError"):
         ask("run", {"why": "no op"})
-    with pytest.raises(NoConductor, match="Nobody answers for other"):
+    with pytest.raises(NoConductor, match="No conductor of other answers"):
         ask("other", {"op": "stop"})
 
 
@@ -80,25 +80,25 @@ def test_only_its_user_reaches_it(conducted: Conducted, monkeypatch: pytest.Monk
         ask("run", {"op": "state"}, timeout=5)
 
 
-@pytest.mark.parametrize("come", [lambda: ask("ending", {"op": "state"}), lambda: Following("ending")])
+@pytest.mark.parametrize("come", [lambda: ask("ending", {"op": "state"}), lambda: Subscription("ending")])
 def test_who_comes_as_a_conductor_ends_is_told_so(come: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = control._connected
+    reached = control._connect
 
     def reached_as_it_ends(run: str, timeout: float) -> socket.socket:
         with socket.socket(socket.AF_UNIX) as listener:
-            path = control.path_of(run)
+            path = control.socket_path(run)
             path.unlink(missing_ok=True)
             listener.bind(str(path))
             listener.listen(1)
             return reached(run, timeout)
 
-    monkeypatch.setattr(control, "_connected", reached_as_it_ends)
+    monkeypatch.setattr(control, "_connect", reached_as_it_ends)
     with pytest.raises(NoConductor, match="The conductor of ending ended before it answered"):
         come()
 
 
 def test_who_looks_on_hears_all_and_is_counted(conducted: Conducted) -> None:
-    with Following("run") as one, Following("run"):
+    with Subscription("run") as one, Subscription("run"):
         conducted.wait([1, 2])
         for state in ("running", "finished"):
             conducted.say(state)
@@ -118,7 +118,7 @@ def test_whoever_is_killed_looks_on_no_more(conducted: Conducted) -> None:
 def test_a_line_without_end_is_no_request(conducted: Conducted, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(conducted.there.path))
-        link.sendall(b"x" * control.LARGEST)
+        link.sendall(b"x" * control.MAX_LINE)
         link.settimeout(5)
         assert b"not understood" in link.recv(1000)
 
@@ -127,7 +127,7 @@ def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(control, "Path", lambda _: tmp_path / "runs")
     assert control.folder().stat().st_mode & 0o777 == 0o700
     (tmp_path / "runs").chmod(0o755)
-    with pytest.raises(PermissionError, match="not a folder of yours alone"):
+    with pytest.raises(PermissionError, match="not a private folder of yours"):
         control.folder()
     (tmp_path / "runs").rmdir()
     (tmp_path / "runs").symlink_to(tmp_path)

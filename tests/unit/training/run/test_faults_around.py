@@ -23,13 +23,13 @@ from carme_hub.training.run import control, output, rendezvous, run_folder, run_
 from carme_hub.training.run.description import View, speed
 from carme_hub.training.run.messages import RendezvousClient
 from carme_hub.training.run.output import Output
-from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import NoRun, Run, create
 from carme_hub.training.run.run_options import RunOptions
 from carme_hub.training.run.run_state import RunState
-from carme_hub.training.run.sharing import sharing
-from carme_hub.training.session.companions import let_go
+from carme_hub.training.run.sharing import runs_sharing_gpus
+from carme_hub.training.session.companions import release_by_file
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def test_an_end_that_cannot_be_written_is_told_at_once_and_written_when_there_is
 
     def forged(path: Path, said: dict[str, Any]) -> None:
         disk.check()
-        keep(path, said)
+        write_json(path, said)
 
-    monkeypatch.setattr(run_state, "keep", forged)
+    monkeypatch.setattr(run_state, "write_json", forged)
     there = RunState(run)
     there.start()
     there.update(message="on its way")
@@ -103,7 +103,7 @@ def test_the_gpus_that_it_had_stay_known_and_their_time_is_over(run: Run, monkey
     monkeypatch.setattr(run_state.time, "monotonic", lambda: now[0])
     there._counted = 0.0
     there.start()
-    there.count_gpus(4)
+    there.set_gpus(4)
     now[0] = 10.0
     there.close(state="finished")
     now[0] = 99.0
@@ -111,29 +111,29 @@ def test_the_gpus_that_it_had_stay_known_and_their_time_is_over(run: Run, monkey
 
 
 def test_a_companion_whose_home_does_not_answer_keeps_its_nodes(tmp_path: Path) -> None:
-    assert not keep_program.there(tmp_path / ("x" * 300)), "an error is no mark"
+    assert not keep_program.exists(tmp_path / ("x" * 300)), "an error is no mark"
     (tmp_path / "end.json").touch()
-    assert keep_program.there(tmp_path / "end.json")
+    assert keep_program.exists(tmp_path / "end.json")
 
 
 def test_a_companion_that_the_hub_cannot_be_told_of_finds_the_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, id = tmp_path / str(uuid.uuid4()), str(uuid.uuid4())
-    let_go(id, {"CARME_SESSION_FOLDER": str(own)})  # it never began
+    release_by_file(id, {"CARME_SESSION_FOLDER": str(own)})  # it never began
     (tmp_path / id).mkdir()
-    let_go(id, {"CARME_SESSION_FOLDER": str(own)})
+    release_by_file(id, {"CARME_SESSION_FOLDER": str(own)})
     monkeypatch.chdir(tmp_path / id)
     assert keep_program.main([str(own)]) == 0
 
 
 def test_a_conductor_that_is_slow_is_not_one_that_has_ended(run: Run) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        path = control.path_of(run.id)
+        path = control.socket_path(run.id)
         listening.bind(str(path))
         listening.listen()
         try:
-            with pytest.raises(control.NotDone, match="may still do it"):
+            with pytest.raises(control.RequestRefused, match="may still do it"):
                 run.ask("resize", timeout=0.2, change=2)
         finally:
             path.unlink()
@@ -159,7 +159,7 @@ def test_a_folder_that_is_gone_is_said_in_a_sentence(run: Run, tmp_path: Path, m
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(NoRun, match=r"has been deleted\. Go to another"):
+    with pytest.raises(NoRun, match=r"has been deleted\. Change to another"):
         create(RunOptions(1), cell="pass")
 
 
@@ -176,27 +176,29 @@ def test_a_module_beside_the_notebook_is_not_taken_for_pythons_own(run: Run, tmp
 def test_who_shares_the_gpus_of_a_session_is_known(run: Run) -> None:
     def going(name: str, elastic: tuple[int, int] | None = None, **changes: Any) -> Run:
         each = create(RunOptions(2, name=name, elastic=elastic), cell="pass")
-        keep(each.folder / "state.json", each.state() | {"state": "running", **changes})
+        write_json(each.folder / "state.json", each.state() | {"state": "running", **changes})
         return each
 
     beside = going("beside", own_gpus=4, gpus=4, nodes=["n1", "n2"])
     going("elsewhere", gpus=2, companions=["c"])
     going("cpus")
-    assert sharing(run, 2, 4) == [], "the broker gives it the others"
-    assert sharing(run, 3, 4) == ["beside"]
-    assert sharing(beside, 4, 4) == []
+    assert runs_sharing_gpus(run, 2, 4) == [], "the broker gives it the others"
+    assert runs_sharing_gpus(run, 3, 4) == ["beside"]
+    assert runs_sharing_gpus(beside, 4, 4) == []
     going("grown", (2, 4), own_gpus=1, gpus=3, nodes=["n1", "n3"], companions=["d", "e"])
-    assert sharing(run, 1, 4) == ["grown", "beside"], "an elastic run is on all GPUs, and has companions besides"
+    assert runs_sharing_gpus(run, 1, 4) == ["grown", "beside"], (
+        "an elastic run is on all GPUs, and has companions besides"
+    )
 
 
 def test_a_terminal_leaves_no_line_out(run: Run) -> None:
     (run.folder / "rank-0.log").write_text("".join(f"line {number}\n" for number in range(3000)))
     (run.folder / "rank-1.log").write_text("".join(f"other {number}\n" for number in range(3000)))
     ranks = [{"rank": rank} for rank in range(2)]
-    keep(run.folder / "state.json", run.state() | {"state": "finished", "ended": time.time(), "ranks": ranks})
+    write_json(run.folder / "state.json", run.state() | {"state": "finished", "ended": time.time(), "ranks": ranks})
     for every in (False, True):
         out = io.StringIO()
-        Follower(run, Terminal(out, io.StringIO(), every=every)).follow()
+        Follower(run, Terminal(out, io.StringIO(), all_ranks=every)).follow()
         lines = out.getvalue().splitlines()
         assert (len(lines), lines[0]) == ((6000, "[0] line 0") if every else (3000, "line 0"))
 
@@ -209,8 +211,8 @@ def test_steps_are_not_called_samples() -> None:
 
 
 def test_strangers_who_only_hold_connections_shut_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "CONNECTIONS", 8)
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.5)
+    monkeypatch.setattr(rendezvous, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(rendezvous, "REQUEST_TIMEOUT", 0.5)
     monkeypatch.setattr(rendezvous._Handler, "timeout", 60.0)  # each byte would give them as long again
     with Rendezvous("127.0.0.1") as there:
         strangers = [socket.create_connection(("127.0.0.1", there.port)) for _ in range(20)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carme_hub.training.run import output
-from carme_hub.training.run.output import Output, Reader, ended_badly
+from carme_hub.training.run.output import Output, Reader, parse_task_failure
 
 
 def read(folder: Path, text: bytes) -> tuple[Output, list[str]]:
@@ -41,7 +41,7 @@ def test_a_bar_that_goes_back_to_the_beginning_of_its_line_is_what_it_is_at_last
 
 
 def test_a_log_that_is_full_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "LARGEST", 20)
+    monkeypatch.setattr(output, "MAX_LOG_BYTES", 20)
     out = Output(tmp_path)
     for number in range(10):
         out.write(0, b"line %d" % number)
@@ -61,4 +61,4 @@ def test_a_log_that_is_full_says_so_once(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_slurms_word_on_a_task_that_ended(line: str, found: tuple[int, str] | None) -> None:
-    assert ended_badly(line) == found
+    assert parse_task_failure(line) == found

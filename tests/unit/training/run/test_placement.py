@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.run.placement import Place, Room, place
+from carme_hub.training.run.placement import JobCapacity, Placement, place_ranks
 from carme_hub.training.run.run_options import RunOptions
 
 
@@ -14,29 +14,29 @@ from carme_hub.training.run.run_options import RunOptions
     ("asked", "room", "found"),
     [
         # As many GPUs as there are; one each unless said.
-        (RunOptions(2), Room(1, 2), Place(2, 1, 1, companion=False)),
-        (RunOptions(3), Room(1, 2), Place(3, 2, 1, companion=True)),
-        (RunOptions(4, gpus_per_task=2), Room(2, 4), Place(4, 2, 2, companion=False)),
-        (RunOptions(2, nodes=2), Room(1, 2), Place(2, 2, 1, companion=True)),
+        (RunOptions(2), JobCapacity(1, 2), Placement(2, 1, 1, companion=False)),
+        (RunOptions(3), JobCapacity(1, 2), Placement(3, 2, 1, companion=True)),
+        (RunOptions(4, gpus_per_task=2), JobCapacity(2, 4), Placement(4, 2, 2, companion=False)),
+        (RunOptions(2, nodes=2), JobCapacity(1, 2), Placement(2, 2, 1, companion=True)),
         # Without GPUs processors are shared, by any number of ranks.
-        (RunOptions(9), Room(1, 0), Place(9, 1, 0, companion=False)),
-        (RunOptions(9, gpus_per_task=0), Room(1, 2), Place(9, 1, 0, companion=False)),
-        (RunOptions(4, nodes=2), Room(1, 0), Place(4, 2, 0, companion=True)),
-        (RunOptions(2, gpus_per_task=1), Room(1, 0), Place(2, 2, 1, companion=True)),
+        (RunOptions(9), JobCapacity(1, 0), Placement(9, 1, 0, companion=False)),
+        (RunOptions(9, gpus_per_task=0), JobCapacity(1, 2), Placement(9, 1, 0, companion=False)),
+        (RunOptions(4, nodes=2), JobCapacity(1, 0), Placement(4, 2, 0, companion=True)),
+        (RunOptions(2, gpus_per_task=1), JobCapacity(1, 0), Placement(2, 2, 1, companion=True)),
     ],
 )
-def test_where_a_run_goes(asked: RunOptions, room: Room, found: Place) -> None:
-    assert place(asked, room) == found
+def test_where_a_run_goes(asked: RunOptions, room: JobCapacity, found: Placement) -> None:
+    assert place_ranks(asked, room) == found
 
 
 def test_a_companion_has_as_many_gpus_on_each_node() -> None:
-    there = place(RunOptions(5), Room(1, 2))
+    there = place_ranks(RunOptions(5), JobCapacity(1, 2))
     assert (there.nodes, there.per_node, there.gpus_per_node, there.gpus) == (3, 2, 2, 6)
 
 
 @given(st.integers(1, 60), st.integers(1, 8))
 def test_nodes_are_filled_one_after_the_other(ranks: int, nodes: int) -> None:
-    there = Place(ranks, min(nodes, ranks), 0, companion=False)
+    there = Placement(ranks, min(nodes, ranks), 0, companion=False)
     found = [there.node_of(rank) for rank in range(ranks)]
     counts = [found.count(node) for node in range(there.nodes)]
     assert found == sorted(found)
@@ -47,6 +47,6 @@ def test_nodes_are_filled_one_after_the_other(ranks: int, nodes: int) -> None:
 
 @given(st.integers(1, 60), st.integers(0, 8), st.integers(0, 4), st.integers(1, 4), st.integers(0, 8))
 def test_what_stays_in_the_session_fits(ranks: int, nodes: int, each: int, there: int, gpus: int) -> None:
-    found = place(RunOptions(ranks, nodes=min(nodes, ranks), gpus_per_task=each), Room(there, gpus))
+    found = place_ranks(RunOptions(ranks, nodes=min(nodes, ranks), gpus_per_task=each), JobCapacity(there, gpus))
     assert found.companion or (found.nodes <= there and found.gpus_per_node <= gpus)
     assert found.per_node * found.nodes >= ranks

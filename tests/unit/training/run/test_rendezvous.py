@@ -80,8 +80,8 @@ def test_who_has_not_come_is_named_also_after_the_others_have_left(there: Rendez
 
 
 def test_too_much_is_refused_and_what_was_there_stays(there: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "LARGEST", 10)
-    monkeypatch.setattr(rendezvous, "MOST", 1)
+    monkeypatch.setattr(rendezvous, "MAX_VALUE_BYTES", 10)
+    monkeypatch.setattr(rendezvous, "MAX_VALUES", 1)
     assert ask(there, "PUT", known(there, "global", "0"), b"x" * 11)[0] == 413
     assert ask(there, "PUT", known(there, "global", "0"), b"x" * 10)[0] == 200
     assert ask(there, "PUT", known(there, "global", "1"), b"y")[0] == 507

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carme_hub.training.run.run_options import BadAsk, RunOptions, asked, of_json, seconds_of
+from carme_hub.training.run.run_options import InvalidOptions, RunOptions, from_json, parse_duration, parse_line
 
 
 def test_the_line_of_the_documentation() -> None:
     line = "-n 4 --nodes 2 --gpus-per-task 1 --backend horovod --elastic 2:8 --time 30m --name run1 --push cfg,batch"
-    assert asked(line) == RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
-    assert asked("-n 2 --detach --dry-run") == RunOptions(2, detach=True, dry_run=True)
-    assert asked("-n 2 --pull 'history, model,history'").pull == ("history", "model")
+    assert parse_line(line) == RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg", "batch"))
+    assert parse_line("-n 2 --detach --dry-run") == RunOptions(2, detach=True, dry_run=True)
+    assert parse_line("-n 2 --pull 'history, model,history'").pull == ("history", "model")
 
 
 def test_a_file_gives_back_what_was_asked_for() -> None:
     for each in (RunOptions(2), RunOptions(4, 2, 1, "horovod", (2, 8), 1800, "run1", push=("cfg",), pull=("history",))):
-        assert of_json(json.loads(json.dumps(asdict(each)))) == each
+        assert from_json(json.loads(json.dumps(asdict(each)))) == each
     assert RunOptions(2).gpus_per_task is None
-    assert asked("-n 2 --gpus-per-task 0").gpus_per_task == 0
+    assert parse_line("-n 2 --gpus-per-task 0").gpus_per_task == 0
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ def test_a_file_gives_back_what_was_asked_for() -> None:
         ("-n", "-n: expected one argument"),
         ("-n four", "invalid int value: 'four'"),
         ("-n 0", "from 1 to 4096 ranks"),
-        ("-n 4 --nodes 5", "4 ranks are on at most 4 nodes"),
-        ("-n 4 --nodes -1", "no negative numbers"),
-        ("-n 4 --backend nccl", "there are horovod, torchrun, mpi"),
-        ("-n 4 --elastic 5:8", "-n 4 has to be between the two"),
-        ("-n 4 --elastic 2-8", "like 2:8"),
-        ("-n 4 --elastic 2:193", "192 ranks at most"),
+        ("-n 4 --nodes 5", "4 ranks fit on at most 4 nodes"),
+        ("-n 4 --nodes -1", "cannot be negative"),
+        ("-n 4 --backend nccl", "choose one of horovod, torchrun, mpi"),
+        ("-n 4 --elastic 5:8", "-n 4 must be between the two"),
+        ("-n 4 --elastic 2-8", "as in 2:8"),
+        ("-n 4 --elastic 2:193", "at most 192 ranks"),
         ("-n 4 --backend mpi --elastic 2:8", "MPI cannot change"),
         ("-n 4 --time soon", "30m, 1h30m or 2d"),
         ("-n 4 --time 0m", "30m, 1h30m or 2d"),
         ("-n 4 --name ../x", "--name: letters"),
-        ("-n 4 --push a;b", "no name of a variable"),
-        ("-n 4 --pull class", "no name of a variable"),
+        ("-n 4 --push a;b", "not a variable name"),
+        ("-n 4 --pull class", "not a variable name"),
         ("-n 4 --detach --pull x", "waits for the end"),
         ("-n 4 --detach --requeue", "cannot be detached"),
         ("-n 4 --name 'x", "quotation mark"),
@@ -55,16 +55,16 @@ def test_a_file_gives_back_what_was_asked_for() -> None:
     ],
 )
 def test_what_makes_no_sense_is_named(line: str, said: str) -> None:
-    with pytest.raises(BadAsk, match="(?i)" + re.escape(said)):
-        asked(line)
+    with pytest.raises(InvalidOptions, match="(?i)" + re.escape(said)):
+        parse_line(line)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("1h30m", 5400), ("2d", 172_800), ("90", 5400)])
 def test_times_are_written_as_people_and_slurm_write_them(text: str, seconds: int) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @given(st.text(max_size=60))
 def test_whatever_is_written_is_a_run_or_is_refused(line: str) -> None:
-    with contextlib.suppress(BadAsk):
-        assert asked(f"-n 2 {line}").ranks >= 1
+    with contextlib.suppress(InvalidOptions):
+        assert parse_line(f"-n 2 {line}").ranks >= 1

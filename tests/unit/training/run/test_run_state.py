@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from carme_hub.training.run import messages, run_state
-from carme_hub.training.run.private_files import keep
+from carme_hub.training.run.private_files import write_json
 from carme_hub.training.run.rendezvous import Rendezvous
 from carme_hub.training.run.run_folder import Run, create
 from carme_hub.training.run.run_options import RunOptions
@@ -32,18 +32,18 @@ def test_the_end_is_written_last_whatever_else_changes_at_that_moment(
 
     def slow(path: Path, said: dict[str, Any]) -> None:
         written.append(said["state"])
-        keep(path, said)
+        write_json(path, said)
         time.sleep(0.02)
 
-    monkeypatch.setattr(run_state, "keep", slow)
-    monkeypatch.setattr(run_state, "OFTEN", 0)
+    monkeypatch.setattr(run_state, "write_json", slow)
+    monkeypatch.setattr(run_state, "WRITE_INTERVAL", 0)
     there = RunState(run)
     there.start()
     over = threading.Event()
 
     def change() -> None:
         while not over.is_set():
-            there.rank(0, step=time.monotonic())
+            there.update_rank(0, step=time.monotonic())
 
     changing = threading.Thread(target=change)
     changing.start()
@@ -72,9 +72,9 @@ def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkey
         assert time.monotonic() < began + 30
         there.update(message=str(time.monotonic()))
         time.sleep(0.001)  # else this thread hardly lets go of the lock
-    assert time.monotonic() - began >= 4 * run_state.OFTEN
+    assert time.monotonic() - began >= 4 * run_state.WRITE_INTERVAL
     # Who writes it and who looks on rest for a minute after this one, unless the end wakes them.
-    monkeypatch.setattr(run_state, "OFTEN", 60.0)
+    monkeypatch.setattr(run_state, "WRITE_INTERVAL", 60.0)
     there.update(message="the last")
     while not seen[-1]["message"] == run.state()["message"] == "the last":
         assert time.monotonic() < began + 30
@@ -82,21 +82,21 @@ def test_it_is_told_at_most_a_few_times_a_second_and_at_its_end(run: Run, monkey
     began = time.monotonic()
     there.close(state="finished")
     looking.join(30)
-    assert time.monotonic() - began < run_state.OFTEN / 2
+    assert time.monotonic() - began < run_state.WRITE_INTERVAL / 2
     assert seen[-1]["state"] == "finished"
 
 
 def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> None:
     there = RunState(run)
     there.start()
-    there.ranks(["n1", "n1", "n2"])
+    there.set_ranks(["n1", "n1", "n2"])
     with Rendezvous("127.0.0.1") as meeting:
         ranks = [messages.RendezvousClient(meeting.address, meeting.port) for _ in range(3)]
         ranks[0].put(messages.HELLO, 0, {"node": "n7"})
         ranks[0].put(messages.BEAT, 0, {"step": 3, "total": 9, "cpu": 50.0, "at": 1.0})
         ranks[0].put(messages.END, 0, {"ok": True})
         ranks[1].put(messages.HELLO, 1, {"node": "n1"})
-        there.beats(meeting)
+        there.refresh_ranks(meeting)
         found = there.get()["ranks"]
         assert [(each["node"], each["state"]) for each in found] == [
             ("n7", "done"),
@@ -104,7 +104,7 @@ def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> 
             ("n2", "starting"),
         ]
         assert (found[0]["step"], found[0]["exit"], found[0]["gpu"]) == (3, 0, None)
-    there.rank(5, node="n3", state="running")  # an elastic run's new one
+    there.update_rank(5, node="n3", state="running")  # an elastic run's new one
     there.close(state="interrupted")
     assert [(each["rank"], each["state"]) for each in run.state()["ranks"]] == [
         (0, "done"),
@@ -117,12 +117,12 @@ def test_ranks_are_what_they_said_and_those_that_were_ended_say_so(run: Run) -> 
 def test_a_rank_that_was_interrupted_has_not_failed(run: Run) -> None:
     there = RunState(run)
     there.start()
-    there.ranks(["n1", "n1"])
+    there.set_ranks(["n1", "n1"])
     with Rendezvous("127.0.0.1") as meeting:
         for rank, kind in enumerate(("KeyboardInterrupt", "ValueError")):
             end = {"ok": False, "error": {"type": kind, "message": ""}}
             messages.RendezvousClient(meeting.address, meeting.port).put(messages.END, rank, end)
-        there.beats(meeting)
+        there.refresh_ranks(meeting)
     there.close(state="interrupted")
     assert [each["state"] for each in run.state()["ranks"]] == ["stopped", "failed"]
 
@@ -133,5 +133,5 @@ def test_gpu_time_is_counted_by_what_the_run_has(run: Run, monkeypatch: pytest.M
     there = RunState(run)
     for at, gpus in ((10.0, 2), (20.0, 4), (25.0, 0), (100.0, 0)):
         now[0] = at
-        there.count_gpus(gpus)
+        there.set_gpus(gpus)
     assert there.get()["gpu_seconds"] == 2 * 10 + 4 * 5

@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from carme_hub.training.conductor import fixed_size
-from carme_hub.training.conductor.companion_price import needs
+from carme_hub.training.conductor.companion_price import resources_text
 from carme_hub.training.notebook import display
 from carme_hub.training.run import description
 from carme_hub.training.run.description import View
-from carme_hub.training.run.placement import Place
-from carme_hub.training.run.run_folder import first_state, virtual
+from carme_hub.training.run.placement import Placement
+from carme_hub.training.run.run_folder import has_virtual_gpus, initial_state
 
 TOLD: dict[str, Any] = {"asked": {"name": "run1", "ranks": 4, "backend": "horovod"}, "kind": "cell", "session": ""}
 
 
 def test_a_run_knows_by_its_sessions_environment() -> None:
-    assert virtual({"CARME_VIRTUAL_GPUS": "1"})
-    assert not virtual({})
-    assert first_state("x", TOLD)["virtual"] is False
-    assert first_state("x", {**TOLD, "virtual": True})["virtual"] is True
+    assert has_virtual_gpus({"CARME_VIRTUAL_GPUS": "1"})
+    assert not has_virtual_gpus({})
+    assert initial_state("x", TOLD)["virtual"] is False
+    assert initial_state("x", {**TOLD, "virtual": True})["virtual"] is True
 
 
 @pytest.mark.parametrize(("kind", "said"), [(True, "virtual GPU"), (False, "GPU")])
 def test_the_display_the_table_and_the_price_name_them(kind: bool, said: str) -> None:
-    state = first_state("x", {**TOLD, "virtual": kind})
+    state = initial_state("x", {**TOLD, "virtual": kind})
     state |= {"gpus": 4, "gpu_seconds": 168, "began": 100.0, "state": "running"}
     view = View(state, 142.0)
     assert f"run1: 4 ranks, 4 {said}s, horovod; 0:42 elapsed, 2:48 of {said} time" in description.as_text(view)
@@ -34,7 +34,7 @@ def test_the_display_the_table_and_the_price_name_them(kind: bool, said: str) ->
     for table in (description.runs_text([state], 142.0), display.runs_html([state], 142.0)):
         assert ("2:48 (virtual)" in table) is kind
         assert "2:48" in table
-    assert needs(Place(4, 2, 2, companion=True), virtual=kind) == f"2 nodes with 8 {said}s"
+    assert resources_text(Placement(4, 2, 2, companion=True), virtual=kind) == f"2 nodes with 8 {said}s"
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_what_the_hub_refuses_takes_nothing_from_what_was_measured(
     launch = run_folder.launch
 
     def launch_small(run: Run) -> None:
-        if run.asked()["asked"]["ranks"] > 1:
+        if run.request()["asked"]["ranks"] > 1:
             raise run_folder.NoRun("Your account has nothing left.")
         launch(run)
 
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
     script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["scaling", "run", "-o", "curve.pdf", script]) == 2
-    assert "curve.pdf: a curve is written as" in capsys.readouterr().err
+    assert "curve.pdf: a curve can be written as" in capsys.readouterr().err
     monkeypatch.setattr(scaling, "find_spec", lambda _name: None)
     for picture in ("curve.png", "curve.svg"):
         assert main(["scaling", "run", "-o", picture, script]) == 2
@@ -193,13 +193,13 @@ def test_a_training_that_is_never_alone_is_not_taken_for_one_without_communicati
     [
         ({"mode": "medium"}, "strong or weak"),
         ({"batch": ()}, "one or more sizes"),
-        ({"batch": (0,)}, "one sample at least"),
+        ({"batch": (0,)}, "at least one sample"),
         ({"ranks": ()}, "one or more numbers"),
         ({"ranks": (0,)}, "from 1 to"),
-        ({"ranks": (8,), "mode": "strong"}, "cannot be shared out to 8 ranks"),
-        ({"repeats": 0}, "one run at least"),
-        ({"steps": 0}, "one at least"),
-        ({"backend": "smoke"}, "there are horovod"),
+        ({"ranks": (8,), "mode": "strong"}, "cannot be divided among 8 ranks"),
+        ({"repeats": 0}, "at least one"),
+        ({"steps": 0}, "must be at least one"),
+        ({"backend": "smoke"}, "choose one of horovod"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(script: str, more: dict[str, object], said: str) -> None:
@@ -221,8 +221,8 @@ def test_a_benchmark_that_is_stopped_keeps_what_it_has(
     monkeypatch.setattr(run_folder, "launch", launch_once)
     with pytest.raises(KeyboardInterrupt):
         benchmark(script)
-    [path] = scaling.kept()
-    assert scaling.load(path).curve.notes == ("Stopped before its end.",)
+    [path] = scaling.saved_curves()
+    assert scaling.load(path).curve.notes == ("Stopped before the end.",)
     assert str(path) in capsys.readouterr().out
 
 
@@ -249,7 +249,7 @@ def test_the_command_measures_and_reports(
 
 def test_the_command_says_what_there_is_not(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scaling", "report"]) == 2
-    assert "No curve is kept yet" in capsys.readouterr().err
+    assert "There is no curve yet" in capsys.readouterr().err
     assert main(["scaling", "run", "nothing.py"]) == 2
     assert "no script nothing.py" in capsys.readouterr().err
 
@@ -269,7 +269,7 @@ def test_one_curve_that_is_damaged_does_not_hide_the_others(
     lines = dict(line.split(": ", 1) for line in out.splitlines())
     assert set(lines) == {"half", "later", "words", "training-2--train.py"}
     assert all(lines[name].startswith("not read. ") for name in ("half", "later", "words"))
-    assert "no scaling curve of version 1" in lines["later"]
+    assert "not a scaling curve of version 1" in lines["later"]
     assert not lines["training-2--train.py"].startswith("not read")
     assert main(["scaling", "report", "later"]) == 2
 
@@ -356,7 +356,7 @@ def test_a_loop_that_is_left_measures_nothing() -> None:
         for _ in trial:
             break
 
-    with pytest.raises(NotMeasured, match="one step for each one"):
+    with pytest.raises(NotMeasured, match="one step for each step"):
         trial_of(Plan((8,)), body).part("n1")
 
 

@@ -11,48 +11,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scaling_parts import blocks, curve, curve_of, part, run
 
-from carme_hub.training.scaling.curve import BadCurve, Curve, knee_of, once, share_of, value
+from carme_hub.training.scaling.curve import BadCurve, Curve, find_knee, mean_of, share_of, summarize_run
 
 RANKS = st.lists(st.integers(1, 64), min_size=2, max_size=8, unique=True).map(sorted)
 
 
 def test_a_run_is_as_fast_as_its_slowest_rank_in_each_block() -> None:
     parts = [part(0, blocks(1.0, 1.0, 1.0)), part(1, blocks(2.0, 2.0, 2.0))]
-    assert once(parts, batch=10, each=10).rate == pytest.approx(200 / 2.0)
+    assert summarize_run(parts, batch=10, each=10).rate == pytest.approx(200 / 2.0)
 
 
 def test_a_burst_of_other_work_in_one_block_changes_nothing() -> None:
-    calm = once([part(0, blocks(1, 1, 1), blocks(0.5, 0.5, 0.5))], batch=10, each=10)
-    disturbed = once([part(0, blocks(1, 30, 1), blocks(0.5, 0.5, 20))], batch=10, each=10)
+    calm = summarize_run([part(0, blocks(1, 1, 1), blocks(0.5, 0.5, 0.5))], batch=10, each=10)
+    disturbed = summarize_run([part(0, blocks(1, 30, 1), blocks(0.5, 0.5, 20))], batch=10, each=10)
     assert (disturbed.rate, disturbed.quiet) == (calm.rate, calm.quiet) == (100, 0.5)
 
 
 def test_lost_time_is_told_apart_into_communication_and_waiting() -> None:
     """Alone the ranks need 1 s and 3 s, together 4 s: 1 s is communication, and the mean rank waits 1 s."""
     parts = [part(0, blocks(4.0), blocks(1.0)), part(1, blocks(4.0), blocks(3.0))]
-    found = once(parts, batch=10, each=10)
+    found = summarize_run(parts, batch=10, each=10)
     assert (found.quiet, found.communication, found.waiting) == (pytest.approx(0.5), pytest.approx(0.25), 0.25)
     assert found.own == pytest.approx((100 / 1 + 100 / 3) / 2)
 
 
 def test_a_lone_rank_communicates_with_nobody_however_slow_its_library_makes_it() -> None:
-    found = once([part(0, blocks(2.0), blocks(1.0))], batch=10, each=10)
+    found = summarize_run([part(0, blocks(2.0), blocks(1.0))], batch=10, each=10)
     assert (found.quiet, found.communication, found.waiting) == (0.5, 0.0, 0.0)
 
 
 def test_loading_is_the_share_of_all_ranks_time() -> None:
     parts = [part(0, blocks(1.0, loading=0.5)), part(1, blocks(1.0, loading=0.0))]
-    assert once(parts, batch=10, each=10).loading == pytest.approx(0.25)
+    assert summarize_run(parts, batch=10, each=10).loading == pytest.approx(0.25)
 
 
 def test_what_has_no_blocks_alone_says_nothing_of_communication() -> None:
-    found = once([part(0, blocks(1.0))], batch=10, each=10)
+    found = summarize_run([part(0, blocks(1.0))], batch=10, each=10)
     assert (found.own, found.quiet, found.communication, found.waiting) == (None, None, None, None)
 
 
 def test_nodes_are_counted() -> None:
     parts = [part(n, blocks(1.0), node=f"n{n // 2}") for n in range(4)]
-    assert once(parts, batch=10, each=10).nodes == 2
+    assert summarize_run(parts, batch=10, each=10).nodes == 2
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_nodes_are_counted() -> None:
 )
 def test_ranks_that_did_not_measure_the_same_are_no_run(parts: list[object]) -> None:
     with pytest.raises(BadCurve):
-        once(parts, batch=10, each=10)  # type: ignore[arg-type]
+        summarize_run(parts, batch=10, each=10)  # type: ignore[arg-type]
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.floats(0.01, 100))
 def test_shares_of_a_step_never_exceed_it(alone: list[float], together: float) -> None:
     parts = [part(n, blocks(together), blocks(seconds)) for n, seconds in enumerate(alone)]
-    found = once(parts, batch=10, each=10)
+    found = summarize_run(parts, batch=10, each=10)
     assert found.communication is not None
     assert found.waiting is not None
     assert 0 <= found.communication <= 1
@@ -89,19 +89,19 @@ def test_a_strong_batch_is_shared_out_whole_and_a_weak_one_is_everybodys(batch: 
 
 
 def test_the_error_bar_is_students() -> None:
-    found = value([9.0, 10.0, 11.0])
+    found = mean_of([9.0, 10.0, 11.0])
     assert found is not None
     assert found.error == pytest.approx(4.303 * 1.0 / math.sqrt(3))
     assert (found.mean, found.least, found.most, found.count) == (10, 9, 11, 3)
-    assert value([5.0]) is not None
-    assert value([5.0]).error is None  # type: ignore[union-attr]
-    assert value([]) is None
-    assert value([1.0, 9.0]).error is None, "two repeats say too little"  # type: ignore[union-attr]
+    assert mean_of([5.0]) is not None
+    assert mean_of([5.0]).error is None  # type: ignore[union-attr]
+    assert mean_of([]) is None
+    assert mean_of([1.0, 9.0]).error is None, "two repeats say too little"  # type: ignore[union-attr]
 
 
 @given(st.lists(st.floats(1, 1000), min_size=3, max_size=50))
 def test_the_error_bar_shrinks_with_the_scatter_and_never_below_nothing(found: list[float]) -> None:
-    error = value(found).error  # type: ignore[union-attr]
+    error = mean_of(found).error  # type: ignore[union-attr]
     assert error is not None
     assert error >= 1.96 * statistics.stdev(found) / math.sqrt(len(found)) * 0.999
 
@@ -153,7 +153,7 @@ def test_the_knee_of_the_issue() -> None:
 
 @given(RANKS, st.floats(0.01, 1e6))
 def test_a_straight_line_has_no_knee_whatever_its_scale(ranks: list[int], scale: float) -> None:
-    knee, further, fastest = knee_of({n: ranks[0] + (n - ranks[0]) * 0.9 for n in ranks})
+    knee, further, fastest = find_knee({n: ranks[0] + (n - ranks[0]) * 0.9 for n in ranks})
     assert knee == fastest == ranks[-1]
     assert further == pytest.approx(0.9)
     found = curve(*(run(n, scale * n) for n in ranks)).knee(32)
@@ -165,7 +165,7 @@ def test_a_straight_line_has_no_knee_whatever_its_scale(ranks: list[int], scale:
 @given(RANKS, st.data())
 def test_a_sharp_bend_is_found_where_it_is(ranks: list[int], data: st.DataObject) -> None:
     bend = data.draw(st.sampled_from(ranks))
-    knee, further, fastest = knee_of({n: float(min(n, bend)) for n in ranks})
+    knee, further, fastest = find_knee({n: float(min(n, bend)) for n in ranks})
     assert knee == fastest == bend
     assert further == pytest.approx(1 if bend == ranks[-1] else 0)
 
@@ -175,7 +175,7 @@ def test_who_wants_more_for_a_rank_never_gets_more_ranks(
     ranks: list[int], rates: list[float], low: float, high: float
 ) -> None:
     speedups = dict(zip(ranks, rates, strict=False))
-    knee = {worth: knee_of(speedups, worth)[0] for worth in (low, high)}
+    knee = {worth: find_knee(speedups, worth)[0] for worth in (low, high)}
     assert knee[high] <= knee[low]
     assert knee[low] in ranks
 
@@ -184,7 +184,7 @@ def test_who_wants_more_for_a_rank_never_gets_more_ranks(
 def test_one_bad_point_in_the_middle_makes_no_knee(ranks: list[int], lost: float) -> None:
     speedups = {n: float(n) for n in ranks}
     speedups[ranks[1]] *= lost
-    assert knee_of(speedups)[0] == ranks[-1]
+    assert find_knee(speedups)[0] == ranks[-1]
 
 
 def test_more_that_are_slower_take_away() -> None:

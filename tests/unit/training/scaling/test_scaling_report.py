@@ -21,12 +21,12 @@ from scaling_parts import curve, curve_of, run
 from carme_hub.training.run.failures import CannotRun
 from carme_hub.training.scaling import benchmark, plot
 from carme_hub.training.scaling.bottleneck import bottleneck
-from carme_hub.training.scaling.curve import Curve, Knee, Value
+from carme_hub.training.scaling.curve import Curve, Recommendation, Value
 from carme_hub.training.scaling.hub import summary
 from carme_hub.training.scaling.report import (
     advice_of,
+    columns,
     headline,
-    heads,
     html_table,
     limit_of,
     number,
@@ -59,17 +59,17 @@ def test_on_cpus_nobody_is_told_to_ask_for_gpus() -> None:
 @pytest.mark.parametrize(
     ("knee", "said"),
     [
-        (Knee(32, 8, 8, 0.924, 8), "No bend up to 8: the last ones added 92 % of a GPU each."),
-        (Knee(32, 1, 4, 0.0, 1), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
-        (Knee(32, 1, 4, 0.004, 2), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
+        (Recommendation(32, 8, 8, 0.924, 8), "No bend up to 8: the last ones added 92 % of a GPU each."),
+        (Recommendation(32, 1, 4, 0.0, 1), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
+        (Recommendation(32, 1, 4, 0.004, 2), "Ask for 1, not 4: beyond 1 each further GPU adds nothing."),
         (
-            Knee(32, 1, 10, 0.31, 2),
+            Recommendation(32, 1, 10, 0.31, 2),
             "Ask for 1, not 10: beyond 1 each further GPU adds 31 %, up to 2; more are slower.",
         ),
-        (Knee(32, 2, 4, -0.3, 2), "Ask for 2, not 4: beyond 2 each further GPU takes 30 % away."),
+        (Recommendation(32, 2, 4, -0.3, 2), "Ask for 2, not 4: beyond 2 each further GPU takes 30 % away."),
     ],
 )
-def test_every_kind_of_knee_has_its_sentence(knee: Knee, said: str) -> None:
+def test_every_kind_of_knee_has_its_sentence(knee: Recommendation, said: str) -> None:
     assert advice_of(knee, "gpu") == said
 
 
@@ -178,7 +178,7 @@ def test_something_is_said_of_any_measurement(found: list[tuple[float, ...]], mo
     made = curve(*runs, mode=mode, epoch=100)
     assert limit_of(made) is not None
     assert all(sentences(made))
-    assert all(len(row) == len(heads(made)) for row in rows(made))
+    assert all(len(row) == len(columns(made)) for row in rows(made))
     assert all(math.isfinite(panel.top) and panel.lines for panel in plot.panels(made))
     json.dumps(made.to_json(), allow_nan=False)
 
@@ -328,7 +328,7 @@ def test_a_report_is_written_in_the_format_of_its_file(tmp_path: Path, format: s
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(CannotRun, match="a curve is written as"):
+    with pytest.raises(CannotRun, match="a curve can be written as"):
         benchmark.Report(of_the_issue()).save(tmp_path / "curve.pdf")
     assert not list(tmp_path.iterdir())
 

@@ -44,7 +44,7 @@ def test_a_hub_that_does_not_answer_is_told_the_next_time(there: ForgedHub) -> N
 
 
 def test_where_it_is_not_wanted_it_is_not_said_again(there: ForgedHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "OFTEN", 0.0)
+    monkeypatch.setattr(activity, "REPORT_INTERVAL", 0.0)
     there.answers = [(403, {"message": "no"})]
     said = of(there)
     for _ in range(3):

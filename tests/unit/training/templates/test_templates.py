@@ -33,7 +33,7 @@ PROMISED = {
 
 def test_all_that_is_promised_is_there_and_what_is_not_says_why() -> None:
     assert set(NAMES) >= PROMISED
-    assert [title for title, why in templates.ABSENT if "Keras" in why] == ["Horovod with Keras"]
+    assert [title for title, why in templates.UNAVAILABLE if "Keras" in why] == ["Horovod with Keras"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +43,7 @@ def test_the_notebook_is_made_of_the_script(name: str) -> None:
     assert shipped == made, "run: python -m carme_hub.training.templates share/carme_hub/training"
     cells = json.loads(shipped)["cells"]
     script = (SHIPPED / f"{name}.py").read_text(encoding="utf-8")
-    if templates.read(SHIPPED / f"{name}.py").itself:
+    if templates.read(SHIPPED / f"{name}.py").starts_runs:
         assert script.endswith("".join(cells[1]["source"]) + "\n")
         return
     run = "".join(cells[2]["source"])
@@ -132,9 +132,9 @@ def test_a_copy_that_does_not_fit_leaves_no_half_of_it(
 
 def test_what_a_backend_lacks_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "find_spec", lambda module: None if module == "horovod" else object())
-    assert "carme-hub image build --training" in kernels.missing("horovod")
-    assert "--backend torchrun" in templates.named("horovod-pytorch").lacks
-    assert templates.named("ddp").lacks == ""
+    assert "carme-hub image build --training" in kernels.missing_for("horovod")
+    assert "--backend torchrun" in templates.find_template("horovod-pytorch").missing
+    assert templates.find_template("ddp").missing == ""
 
 
 def test_options_of_a_template_are_in_its_notebook(tmp_path: Path) -> None:

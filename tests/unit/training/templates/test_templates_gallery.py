@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from carme_hub.training import templates
-from carme_hub.training.templates.gallery import POLICY, Gallery, from_elsewhere, serve
+from carme_hub.training.templates.gallery import POLICY, Gallery, is_cross_site, serve
 
 PREFIX = "/user/alice/templates"
 OURS = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
@@ -157,4 +157,4 @@ def test_the_page_can_load_nothing(at: Path) -> None:
     ],
 )
 def test_where_a_request_comes_from(headers: dict[str, str], elsewhere: bool) -> None:
-    assert from_elsewhere(headers) is elsewhere
+    assert is_cross_site(headers) is elsewhere

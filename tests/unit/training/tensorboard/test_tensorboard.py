@@ -15,8 +15,8 @@ import pytest
 
 from carme_hub.training.run.run_folder import root
 from carme_hub.training.tensorboard import files, server
-from carme_hub.training.tensorboard.files import Choice, NoFolder, chosen, runs, runs_folder, shown
-from carme_hub.training.tensorboard.server import Follower, Pages, Runs
+from carme_hub.training.tensorboard.files import Choice, NoFolder, choice_of_form, folders_of, runs, runs_folder
+from carme_hub.training.tensorboard.server import Follower, MultiplexerProxy, Pages
 
 SHARE = Path(__file__).parents[4] / "share/carme_hub/apps"
 
@@ -62,17 +62,17 @@ def test_the_runs_lie_where_distributed_keeps_them() -> None:
 
 def test_the_newest_run_is_the_one_that_began_last_in_this_session() -> None:
     assert runs() == []
-    assert shown(Choice()) == {}
+    assert folders_of(Choice()) == {}
     made("old", 100)
     made("new", 300)
     made("elsewhere", 400, session="other")
     (runs_folder() / "silent/tb").mkdir(parents=True)  # has written no event
     assert runs() == ["new", "old"]
     assert runs(ever=True) == ["elsewhere", "new", "old"]
-    assert list(shown(Choice())) == ["new"]
-    assert list(shown(Choice("all"))) == ["new", "old"]
-    assert list(shown(Choice("ever"))) == ["elsewhere", "new", "old"]
-    assert shown(Choice("run", "old")) == {"old": runs_folder() / "old/tb"}
+    assert list(folders_of(Choice())) == ["new"]
+    assert list(folders_of(Choice("all"))) == ["new", "old"]
+    assert list(folders_of(Choice("ever"))) == ["elsewhere", "new", "old"]
+    assert folders_of(Choice("run", "old")) == {"old": runs_folder() / "old/tb"}
 
 
 def test_a_name_that_is_used_again_in_this_session_is_shown() -> None:
@@ -87,17 +87,19 @@ def test_a_name_that_is_used_again_in_this_session_is_shown() -> None:
 def test_a_choice_is_checked(home: Path) -> None:
     made("old", 100)
     (home / "logs").mkdir()
-    assert chosen({}) == chosen({"show": "nonsense"}) == Choice("newest")
-    assert chosen({"show": "run", "run": "old"}) == Choice("run", "old")
-    assert chosen({"show": "folder", "folder": "logs"}) == chosen({"show": "folder", "folder": "~/logs"})
-    assert chosen({"show": "folder", "folder": str(home / "logs")}) == Choice("folder", str(home / "logs"))
+    assert choice_of_form({}) == choice_of_form({"show": "nonsense"}) == Choice("newest")
+    assert choice_of_form({"show": "run", "run": "old"}) == Choice("run", "old")
+    assert choice_of_form({"show": "folder", "folder": "logs"}) == choice_of_form(
+        {"show": "folder", "folder": "~/logs"}
+    )
+    assert choice_of_form({"show": "folder", "folder": str(home / "logs")}) == Choice("folder", str(home / "logs"))
     for fields in ({"show": "run", "run": "../x"}, {"show": "folder"}, {"show": "folder", "folder": "nowhere"}):
         with pytest.raises(NoFolder):
-            chosen(fields)
+            choice_of_form(fields)
 
 
 def test_the_follower_reads_only_when_something_was_written() -> None:
-    board = Runs(BoardThatNotes)
+    board = MultiplexerProxy(BoardThatNotes)
     follower = Follower(board)
     assert not follower.step(whole=True)
     assert follower.says().startswith("No run has written")
@@ -118,7 +120,7 @@ def test_the_follower_reads_only_when_something_was_written() -> None:
 
 
 def test_all_runs_grow_without_being_read_anew() -> None:
-    board = Runs(BoardThatNotes)
+    board = MultiplexerProxy(BoardThatNotes)
     follower = Follower(board)
     made("one", 100)
     follower.choose(Choice("all"))
@@ -141,7 +143,7 @@ def test_what_is_chosen_is_said_to_be_shown_when_it_is_there_to_be_seen(home: Pa
         def Reload(self) -> None:
             words.append(follower.says())
 
-    follower = Follower(Runs(BoardThatListens))
+    follower = Follower(MultiplexerProxy(BoardThatListens))
     made("one", 100)
     made("two", 200)
     follower.step(whole=True)
@@ -162,7 +164,7 @@ def test_what_is_chosen_is_said_to_be_shown_when_it_is_there_to_be_seen(home: Pa
 
 def test_who_waits_is_told_within_a_second_and_nobody_is_told_of_nothing() -> None:
     file = made("one", 100)
-    follower = Follower(Runs(BoardThatNotes))
+    follower = Follower(MultiplexerProxy(BoardThatNotes))
     follower.start()
     seen = follower.wait(0, 5)
     assert seen == 1
@@ -183,7 +185,7 @@ def test_who_waits_is_told_within_a_second_and_nobody_is_told_of_nothing() -> No
 
 
 def test_a_folder_that_cannot_be_read_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    follower = Follower(Runs(BoardThatNotes))
+    follower = Follower(MultiplexerProxy(BoardThatNotes))
     ways = [OSError(5, "Input/output error", "/scratch/x")]
 
     def step(*, whole: bool) -> bool:
@@ -192,7 +194,7 @@ def test_a_folder_that_cannot_be_read_ends_nothing(monkeypatch: pytest.MonkeyPat
         return bool(whole and Follower.step(follower, whole=whole))
 
     monkeypatch.setattr(follower, "step", step)
-    monkeypatch.setattr(server, "UNWATCHED", 0.1)
+    monkeypatch.setattr(server, "IDLE_POLL_INTERVAL", 0.1)
     made("one", 100)
     follower.start()
     assert follower.wait(0, 5) == 1
@@ -220,8 +222,8 @@ def locked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("locked", "You may not read the folder"),
         ("locked/inner", "You may not read the folder"),
-        ("file", "&#x27;file&#x27; is no folder. Give the folder"),
-        ("", "Write which folder"),
+        ("file", "&#x27;file&#x27; is not a folder. Enter the folder"),
+        ("", "Enter a folder"),
         ("~nobody-of-this-name/logs", "There is no folder"),
         ("x" * 300, "There is no folder"),
         ("%00", "There is no folder"),
@@ -239,7 +241,7 @@ def test_a_folder_that_cannot_be_shown_is_said_in_the_form_with_what_to_do(home:
 
 
 def test_one_folder_that_cannot_be_read_keeps_no_other_from_view(home: Path, locked: Path) -> None:
-    board = Runs(BoardThatNotes)
+    board = MultiplexerProxy(BoardThatNotes)
     follower = Follower(board)
     follower.choose(Choice("folder", str(home)))
     for name in ("a", "locked/b"):
@@ -251,7 +253,7 @@ def test_one_folder_that_cannot_be_read_keeps_no_other_from_view(home: Path, loc
 
 
 def test_a_folder_without_events_is_not_said_to_be_shown(home: Path, locked: Path) -> None:
-    follower = Follower(Runs(BoardThatNotes))
+    follower = Follower(MultiplexerProxy(BoardThatNotes))
     (home / "logs").mkdir()
     follower.choose(Choice("folder", str(home / "logs")))
     follower.step(whole=True)
@@ -281,7 +283,7 @@ class Browser:
     INDEX = b"<!doctype html><html><head><title>x</title></head><style>a{src:url(/font-roboto/a.woff2)}</style></html>"
 
     def __init__(self) -> None:
-        self.follower = Follower(Runs(BoardThatNotes))
+        self.follower = Follower(MultiplexerProxy(BoardThatNotes))
         self.pages = Pages(self.follower, self._theirs)
         self.status, self.headers = "", {}  # type: ignore[var-annotated]
 
@@ -342,7 +344,7 @@ def test_news_are_numbers_and_a_sentence() -> None:
 
 
 def test_a_file_that_vanishes_is_a_change_and_no_error() -> None:
-    follower = Follower(Runs(BoardThatNotes))
+    follower = Follower(MultiplexerProxy(BoardThatNotes))
     file = made("one", 100)
     follower.step(whole=True)
     file.unlink()

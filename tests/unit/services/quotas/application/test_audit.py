@@ -14,13 +14,13 @@ from forged_login import Site, logged_in, running
 from forged_rest import NOW, POLICY_NOW, Service
 from traitlets.config import Config
 
-from carme_hub.accounting.audit import by_people
+from carme_hub.accounting.audit import audit_records
 from carme_hub.accounting.requests import Requests
 from carme_hub.accounting.settings import CarmeQuotas, write_policy
 from carme_hub.accounting.slurm_limits import MIRRORED
 from carme_hub.domain.cluster.jobs import Phase
 from carme_hub.domain.cluster.resources import Gpus
-from carme_hub.domain.ledger.entries import GPU_HOUR, RULES, Entry, Kind
+from carme_hub.domain.ledger.entries import GPU_HOUR, SYSTEM_ACTOR, Entry, Kind
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import parse_policy
 from carme_hub.errors import ConfigError
@@ -46,10 +46,10 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def anomaly(ledger: Any) -> int:
-    with ledger.books.store.transaction("lab") as writes:
+    with ledger.context.store.transaction("lab") as writes:
         seen = {**SEEN, "qos": "normal", "nodes": "n1"}
-        writes.flag([Anomaly("long:lab:7:5", "long", "lab", NOW, 7, 5, "physics", "bob", seen)])
-    with ledger.books.store.reading("lab") as reads:
+        writes.add_anomalies([Anomaly("long:lab:7:5", "long", "lab", NOW, 7, 5, "physics", "bob", seen)])
+    with ledger.context.store.reading("lab") as reads:
         return int(reads.anomalies()[0].id)
 
 
@@ -143,10 +143,10 @@ async def test_each_form_is_one_event_once_it_is_confirmed(site: Site, tmp_path:
             path.split("/")[0], actions[-1]
         )
         assert [each["action"] for each in events(tmp_path)] == actions
-    stamp = policies.current(site.service).stamp
+    stamp = policies.current_policy(site.service).stamp
     switch = {"policy": POLICY.replace("20", "5"), "reason": "less", "stamp": stamp}
     assert (await root.post("administration/policy/switch", **switch)).code == 303
-    site.service.settling._live = nothing_runs  # type: ignore[method-assign]
+    site.service.settlement._live_job_ids = nothing_runs  # type: ignore[method-assign]
     assert (await root.post("administration/reconcile", days="1")).code == 303
     found = events(tmp_path)
     assert [(each["action"], each["actor"]) for each in found[len(actions) :]] == [
@@ -161,27 +161,27 @@ async def test_each_form_is_one_event_once_it_is_confirmed(site: Site, tmp_path:
 
 
 async def test_a_policy_that_is_edited_by_hand_is_told_once_with_the_files_owner(site: Site, tmp_path: Path) -> None:
-    assert not await policies.notice_edits(site.service)
+    assert not await policies.record_manual_edits(site.service)
     assert events(tmp_path) == []
     file = tmp_path / "policy.yaml"
     write_policy(file, parse_policy({"quotas": []}))
-    assert await policies.notice_edits(site.service)
-    assert not await policies.notice_edits(site.service)
+    assert await policies.record_manual_edits(site.service)
+    assert not await policies.record_manual_edits(site.service)
     (event,) = events(tmp_path)
     assert (event["action"], event["actor"]) == ("policy", f"file:{file.owner()}")
     assert event["reason"] == "the file was changed by hand"
     file.write_text("nonsense: 1\n")
-    assert not await policies.notice_edits(site.service)
-    stamp = policies.current(site.service).stamp
-    await policies.switch_on(site.service, POLICY, stamp=stamp, actor="root", reason="back")
-    assert not await policies.notice_edits(site.service)
+    assert not await policies.record_manual_edits(site.service)
+    stamp = policies.current_policy(site.service).stamp
+    await policies.activate(site.service, POLICY, stamp=stamp, actor="root", reason="back")
+    assert not await policies.record_manual_edits(site.service)
     assert [each["actor"] for each in events(tmp_path)] == [event["actor"], "root"]
 
 
 def test_limits_written_to_slurm_are_told_with_which() -> None:
     def told(changed: list[str]) -> list[str]:
         note = Note(MIRRORED, 1.0, "ada", {"written": {}, "changed": changed})
-        return [each.details["limits"] for each in by_people(CommittedChanges(notes=[note]))]
+        return [each.details["limits"] for each in audit_records(CommittedChanges(notes=[note]))]
 
     assert told(["account physics MaxJobs=3", "qos low GrpTRES=gres/gpu=4"]) == [
         "account physics MaxJobs=3; qos low GrpTRES=gres/gpu=4"
@@ -207,7 +207,7 @@ async def test_a_doubt_that_solved_itself_is_no_decision_and_what_a_person_says_
     assert (await service.ledger.settle([job(7, 0)], sessions=[], live=())).flagged
     assert len((await service.ledger.settle([job(id) for id in range(7, 28)], sessions=[], live=())).charged) == 21
     (found,) = await service.ledger.anomalies(settled=True)
-    assert found.settled_by == RULES
+    assert found.settled_by == SYSTEM_ACTOR
     assert events(tmp_path) == []
     assert (await service.ledger.settle([job(7, NOW - 1800, "physics")], sessions=[], live=())).flagged
     (found,) = await service.ledger.anomalies()
@@ -226,7 +226,7 @@ def test_a_decision_is_told_with_what_was_charged_for_it_alone() -> None:
         return Entry(key, kind, "lab", "physics", -hours * GPU_HOUR, NOW)
 
     def hours(*decided: Anomaly) -> list[tuple[str, str, str]]:
-        told = by_people(CommittedChanges(entries, decided=decided))
+        told = audit_records(CommittedChanges(entries, decided=decided))
         return [(each.details["id"], each.details["decision"], each.details.get("gpu_hours", "")) for each in told]
 
     back = entry("changed:lab:8:5:back", -1, Kind.CORRECTION)
@@ -237,7 +237,7 @@ def test_a_decision_is_told_with_what_was_charged_for_it_alone() -> None:
         entry("charge:lab:9:5", 8),
     ]
     both = (found("long", 7), found("changed", 8))
-    assert hours(*both, found("runaway", 9, RULES)) == [("7", "charge", "2"), ("8", "charge", "3")]
+    assert hours(*both, found("runaway", 9, SYSTEM_ACTOR)) == [("7", "charge", "2"), ("8", "charge", "3")]
     assert hours(found("long", 6)) == [("6", "ignore", "")]
 
 
@@ -276,7 +276,7 @@ async def test_what_cannot_be_put_into_words_is_no_failed_write(
     def wordless(_done: CommittedChanges) -> None:
         raise KeyError("a note of another release")
 
-    monkeypatch.setattr("carme_hub.services.quotas.application.audit.by_people", wordless)
+    monkeypatch.setattr("carme_hub.services.quotas.application.audit.audit_records", wordless)
     body = {"account": "teaching", "gpu_hours": "1", "reason": "why"}
     assert (await service.post("grants", "ada", body)).status == 200
     assert "No audit event" in caplog.text

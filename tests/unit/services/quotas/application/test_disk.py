@@ -46,16 +46,16 @@ def reader(argv: list[str], **more: object) -> DiskReader:
 
 async def test_the_command_is_given_the_user_as_its_last_word_and_asked_once_a_minute(tmp_path: Path) -> None:
     disk = reader(says(tmp_path, {"path": "/home/alice", "used_bytes": 5, "limit_bytes": 10, "owner": "alice"}))
-    told = await asyncio.gather(*(disk.of("alice") for _ in range(5)))
+    told = await asyncio.gather(*(disk.usage("alice") for _ in range(5)))
     assert told == [[DiskOut(path="/home/alice", used_bytes=5, limit_bytes=10)]] * 5
     assert asked(tmp_path) == ["--json alice"]
-    await disk.of("bob")
+    await disk.usage("bob")
     assert asked(tmp_path) == ["--json alice", "--json bob"]
 
 
 async def test_several_places_are_a_list_and_a_limit_may_be_missing(tmp_path: Path) -> None:
     places = [{"path": "/home", "used_bytes": 5, "limit_bytes": 10}, {"path": "/scratch", "used_bytes": 7}]
-    told = await reader(says(tmp_path, places)).of("alice")
+    told = await reader(says(tmp_path, places)).usage("alice")
     assert told is not None
     assert [(each.path, each.limit_bytes) for each in told] == [("/home", 10), ("/scratch", None)]
 
@@ -71,7 +71,7 @@ async def test_what_the_command_cannot_tell_is_not_known_and_not_asked_again_at_
     tmp_path: Path, body: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = reader(command(tmp_path, body))
-    assert [await disk.of("alice"), await disk.of("alice")] == [None, None]
+    assert [await disk.usage("alice"), await disk.usage("alice")] == [None, None]
     assert len(asked(tmp_path)) == 1
     assert "The disk use of alice is not known" in caplog.text
 
@@ -79,7 +79,7 @@ async def test_what_the_command_cannot_tell_is_not_known_and_not_asked_again_at_
 async def test_a_command_that_hangs_is_ended_and_holds_up_nobody_else(tmp_path: Path) -> None:
     disk = reader(command(tmp_path, "sleep 60"), disk_usage_timeout=1.0)
     began, beats = time.monotonic(), 0
-    task = asyncio.create_task(disk.of("alice"))
+    task = asyncio.create_task(disk.usage("alice"))
     while not task.done():
         await asyncio.sleep(0.01)
         beats += 1
@@ -101,10 +101,10 @@ def begun_by(disk: DiskReader, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_nobody_waits_longer_because_others_wait_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = reader(command(tmp_path, "sleep 60"), disk_usage_timeout=0.5, disk_usage_interval=0.0)
     began = begun_by(disk, monkeypatch)
-    told = await asyncio.gather(*(disk.of(f"user{number}") for number in range(16)))
+    told = await asyncio.gather(*(disk.usage(f"user{number}") for number in range(16)))
     assert set(told) == {None}
     assert len(set(began)) < 16, "nobody was kept until all had their turn"
-    again = await asyncio.gather(*(disk.of(f"user{number}") for number in range(16)))
+    again = await asyncio.gather(*(disk.usage(f"user{number}") for number in range(16)))
     assert set(again) == {None}
     async with asyncio.timeout(60):
         while len(set(began)) < 16:  # all get their turn in the end
@@ -117,27 +117,27 @@ async def test_an_answer_that_came_too_late_for_one_page_is_on_the_next(tmp_path
     places = json.dumps({"path": "/home/alice", "used_bytes": 5})
     waits = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     disk = reader(command(tmp_path, f"{waits}\necho '{places}'"), disk_usage_timeout=60.0)
-    four = [asyncio.create_task(disk.of(f"user{number}")) for number in range(4)]
+    four = [asyncio.create_task(disk.usage(f"user{number}")) for number in range(4)]
     async with asyncio.timeout(60):
         while len(asked(tmp_path)) < 4:
             await asyncio.sleep(0.05)
     disk._settings.disk_usage_timeout = 0.3  # for the next page; commands keep theirs
-    assert await disk.of("user4") is None
+    assert await disk.usage("user4") is None
     disk._settings.disk_usage_timeout = 60.0
     (tmp_path / "go").touch()
     assert None not in await asyncio.gather(*four)
-    assert await disk.of("user4") == [DiskOut(path="/home/alice", used_bytes=5)]
+    assert await disk.usage("user4") == [DiskOut(path="/home/alice", used_bytes=5)]
     assert len(asked(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("name", ["-rf", "../x", "a b", "", "a\n"])
 async def test_a_name_that_could_be_an_option_or_a_path_is_not_asked_for(tmp_path: Path, name: str) -> None:
-    assert await reader(says(tmp_path, [])).of(name) is None
+    assert await reader(says(tmp_path, [])).usage(name) is None
     assert asked(tmp_path) == []
 
 
 async def test_a_command_that_is_not_there_is_not_known(tmp_path: Path) -> None:
-    assert await reader([str(tmp_path / "none")]).of("alice") is None
+    assert await reader([str(tmp_path / "none")]).usage("alice") is None
 
 
 async def test_the_standing_by_rest_has_it(service: Service, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_the_page_shows_it_or_says_that_it_is_not_known(tmp_path: Path, mo
         site.service.settings.disk_usage_command = argv
         assert "Disk space /home/<alice> 19 GiB used of 20 GiB" in await alice.text("")
         site.service.settings.disk_usage_command = ["/bin/false"]
-        assert "How full your disk space is, is not known just now." in await site.visitor("bob").text("")
+        assert "The use of your disk space is not known at the moment." in await site.visitor("bob").text("")
 
 
 def test_sizes_are_said_in_the_unit_that_fits() -> None:
@@ -167,9 +167,9 @@ def test_sizes_are_said_in_the_unit_that_fits() -> None:
 
 
 async def test_the_sandboxs_own_command_says_that_its_figures_are_of_everybody(tmp_path: Path) -> None:
-    (told,) = await reader([sys.executable, "-I", disk_usage.__file__], disk_usage_timeout=30.0).of("root") or ()
+    (told,) = await reader([sys.executable, "-I", disk_usage.__file__], disk_usage_timeout=30.0).usage("root") or ()
     assert Path(told.path).is_mount()
     assert Path("/root").is_relative_to(told.path)
     (bar,) = bars([told])
-    assert bar.words.endswith(", by everybody together")
+    assert bar.text.endswith(", by all users together")
     assert 0 < told.used_bytes <= (told.limit_bytes or 0)

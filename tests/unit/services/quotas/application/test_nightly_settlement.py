@@ -183,7 +183,7 @@ async def test_the_loop_looks_at_the_night_and_a_failing_one_keeps_nobody_from_b
         while "sacct" not in service.problem:
             await asyncio.sleep(0.01)
 
-    service.after = tell
+    service.on_result = tell
     service.reconcile = silent  # type: ignore[assignment, method-assign]
     loop = asyncio.create_task(service.run())
     await asyncio.wait_for(both(), 30)

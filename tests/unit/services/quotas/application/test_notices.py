@@ -18,7 +18,7 @@ from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import Policy, parse_policy
-from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.domain.quotas.rules import Person, QuotaRequest
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
@@ -37,7 +37,7 @@ class BookOfTwo:
     def accounts_of(self, user: str) -> tuple[str, ...]:
         return ("physics",) if user in ("alice", "bob") else ()
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return ("alice", "bob") if account == "physics" else ()
 
     def coordinates(self, _user: str) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def notices_of(ledger: Ledger, **settings: object) -> Notices:
 
 
 async def hold(ledger: Ledger, session: str, hours: int) -> None:
-    ask = Ask("physics", Gpus("a100", 1), hours * 3600)
+    ask = QuotaRequest("physics", Gpus("a100", 1), hours * 3600)
     assert (await ledger.admit(session, Person("alice"), ask)).granted
 
 
@@ -96,37 +96,37 @@ async def test_each_mark_is_told_once_and_survives_a_restart(tmp_path: Path) -> 
     ledger = ledger_of(tmp_path, {"id": "week", "user": "*", "gpu_time": 100, "window": "week"})
     notices = notices_of(ledger)
     await hold(ledger, "s1", 70)
-    assert await notices.look(["alice", "bob"]) == []
+    assert await notices.notify_about(["alice", "bob"]) == []
     await hold(ledger, "s2", 10)
-    [first] = await notices.look(["alice", "bob"])
+    [first] = await notices.notify_about(["alice", "bob"])
     assert (first.user, first.level) == ("alice", "warning")
     assert "75 %" in first.text
-    assert await notices.look(["alice"]) == []
-    assert await notices_of(ledger).look(["alice"]) == []
+    assert await notices.notify_about(["alice"]) == []
+    assert await notices_of(ledger).notify_about(["alice"]) == []
     await hold(ledger, "s3", 20)
-    [last] = await notices.look(["alice"])
+    [last] = await notices.notify_about(["alice"])
     assert last.level == "danger"
-    assert [shown["text"] for shown in await notices.of("alice")] == [last.text]
-    assert await notices.of("bob") == []
+    assert [shown["text"] for shown in await notices.open_for("alice")] == [last.text]
+    assert await notices.open_for("bob") == []
 
 
 async def test_a_notice_is_not_sent_again_however_many_came_after_it(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, {"id": "week", "user": "*", "gpu_time": 100, "window": "week"})
     await hold(ledger, "s1", 80)
-    assert len(await notices_of(ledger).look(["alice"])) == 1
-    with ledger.books.store.transaction("lab") as writes:
-        writes.tell([(SentNotice(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
-    assert await notices_of(ledger).look(["alice"]) == []
+    assert len(await notices_of(ledger).notify_about(["alice"])) == 1
+    with ledger.context.store.transaction("lab") as writes:
+        writes.add_notices([(SentNotice(f"something {n}", "bob", "warning", "x", NOW), ()) for n in range(1500)])
+    assert await notices_of(ledger).notify_about(["alice"]) == []
 
 
 async def test_use_that_comes_back_below_a_mark_is_no_news(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, {"id": "week", "user": "*", "gpu_time": 100, "window": "week"})
     await hold(ledger, "s1", 80)
     await hold(ledger, "s2", 15)
-    [told] = await notices_of(ledger).look(["alice"])
+    [told] = await notices_of(ledger).notify_about(["alice"])
     assert "90 %" in told.text
     assert await ledger.release("s2", "stopped early")
-    assert await notices_of(ledger).look(["alice"]) == []
+    assert await notices_of(ledger).notify_about(["alice"]) == []
 
 
 async def test_a_page_shows_what_was_told_as_long_as_it_is_so(tmp_path: Path) -> None:
@@ -134,34 +134,34 @@ async def test_a_page_shows_what_was_told_as_long_as_it_is_so(tmp_path: Path) ->
     notices = notices_of(ledger)
     await ledger.grant("physics", 2 * GPU_HOUR, key="k1", actor="ada")
     await hold(ledger, "s1", 2)
-    await notices.look(["alice"])
-    [shown] = await notices.of("alice")
-    assert shown["text"] == "Account physics has used or holds 100 % of what it was given: 0 of 2 GPU-hours are left."
+    await notices.notify_about(["alice"])
+    [shown] = await notices.open_for("alice")
+    assert shown["text"] == "Account physics has used or holds 100 % of what it was granted: 0 of 2 GPU-hours are left."
     await ledger.release("s1", "stopped early")
-    assert await notices.of("alice") == []
+    assert await notices.open_for("alice") == []
     await hold(ledger, "s2", 2)
-    assert len(await notices.of("alice")) == 1
+    assert len(await notices.open_for("alice")) == 1
     await ledger.grant("physics", 10 * GPU_HOUR, key="k2", actor="ada")
-    assert await notices.of("alice") == []
+    assert await notices.open_for("alice") == []
 
 
 async def test_a_new_window_is_told_of_anew(tmp_path: Path) -> None:
     now = [NOW]
     ledger = ledger_of(tmp_path, {"id": "day", "user": "*", "gpu_time": 10, "window": "day"}, clock=lambda: now[0])
     await hold(ledger, "s1", 9)
-    assert len(await notices_of(ledger).look(["alice"])) == 1
+    assert len(await notices_of(ledger).notify_about(["alice"])) == 1
     now[0] += 2 * DAY  # what is held counts in each day
-    assert len(await notices_of(ledger).look(["alice"])) == 1
+    assert len(await notices_of(ledger).notify_about(["alice"])) == 1
 
 
 async def test_two_services_tell_a_thing_once(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path, {"id": "week", "user": "*", "gpu_time": 100, "window": "week"})
     await hold(ledger, "s1", 80)
     one, two = notices_of(ledger), notices_of(ledger)
-    told = await asyncio.gather(one.look(["alice"]), two.look(["alice"]))
+    told = await asyncio.gather(one.notify_about(["alice"]), two.notify_about(["alice"]))
     assert sorted(map(len, told)) == [0, 1]
-    await one.look(["alice"])
-    assert await one.of("alice") == await two.of("alice") != []
+    await one.notify_about(["alice"])
+    assert await one.open_for("alice") == await two.open_for("alice") != []
 
 
 async def test_an_account_that_runs_out_and_a_credit_that_expires_are_told_to_who_may_charge_it(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_an_account_that_runs_out_and_a_credit_that_expires_are_told_to_wh
     await ledger.grant("physics", GPU_HOUR, key="g2", actor="ada", reason="sorry", expires=NOW + 2 * DAY)
     await ledger.grant("physics", GPU_HOUR, key="g3", actor="ada", reason="later", expires=NOW + 9 * DAY)
     await hold(ledger, "s1", 11)
-    told = await notices_of(ledger).look(["alice", "eve"])
+    told = await notices_of(ledger).notify_about(["alice", "eve"])
     assert {notice.user for notice in told} == {"alice", "bob"}
     texts = sorted(notice.text for notice in told if notice.user == "bob")
     assert len(texts) == 2
@@ -185,13 +185,13 @@ async def test_a_webhook_gets_each_notice_and_a_dead_one_stops_nothing(tmp_path:
     secret.chmod(0o600)
     notices = notices_of(ledger, webhook_url_file=str(secret))
     await hold(ledger, "s1", 8)
-    await notices.look(["alice"])
-    await notices.delivered()
+    await notices.notify_about(["alice"])
+    await notices.wait_until_delivered()
     assert [(got["user"], got["level"], got["link"]) for got in receiver.got] == [("alice", "warning", "")]
     secret.chmod(0o644)  # an address that others can read is not used
     await hold(ledger, "s2", 2)
-    assert len(await notices.look(["alice"])) == 1
-    await notices.delivered()
+    assert len(await notices.notify_about(["alice"])) == 1
+    await notices.wait_until_delivered()
     assert len(receiver.got) == 1
 
 
@@ -199,7 +199,7 @@ async def test_a_rolling_window_says_the_same_once_and_not_every_minute(tmp_path
     ledger = ledger_of(tmp_path, {"id": "days", "user": "*", "gpu_time": 10, "window": "rolling", "days": 7})
     notices = notices_of(ledger)
     await hold(ledger, "s1", 8)
-    assert len(await notices.look(["alice"])) == 1
-    clock = ledger.books.clock
-    object.__setattr__(ledger.books, "clock", lambda: clock() + 60)
-    assert await notices.look(["alice"]) == []
+    assert len(await notices.notify_about(["alice"])) == 1
+    clock = ledger.context.clock
+    object.__setattr__(ledger.context, "clock", lambda: clock() + 60)
+    assert await notices.notify_about(["alice"]) == []

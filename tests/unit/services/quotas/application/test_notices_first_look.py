@@ -11,7 +11,7 @@ from carme_hub.accounting.ledger import Ledger
 from carme_hub.accounting.settings import CarmeQuotas
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import Policy, parse_policy
-from carme_hub.domain.quotas.rules import Person, Who
+from carme_hub.domain.quotas.rules import Person, SubjectKind
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
@@ -35,7 +35,7 @@ class BookThatCounts:
     def accounts_of(self, user: str) -> tuple[str, ...]:
         return ("physics",) if self.known and user in ("ada", "bea") else ()
 
-    def members_of(self, account: str) -> tuple[str, ...]:
+    def users_of(self, account: str) -> tuple[str, ...]:
         return ("ada", "bea") if self.known and account == "physics" else ()
 
     def coordinators_of(self, _account: str) -> tuple[str, ...]:
@@ -51,8 +51,8 @@ class Site:
 
     def __init__(self, tmp_path: Path, *quotas: dict[str, object], known: bool = True) -> None:
         self.policy: Policy = parse_policy({"quotas": list(quotas)})
-        self.roster = HubUsers(LOG)
-        self.book = BookThatCounts(known)
+        self.hub_users = HubUsers(LOG)
+        self.associations = BookThatCounts(known)
         self.ledger = Ledger(
             LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open()),
             "lab",
@@ -61,15 +61,15 @@ class Site:
             clock=lambda: NOW,
             members=self._members,
         )
-        book: Any = self.book
-        self.notices = Notices(CarmeQuotas(), self.ledger, book, self.roster, LOG)
+        associations: Any = self.associations
+        self.notices = Notices(CarmeQuotas(), self.ledger, associations, self.hub_users, LOG)
 
-    def _members(self, who: Who, name: str) -> Collection[str]:
-        return self.roster.members(who, name)
+    def _members(self, who: SubjectKind, name: str) -> Collection[str]:
+        return self.hub_users.members(who, name)
 
     def log_in(self) -> None:
         """Let the hub know ada and bea, who are in a group."""
-        self.roster.people = {user: Person(user, ML) for user in ("ada", "bea")}
+        self.hub_users.people = {user: Person(user, ML) for user in ("ada", "bea")}
 
     async def use(self, hours: int, account: str = "physics") -> None:
         """Write down that ada has used so much; nothing of it runs any more."""
@@ -79,7 +79,7 @@ class Site:
 
     async def round(self) -> list[str]:
         """Return who was told."""
-        return sorted(each.user for each in await self.notices.round(()))
+        return sorted(each.user for each in await self.notices.check_changes(()))
 
 
 async def test_a_groups_limit_is_told_when_the_hub_has_said_who_is_in_it(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_what_an_account_has_left_is_told_when_slurm_has_said_who_may_char
     await site.ledger.grant("physics", 10 * GPU_HOUR, key="g1", actor="root")
     await site.use(9)
     assert await site.round() == []
-    site.book.known = True
+    site.associations.known = True
     assert await site.round() == ["ada", "bea"]
 
 
@@ -117,7 +117,7 @@ async def test_news_of_an_account_that_slurm_did_not_name_is_told_when_it_does(t
     await site.ledger.grant("physics", 10 * GPU_HOUR, key="g1", actor="root")
     await site.use(9)
     assert await site.round() == []
-    site.book.known = True
+    site.associations.known = True
     assert await site.round() == ["ada", "bea"]
 
 
@@ -130,9 +130,11 @@ async def test_not_everything_is_looked_at_each_minute_however_long_nobody_is_kn
             site.log_in()
         for _ in range(4):
             assert await site.round() == []
-        assert site.book.looked == looks
+        assert site.associations.looked == looks
         site.log_in()
-        site.book.known = True
+        site.associations.known = True
         for _ in range(4):
             assert await site.round() == []
-        assert site.book.looked == looks + (not (has_people and has_accounts)), "once more, now that all are known"
+        assert site.associations.looked == looks + (not (has_people and has_accounts)), (
+            "once more, now that all are known"
+        )

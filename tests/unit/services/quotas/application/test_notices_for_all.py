@@ -17,7 +17,7 @@ from carme_hub.accounting.settlement import SettlementResult
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.quotas.policy import parse_policy
-from carme_hub.domain.quotas.rules import Ask, Person, Who
+from carme_hub.domain.quotas.rules import Person, QuotaRequest, SubjectKind
 from carme_hub.services.hub_users import HubUsers
 from carme_hub.services.quotas.application.notices import Notices
 from carme_hub.store.engine import CarmeStore
@@ -31,19 +31,19 @@ GRANTS = "quotas: [{id: grants, account: '*', needs_grant: true}]"
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     """alice may charge physics and teaching, bob physics, tina teaching; the service has looked at them once."""
     async with running(tmp_path, monkeypatch, GRANTS) as found:
-        await found.service._tell(SettlementResult())
+        await found.service._notify(SettlementResult())
         yield found
 
 
 async def hold(ledger: Ledger, session: str, hours: int, account: str = "physics", user: str = "alice") -> None:
-    ask = Ask(account, Gpus("a100", 1), hours * 3600)
+    ask = QuotaRequest(account, Gpus("a100", 1), hours * 3600)
     assert (await ledger.admit(session, Person(user), ask)).granted
 
 
 async def shown(site: Site, user: str) -> list[str]:
     """Return what the pages show a user, once the loop has looked."""
-    await site.service._tell(SettlementResult())
-    return [each["text"] for each in await site.service.notices.of(user)]
+    await site.service._notify(SettlementResult())
+    return [each["text"] for each in await site.service.notices.open_for(user)]
 
 
 async def test_who_may_use_a_credit_is_told_that_it_expires_without_having_used_anything(site: Site) -> None:
@@ -68,7 +68,7 @@ async def test_a_balance_that_somebody_else_used_up_is_told_to_all_who_share_it(
     await site.ledger.grant("physics", 10 * GPU_HOUR, key="g1", actor="root")
     await hold(site.ledger, "s1", 9)
     [text] = await shown(site, "bob")
-    assert text == "Account physics has used or holds 90 % of what it was given: 1 of 10 GPU-hours are left."
+    assert text == "Account physics has used or holds 90 % of what it was granted: 1 of 10 GPU-hours are left."
     assert await shown(site, "alice") == [text]
     assert await shown(site, "tina") == []
 
@@ -87,11 +87,13 @@ async def test_a_balance_that_was_moved_away_is_told_to_all_who_share_it(site: S
 async def test_each_is_told_once_also_after_a_restart(site: Site) -> None:
     await site.ledger.grant("physics", 10 * GPU_HOUR, key="g1", actor="root", reason="sorry", expires=site.now + DAY)
     await hold(site.ledger, "s1", 9)
-    first = await site.service.notices.round(())
+    first = await site.service.notices.check_changes(())
     assert sorted(each.user for each in first) == ["alice", "alice", "bob", "bob"]
-    again = Notices(*(getattr(site.service, name) for name in ("settings", "ledger", "book", "roster", "log")))
+    again = Notices(
+        *(getattr(site.service, name) for name in ("settings", "ledger", "associations", "hub_users", "log"))
+    )
     for notices in (site.service.notices, again, again):
-        assert await notices.round(["alice", "bob"]) == []
+        assert await notices.check_changes(["alice", "bob"]) == []
 
 
 async def test_what_was_used_up_while_the_service_was_away_is_told_when_it_is_back(site: Site) -> None:
@@ -99,8 +101,10 @@ async def test_what_was_used_up_while_the_service_was_away_is_told_when_it_is_ba
     await hold(site.ledger, "s1", 10)
     await site.ledger.release("s1", "stopped early")
     await site.ledger.correct("physics", -8 * GPU_HOUR, key="x1", actor="root", reason="it ran", used_at=site.now)
-    again = Notices(*(getattr(site.service, name) for name in ("settings", "ledger", "book", "roster", "log")))
-    assert {each.user for each in await again.round(())} == {"alice", "bob"}
+    again = Notices(
+        *(getattr(site.service, name) for name in ("settings", "ledger", "associations", "hub_users", "log"))
+    )
+    assert {each.user for each in await again.check_changes(())} == {"alice", "bob"}
 
 
 class Crowd:
@@ -114,7 +118,7 @@ class Crowd:
     def accounts_of(self, _user: str) -> tuple[str, ...]:
         return ("physics",)
 
-    def members_of(self, _account: str) -> tuple[str, ...]:
+    def users_of(self, _account: str) -> tuple[str, ...]:
         return self._users
 
     def accounts(self) -> tuple[str, ...]:
@@ -127,22 +131,24 @@ class Crowd:
 async def test_a_limit_that_a_group_shares_is_told_to_all_its_members(tmp_path: Path) -> None:
     policy = parse_policy({"quotas": [{"id": "g", "group": "ml", "together": True, "gpu_time": 10, "window": "week"}]})
     log = logging.getLogger("test")
-    roster = HubUsers(log)
-    roster.people = {user: Person(user, frozenset({"ml"} if user != "eve" else ())) for user in ("ada", "bea", "eve")}
+    hub_users = HubUsers(log)
+    hub_users.people = {
+        user: Person(user, frozenset({"ml"} if user != "eve" else ())) for user in ("ada", "bea", "eve")
+    }
 
-    def members(who: Who, name: str) -> Collection[str]:
-        return roster.members(who, name)
+    def members(who: SubjectKind, name: str) -> Collection[str]:
+        return hub_users.members(who, name)
 
     store = LedgerStore(CarmeStore(url=f"sqlite:///{tmp_path}/carme.sqlite").open())
     ledger = Ledger(
         store, "lab", policy=lambda: policy, factor=lambda *_: 1000, clock=lambda: 1_795_000_000.0, members=members
     )
     book: Any = Crowd(3)
-    notices = Notices(CarmeQuotas(), ledger, book, roster, log)
-    await notices.round(())
-    ask = Ask("physics", Gpus("a100", 1), 8 * 3600)
+    notices = Notices(CarmeQuotas(), ledger, book, hub_users, log)
+    await notices.check_changes(())
+    ask = QuotaRequest("physics", Gpus("a100", 1), 8 * 3600)
     assert (await ledger.admit("s1", Person("ada", frozenset({"ml"})), ask)).granted
-    told = await notices.round(())
+    told = await notices.check_changes(())
     assert {(each.user, "Group ml has used or holds 75 %" in each.text) for each in told} == {
         ("ada", True),
         ("bea", True),
@@ -162,10 +168,10 @@ async def test_a_round_asks_the_database_no_more_often_however_many_users_there_
         notices = Notices(CarmeQuotas(), ledger, book, HubUsers(log), log)
         await ledger.grant("physics", 10 * GPU_HOUR, key="g", actor="root", reason="sorry", expires=1.8e9 + DAY)
         await hold(ledger, "s1", 8, user="user1")
-        assert len(await notices.round(())) == 2 * size
+        assert len(await notices.check_changes(())) == 2 * size
         statements = []
         event.listen(engine, "before_cursor_execute", lambda *each: statements.append(each[2]))  # noqa: B023
-        assert await notices.round(()) == []
+        assert await notices.check_changes(()) == []
         asked[size] = len(statements)
         engine.dispose()
     assert asked[3] == asked[900] < 20

@@ -31,7 +31,7 @@ REST = "api/v1/report?by=group"
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     async with running(tmp_path, monkeypatch, "currency: EUR\n", price_of_gpu_hour="0.50") as found:
-        found.service.roster.people = dict(PEOPLE)
+        found.service.hub_users.people = dict(PEOPLE)
         hours = {"alice": 3, "bob": 2, "tina": 1, "outside": 4}
         jobs = [job(found, number, user, spent) for number, (user, spent) in enumerate(hours.items(), 1)]
         await found.ledger.settle([*jobs, job(found, 9, "bob", 1, state="NODE_FAIL")], sessions=[])
@@ -56,7 +56,7 @@ async def test_who_is_in_several_groups_counts_in_each_and_once_in_the_total(sit
     page = await site.visitor("root").text(PAGE)
     assert "Group Jobs GPU time Refunded Cost, EUR course 3 5 h 1 h 2.50 no group 2 5 h 0 h 2.50" in page
     assert "=staff 1 3 h 0 h 1.50 All 5 10 h 1 h 5.00" in page
-    assert "Who is in several counts in each, so they may add up to more than All" in page
+    assert "A user of several groups counts in each, so they may add up to more than All" in page
     assert "Groups are those of today." in page
     assert "Who is in several" not in await site.visitor("root").text("administration/report?by=user")
 
@@ -93,7 +93,7 @@ async def test_the_total_is_the_same_whatever_the_report_is_by(site: Site) -> No
 
 
 async def test_while_the_hub_is_silent_nobody_is_said_to_be_in_no_group(site: Site) -> None:
-    site.service.roster.people = {}
+    site.service.hub_users.people = {}
     root = site.visitor("root")
     page = await root.text(PAGE)
     assert "The hub does not say who is in which group. Try again in a moment." in page
@@ -120,13 +120,13 @@ async def test_who_came_after_the_hub_had_named_nobody_is_known_at_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [{}, dict(PEOPLE), {}]
-    roster = site.service.roster
-    roster.people = {}
+    hub_users = site.service.hub_users
+    hub_users.people = {}
 
     async def ask() -> dict[str, Person]:
         return answers.pop(0)
 
-    monkeypatch.setattr(roster, "_ask", ask)
+    monkeypatch.setattr(hub_users, "_ask", ask)
     root = site.visitor("root")
     assert "The hub does not say" in await root.text(PAGE)
     for _ in range(2):

@@ -19,7 +19,7 @@ from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
 from carme_hub.domain.quotas.policy import Policy
-from carme_hub.domain.quotas.rules import Ask, Person, Quota, Who
+from carme_hub.domain.quotas.rules import Person, Quota, QuotaRequest, SubjectKind
 from carme_hub.errors import SlurmUnreachable
 from carme_hub.services.quotas.application.settlement import SettlementLoop
 from carme_hub.store.engine import CarmeStore
@@ -54,7 +54,10 @@ def slurm() -> ForgedSlurm:
 @pytest.fixture
 def settling(slurm: ForgedSlurm, tmp_path: Path) -> Iterator[SettlementLoop]:
     engine = CarmeStore(url=f"sqlite:///{tmp_path / 'carme.sqlite'}").open()
-    quotas = (Quota("all", Who.USER, gpu_time=10 * GPU_HOUR), Quota("grants", Who.ACCOUNT, needs_grant=True))
+    quotas = (
+        Quota("all", SubjectKind.USER, gpu_time=10 * GPU_HOUR),
+        Quota("grants", SubjectKind.ACCOUNT, needs_grant=True),
+    )
     settings, nothing = CarmeQuotas(), Any
     ledger = Ledger(
         LedgerStore(engine),
@@ -86,7 +89,7 @@ def running(job: int, start: float, submitted: float = 0.0) -> Usage:
 
 async def used(settling: SettlementLoop) -> int:
     """Return the hours that ada has used, as the rules see it."""
-    [limit] = (await settling._ledger.standing(Person("ada"), ["physics"])).limits
+    [limit] = (await settling._ledger.quota_status(Person("ada"), ["physics"])).limits
     return limit.taken.used // GPU_HOUR
 
 
@@ -96,7 +99,7 @@ async def test_a_runaway_record_is_flagged_and_nobodys_use(settling: SettlementL
     assert [each.kind for each in (await settling.settle()).flagged] == ["runaway"]
     assert [each.job_id for each in settling.running] == [8]
     assert await used(settling) == 2
-    assert (await settling._ledger.admit("s1", Person("ada"), Ask("physics", Gpus("a100", 1), 3600))).granted
+    assert (await settling._ledger.admit("s1", Person("ada"), QuotaRequest("physics", Gpus("a100", 1), 3600))).granted
 
 
 async def test_it_stays_so_while_the_controller_is_silent_and_when_a_person_has_decided(

@@ -9,8 +9,8 @@ from carme_hub.services.quotas.application import view
 
 def shown(kind: Kind, key: str, reason: str, start: float = 3600, **more: int) -> tuple[str, tuple[str, ...]]:
     entry = Entry(key, kind, "slot", "physics", -GPU_HOUR, 0, "ada", "r1", start=start, end=7200, reason=reason, **more)
-    [row] = view.rows([entry.but(gpus=(Gpus("a100", 4),))], "UTC")
-    return row.what, row.facts
+    [row] = view.rows([entry.replace(gpus=(Gpus("a100", 4),))], "UTC")
+    return row.text, row.facts
 
 
 def test_holds_and_charges_of_a_booking_are_not_told_as_a_sessions() -> None:

@@ -24,5 +24,5 @@ def test_no_amount_is_so_small_that_it_is_not_told(amount: int, words: str) -> N
 
 def test_what_comes_back_of_a_hold_before_its_end_says_why() -> None:
     back = Entry("hold:s1:1", Kind.HOLD, "lab", "physics", 1000, 0.0, reason="another session goes on in its place")
-    assert view.sentence(back, "UTC") == "Some of the hold came back: another session goes on in its place."
-    assert view.sentence(back.but(amount=-1000), "UTC").startswith("Held for a longer time limit")
+    assert view.sentence(back, "UTC") == "A part of the hold was released: another session goes on in its place."
+    assert view.sentence(back.replace(amount=-1000), "UTC").startswith("Held for a longer time limit")

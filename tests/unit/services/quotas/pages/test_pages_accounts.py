@@ -56,7 +56,7 @@ async def test_a_grant_is_confirmed_first_and_written_once(site: Site) -> None:
     assert "12.5 h granted to account teaching." in page
     assert "Granted by root: the course." in page
     changed = await root.post(GRANTS, **{**FORM, "hours": "99"}, confirmed="yes")
-    assert "This form has done its work already." in plain(changed)
+    assert "This form was sent before." in plain(changed)
     assert await left(site) == 12.5 * GPU_HOUR
 
 
@@ -87,7 +87,7 @@ async def test_nobody_but_an_administrator_makes_gpu_time_out_of_nothing(site: S
     assert await left(site) == 0
     page = await site.visitor("tina").text("accounts/teaching")
     assert "Grant…" not in page
-    assert "New GPU time is granted by an administrator of the hub. As its owner you can move what" in page
+    assert "Only an administrator of the hub can grant new GPU time. As an owner you can move what" in page
 
 
 async def test_an_owner_of_one_account_denies_and_is_told_who_can_approve(site: Site) -> None:
@@ -98,7 +98,10 @@ async def test_an_owner_of_one_account_denies_and_is_told_who_can_approve(site: 
     page = await tina.text("accounts/teaching")
     assert "alice asks for 10 h for account teaching the thesis" in page
     assert "An administrator of the hub can approve this." in page
-    for source, words in (("", "New GPU time for this account is granted by administrators"), ("physics", "not own")):
+    for source, words in (
+        ("", "Only administrators of the hub grant new GPU time to this account"),
+        ("physics", "not own"),
+    ):
         form = {"decision": "approve", "hours": "4", "reason": "", "source": source, "confirmed": "yes"}
         assert words in plain(await tina.post(f"requests/{one.id}", **form))
     await tina.post(f"requests/{two.id}", decision="deny", hours="", reason="no games", confirmed="yes")
@@ -109,7 +112,9 @@ async def test_an_owner_of_one_account_denies_and_is_told_who_can_approve(site: 
 async def test_an_owner_of_two_approves_with_another_amount_out_of_the_other(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site.service.book, "coordinates", lambda user: ("physics", "teaching") * (user == "tina"))
+    monkeypatch.setattr(
+        site.service.associations, "coordinates", lambda user: ("physics", "teaching") * (user == "tina")
+    )
     await site.ledger.grant("physics", 5 * GPU_HOUR, key="p", actor="root")
     one = await Requests(site.ledger).ask("teaching", "alice", 10 * GPU_HOUR, "the thesis", key="1")
     tina = await logged_in(site, "tina")
@@ -128,7 +133,7 @@ async def test_an_owner_of_two_approves_with_another_amount_out_of_the_other(
     assert "4 h moved: the request of alice for account teaching." in page
     assert "Moved here by tina: asked for by alice: the thesis." in page
     again = await tina.post(f"requests/{one.id}", **{**form, "hours": "1"}, confirmed="yes")
-    assert "tina has answered this request already" in plain(again)
+    assert "tina has decided on this request already" in plain(again)
 
 
 async def test_requests_are_answered_by_the_owner_alone(site: Site) -> None:

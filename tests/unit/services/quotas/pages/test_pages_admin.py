@@ -25,7 +25,7 @@ PAGE = "administration/policy"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its trial however slow the machine is; test_pages_trial.py has those that take long."""
-    monkeypatch.setattr(policy, "PATIENCE", 60)
+    monkeypatch.setattr(policy, "TRIAL_WAIT", 60)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def test_the_queue_says_what_was_seen_and_a_person_settles_it_once(site: S
     root = await logged_in(site, "root")
     page = await root.text("administration/anomalies")
     assert "Job 7: long It ran longer than its time limit allows" in page
-    assert "What Slurm says: 4 h" in page
+    assert "The time in Slurm’s record: 4 h" in page
     form = {"decision": "charge-seconds", "minutes": "60", "reason": "the clock stepped"}
     asked = await root.post(f"administration/anomalies/{id}", **form)
     assert "1 h of its GPUs are charged." in plain(asked)
@@ -65,7 +65,7 @@ async def test_the_queue_says_what_was_seen_and_a_person_settles_it_once(site: S
     done = await root.post(f"administration/anomalies/{id}", **form, confirmed="yes")
     assert done.code == 303
     assert "2 h" in await site.visitor("bob").text("")
-    assert "Nothing waits for a person." in await root.text("administration/anomalies")
+    assert "No anomaly waits for a decision." in await root.text("administration/anomalies")
     again = await root.post(f"administration/anomalies/{id}", **form, confirmed="yes")
     assert "Somebody has decided on this already." in plain(again)
 
@@ -103,9 +103,9 @@ async def test_settling_says_how_old_it_is_and_why_it_failed(site: Site) -> None
     root = await logged_in(site, "root")
     page = await root.text("administration/health")
     assert "Nothing has been settled yet." in page
-    assert "New sessions with GPUs are refused until it is newer." in page
+    assert "New sessions with GPUs are refused until it succeeds again." in page
     await site.ledger.settle([], sessions=[])
-    site.service.settling.problem = ""
+    site.service.settlement.problem = ""
     site.now += 90
     page = await root.text("administration/health")
     assert "1 min 30 s ago" in page
@@ -122,7 +122,7 @@ async def test_the_report_adds_up_and_has_its_cost(site: Site) -> None:
     csv = (await root.get("administration/report.csv?by=gpu")).body.decode()
     assert csv.splitlines() == ["gpu,jobs,gpu_hours,refunded_gpu_hours,cost_eur", "a100,2,10.000,0.000,5.00"]
     assert "No job with GPUs ended in this month." in await root.text("administration/report?month=2026-01")
-    assert "is no month" in plain(await root.get("administration/report?month=x"))
+    assert "is not a month" in plain(await root.get("administration/report?month=x"))
 
 
 async def current(visitor: Visitor) -> tuple[str, str]:
@@ -170,7 +170,7 @@ async def test_a_trial_knows_who_is_in_a_group_and_says_so_where_it_does_not(
     page = plain(await root.post(f"{PAGE}/try", policy=new, reason="x", stamp=stamp))
     assert "0 would have been refused" in page
     assert "rules about groups and roles are left out of this trial" in page
-    site.service.roster.people = {"bob": Person("bob", frozenset({"course"}))}
+    site.service.hub_users.people = {"bob": Person("bob", frozenset({"course"}))}
     page = plain(await root.post(f"{PAGE}/try", policy=new, reason="x", stamp=stamp))
     assert "1 would have been refused" in page
     assert "left out" not in page
@@ -243,9 +243,11 @@ async def test_what_was_decided_can_be_read_back_to_the_first(site: Site, monkey
 
 
 async def test_more_than_a_thousand_wait_and_are_counted_and_decided(site: Site) -> None:
-    with site.ledger.books.store.transaction("lab") as writes:
+    with site.ledger.context.store.transaction("lab") as writes:
         for number in range(1, 1003):
-            writes.flag([Anomaly(f"long:lab:{number}:5", "long", "lab", site.now, number, 5, "physics", "bob")])
+            writes.add_anomalies(
+                [Anomaly(f"long:lab:{number}:5", "long", "lab", site.now, number, 5, "physics", "bob")]
+            )
     root = await logged_in(site, "root")
     assert "1002 wait, the oldest first; 50 of them" in await root.text("administration/anomalies")
     assert re.search(r"1,?002", await root.text("administration/health"))

@@ -81,16 +81,16 @@ async def test_what_takes_an_administrator_comes_as_commands(site: Site) -> None
     assert "Drift: 5 are not written yet." in page
     assert "sacctmgr -i add qos carme-teaching" in page
     assert "QOS carme-teaching exists no yes" in page
-    assert "1 as the policy wants it" in page
+    assert "1 that agrees with the policy" in page
     assert "each : Limits of single sessions" in page
 
 
 async def test_limits_that_are_as_the_policy_wants_them_are_no_drift(site: Site, slurm: LimitsInSlurm) -> None:
     with_budget(slurm)
     page = await site.visitor("root").text(PAGE)
-    assert "No drift: Slurm’s limits are as the policy wants them." in page
+    assert "No drift: Slurm’s limits agree with the policy." in page
     assert "sacctmgr" not in page
-    assert "As Slurm said on 20 Nov 2026" in page
+    assert "Read from Slurm on 20 Nov 2026" in page
 
 
 async def test_what_was_set_by_hand_is_named_and_kept(site: Site, slurm: LimitsInSlurm) -> None:
@@ -129,7 +129,7 @@ async def test_while_slurm_is_silent_it_is_unknown_and_nothing_is_claimed(site: 
     page = await site.visitor("root").text(PAGE)
     assert "Unknown: Slurm’s accounting does not answer." in page
     assert "secret" not in page
-    assert "As Slurm said" not in page
+    assert "Read from Slurm" not in page
     answer = await site.api("root", "GET", "api/v1/mirror")
     assert (answer.code, b"secret" in answer.body) == (503, False)
 
@@ -142,7 +142,7 @@ async def test_without_knowing_who_is_in_a_group_nothing_is_claimed(
         site.service.prices = PriceList(site.service.settings)
         site.service.slurm = type("Slurm", (), {"commands": lambda _self: None})()
         assert "Unknown: The hub does not say who is in which group" in await site.visitor("root").text(PAGE)
-        site.service.roster.people = {"alice": Person("alice", frozenset({"course"}))}
+        site.service.hub_users.people = {"alice": Person("alice", frozenset({"course"}))}
         await site.ledger.add_note(MIRRORED, {"written": WRITTEN})
         assert "No drift" in await site.visitor("root").text(PAGE)
 

@@ -31,8 +31,8 @@ PEOPLE = {
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     monkeypatch.setitem(forged_login.SCOPES, "tina", (READ, MANAGE, f"{READ_ALL}!group=course"))
     async with running(tmp_path, monkeypatch, POLICY) as found:
-        found.service.roster.people = dict(PEOPLE)
-        found.ledger.books = replace(found.ledger.books, members=found.service.roster.members)
+        found.service.hub_users.people = dict(PEOPLE)
+        found.ledger.context = replace(found.ledger.context, members=found.service.hub_users.members)
         for user, hours in (("alice", 3), ("bob", 1)):
             await used(found, user, hours)
         yield found
@@ -54,7 +54,7 @@ async def test_members_are_compared_in_the_windows_of_the_groups_rules(site: Sit
     await used(site, "tina", 9)
     page = await site.visitor("root").text("groups/course")
     assert "2 members. Their use counts in all accounts." in page
-    assert "This week 4 h for each member. Starts anew" in page
+    assert "This week 4 h for each member. Starts again" in page
     assert "alice 3 h 0 h 1 h 75 % bob 1 h 0 h 3 h 25 % All 4 h" in page
     assert "Shared by group course. 6 h used 0 h held 4 h left of 10 h" in page
     assert "alice 5 h 0 h 83 % bob 1 h 0 h 17 % All 6 h" in page
@@ -92,7 +92,9 @@ async def test_an_owner_is_offered_an_answer_that_works(site: Site, monkeypatch:
     page = await tina.text("groups/course")
     assert "An administrator of the hub can approve this." in page
     assert ("Deny" in page, "Approve" in page) == (True, False)
-    monkeypatch.setattr(site.service.book, "coordinates", lambda user: ("chemistry", "teaching") * (user == "tina"))
+    monkeypatch.setattr(
+        site.service.associations, "coordinates", lambda user: ("chemistry", "teaching") * (user == "tina")
+    )
     await site.ledger.grant("chemistry", 5 * GPU_HOUR, key="c", actor="root")
     body = (await tina.get("groups/course")).body.decode()
     (source,) = re.findall(r'<option value="(.*?)">account chemistry</option>', body)
@@ -134,7 +136,7 @@ async def test_all_groups_are_listed_and_searched(site: Site) -> None:
 
 
 async def test_while_the_hub_does_not_say_who_is_where_nothing_is_claimed(site: Site) -> None:
-    site.service.roster.people = {}
+    site.service.hub_users.people = {}
     for page in ("administration/groups", "groups/course"):
         text = await site.visitor("root").text(page)
         assert "The hub does not say who is in which group." in text

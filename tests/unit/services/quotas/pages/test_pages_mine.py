@@ -13,7 +13,7 @@ from carme_hub.domain.cluster.jobs import JOB_NAME_PREFIX, Phase
 from carme_hub.domain.cluster.resources import Gpus
 from carme_hub.domain.ledger.entries import GPU_HOUR
 from carme_hub.domain.ledger.usage import Usage
-from carme_hub.domain.quotas.rules import Ask, Person
+from carme_hub.domain.quotas.rules import Person, QuotaRequest
 from carme_hub.domain.sessions.session import Request, Session, SessionState
 from carme_hub.store.sessions import SessionStore
 
@@ -35,12 +35,12 @@ async def session(
     site: Site, id: str = "3f2a", user: str = "alice", account: str = "physics", gpus: int = 2, state: str = "CANCELLED"
 ) -> None:
     """One session of two hours that is stopped after fifteen minutes, and settled."""
-    await site.ledger.admit(id, Person(user), Ask(account, Gpus("a100", gpus), 7200))
+    await site.ledger.admit(id, Person(user), QuotaRequest(account, Gpus("a100", gpus), 7200))
     if state == "open":
         return
     request = Request("a100", "default", Gpus("a100", gpus), account=account)
     row = Session(id, "lab", user, "", request, SessionState.ENDED, site.now, job_id=7, started=site.now + 5)
-    SessionStore(site.service.settling._sessions._engine).add(row)
+    SessionStore(site.service.settlement._sessions._engine).add(row)
     ended = Usage(
         7, "7", JOB_NAME_PREFIX + id, user, account, "gpu", "normal", state, Phase.TERMINAL,
         site.now, site.now, site.now + 900, (Gpus("a100", gpus),), "node1", 7200,
@@ -54,14 +54,14 @@ async def test_a_user_sees_the_account_and_its_window_with_used_held_and_left(si
     await session(site, "9b1c", gpus=1, state="open")
     page = await site.visitor("alice").text("")
     assert "In all your accounts This week Yours, in all accounts. 0.5 h used 2 h held 17.5 h left of 20 h" in page
-    assert "Starts anew on Monday 23 November at 00:00." in page
+    assert "Starts again on Monday 23 November at 00:00." in page
     assert "Account physics" in page
     assert "Account teaching Balance" in page
 
 
 async def test_a_user_reads_what_the_policy_allows_with_each_account(site: Site) -> None:
     page = await site.visitor("alice").text("")
-    usual = "Where this site offers it, you may extend running sessions and book GPUs; you may not add images."
+    usual = "If this site offers it, you may extend running sessions and book GPUs; you may not add images."
     assert page.count(usual) == 2  # one for each account, none for what counts in all of them
     Path(site.service.settings.policy_file).write_text(
         "quotas:\n  - {id: exam, account: teaching, may_book: false, may_extend: false}\n"
@@ -94,7 +94,7 @@ async def test_every_line_of_the_statement_explains_itself(site: Site) -> None:
     assert "13:00:00 to 13:15:00" in page  # Berlin
     assert "on node1" in page
     assert "−0.5 h" in page
-    assert "release The hold came back: the session is over." in page
+    assert "release The hold was released: the session is over." in page
     assert "+4 h" in page
 
 
@@ -118,14 +118,14 @@ async def test_a_refund_says_why(site: Site) -> None:
 
 async def test_more_nodes_for_a_session_are_found_in_its_story_and_lead_back_to_it(site: Site) -> None:
     await session(site)
-    await site.ledger.admit("7d11", Person("alice"), Ask("physics", Gpus("a100", 4), 3600))
+    await site.ledger.admit("7d11", Person("alice"), QuotaRequest("physics", Gpus("a100", 4), 3600))
     request = Request("a100", "default", Gpus("a100", 4), account="physics", nodes=2, purpose="run1")
     row = Session("7d11", "lab", "alice", "", request, SessionState.SUBMITTED, site.now, parent="3f2a")
-    SessionStore(site.service.settling._sessions._engine).add(row)
+    SessionStore(site.service.settlement._sessions._engine).add(row)
     parent = await site.visitor("alice").get("sessions/3f2a")
     assert '/sessions/7d11">2 nodes more for run1, 4 × a100</a>' in parent.body.decode()
     own = await site.visitor("alice").text("sessions/7d11")
-    assert "These were more nodes for session 3f2a ." in own
+    assert "These were additional nodes for session 3f2a ." in own
     assert "4 h is held until the session ends" in own
     assert "More nodes" not in await site.visitor("alice").text("sessions/7d11")
 
@@ -134,7 +134,7 @@ async def test_a_session_tells_its_story_to_its_user_and_to_nobody_who_may_not_s
     await session(site)
     await session(site, "9b1c", state="open")
     page = await site.visitor("alice").text("sessions/3f2a")
-    assert "It cost 0.5 h Held 4 h Hold that came back 4 h Used 0.5 h Refunded 0 h" in page
+    assert "It cost 0.5 h Held 4 h Released 4 h Used 0.5 h Refunded 0 h" in page
     assert "So far it cost 0 h 4 h is held until the session ends" in await site.visitor("alice").text("sessions/9b1c")
     assert (await site.visitor("bob").get("sessions/3f2a")).code == 404
     assert (await site.visitor("tina").get("sessions/3f2a")).code == 404  # she owns another account
@@ -150,19 +150,17 @@ async def test_nobody_sees_the_statement_of_others_but_everybody_what_their_acco
     assert "Granted by root: for all of you." in page
     assert "a secret" not in page
     assert "job 7" not in page
-    assert (
-        "Balance What was granted to the account; its members share it. 0.5 h used 0 h held 11.5 h left of 12 h" in page
-    )
+    assert "Balance Granted to the account, and shared by its members. 0.5 h used 0 h held 11.5 h left of 12 h" in page
 
 
 async def test_the_forecast_is_a_line_through_the_last_14_days_and_there_is_none_without_use(site: Site) -> None:
     await site.ledger.grant("teaching", 100 * GPU_HOUR, key="a", actor="root")
-    assert "At this pace" not in await site.visitor("alice").text("")
+    assert "at the present rate" not in await site.visitor("alice").text("")
     await site.ledger.correct(
         "teaching", -50 * GPU_HOUR, key="c", actor="root", reason="x", user="alice", used_at=site.now - 86400
     )
     # 50 h in 14 days and 50 h left: 14 days from Friday the 20th.
-    assert "At this pace empty on 4 December." in await site.visitor("alice").text("")
+    assert "Used up on 4 December at the present rate." in await site.visitor("alice").text("")
 
 
 async def test_the_statement_goes_back_page_by_page_and_loses_nothing(site: Site) -> None:
@@ -186,7 +184,7 @@ async def test_a_page_for_somebody_without_account_or_use_says_so(site: Site) ->
     page = await site.visitor("operator").text("")
     assert "You have no Slurm account" in page
     assert "You have used no GPU time in the last 30 days." in page
-    assert "Nothing yet." in page
+    assert "No entries yet." in page
 
 
 async def test_what_people_type_is_shown_as_text(site: Site) -> None:
@@ -220,12 +218,12 @@ async def test_more_gpu_time_is_asked_for_once_however_often_the_form_is_sent(si
     ("change", "said"),
     [
         ({"account": "chemistry"}, "You may not charge account chemistry"),
-        ({"hours": "many"}, "many is no number of GPU-hours"),
+        ({"hours": "many"}, "many is not a number of GPU-hours"),
         ({"hours": "-1"}, "Give GPU-hours above 0"),
         ({"hours": "NaN"}, "Give GPU-hours above 0"),
         ({"hours": "1e400"}, "Give GPU-hours above 0"),
         ({"hours": "0.0001"}, "at most three decimals"),
-        ({"reason": "  "}, "What it is for is missing."),
+        ({"reason": "  "}, "The reason is missing."),
         ({"reason": "x" * 501}, "at most 500 characters"),
     ],
 )
@@ -251,4 +249,4 @@ async def test_while_the_service_is_not_ready_the_page_says_so(site: Site) -> No
     site.service.not_ready = "The database is away."
     answer = await site.visitor("alice").get("")
     assert answer.code == 503
-    assert "The database is away. It is tried again by itself." in plain(answer)
+    assert "The database is away. It tries again by itself." in plain(answer)

@@ -55,7 +55,7 @@ async def test_an_approval_says_how_much_was_given(site: Site) -> None:
 
 async def test_an_owner_reads_what_was_answered_lately(site: Site) -> None:
     tina = site.visitor("tina")
-    assert "Nothing was answered in the last 30 days." in await tina.text(TEACHING)
+    assert "No request was answered in the last 30 days." in await tina.text(TEACHING)
     await answered(site)
     await answered(site, "2", answer="", amount=10)
     page = await tina.text(TEACHING)
@@ -65,7 +65,7 @@ async def test_an_owner_reads_what_was_answered_lately(site: Site) -> None:
     assert "a &lt;i&gt;game" in (await tina.get(TEACHING)).body.decode()
     assert "alice asked for" not in await site.visitor("operator").text(TEACHING), "who answers nothing reads nothing"
     site.now += 31 * DAY
-    assert "Nothing was answered in the last 30 days." in await tina.text(TEACHING)
+    assert "No request was answered in the last 30 days." in await tina.text(TEACHING)
 
 
 async def test_an_owner_reads_the_newest_of_many_answers(site: Site) -> None:
@@ -108,7 +108,7 @@ async def test_an_owner_approves_out_of_what_the_policy_lets_owners_approve(site
     assert "An administrator of the hub can approve this." in await tina.text(TEACHING)
     Path(site.service.settings.policy_file).write_text(OWNERS_APPROVE)
     assert "owners' share: 6 h left" in await tina.text(TEACHING)
-    assert "may approve requests with 6 h of new GPU time; 6 h are left" in await tina.text(TEACHING)
+    assert "may approve requests with 6 h of new GPU time; 6 h of that are left" in await tina.text(TEACHING)
     said = {"decision": "approve", "reason": "", "source": "", "confirmed": "yes"}
     over = await tina.post(f"requests/{one.id}", **said, hours="7")
     assert over.code == 409

@@ -53,7 +53,7 @@ class SlowAccounting:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page waits for its trial however slow the machine is; the tests of one that takes long say so."""
-    monkeypatch.setattr(policy, "PATIENCE", 60)
+    monkeypatch.setattr(policy, "TRIAL_WAIT", 60)
 
 
 @pytest.fixture
@@ -107,13 +107,13 @@ async def test_what_slurm_forgot_is_said(site: Site, slurm: SlowAccounting) -> N
     sent = await form(root)
     page = plain(await root.post(TRY, **{**sent, "policy": rolling(12)}))
     assert "0 would have been refused" in page
-    assert "Slurm’s accounting knows nothing from before 15 Nov 2026, 11:59. 8 h that the ledger has" in page
+    assert "Slurm’s accounting has no records from before 15 Nov 2026, 11:59. The ledger has 8 h from then" in page
 
 
 async def test_a_trial_that_takes_long_has_a_page_that_says_so(
     site: Site, slurm: SlowAccounting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "PATIENCE", 0.05)
+    monkeypatch.setattr(policy, "TRIAL_WAIT", 0.05)
     slurm.usages = [job(2, 5)]
     slurm.may_answer.clear()
     root = site.visitor("root")
@@ -124,13 +124,13 @@ async def test_a_trial_that_takes_long_has_a_page_that_says_so(
     await asyncio.wait_for(slurm.asked.wait(), 60)
     waiting = await root.get(address)
     assert waiting.headers["Refresh"] == "2"
-    assert "The policy is being tried Reason: x Slurm’s accounting is being read." in plain(waiting)
+    assert "The policy is being tried Reason: x Reading Slurm’s accounting." in plain(waiting)
     again = await root.post(TRY, **sent)
     assert again.headers["Location"].endswith(address)
     slurm.may_answer.set()
     page = await until_done(root, address)
     assert "1 would have been refused" in page
-    assert "Switch it on" in page
+    assert "Activate" in page
     assert site.service.policy().quotas[0].gpu_time == 100 * 3_600_000
 
 
@@ -147,7 +147,7 @@ async def test_an_accounting_that_fails_is_said_without_its_words(site: Site, sl
     page = plain(await root.post(TRY, **await form(root)))
     assert "Slurm’s accounting does not answer, so it could not be tried." in page
     assert "secret" not in page
-    assert "Switch it on" in page
+    assert "Activate" in page
 
 
 async def test_a_trial_is_for_who_may_change_the_policy_and_not_kept_for_ever(site: Site) -> None:
@@ -173,7 +173,7 @@ async def test_a_month_of_ten_thousand_jobs_holds_nobody_up(
         return replay(*what, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr("carme_hub.accounting.policy_trial.replay", replay_that_waits)
-    monkeypatch.setattr(policy, "PATIENCE", 0.05)
+    monkeypatch.setattr(policy, "TRIAL_WAIT", 0.05)
     slurm.usages = [job(n, 29 - n * 0.0029, 1) for n in range(10_000)]
     root = site.visitor("root")
     sent = await form(root)

@@ -22,7 +22,7 @@ async def test_a_correction_changes_the_balance_once(service: Service) -> None:
 async def test_a_correction_of_use_counts_at_its_moment(service: Service) -> None:
     body = {**FIX, "user": "alice", "used_at": int(NOW) - 3600}
     assert (await service.post("corrections", "ada", body)).status == 200
-    with service.ledger.books.store.reading("lab") as reads:
+    with service.ledger.context.store.reading("lab") as reads:
         assert reads.used(Subject(users=frozenset({"alice"})), NOW - 7200, NOW).amount == 2.5 * GPU_HOUR
 
 

@@ -69,7 +69,7 @@ async def test_of_two_at_the_same_moment_one_works_and_both_get_its_answer(servi
 async def test_who_waits_too_long_for_the_first_is_told_to_come_again(
     service: Service, other: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "PATIENCE", 0.2)
+    monkeypatch.setattr(idempotency, "WAIT", 0.2)
     work = Work(service)
     first = asyncio.create_task(service.post("grants", "ada", GRANT))
     await work.has_begun()
@@ -102,7 +102,7 @@ async def test_when_the_first_fails_the_second_does_the_work(service: Service, m
 async def test_a_key_whose_worker_was_killed_is_free_after_a_while(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "PATIENCE", 0.2)
+    monkeypatch.setattr(idempotency, "WAIT", 0.2)
     work = Work(service)
     lost = asyncio.create_task(service.post("grants", "ada", GRANT))
     await work.has_begun()
@@ -116,7 +116,7 @@ async def test_a_key_whose_worker_was_killed_is_free_after_a_while(
 
 async def test_two_claims_within_two_transactions_are_one(service: Service, other: Service) -> None:
     def claim(of: Service, token: str) -> Claim:
-        with of.ledger.books.store.transaction("lab") as writes:
+        with of.ledger.context.store.transaction("lab") as writes:
             return writes.claim(Claim("k" * 64, "d" * 64, token, NOW), lease=60, keep=3600)
 
     one, two = await asyncio.gather(asyncio.to_thread(claim, service, "one"), asyncio.to_thread(claim, other, "two"))
@@ -125,7 +125,7 @@ async def test_two_claims_within_two_transactions_are_one(service: Service, othe
 
 async def test_answers_are_kept_for_a_month_and_what_was_granted_for_ever(service: Service) -> None:
     first = await service.post("grants", "ada", GRANT)
-    service.now = NOW + idempotency.KEPT + 1
+    service.now = NOW + idempotency.RETENTION + 1
     again = await service.post("grants", "ada", GRANT)
     assert again.json == first.json
     assert await granted(service) == 9_000_000
@@ -138,7 +138,7 @@ async def test_a_write_that_happened_is_told_though_its_answer_could_not_be_kept
         raise StoreError("database is locked")
 
     with monkeypatch.context() as patch:
-        patch.setattr(idempotency.Once, "keep", locked)
+        patch.setattr(idempotency.IdempotentWrite, "store_answer", locked)
         first = await service.post("grants", "ada", GRANT)
     assert (first.status, first.json["entries"][0]["amount"]) == (200, 9_000_000)
     assert "database is locked" in caplog.text

@@ -16,9 +16,9 @@ LISTS = ("statement", "requests", "accounts", "anomalies")
 
 
 def flag(service: Service, *jobs: int) -> None:
-    with service.ledger.books.store.transaction("lab") as writes:
+    with service.ledger.context.store.transaction("lab") as writes:
         for job in jobs:
-            writes.flag([Anomaly(f"long:lab:{job}:5", "long", "lab", 1.0, job, 5, "physics", "bob")])
+            writes.add_anomalies([Anomaly(f"long:lab:{job}:5", "long", "lab", 1.0, job, 5, "physics", "bob")])
 
 
 async def settled(service: Service, job: int) -> None:

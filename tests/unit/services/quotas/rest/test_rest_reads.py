@@ -33,7 +33,7 @@ async def test_who_is_not_logged_in_is_told_so_and_never_sent_to_a_page(service:
 async def test_every_operation_is_closed_to_who_lacks_its_scope(service: Service, route: object) -> None:
     operation = route.operation  # type: ignore[attr-defined]
     path = "/services/quotas/" + operation.path.replace("{id}", "1")
-    answer = await service.ask(path, "nobody", method=operation.method, body={} if operation.takes else None)
+    answer = await service.ask(path, "nobody", method=operation.method, body={} if operation.body else None)
     assert answer.status == (200 if operation.public else 403)
 
 
@@ -285,7 +285,7 @@ async def test_what_is_left_of_a_session_is_for_its_user_and_the_accounts_owner(
     # Slurm knows better: the session was extended.
     times, gpus = (NOW - 90, NOW - 60, 0.0), (Gpus("a100", 2),)
     job = Usage(7, "7", "n", "alice", "teaching", "gpu", "", "RUNNING", Phase.ACTIVE, *times, gpus, time_limit=9000)
-    service.settling.running = (job,)
+    service.settlement.running = (job,)
     assert (await service.ask(f"remaining?session={id}", "tina")).json["seconds"] == 9000 - 60
     assert (await service.ask(f"remaining?session={id}", "bob")).status == 403
     assert (await service.ask(f"remaining?session={'0' * 36}", "alice")).json["error"] == "not-yours"
@@ -304,7 +304,7 @@ async def test_a_sessions_own_token_learns_what_is_left_of_its_users_sessions_an
         operation, path = route.operation, route.operation.path.removeprefix("api/v1/")
         if path == "remaining" or operation.public:
             continue
-        body = {} if operation.takes else None
+        body = {} if operation.body else None
         path = path.replace("{id}", "1")
         found = await service.ask(path, "alices-session", method=operation.method, body=body, key="k1")
         assert found.status in (403, 404), f"{operation.method} {path}"

@@ -182,7 +182,7 @@ async def test_an_owner_approves_out_of_another_account_of_theirs_and_out_of_not
     assert "ask an administrator" in refused.json["message"]
     assert (await service.post(path, "tina", {**approve, "source": "physics"}, "k2")).json["error"] == "not-yours"
     assert (await service.post(path, "tina", {**approve, "source": "teaching"}, "k3")).json["error"] == "not-granted"
-    monkeypatch.setattr(service.book, "coordinates", lambda user: ("physics", "teaching") * (user == "tina"))
+    monkeypatch.setattr(service.associations, "coordinates", lambda user: ("physics", "teaching") * (user == "tina"))
     poor = await service.post(path, "tina", {**approve, "source": "physics"}, "k4")
     assert (poor.json["error"], await granted(service)) == ("not-enough-left", 0)
     await service.post("grants", "ada", {**GRANT, "account": "physics", "gpu_hours": 5})
@@ -264,9 +264,9 @@ async def test_a_policy_that_is_none_is_refused_with_its_place(service: Service)
 async def test_an_anomaly_is_charged_or_left_by_a_person(service: Service) -> None:
     seen = {"job": "7", "gpus": "a100:2", "start": int(NOW) - 7200, "end": int(NOW), "session": ""}
     seen |= {"partition": "gpu", "qos": "normal", "nodes": "n1"}
-    with service.ledger.books.store.transaction("lab") as writes:
+    with service.ledger.context.store.transaction("lab") as writes:
         for job in (7, 8):
-            writes.flag([Anomaly(f"long:lab:{job}:5", "long", "lab", NOW, job, 5, "physics", "bob", seen)])
+            writes.add_anomalies([Anomaly(f"long:lab:{job}:5", "long", "lab", NOW, job, 5, "physics", "bob", seen)])
     ids = [each["id"] for each in (await service.ask("anomalies", "ada")).json["anomalies"]]
     said = {"decision": "charge", "reason": "it ran"}
     assert (await service.post(f"anomalies/{ids[0]}/decision", "ada", said)).json["settled_by"] == "ada"
@@ -289,11 +289,11 @@ async def test_a_comparison_with_slurm_is_run_and_kept(service: Service) -> None
 
 
 async def test_slurm_that_does_not_answer_is_said_without_its_words(service: Service) -> None:
-    service.settling.silent = True
+    service.settlement.silent = True
     answer = await service.post("settle", "ada", {})
     assert (answer.status, answer.json["error"]) == (503, "slurm")
     assert "secret" not in answer.text
-    service.settling.silent = False
+    service.settlement.silent = False
     assert (await service.post("settle", "ada", {})).status == 200
 
 

@@ -17,12 +17,12 @@ from forged_calendar_pages import HOUR, NOW, PREFIX, Site, running
 from forged_login import forged_association
 from test_reservations_service import keep
 
-from carme_hub.booking.hub_access import MARK, mark
+from carme_hub.booking.hub_access import SIGNATURE_HEADER, sign
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.reservations import Reservation
 from carme_hub.domain.quotas.group_names import person_in
 from carme_hub.services.hub_users import HubUsers
-from carme_hub.spawners.hub.reservation_access import let_in
+from carme_hub.spawners.hub.reservation_access import request_access
 
 TOKEN = "of-the-service"
 log = logging.getLogger("test")
@@ -34,7 +34,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         keep(site)
         may_charge(site, "tina", "alice", "bob")
         yield site
-        await site.service.keeper.stop()
+        await site.service.reconciler.stop()
 
 
 def hub_user(name: str, port: int, token: str = TOKEN) -> Any:
@@ -56,21 +56,21 @@ def may_charge(site: Site, *users: str) -> None:
 async def class_now(site: Site) -> Reservation:
     """Book a class of a group, and have Slurm know it."""
     (one,) = await site.book("tina", "Class", NOW + HOUR, need=Need("a100", 1, 4), group="ml-course")
-    site.service.keeper.start()
-    await site.service.keeper.look()
+    site.service.reconciler.start()
+    await site.service.reconciler.look()
     return one
 
 
 def joins(site: Site, user: str) -> list[int]:
     """Put a user into the group, as the hub knows it; return what notes how often the hub was asked."""
-    roster, asked = site.service.roster, []
+    hub_users, asked = site.service.hub_users, []
 
     async def ask() -> Any:
         asked.append(1)
-        return {**roster.people, user: person_in(user, ("ml-course",))}
+        return {**hub_users.people, user: person_in(user, ("ml-course",))}
 
-    roster._ask = ask  # type: ignore[method-assign]
-    roster._asked = time.monotonic() - 30  # half a minute ago, which is good enough for a usual pass
+    hub_users._ask = ask  # type: ignore[method-assign]
+    hub_users._answered_at = time.monotonic() - 30  # half a minute ago, which is good enough for a usual pass
     return asked
 
 
@@ -82,12 +82,12 @@ def users(site: Site) -> set[str]:
 async def test_who_joins_the_class_during_it_is_in_slurm_before_their_job_is(site: Site) -> None:
     one = await class_now(site)
     asked = joins(site, "bob")
-    await site.service.keeper.look()
+    await site.service.reconciler.look()
     assert users(site) == {"tina", "alice"}
-    assert await let_in(hub_user("bob", site.port), one.id, log)
+    assert await request_access(hub_user("bob", site.port), one.id, log)
     assert users(site) == {"tina", "alice", "bob"}
-    assert await let_in(hub_user("bob", site.port), one.id, log)
-    assert await let_in(hub_user("alice", site.port), one.id, log)
+    assert await request_access(hub_user("bob", site.port), one.id, log)
+    assert await request_access(hub_user("alice", site.port), one.id, log)
     assert len(asked) == 1, "who is let in already costs nothing"
 
 
@@ -95,16 +95,16 @@ async def test_who_is_in_the_group_and_not_in_the_account_locks_nobody_out(site:
     may_charge(site, "tina", "alice")
     one = await class_now(site)
     joins(site, "bob")
-    assert not await let_in(hub_user("bob", site.port), one.id, log)
+    assert not await request_access(hub_user("bob", site.port), one.id, log)
     assert users(site) == {"tina", "alice"}, "Slurm would refuse the whole reservation for one of another account"
     may_charge(site, "tina", "alice", "bob")
-    assert await let_in(hub_user("bob", site.port), one.id, log)
+    assert await request_access(hub_user("bob", site.port), one.id, log)
 
 
 async def test_a_whole_class_of_newcomers_is_one_question(site: Site) -> None:
     one = await class_now(site)
     asked = joins(site, "bob")
-    everybody = await asyncio.gather(*(let_in(hub_user("bob", site.port), one.id, log) for _ in range(30)))
+    everybody = await asyncio.gather(*(request_access(hub_user("bob", site.port), one.id, log) for _ in range(30)))
     assert all(everybody)
     assert len(asked) <= 2
 
@@ -113,25 +113,30 @@ async def test_who_is_not_in_the_class_is_not_let_in(site: Site, caplog: pytest.
     one = await class_now(site)
     joins(site, "bob")
     with caplog.at_level(logging.WARNING):
-        assert not await let_in(hub_user("mallory", site.port), one.id, log)
+        assert not await request_access(hub_user("mallory", site.port), one.id, log)
     assert "does not let mallory" in caplog.text
     assert "mallory" not in users(site)
-    assert not await let_in(hub_user("tina", site.port), "0" * 36, log)
+    assert not await request_access(hub_user("tina", site.port), "0" * 36, log)
 
 
 async def test_nobody_but_the_hub_is_answered(site: Site) -> None:
     one = await class_now(site)
     body = json.dumps({"user": "alice", "booking": one.id})
-    for headers in ({}, {"Authorization": "token root"}, {MARK: mark("guessed", body.encode())}, {MARK: "é"}):
+    for headers in (
+        {},
+        {"Authorization": "token root"},
+        {SIGNATURE_HEADER: sign("guessed", body.encode())},
+        {SIGNATURE_HEADER: "é"},
+    ):
         answer = await site.ask("let-in", "POST", body, headers)
         assert answer.code == 403, headers
-    right = {MARK: mark(TOKEN, body.encode())}
+    right = {SIGNATURE_HEADER: sign(TOKEN, body.encode())}
     assert (await site.ask("let-in", "POST", body, right)).code == 200
     assert (await site.ask("let-in", "POST", body + " ", right)).code == 403
-    assert (await site.ask("let-in", "GET", None, {MARK: mark(TOKEN, b"")})).code == 405
+    assert (await site.ask("let-in", "GET", None, {SIGNATURE_HEADER: sign(TOKEN, b"")})).code == 405
     odd = json.dumps({"user": 7})
-    assert (await site.ask("let-in", "POST", odd, {MARK: mark(TOKEN, odd.encode())})).code == 400
-    assert not await let_in(hub_user("alice", site.port, "another token"), one.id, log)
+    assert (await site.ask("let-in", "POST", odd, {SIGNATURE_HEADER: sign(TOKEN, odd.encode())})).code == 400
+    assert not await request_access(hub_user("alice", site.port, "another token"), one.id, log)
 
 
 async def test_a_service_that_is_away_or_hangs_holds_a_start_up_for_a_moment_only(
@@ -143,31 +148,31 @@ async def test_a_service_that_is_away_or_hangs_holds_a_start_up_for_a_moment_onl
         await asyncio.sleep(60)
         return True
 
-    site.service.let_in = never  # type: ignore[method-assign]
+    site.service.ensure_access = never  # type: ignore[method-assign]
     began = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        assert not await let_in(hub_user("alice", site.port), one.id, log, patience=0.2)
-        assert not await let_in(hub_user("alice", 9), one.id, log)
+        assert not await request_access(hub_user("alice", site.port), one.id, log, max_wait=0.2)
+        assert not await request_access(hub_user("alice", 9), one.id, log)
         site.service.not_ready = "The service is starting."
-        assert not await let_in(hub_user("alice", site.port), one.id, log)
+        assert not await request_access(hub_user("alice", site.port), one.id, log)
     assert time.monotonic() - began < 5
     assert caplog.text.count("alice") == 3
     nowhere = SimpleNamespace(name="alice", settings={"services": {}})
-    assert not await let_in(nowhere, one.id, log)
-    assert not await let_in(None, one.id, log)
+    assert not await request_access(nowhere, one.id, log)
+    assert not await request_access(None, one.id, log)
 
 
 async def test_a_silent_hub_is_logged_once_however_often_it_is_asked(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    roster = HubUsers(log)
+    hub_users = HubUsers(log)
 
     async def silent() -> Any:
         raise OSError("connection refused")
 
-    monkeypatch.setattr(roster, "_ask", silent)
+    monkeypatch.setattr(hub_users, "_ask", silent)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            await roster.refresh(0)
+            await hub_users.refresh(0)
     assert caplog.text.count("connection refused") == 1
-    assert not roster.known
+    assert not hub_users.known

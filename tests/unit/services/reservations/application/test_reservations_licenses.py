@@ -14,7 +14,7 @@ from carme_hub.booking.calendar import NoSuchGpus
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.cluster.resources import Node
 from carme_hub.errors import SlurmUnreachable
-from carme_hub.services.reservations.application.license_counts import FRESH, LicenseCounts
+from carme_hub.services.reservations.application.license_counts import MAX_AGE, LicenseCounts
 
 SETTINGS = {"enabled": True, "keep": "licenses", "licenses": {"a100": "gpu_a100"}}
 
@@ -46,7 +46,7 @@ async def test_what_has_no_licence_in_slurm_cannot_be_booked_and_health_says_why
             return there
 
         site.service.licenses._ask = ask
-        await site.service.licenses.look(site.service.sight.nodes)
+        await site.service.licenses.look(site.service.slurm_view.nodes)
         health = json.loads((await site.ask("api/v1/health")).body)
         assert health["faults"] == ["Slurm has no licence gpu_a100, so a100 cannot be booked."]
         with pytest.raises(NoSuchGpus):
@@ -71,7 +71,7 @@ async def test_a_fault_is_logged_once_and_a_silent_slurm_changes_nothing(caplog:
         there = each
         await counting.look(nodes)
         await counting.look(nodes)
-        now += FRESH
+        now += MAX_AGE
     assert asked == 6, "once a minute, and again at once while Slurm is silent"
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING", "WARNING", "ERROR", "INFO"]
     assert counting.faults == ()

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from forged_calendar_pages import HOUR, NOW, Site, running
 
-from carme_hub.booking.bookings import FreeOfCharge
+from carme_hub.booking.bookings import NoLedger
 from carme_hub.domain.calendar.capacity import Need, Place
 from carme_hub.domain.calendar.periods import Period
 from carme_hub.domain.calendar.recurrence import Recurrence
@@ -31,14 +31,14 @@ CLASS = Need("a100", 1, 4)
 @pytest_asyncio.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     async with running(tmp_path, monkeypatch, approval_above=100) as site:
-        site.service.roster.people["root"] = Person("root", roles=frozenset({"admin"}))
-        await site.service.notices.round()
+        site.service.hub_users.people["root"] = Person("root", roles=frozenset({"admin"}))
+        await site.service.notices.check_changes()
         yield site
 
 
 async def told(site: Site) -> dict[str, str]:
     """Make a round; return the text by user."""
-    return {each.user: each.text for each in await site.service.notices.round()}
+    return {each.user: each.text for each in await site.service.notices.check_changes()}
 
 
 def write(site: Site, one: Reservation) -> None:
@@ -60,7 +60,7 @@ async def test_who_booked_is_told_that_it_is_confirmed_and_for_whom_it_is_that_t
 async def test_a_restart_says_nothing_twice(site: Site) -> None:
     await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     assert len(await told(site)) == 2
-    assert await restarted(site).round() == []
+    assert await restarted(site).check_changes() == []
 
 
 def restarted(site: Site) -> Notices:
@@ -68,7 +68,7 @@ def restarted(site: Site) -> Notices:
     old = site.service.notices
     again = Notices(
         old._settings,
-        old._kept,
+        old._store,
         old._log,
         read=old._read,
         people=old._people,
@@ -85,7 +85,7 @@ async def test_a_move_just_before_a_restart_is_told_after_it_and_once(site: Site
     (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     await told(site)
     site.now += 60
-    await site.service.desk.move(
+    await site.service.bookings.move(
         site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
     )
     site.now += HOUR
@@ -101,9 +101,9 @@ async def test_other_nodes_just_before_a_restart_are_told_after_it(site: Site) -
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
     elsewhere = (Place("gpu2", "a100", 4, 4, cpus=32),)
-    write(site, one.but(places=elsewhere, version=2, changed=site.now, actor="carme-hub"))
+    write(site, one.replace(places=elsewhere, version=2, changed=site.now, actor="carme-hub"))
     restarted(site)
-    assert "is on gpu2 now, in place of gpu1." in (await told(site))["tina"]
+    assert "is on gpu2 now instead of gpu1." in (await told(site))["tina"]
     restarted(site)
     assert await told(site) == {}
 
@@ -114,7 +114,7 @@ async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_tol
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
     site.now += 60
-    await site.service.desk.move(
+    await site.service.bookings.move(
         site.booker("root"), one.id, one.version, period=Period(START + HOUR, START + 3 * HOUR)
     )
 
@@ -122,9 +122,9 @@ async def test_a_move_is_told_though_the_database_was_away_when_it_was_to_be_tol
         raise StoreError("the database is away")
 
     with monkeypatch.context() as once:
-        once.setattr(site.service.notices, "tell", away)
+        once.setattr(site.service.notices, "notify", away)
         with pytest.raises(StoreError):
-            await site.service.notices.round()
+            await site.service.notices.check_changes()
     assert list(await told(site)) == ["tina"]
 
 
@@ -146,7 +146,7 @@ async def test_administrators_are_told_what_waits_and_its_owner_what_they_decide
     found = await told(site)
     assert list(found) == ["root"]
     assert found["root"].startswith("tina asks for 2 × a whole node of a100 from Saturday")
-    await site.service.desk.decide(site.booker("root"), one.id, True, "For the deadline")
+    await site.service.bookings.decide(site.booker("root"), one.id, True, "For the deadline")
     found = await told(site)
     assert list(found) == ["tina"]
     assert "“Large” is confirmed by root: 2 × a whole node of a100" in found["tina"]
@@ -155,15 +155,15 @@ async def test_administrators_are_told_what_waits_and_its_owner_what_they_decide
 
 
 async def test_what_is_approved_again_after_a_move_is_told_again(site: Site) -> None:
-    site.service.desk._office = replace(site.service.desk._office, money=FreeOfCharge())
+    site.service.bookings._context = replace(site.service.bookings._context, reservation_ledger=NoLedger())
     (one,) = await site.book("tina", "Large", START, 24, need=Need("a100", 0, 2))
     await told(site)
     for hour in (1, 2):
-        (done,) = await site.service.desk.decide(site.booker("root"), one.id, True)
+        (done,) = await site.service.bookings.decide(site.booker("root"), one.id, True)
         assert list(await told(site)) == ["tina"], hour
         site.now += 5
         period = Period(START + hour * HOUR, START + (hour + 24) * HOUR)
-        (moved,) = await site.service.desk.move(site.booker("tina"), one.id, done.version, period=period)
+        (moved,) = await site.service.bookings.move(site.booker("tina"), one.id, done.version, period=period)
         assert moved.state is State.PENDING
         assert list(await told(site)) == ["root"], hour
 
@@ -171,7 +171,7 @@ async def test_what_is_approved_again_after_a_move_is_told_again(site: Site) -> 
 async def test_what_is_denied_is_told_to_its_owner_and_not_to_whom_it_was_never_promised(site: Site) -> None:
     (one,) = await site.book("tina", "Large", START, 24, need=Need("a100", 0, 2), group="ml-course")
     await told(site)
-    await site.service.desk.decide(site.booker("root"), one.id, False, "Too much")
+    await site.service.bookings.decide(site.booker("root"), one.id, False, "Too much")
     found = await told(site)
     assert list(found) == ["tina"]
     assert found["tina"].endswith("was cancelled by root. Reason: Too much.")
@@ -181,7 +181,7 @@ async def test_who_was_invited_is_told_that_it_is_off(site: Site) -> None:
     (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     await told(site)
     site.now += 600
-    await site.service.desk.cancel(site.booker("tina"), one.id, reason="I am ill")
+    await site.service.bookings.cancel(site.booker("tina"), one.id, reason="I am ill")
     found = await told(site)
     assert list(found) == ["alice"], "who did it knows it"
     assert found["alice"].endswith("was cancelled by tina. Reason: I am ill.")
@@ -193,7 +193,7 @@ async def test_a_move_is_told_to_whom_it_is_for_and_to_its_owner_where_somebody_
     for who, users in (("tina", ["alice"]), ("root", ["alice", "tina"])):
         site.now += 60
         period = Period(one.period.start + HOUR, one.period.end + HOUR)
-        (one,) = await site.service.desk.move(site.booker(who), one.id, one.version, period=period)
+        (one,) = await site.service.bookings.move(site.booker(who), one.id, one.version, period=period)
         found = await told(site)
         assert sorted(found) == users
         assert found["alice"].startswith(f"{who} has moved “Class”. It is from Saturday 21 November at")
@@ -216,9 +216,9 @@ async def test_what_nobody_used_is_told_to_its_owner(site: Site) -> None:
     (one,) = await site.book("tina", "Class", START, need=CLASS, group="ml-course")
     await told(site)
     site.now = START + 900.0
-    active = one.to(State.ACTIVE, START, actor="carme-hub")
+    active = one.in_state(State.ACTIVE, START, actor="carme-hub")
     write(site, active)
-    write(site, active.to(State.RELEASED, site.now, actor="carme-hub", reason="unused for 15 min"))
+    write(site, active.in_state(State.RELEASED, site.now, actor="carme-hub", reason="unused for 15 min"))
     found = await told(site)
     assert list(found) == ["tina"]
     assert "was given back. Reason: unused for 15 min." in found["tina"]
@@ -228,17 +228,17 @@ async def test_a_promise_that_cannot_be_kept_is_told_once_in_its_words(site: Sit
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
     site.now += 60
-    broken = one.but(problem="gpu1 is down.", version=2, changed=site.now, actor="carme-hub")
+    broken = one.replace(problem="gpu1 is down.", version=2, changed=site.now, actor="carme-hub")
     write(site, broken)
     assert (await told(site))["tina"].endswith("15:00: gpu1 is down.")
     assert await told(site) == {}
-    shown = await site.service.notices.of("tina")
+    shown = await site.service.notices.open_for("tina")
     assert [(each["level"], each["link"]) for each in shown] == [("danger", f"bookings/{one.id}")]
-    assert await site.service.notices.of("bob") == []
+    assert await site.service.notices.open_for("bob") == []
     site.now += 60
-    write(site, broken.but(problem="", version=3, changed=site.now))
+    write(site, broken.replace(problem="", version=3, changed=site.now))
     assert await told(site) == {}
-    assert await site.service.notices.of("tina") == []
+    assert await site.service.notices.open_for("tina") == []
 
 
 async def test_other_nodes_are_told_to_its_owner(site: Site) -> None:
@@ -247,9 +247,9 @@ async def test_other_nodes_are_told_to_its_owner(site: Site) -> None:
     site.now += 60
     elsewhere = (Place("gpu2", "a100", 4, 4, cpus=32),)
     reason = "moved from gpu1 to gpu2: gpu1 is down"
-    write(site, one.but(places=elsewhere, version=2, changed=site.now, actor="carme-hub", reason=reason))
+    write(site, one.replace(places=elsewhere, version=2, changed=site.now, actor="carme-hub", reason=reason))
     found = await told(site)
-    assert "is on gpu2 now, in place of gpu1. Reason: moved from gpu1 to gpu2: gpu1 is down." in found["tina"]
+    assert "is on gpu2 now instead of gpu1. Reason: moved from gpu1 to gpu2: gpu1 is down." in found["tina"]
 
 
 async def test_whose_session_would_be_in_the_way_of_maintenance_is_told(site: Site) -> None:
@@ -258,9 +258,9 @@ async def test_whose_session_would_be_in_the_way_of_maintenance_is_told(site: Si
 
     later = START + 10.0
     site.slurm.running = (job(1, "alice", later), job(2, "bob", START - 10.0), job(3, "tina", later, "sbatch"))
-    site.service.sight.silent = "look again"
-    await site.service.sight.look()
-    await site.service.desk.maintain(site.booker("root"), ["gpu1"], Period(START, START + HOUR), "New disks")
+    site.service.slurm_view.silent = "look again"
+    await site.service.slurm_view.look()
+    await site.service.bookings.maintain(site.booker("root"), ["gpu1"], Period(START, START + HOUR), "New disks")
     found = await told(site)
     assert list(found) == ["alice"], "bob's session is over by then, and tina's job is no session"
     assert found["alice"] == (
@@ -294,6 +294,6 @@ async def test_bookings_are_mailed_under_a_subject_of_their_own(site: Site, monk
     monkeypatch.setattr(site.service.notices, "send", send)
     (one,) = await site.book("tina", "Class", START, need=CLASS)
     await told(site)
-    await site.service.notices.delivered()
+    await site.service.notices.wait_until_delivered()
     assert [(notice.user, link) for notice, link in sent] == [("tina", f"/services/reservations/bookings/{one.id}")]
     assert site.service.notices._subject == "Your booking"

@@ -11,7 +11,7 @@ import pytest
 from forged_calendar_pages import HOUR, NOW, Site, running
 from forged_login import plain
 
-from carme_hub.accounting.slots.settlement import LATE
+from carme_hub.accounting.slots.settlement import ACCOUNTING_DELAY
 from carme_hub.domain.calendar.capacity import Need
 from carme_hub.domain.calendar.reservations import Reservation, State
 from carme_hub.domain.cluster.jobs import Phase
@@ -26,7 +26,7 @@ def begun(site: Site, one: Reservation) -> Reservation:
     """Let its time come, as the keeper does."""
     site.now = float(one.period.start)
     with site.service.calendar.store.transaction("lab") as writes:
-        writes.save(one.to(State.ACTIVE, site.now, actor="carme-hub"))
+        writes.save(one.in_state(State.ACTIVE, site.now, actor="carme-hub"))
         found = writes.get(one.id)
     assert found is not None
     return found
@@ -45,9 +45,9 @@ async def settled(site: Site, *jobs: Usage) -> tuple[int, int]:
     async def usage(_since: float) -> Sequence[Usage]:
         return jobs
 
-    site.now += LATE
-    money = site.service.money
-    await money.settle(site.service.calendar.store, usage, site.now)
+    site.now += ACCOUNTING_DELAY
+    reservation_ledger = site.service.reservation_ledger
+    await reservation_ledger.settle(site.service.calendar.store, usage, site.now)
     balance = (await site.service.balances(["teaching"]))["teaching"]
     return balance.held // GPU_HOUR, balance.used // GPU_HOUR
 
@@ -59,7 +59,7 @@ async def test_what_runs_on_after_a_booking_was_given_back_early_is_not_counted_
         (one,) = await site.book("tina", "Class", START, 4, need=Need("a100", 4))
         one = begun(site, one)
         site.now += HOUR
-        await site.service.desk.release(site.booker("tina"), one.id)
+        await site.service.bookings.release(site.booker("tina"), one.id)
         # Of the four GPUs that it had for an hour, one was used; what that job goes on to use is charged as its own.
         assert await settled(site, ran(one, START, 0, Gpus("a100", 1))) == (0, 3)
 
@@ -82,9 +82,9 @@ async def test_a_whole_node_is_paid_with_all_its_gpus(
         assert "m1 with all its 5 GPUs (1 × l4 and 4 × a100)." in checked["notes"][0]
         (one,) = await site.book("tina", "Class", START, need=Need("l4", gpus))
         assert one.state is State.PENDING
-        free = await site.service.desk.free(one.period)
+        free = await site.service.bookings.free(one.period)
         assert {type: [level for _, level in band] for type, band in free.items()} == {"a100": [0], "l4": [0]}
-        await site.service.desk.decide(site.booker("root"), one.id, True)
+        await site.service.bookings.decide(site.booker("root"), one.id, True)
         assert (await site.service.balances(["teaching"]))["teaching"].held == 10 * GPU_HOUR
         tina = site.visitor("tina")
         assert "10 GPU-hours" in plain(await tina.get(f"bookings/{one.id}"))

@@ -62,15 +62,15 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 def keep(site: Site) -> SlurmThatKeeps:
     """Let a Slurm keep what is booked."""
     site.kept = SlurmThatKeeps()  # type: ignore[attr-defined]
-    site.service.keeper._slurm = site.kept  # type: ignore[attr-defined]
+    site.service.reconciler._slurm = site.kept  # type: ignore[attr-defined]
     return site.kept  # type: ignore[attr-defined,no-any-return]
 
 
 async def turn(site: Site, seconds: float = 0.0) -> Any:
     """Let time pass, and make a pass."""
     site.now += seconds
-    site.service.sight.silent = site.service.sight.silent or "asked too long ago"
-    return await site.service.keeper.once()
+    site.service.slurm_view.silent = site.service.slurm_view.silent or "asked too long ago"
+    return await site.service.reconciler.once()
 
 
 async def test_what_is_booked_is_in_slurm_after_a_pass_and_then_equal(
@@ -80,23 +80,23 @@ async def test_what_is_booked_is_in_slurm_after_a_pass_and_then_equal(
     monkeypatch.setitem(GROUPS, "alice", (*GROUPS["alice"], "account:teaching"))
     first = await turn(site)
     assert (first.steps, first.equal) == (1, False)
-    (there,) = await site.service.keeper._slurm.show()
+    (there,) = await site.service.reconciler._slurm.show()
     assert there.name in one.names()
     assert there.users == {"tina", "alice"}, "with the members of the group"
     assert (await turn(site)).equal
     answer = await site.ask("api/v1/health")
     assert json.loads(answer.body) == {"keeping": True, "age": 0, "equal": True, "faults": []}
-    assert site.service.standing.drift(site.now + 5) == 5
+    assert site.service.health.drift(site.now + 5) == 5
 
 
 async def test_before_the_hub_has_said_who_is_who_nobody_is_shut_out_of_their_class(site: Site) -> None:
     await site.book("tina", "Class", START, need=Need("a100", 1, 4), group="ml-course")
     await turn(site)
-    before = await site.service.keeper._slurm.show()
-    site.service.roster.people, site.service.roster._asked = {}, float("-inf")
+    before = await site.service.reconciler._slurm.show()
+    site.service.hub_users.people, site.service.hub_users._answered_at = {}, float("-inf")
     with pytest.raises(CarmeError, match="The hub does not say who is in which group"):
         await turn(site)
-    assert await site.service.keeper._slurm.show() == before
+    assert await site.service.reconciler._slurm.show() == before
 
 
 async def test_what_others_have_reserved_by_hand_cannot_be_booked_and_what_is_booked_counts_once(site: Site) -> None:
@@ -124,8 +124,8 @@ async def test_what_was_reserved_by_hand_is_not_free_while_slurm_does_not_say_wh
 
 
 async def test_nothing_is_promised_before_slurm_has_said_what_is_reserved(site: Site) -> None:
-    site.service.keeper.seen = None
-    with pytest.raises(SlurmUnreachable, match="which reservations there are"):
+    site.service.reconciler.seen = None
+    with pytest.raises(SlurmUnreachable, match="listed its reservations yet"):
         await site.book("alice", "Early", START, 1, need=Need("a100", 1))
 
 
@@ -146,7 +146,7 @@ async def test_only_the_partitions_that_the_site_offers_are_booked(
 ) -> None:
     monkeypatch.setattr(forged_calendar_pages, "NODES", (replace(NODES[0], partitions=("classes",)), *NODES[1:]))
     async with running(tmp_path, monkeypatch, partitions=["classes"]) as site:
-        facts = await site.service.desk.supply()
+        facts = await site.service.bookings.supply()
         assert [each.name for each in facts.nodes] == ["gpu1"]
 
 
@@ -155,11 +155,11 @@ async def test_while_slurm_is_silent_what_was_last_seen_stays_and_the_service_sa
     site.slurm.silent = site.kept.silent = True  # type: ignore[attr-defined]
     await turn(site, 10)
     assert site.service.silent
-    assert site.service.sight.nodes_now() is None, "no promise is found broken because Slurm is silent"
-    assert site.service.sight.jobs is None
+    assert site.service.slurm_view.nodes_now() is None, "no promise is found broken because Slurm is silent"
+    assert site.service.slurm_view.jobs is None
     (one,) = await site.book("tina", "Class", START)
     assert one.state is State.CONFIRMED
-    site.now += site.service.standing.patience
+    site.now += site.service.health.max_silence
     answer = await site.ask("api/v1/health")
     assert json.loads(answer.body)["keeping"] is False
     assert b"secret" not in answer.body
@@ -177,10 +177,10 @@ async def test_slurm_is_not_asked_again_for_each_booking(site: Site, monkeypatch
 
     monkeypatch.setattr(site.slurm, "nodes", counted)
     for _ in range(5):
-        await site.service.keeper.once()
+        await site.service.reconciler.once()
     assert len(asked) <= 1
     site.now += 10
-    await site.service.keeper.once()
+    await site.service.reconciler.once()
     assert len(asked) <= 2
 
 
@@ -209,7 +209,7 @@ async def test_gpu_time_is_held_with_the_booking_and_a_booking_without_it_is_ref
         with pytest.raises(OverBudget):
             await site.book("tina", "Another", START + 10 * HOUR, 3, need=Need("a100", 1, 4))
         assert await held(site) == 12
-        assert len(await site.service.desk.mine(site.booker("tina"), 0)) == 1
+        assert len(await site.service.bookings.mine(site.booker("tina"), 0)) == 1
 
 
 async def test_what_is_moved_and_approved_again_is_held_all_the_while_and_given_back_when_denied(
@@ -217,17 +217,17 @@ async def test_what_is_moved_and_approved_again_is_held_all_the_while_and_given_
 ) -> None:
     async with running(tmp_path, monkeypatch, BUDGET, approval_above=8) as site:
         keep(site)
-        desk, root, tina = site.service.desk, site.booker("root"), site.booker("tina")
+        bookings, root, tina = site.service.bookings, site.booker("root"), site.booker("tina")
         (one,) = await site.book("tina", "Class", START, need=Need("a100", 1, 4))
         (never,) = await site.book("tina", "Too long", START + 48 * HOUR, 3, need=Need("a100", 1, 4))
-        (never,) = await desk.move(tina, never.id, never.version, period=Period(START, START + 3 * HOUR))
+        (never,) = await bookings.move(tina, never.id, never.version, period=Period(START, START + 3 * HOUR))
         assert (never.state, await held(site)) == (State.PENDING, 8), "what was never confirmed holds nothing"
         for hours, approve, after in ((3, True, 12), (4, False, 0)):
-            (one,) = await desk.move(tina, one.id, one.version, period=Period(START, START + hours * HOUR))
+            (one,) = await bookings.move(tina, one.id, one.version, period=Period(START, START + hours * HOUR))
             assert (one.state, await held(site)) == (State.PENDING, 4 * hours)
             await turn(site)
             assert await held(site) == 4 * hours
-            (one,) = await desk.decide(root, one.id, approve)
+            (one,) = await bookings.decide(root, one.id, approve)
             assert await held(site) == after
         assert one.state is State.CANCELLED
 
@@ -335,10 +335,10 @@ async def test_a_hub_without_a_ledger_books_free_of_charge(tmp_path: Path, monke
         service.clock = lambda: NOW
         parts = {"client": site.slurm, "reservations": None, "usage": jobs(), "by_node": True}
         service.compose(site.service.settings, engine, "lab", **parts)  # type: ignore[arg-type]
-        await service.sight.look()
-        service.keeper.seen = ()
+        await service.slurm_view.look()
+        service.reconciler.seen = ()
         assert not service.charged
-        facts = await service.desk.supply()
+        facts = await service.bookings.supply()
         assert facts.by_node
         assert "whole nodes" in facts.note
 
@@ -356,7 +356,7 @@ async def test_each_change_by_a_person_is_one_event_and_what_comes_with_the_time
         (one,) = await site.book("tina", "Class", START, need=Need("a100", 1, 4), group="ml-course")
         site.now = START + 60.0
         await turn(site)
-        await site.service.desk.release(site.booker("tina"), one.id, reason="Done early")
+        await site.service.bookings.release(site.booker("tina"), one.id, reason="Done early")
         events = [json.loads(line) for line in file.read_text().splitlines()]
     told = [(each["action"], each["actor"], each["state"], each.get("reason", "")) for each in events]
     assert told == [("booked", "tina", "confirmed", ""), ("changed", "tina", "released", "Done early")]

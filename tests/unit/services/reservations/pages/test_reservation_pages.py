@@ -52,7 +52,7 @@ async def change(site: Site, id: str, **changes: Any) -> None:
     with site.service.calendar.store.transaction("lab") as writes:
         one = writes.get(id)
         assert one is not None
-        writes.save(one.but(version=one.version + 1, **changes))
+        writes.save(one.replace(version=one.version + 1, **changes))
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -61,7 +61,7 @@ async def test_each_page_speaks_of_an_empty_calendar(site: Site, path: str) -> N
     said = {
         "": "a100: 8 of 8 are free now, and stay so. ",
         "book": "See what would be booked",
-        "mine": "You have booked nothing that is to come.",
+        "mine": "You have no current or future bookings.",
     }
     assert said[path] in page
     assert "You have no booking in this time." in await site.visitor("tina").text("")
@@ -69,8 +69,8 @@ async def test_each_page_speaks_of_an_empty_calendar(site: Site, path: str) -> N
 
 async def test_administration_speaks_of_an_empty_calendar(site: Site) -> None:
     root = site.visitor("root")
-    assert "Nobody waits for an approval." in await root.text("administration")
-    assert "Nothing is booked in this time." in await root.text("administration/bookings")
+    assert "No booking waits for an approval." in await root.text("administration")
+    assert "There are no bookings in this time." in await root.text("administration/bookings")
     assert "No maintenance is planned." in await root.text("administration/maintenance")
 
 
@@ -83,20 +83,20 @@ async def test_the_pages_of_administration_are_not_for_everybody(site: Site) -> 
 async def test_while_slurm_has_never_answered_each_page_says_what_is_not_known(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site.service.sight, "at", 0.0)
-    monkeypatch.setattr(site.service.sight, "silent", "slurm_load_node error: secret words")
+    monkeypatch.setattr(site.service.slurm_view, "at", 0.0)
+    monkeypatch.setattr(site.service.slurm_view, "silent", "slurm_load_node error: secret words")
     page = await site.visitor("tina").text("")
     assert "Slurm does not answer just now" in page
     assert "secret words" not in page
-    assert "Slurm has not said" in await site.visitor("tina").text("book")
-    assert "Slurm has not said" in await site.visitor("root").text("administration/maintenance")
+    assert "Slurm does not answer" in await site.visitor("tina").text("book")
+    assert "Slurm does not answer" in await site.visitor("root").text("administration/maintenance")
 
 
 async def test_what_slurm_cannot_keep_is_said_before_anything_is_booked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, monkeypatch, by_node=True) as site:
-        assert "reserves whole nodes: a booking of some of a node's GPUs takes" in await site.visitor("tina").text("")
+        assert "reserves whole nodes: a booking of some GPUs of a node takes" in await site.visitor("tina").text("")
 
 
 async def test_the_next_hours_are_in_words_with_my_bookings_and_what_is_free(site: Site) -> None:
@@ -139,7 +139,7 @@ async def test_mine_shows_states_in_words_and_a_problem_first(site: Site) -> Non
     (over,) = await site.book("alice", "Gone", NOW + 60, 1)
     await change(site, over.id, state=State.RELEASED, ended=NOW + 900, actor="carme-hub", reason="nobody used it")
     page = await site.visitor("alice").text("mine")
-    assert "This cannot be kept as promised. Node gpu1 is down." in page
+    assert "This booking cannot be kept as it is. Node gpu1 is down." in page
     assert page.index("Broken") < page.index("Soon"), "a problem is on top"
     assert "It waits for an administrator’s approval. Its GPUs are kept meanwhile." in page
     assert "Given back today at 13:15 by carme-hub. Nobody used it." in page
@@ -172,7 +172,7 @@ async def test_the_feeds_address_is_told_once_works_and_ends_when_it_is_revoked(
     assert address not in again.body.decode()
     assert "You have an address. It is not shown again" in plain(again)
     assert (await tina.post("mine/feed", what="revoke")).code == 303
-    assert "The address shows nothing any more." in await tina.text("mine")
+    assert "The address is revoked." in await tina.text("mine")
     assert (await site.ask(f"api/v1/feed/{address}")).code == 404
 
 
@@ -202,7 +202,7 @@ async def test_teachers_are_offered_all_groups_and_others_their_own(site: Site) 
 
 async def test_who_may_not_book_can_look_and_reads_why(site: Site) -> None:
     page = await site.visitor("reader").text("")
-    assert "You have no Slurm account that could be charged" in page
+    assert "You have no Slurm account to charge" in page
     assert "To book, drag over a time." not in page
     assert (await site.visitor("stranger").get("")).code == 403
     assert (await site.visitor("").get("")).code == 302
@@ -217,21 +217,21 @@ async def test_the_queue_shows_price_and_what_is_in_the_way(site: Site) -> None:
 
 
 async def test_a_long_queue_asks_the_desk_no_more_than_a_page_may(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "CHECKED", 3)
-    desk, asked = site.service.desk, []
-    check = desk.check
+    monkeypatch.setattr(admin, "MAX_CHECKED", 3)
+    bookings, asked = site.service.bookings, []
+    check = bookings.check
 
     async def counted(*args: Any, **more: Any) -> Any:
         asked.append(more["instead_of"])
         return await check(*args, **more)
 
-    monkeypatch.setattr(desk, "check", counted)
+    monkeypatch.setattr(bookings, "check", counted)
     for number in range(5):
         (last,) = await site.book("alice", f"Large {number}", NOW + (1 + number) * DAY, 10, need=Need("a100", 4))
     await change(site, last.id, problem="Node gpu1 is down.")
     page = await site.visitor("root").text("administration")
     assert len(asked) == 2, "of three times that may be looked at, one has a problem that is known"
-    assert "only the first times were looked at" in page
+    assert "only the first times were checked" in page
     assert "Node gpu1 is down." in page, "what the calendar knows is said of all"
 
 
@@ -257,7 +257,7 @@ async def test_maintenance_lists_whom_it_meets_before_it_is_planned(site: Site) 
     again = replace(running_job, id=8, name="carme-y", user="alice", end=0)
     early, by_hand = replace(again, id=9, end=NOW + 60), replace(running_job, id=10, name="train", user="tina")
     site.slurm.running = (running_job, again, early, by_hand)
-    site.service.sight.jobs = await site.slurm.snapshot()
+    site.service.slurm_view.jobs = await site.slurm.snapshot()
     root = site.visitor("root")
     await root.get("administration/maintenance")
     form = {
@@ -266,20 +266,20 @@ async def test_maintenance_lists_whom_it_meets_before_it_is_planned(site: Site) 
     }  # fmt: skip
     asked = plain(await root.post("administration/maintenance", **form))
     assert "Booked there: “Train” of alice, 2 h100, Saturday 21 November, 13:00–17:00." in asked
-    assert "In the way: 2 sessions of alice and bob. They are told from a week before" in asked
-    assert "of bob, at the latest until Sunday 22 November at 13:00. That is into the maintenance." in asked
-    assert "A session of alice, without a time limit. That is into the maintenance." in asked
-    assert asked.count("That is into the maintenance.") == 3, "one session is over by then"
-    planned = await site.service.desk.between(site.booker("root"), Period(int(NOW), int(NOW + 5 * DAY)))
+    assert "Affected: 2 sessions of alice and bob. They are notified from a week before" in asked
+    assert "of bob, at the latest until Sunday 22 November at 13:00. It may run into the maintenance." in asked
+    assert "A session of alice, without a time limit. It may run into the maintenance." in asked
+    assert asked.count("It may run into the maintenance.") == 3, "one session is over by then"
+    planned = await site.service.bookings.between(site.booker("root"), Period(int(NOW), int(NOW + 5 * DAY)))
     assert [each.kind for each in planned] == [Kind.BOOKING], "nothing is planned before it is confirmed"
     answer = await root.post("administration/maintenance", **form, confirmed="yes")
     assert answer.code == 303
     page = await root.text("administration/maintenance")
-    assert "1 booking has a problem now, and their owners are told. In the way: 2 sessions of alice and bob." in page
+    assert "1 booking has a problem now, and their owners are notified. Affected: 2 sessions of alice and bob." in page
     planned_there = page[page.index("Planned") :]
-    assert "In the way: 2 sessions of alice and bob." in planned_there
+    assert "Affected: 2 sessions of alice and bob." in planned_there
     assert "alice on gpu3, without a time limit" in planned_there
     assert "bob on gpu3, at the latest until Sunday 22 November at 13:00" in planned_there
     assert "tina" not in planned_there, "a job by hand is no session"
     assert "New driver Announced" in page
-    assert "This cannot be kept as promised." in await site.visitor("alice").text(f"bookings/{one.id}")
+    assert "This booking cannot be kept as it is." in await site.visitor("alice").text(f"bookings/{one.id}")

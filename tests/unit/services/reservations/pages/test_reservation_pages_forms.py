@@ -51,7 +51,7 @@ async def tina_at(site: Site, path: str = "book", name: str = "tina") -> Visitor
 
 async def booked(site: Site, name: str = "tina") -> list[Reservation]:
     """Return what somebody has, by start."""
-    found = await site.service.desk.mine(site.booker(name), NOW - DAY)
+    found = await site.service.bookings.mine(site.booker(name), NOW - DAY)
     return sorted((each for each in found if each.owner == name), key=lambda one: one.period)
 
 
@@ -97,12 +97,12 @@ async def test_a_get_that_names_everything_books_nothing(site: Site) -> None:
         ({"end_time": "25:00"}, "The time of the end: write it like 09:00."),
         ({"end_time": "08:00"}, "It ends before it starts."),
         ({"start_date": "2026-11-19", "end_date": "2026-11-19"}, "in the past"),
-        ({"zone": "Mars/Olympus"}, "Mars/Olympus is no time zone."),
-        ({"account": "physics"}, "You may not book for account physics"),
-        ({"whom": "users"}, "Name the people whom it is for"),
+        ({"zone": "Mars/Olympus"}, "Mars/Olympus is not a time zone."),
+        ({"account": "physics"}, "You may not charge account physics"),
+        ({"whom": "users"}, "Name the people for whom it is"),
         ({"whom": "group"}, "Name the group or class"),
-        ({"repeats": "weekly"}, "Say how many times it comes, or until which day."),
-        ({"repeats": "weekly", "count": "3", "until": "2026-12-24"}, "either how many times it comes"),
+        ({"repeats": "weekly"}, "Give the number of times, or the last day."),
+        ({"repeats": "weekly", "count": "3", "until": "2026-12-24"}, "either the number of times"),
         ({"repeats": "weekly", "until": "whenever"}, "The last day: write a day"),
         ({"take": "time:x:y"}, "That choice is not understood."),
         ({"take": "time:99999999999999:1"}, "That choice is not understood."),
@@ -146,7 +146,7 @@ async def test_a_full_slot_offers_other_times_fewer_seats_other_types_and_waitin
     assert (await tina.post("book", **{**hidden(look), "step": "wait"})).code == 303
     (one,) = await booked(site)
     assert (one.state, one.waits) == (State.DRAFT, True)
-    assert "It waits until GPUs become free" in await tina.text("mine")
+    assert "It is booked automatically when GPUs become free" in await tina.text("mine")
 
 
 async def test_what_was_taken_meanwhile_is_said_with_what_is_left(site: Site) -> None:
@@ -260,7 +260,7 @@ async def test_a_move_to_where_it_is_full_stays_and_offers_the_nearest_times(sit
     form = {**FORM, "version": "1", "start_time": "13:00", "end_time": "15:00"}
     answer = await tina.post(f"bookings/{one.id}/move", **form)
     assert answer.code == 409
-    assert "These GPUs are not free then. It stays as it was." in plain(answer)
+    assert "These GPUs are not free then. The booking was not changed." in plain(answer)
     take = re.search(r'name="take"\s+value="(time:[^"]+)"', answer.body.decode())
     assert take is not None
     asked = await tina.post(f"bookings/{one.id}/move", **form, take=take[1])
@@ -293,7 +293,7 @@ async def test_what_is_not_needed_any_more_is_given_back(site: Site) -> None:
     site.now = NOW + HOUR
     tina = await tina_at(site, f"bookings/{one.id}")
     asked = await tina.post(f"bookings/{one.id}/release")
-    assert "Give back “Class”? It would be yours until today at 17:00." in plain(asked)
+    assert "Give back “Class”? It is yours until today at 17:00." in plain(asked)
     assert (await tina.post(f"bookings/{one.id}/release", confirmed="yes")).code == 303
     found = (await booked(site))[0]
     assert (found.state, found.ended) == (State.RELEASED, NOW + HOUR)
@@ -326,7 +326,7 @@ async def test_no_form_is_taken_from_elsewhere_and_nothing_is_written_by_looking
     for path in (f"bookings/{one.id}/cancel", f"bookings/{one.id}/release", f"administration/decide/{one.id}", "zone"):
         assert (await root.get(f"{path}?confirmed=yes")).code == 405
     period = Period(int(NOW), int(NOW + 30 * DAY))
-    assert len(await site.service.desk.between(site.booker("root"), period)) == 1
+    assert len(await site.service.bookings.between(site.booker("root"), period)) == 1
 
 
 async def test_a_token_for_reading_sends_no_form(site: Site) -> None:

@@ -54,7 +54,7 @@ async def everything(site: Site) -> list[Reservation]:
             {"start_date": "9999-12-31", "repeats": "weekly", "count": "3", "take": "time:1:9999"},
             "The day of the start",
         ),
-        ({"repeats": "weekly", "until": "8999-12-30"}, "It goes on for more than"),
+        ({"repeats": "weekly", "until": "8999-12-30"}, "It lasts more than"),
     ],
 )
 async def test_a_form_with_odd_fields_is_shown_again_with_a_sentence(
@@ -73,7 +73,7 @@ async def test_what_is_moved_or_maintained_comes_once_whatever_else_is_sent(site
     when = fields(await tina.get(f"bookings/{one.id}"), "start_date", "start_time", "end_date", "end_time", "version")
     odd = {**when, "zone": "Europe/Berlin", "without": f"{when['start_date']}T{when['start_time']}:00"}
     answer = await tina.post(f"bookings/{one.id}/move", **odd)
-    assert (answer.code, "That is when it is already" in plain(answer)) == (409, True)
+    assert (answer.code, "It has this time already" in plain(answer)) == (409, True)
     await root.get("administration/maintenance")
     asked = {**FORM, "nodes": "gpu3", "without": "2026-11-24T09:00:00", "repeats": "weekly", "count": "x"}
     answer = await root.post("administration/maintenance", **asked)
@@ -85,7 +85,7 @@ async def test_what_was_booked_for_now_is_made_longer_and_shorter_on_its_page(si
     (one,) = await site.book("tina", "Now", site.now)
     assert one.period.start % 60 == 27
     with site.service.calendar.store.transaction("lab") as writes:
-        writes.save(one.to(State.ACTIVE, site.now, actor="carme-hub"))
+        writes.save(one.in_state(State.ACTIVE, site.now, actor="carme-hub"))
     tina = site.visitor("tina")
     for end, seconds in (("17:00", 0), ("15:00", 0)):
         page = await tina.get(f"bookings/{one.id}")
@@ -98,7 +98,7 @@ async def test_what_was_booked_for_now_is_made_longer_and_shorter_on_its_page(si
         assert (now.period.start, now.period.end % 60) == (one.period.start, seconds)
     when = fields(await tina.get(f"bookings/{one.id}"), "start_date", "start_time", "end_date", "end_time", "version")
     same = await tina.post(f"bookings/{one.id}/move", **when, zone="Europe/Berlin")
-    assert "That is when it is already" in plain(same)
+    assert "It has this time already" in plain(same)
 
 
 async def test_what_ends_at_some_second_is_followed_by_what_is_offered(site: Site) -> None:
@@ -121,7 +121,7 @@ async def test_who_is_removed_from_all_accounts_books_on_none_of_an_old_login(si
     asked = {"title": "x", "gpu_type": "h100", "gpus": 1, "start": int(NOW) + HOUR, "end": int(NOW) + 2 * HOUR}
     assert (await site.api("tina", "GET", "api/v1/supply")).code == 200
     site.slurm.associations = others  # type: ignore[method-assign]
-    await site.service.book.refresh(-1.0)
+    await site.service.associations.refresh(-1.0)
     for account in ({}, {"account": "teaching"}):
         answer = await site.api(
             "tina", "POST", "api/v1/bookings", json_of({**asked, **account}), **{"Idempotency-Key": "k"}

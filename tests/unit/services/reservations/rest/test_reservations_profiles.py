@@ -54,7 +54,7 @@ async def test_a_class_is_on_nodes_where_its_profile_starts(site: Site) -> None:
     "profiles", [[{"slug": "torch", "display_name": "PyTorch", "gpus": {"types": ["a100"], "max": 1}}]]
 )
 async def test_a_profile_without_a_partition_starts_in_slurms_default_one(site: Site) -> None:
-    sight, said = site.service.sight, ["interactive", SlurmUnreachable("no answer")]
+    slurm_view, said = site.service.slurm_view, ["interactive", SlurmUnreachable("no answer")]
 
     async def default() -> str:
         found = said.pop(0)
@@ -62,11 +62,11 @@ async def test_a_profile_without_a_partition_starts_in_slurms_default_one(site: 
             raise found
         return str(found)
 
-    sight._default = default
+    slurm_view._default = default
     for title, node in (("Class", "gpu2"), ("Another", "gpu2"), ("Third", None)):
         if said:
             site.now += 60
-            await sight.look()
+            await slurm_view.look()
         if node is None:
             with pytest.raises(SlotTaken):
                 await site.book("tina", title, START, need=Need("a100", 1, 2), profile="torch")

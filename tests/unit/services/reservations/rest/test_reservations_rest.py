@@ -150,7 +150,7 @@ async def test_only_the_owner_and_administrators_take_it_back(site: Site) -> Non
     assert (await send(site, "tina", path, {}, 409))["error"] == "not-possible"
 
 
-async def test_what_has_begun_is_given_back(site: Site) -> None:
+async def test_a_booking_that_has_begun_is_released(site: Site) -> None:
     one = await book(site)
     path = f"bookings/{one['id']}/release"
     assert (await send(site, "tina", path, {}, 409))["error"] == "not-possible"
@@ -249,9 +249,9 @@ async def test_a_feed_has_a_secret_address_that_can_be_made_anew_and_revoked(sit
 
 async def test_who_has_left_the_hub_has_no_feed_any_more(site: Site) -> None:
     made = await _feed(site, "POST")
-    del site.service.roster.people["alice"]
+    del site.service.hub_users.people["alice"]
     assert (await _open(site, made["address"])).code == 404
-    site.service.roster.people.clear()
+    site.service.hub_users.people.clear()
     silent = await _open(site, made["address"])
     assert (silent.code, silent.headers["Retry-After"]) == (503, "60"), "nobody knows who is who now"
 
@@ -291,7 +291,7 @@ async def test_the_waitlist_is_for_what_is_taken(site: Site) -> None:
 
 async def test_only_an_administrator_books_for_somebody_else(site: Site) -> None:
     assert (await send(site, "tina", "bookings", {**FOUR, "owner": "alice"}, 403))["error"] == "not-yours"
-    await site.service.book.refresh()
+    await site.service.associations.refresh()
     one = await book(site, "root", owner="alice")
     assert (one["owner"], one["account"], one["actor"], one["mine"]) == ("alice", "physics", "root", False)
 
@@ -341,7 +341,7 @@ async def test_what_is_no_booking_is_a_bad_request(site: Site, wrong: dict[str, 
 
 
 async def test_while_slurm_has_never_answered_nothing_is_promised(site: Site) -> None:
-    site.service.sight.at = 0.0
+    site.service.slurm_view.at = 0.0
     assert (await get(site, "tina", "supply"))["known"] is False
     refused = await send(site, "tina", "bookings", FOUR, 503)
     assert refused["error"] == "slurm"
@@ -364,7 +364,7 @@ async def test_health_is_public_and_says_whether_slurm_is_kept_equal(site: Site)
 
 async def test_states_that_are_over_are_shown_where_they_are_asked_for(site: Site) -> None:
     (one,) = await site.book("tina", "Old", START, need=Need("a100", 2))
-    await site.service.desk.cancel(site.booker("tina"), one.id)
+    await site.service.bookings.cancel(site.booker("tina"), one.id)
     assert (await get(site, "tina", "bookings"))["bookings"] == []
     (gone,) = (await get(site, "tina", "bookings?state=cancelled"))["bookings"]
     assert gone["state"] == State.CANCELLED.value

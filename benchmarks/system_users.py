@@ -1,4 +1,4 @@
-"""System users of one benchmark run: made at once, known to Slurm, and taken away at the end."""
+"""System users of one benchmark run: created in bulk, added to Slurm, and removed at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from ground import say
+from hubs import log_progress
 
 from carme_hub.sandbox import Cluster
 from carme_hub.sandbox.people import USERS_GROUP
@@ -21,13 +21,13 @@ ACCOUNT = "physics"
 
 
 @contextlib.contextmanager
-def people(cluster: Cluster, count: int) -> Iterator[list[str]]:
-    """Give that many users who may have sessions; their homes lie below the sandbox's state folder."""
+def system_users(cluster: Cluster, count: int) -> Iterator[list[str]]:
+    """Create so many users who may have sessions, with homes below the sandbox's state folder."""
     names = [f"bench{number:03}" for number in range(1, count + 1)]
     homes = cluster.state / "homes"
     homes.mkdir(exist_ok=True)
     remove(names)  # of a run that was cut off
-    say(f"Making {count} system users")
+    log_progress(f"Making {count} system users")
     lines = [f"{name}:!:{FIRST_UID + n}:{USERS_GROUP}:{MARK}:{homes / name}:/bin/sh" for n, name in enumerate(names)]
     subprocess.run(["newusers"], input="\n".join(lines) + "\n", text=True, check=True, capture_output=True)
     try:
@@ -36,17 +36,17 @@ def people(cluster: Cluster, count: int) -> Iterator[list[str]]:
             entry = pwd.getpwnam(name)
             os.chown(homes / name, entry.pw_uid, entry.pw_gid)
         everybody = f"name={','.join(names)}"
-        # Anew, so that slurmctld looks up who they are now.
+        # Deleted and added again, so that slurmctld looks up their new uids.
         cluster.run("sacctmgr", "-i", "-Q", "delete", "user", everybody, check=False)
         cluster.run("sacctmgr", "-i", "-Q", "add", "user", everybody, f"account={ACCOUNT}")
         yield names
     finally:
-        say("Removing the system users")
+        log_progress("Removing the system users")
         remove(names)
 
 
 def remove(names: list[str]) -> None:
-    """Remove those of the users that there are and that bear our mark, with whatever they still run."""
+    """Remove existing users with our mark, and kill their processes."""
     for name in names:
         try:
             entry = pwd.getpwnam(name)

@@ -1,7 +1,7 @@
-"""Stands in for jupyterhub-singleuser where only the hub is measured: answers every request, and does nothing else.
+"""A stub of jupyterhub-singleuser for benchmarks of the hub alone: it answers every request, and does nothing else.
 
-Standard library, no imports that cost time. Where batchspawner waits for a port, it is reported as batchspawner's own
-wrapper does, which would take a second of this machine's processors for each session.
+It imports few modules of the standard library, to start fast. For batchspawner, which waits for a port, it reports the
+port in place of batchspawner's own wrapper, which would take a second of processor time for each session.
 """
 
 import json

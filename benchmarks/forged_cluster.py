@@ -1,7 +1,7 @@
-"""A large cluster as Slurm's commands tell of it: forged by a fixed seed, in the format of the real answers.
+"""A large cluster as Slurm's commands report it: forged from a fixed seed, in the format of the real answers.
 
-Rows are as squeue 22.05 prints them for our ``--Format``, in the order that it has by default: by partition, state and
-priority. One row in four of the waiting is an array, whose tasks that run have rows of their own.
+Rows are as squeue 22.05 prints them for our ``--Format``, in its default order: by partition, state and
+priority. One row in four of the waiting is an array; its running tasks have their own rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from carme_hub.slurm.cli.queue_rows import QUEUE_FIELDS, Separators
 
 TYPES = ("a100", "h100", "l40s", "v100")
 PARTITIONS = ("gpu", "cpu", "long", "gpu,long")
-#: The words of the questions are chosen before, by turns, so that the answers lie there.
-WORDS = ("@benchmarkone@", "@benchmarktwo@")
-#: One of how many sessions waits in line, and one of how many is just starting.
+#: The separators of the queries are fixed and alternate, so that the answers can be written in advance.
+SEPARATOR_WORDS = ("@benchmarkone@", "@benchmarktwo@")
+#: One session in so many waits in the queue, and one in so many is just starting.
 WAITS, STARTS = 25, 500
 
 _SHIM = """#!/bin/sh
@@ -36,7 +36,7 @@ esac
 
 @dataclass(frozen=True)
 class Size:
-    """How large it all is."""
+    """The size of the cluster."""
 
     sessions: int
     users: int
@@ -85,7 +85,7 @@ def queue(size: Size, ours: list[Session], seed: int) -> Iterator[dict[str, str]
         waits = session.state is SessionState.SUBMITTED and not session.node
         rows.append(_row(rng, size, session.job_id, session.job_name, session.user, "gpu", waits, int(session.created)))
     for n in range(size.jobs - len(ours)):
-        # Some submit whole arrays: tasks that run have ids of their own, those that wait are one row.
+        # Some submit whole arrays: running tasks have their own ids, waiting tasks are one row.
         who, waits = n // 8 if n % 4 else n, rng.random() < 0.6
         place = PARTITIONS[who % 4]
         rows.append(_row(rng, size, 2_000_000 + n, f"train-{who}", f"user{who % 5000}", place, waits, now - 9 * n))
@@ -127,14 +127,14 @@ def _row(
 
 
 def answer(rows: Iterator[dict[str, str]], cuts: Separators) -> bytes:
-    """Return what squeue prints of these rows for that question."""
+    """Return squeue's output for these rows and separators."""
     words = QUEUE_FIELDS.values()
     lines = [cuts.field.join(words), *(cuts.field.join(row[word] for word in words) for row in rows)]
     return "".join(f"{line}{cuts.row}\n" for line in lines).encode()
 
 
 def nodes(size: Size) -> str:
-    """Return what ``scontrol show node --details --oneliner`` says."""
+    """Return the output of ``scontrol show node --details --oneliner``."""
     rng = random.Random(2)
     lines = []
     for n in range(size.nodes):
@@ -150,13 +150,13 @@ def nodes(size: Size) -> str:
 
 
 def users(size: Size) -> str:
-    """Return what sacctmgr says of the associations."""
+    """Return sacctmgr's output for the associations."""
     rows = (f"user{n}|{account_of(n)}||normal|{account_of(n)}|\n" for n in range(size.users))
     return "User|Account|Partition|QOS|Def Acct|Coord Accounts\n" + "".join(rows)
 
 
 class SlurmFromARecord:
-    """A prefix with Slurm's commands forged: they print what lies in files, as fast as that goes."""
+    """A prefix with forged commands of Slurm, which print the content of files."""
 
     def __init__(self, folder: Path) -> None:
         self.prefix = folder
@@ -167,12 +167,12 @@ class SlurmFromARecord:
         return [(self.prefix / f"queue.{at}").read_bytes() for at in (1, 2)]
 
     def record(self, size: Size, ours: list[Session]) -> None:
-        """Write what the commands say."""
-        for at, word in enumerate(WORDS, 1):
+        """Write the commands and their answers."""
+        for at, word in enumerate(SEPARATOR_WORDS, 1):
             (self.prefix / f"queue.{at}").write_bytes(answer(queue(size, ours, at), Separators.of(word)))
         (self.prefix / "nodes").write_text(nodes(size))
         (self.prefix / "users").write_text(users(size))
         (self.prefix / "bin").mkdir(exist_ok=True)
         for name in ("squeue", "scontrol", "sacctmgr", "sacct"):
-            (self.prefix / "bin" / name).write_text(_SHIM.format(*WORDS, self.prefix))
+            (self.prefix / "bin" / name).write_text(_SHIM.format(*SEPARATOR_WORDS, self.prefix))
             (self.prefix / "bin" / name).chmod(0o755)

@@ -1,10 +1,10 @@
-"""Ways to submit a job as its user. Each says the job's id, or refused for certain, or that nobody knows.
+"""Submit a job as its user in one of three ways. Each returns a job id, or raises a refusal or an unknown result.
 
 * rest (``slurm.submit.slurmrestd``): slurmrestd with a short-lived token of that user.
 * sudo: one fixed helper program, allowed by one line in sudoers; it gets one JSON document on stdin.
 * direct: the hub is root and becomes the user in a child, or is that user.
 
-The last two share document and answer (``slurm.submit.as_user``). No way retries by itself where a job might exist.
+The last two share document and answer (``slurm.submit.as_user``). None retries by itself if a job might exist.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ from .refusals import refused_by_words
 
 
 class Submitter(Protocol):
-    """One way to submit."""
+    """Submits jobs as their users."""
 
     async def submit(self, spec: JobSpec) -> int:
-        """Return the job id; ``SlurmUnreachable`` when the job may exist, ``SlurmRejected`` when it does not."""
+        """Return the job id; ``SlurmUnreachable`` if the job may exist, ``SlurmRejected`` if it does not."""
         ...
 
     async def close(self) -> None:
-        """Give back what is held open."""
+        """Close open connections."""
         ...
 
 
 def document(spec: JobSpec) -> bytes:
-    """Return what a submit program reads: ``{"spec": JobSpec without data, "data": base64}``."""
+    """Return the document for a submit program: ``{"spec": JobSpec without data, "data": base64}``."""
     fields: dict[str, Any] = {
         **{name: getattr(spec, name) for name in JobSpec.__dataclass_fields__ if name != "data"},
         "gpus": asdict(spec.gpus),
         "environment": dict(spec.environment),
         "extra": dict(spec.extra),
     }
-    for key, usual in (("nice", 0), ("nodes", 1)):  # an installed helper of before this key takes all other jobs
-        if fields[key] == usual:
+    for key, default in (("nice", 0), ("nodes", 1)):  # older installed helpers do not know these keys
+        if fields[key] == default:
             del fields[key]
     return json.dumps({"spec": fields, "data": base64.b64encode(spec.data).decode("ascii")}).encode()
 
 
 def job_id(answer: Answer) -> int:
-    """Return the job id that a submit program printed, or raise what it says instead."""
-    said = answer.out.strip().partition(";")[0]
+    """Return the job id that a submit program printed, or raise its error."""
+    reply = answer.out.strip().partition(";")[0]
     if answer.code == 0:
-        if said.isascii() and said.isdigit() and int(said) > 0:
-            return int(said)
-        raise SlurmUnreachable(f"the submit program printed no job id: {said[:80]!r}")
-    words = _error(answer)
-    refused = answer.code == as_user.REFUSED and words is not None
-    # sudo speaks for itself when it starts nothing, and exits with 1. It also warns ("unable to resolve host") and then
-    # starts the program all the same, whose answer counts; one that broke down before its answer proves nothing.
-    sudo = words is None and answer.code == 1 and _only_sudo(answer.err)
-    refused = refused or refused_by_words(words or answer.err) or sudo
-    text = " ".join((words or answer.words).split())
+        if reply.isascii() and reply.isdigit() and int(reply) > 0:
+            return int(reply)
+        raise SlurmUnreachable(f"the submit program printed no job id: {reply[:80]!r}")
+    error = _error(answer)
+    refused = answer.code == as_user.REFUSED and error is not None
+    # If sudo starts nothing, it prints only its own messages and exits with 1. It also prints warnings ("unable to
+    # resolve host") and then starts the program, whose answer counts; a crash before the answer proves nothing.
+    sudo = error is None and answer.code == 1 and _only_sudo(answer.err)
+    refused = refused or refused_by_words(error or answer.err) or sudo
+    text = " ".join((error or answer.message).split())
     if refused:
         raise SlurmRejected(text, code=answer.code)
     raise SlurmUnreachable(text)
 
 
 def _only_sudo(err: str) -> bool:
-    """Return whether nobody but sudo has spoken."""
+    """Return whether all lines come from sudo itself."""
     lines = [line for line in err.splitlines() if line.strip()]
     return bool(lines) and all(line.startswith("sudo: ") for line in lines)
 
@@ -80,11 +80,11 @@ def _error(answer: Answer) -> str | None:
     """Return the program's own ``{"error": …}``."""
     for line in reversed(answer.err.splitlines()):
         try:
-            said = json.loads(line)
+            reply = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict) and "error" in said:
-            return str(said["error"])
+        if isinstance(reply, dict) and "error" in reply:
+            return str(reply["error"])
     return None
 
 
@@ -105,14 +105,14 @@ class SudoSubmitter:
 
 
 class DirectSubmitter:
-    """Become the user in a child; only where the hub is root, or is that user."""
+    """Become the user in a child process; only if the hub runs as root or as that user."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
         self._program = Path(as_user.__file__).read_text("utf-8")
 
     async def submit(self, spec: JobSpec) -> int:
-        """Submit in a child of ours."""
+        """Submit in a child process."""
         root = os.geteuid() == 0
         if not root and getpass.getuser() != spec.user:
             raise SlurmRejected(

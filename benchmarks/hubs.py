@@ -1,7 +1,7 @@
-"""What benchmarks stand on: a sandbox of their own, our hub in front of it, and beside it a hub with batchspawner.
+"""The environment of the benchmarks: a separate sandbox, our hub in front of it, and a second hub with batchspawner.
 
-Everything lies below one state folder of the benchmark's own and is taken down at the end. Both hubs have a proxy of
-their own and the same JupyterHub; they are spoken with in the same way, through the proxy and with an API token.
+Everything is below one state folder of the benchmark and is removed at the end. Each hub has its own proxy and the same
+JupyterHub; the benchmarks use both in the same way, through the proxy and with an API token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from measure import say
+from measure import log_progress
 
 from carme_hub.sandbox import Cluster, Sandbox
 from carme_hub.sandbox.demo import Demo
@@ -34,14 +34,14 @@ HERE = Path(__file__).resolve().parent
 Sections = Mapping[str, Mapping[str, Any]]
 
 _OVERLAY = """\
-# Made by a benchmark: the sandbox's own file, and what the benchmark sets otherwise.
+# Written by a benchmark: the sandbox's own file, and the benchmark's settings.
 import json
 load_subconfig({demo!r})
 c = get_config()
 for section, values in json.loads({settings!r}).items():
     for name, value in values.items():
         c[section][name] = value
-# Services were named before that: they speak as the hub does, and read this file.
+# Services were defined before that: they use the hub's protocol, and read this file.
 for service in c.JupyterHub.get("services", []):
     if not c.JupyterHub.internal_ssl:
         service["url"] = service.get("url", "").replace("https:", "http:")
@@ -57,14 +57,14 @@ if {stalls!r}:  # the folder with stalls.py
 
 @dataclass(frozen=True)
 class HubAddress:
-    """Where a hub's proxy listens, who may do everything there, and which process the hub is."""
+    """A hub: the address of its proxy, an administrator's token, and its process."""
 
     name: str
     url: str
     token: str
     pid: int
     log: Path
-    #: Where it writes what held its event loop; None where it does not.
+    #: The file with the stalls of its event loop; None where they are not recorded.
     stalls: Path | None = None
 
 
@@ -76,7 +76,7 @@ class MeasuredDemo(Demo):
         return self.cluster.state / "our-hub.py"
 
     def write_config(self, settings: Sections, *, stalls: bool = False) -> None:
-        """Write the configuration: the sandbox's, and what differs; ``stalls``: the hub's event loop is watched."""
+        """Write the configuration: the sandbox's, with these settings; ``stalls``: record stalls of the event loop."""
         folder = ""
         if stalls:
             folder = str(self.cluster.state / "stalls")
@@ -90,11 +90,11 @@ class MeasuredDemo(Demo):
 
 @contextlib.contextmanager
 def sandbox(name: str, nodes: int, *, keep: bool = False) -> Iterator[Sandbox]:
-    """Bring up a sandbox of the benchmark's own, and take it away at the end, however that comes."""
+    """Start a separate sandbox, and remove it at the end, also after a signal."""
     old = signal.signal(signal.SIGTERM, _interrupt)
     found = Sandbox(Path(f"/var/lib/carme-hub-bench-{name}"), nodes)
     try:
-        found.up(say)
+        found.up(log_progress)
         yield found
     finally:
         if keep:
@@ -111,13 +111,13 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def start_our_hub(
     where: Sandbox, settings: Sections | None = None, *, tls: bool = True, stalls: bool = False
 ) -> HubAddress:
-    """Start our hub as the sandbox has it, with some settings changed.
+    """Start our hub as the sandbox does, with some settings changed.
 
     Args:
-        tls: with internal TLS, as the sandbox has it; without it, the hub starts its proxy itself.
-        stalls: it writes ``stalls.jsonl`` in its folder: what held its event loop.
+        tls: with internal TLS, as in the sandbox; without it, the hub starts its proxy itself.
+        stalls: record the stalls of its event loop in ``stalls.jsonl`` in its folder.
     """
-    demo = MeasuredDemo.prepare(where, say)
+    demo = MeasuredDemo.prepare(where, log_progress)
     assert isinstance(demo, MeasuredDemo)
     for stale in (*demo.folder.glob("*.sqlite*"), *demo.folder.glob("stalls.jsonl")):  # of an earlier run with --keep
         stale.unlink()
@@ -125,7 +125,7 @@ def start_our_hub(
     token = {"CARME_SANDBOX_CHECK_TOKEN": secrets.token_hex(16)}
     if tls:
         demo.write_config(changed, stalls=stalls)
-        demo.start(say, token)
+        demo.start(log_progress, token)
     else:
         ports = demo.ports
         plain = {"internal_ssl": False, "hub_bind_url": f"http://127.0.0.1:{ports['hub']}", "cleanup_proxy": True}
@@ -133,7 +133,7 @@ def start_our_hub(
         proxy = {"should_start": True, "api_url": f"http://127.0.0.1:{ports['proxy_api']}"}
         changed["ConfigurableHTTPProxy"] = {**changed.get("ConfigurableHTTPProxy", {}), **proxy}
         demo.write_config(changed, stalls=stalls)
-        say("Starting the hub without internal TLS")
+        log_progress("Starting the hub without internal TLS")
         demo.start_hub(token)
         demo.wait_ready()
     record = where.processes.record("hub")
@@ -147,12 +147,12 @@ def start_peer_hub(
 ) -> HubAddress:
     """Start a plain JupyterHub with batchspawner's SlurmSpawner.
 
-    It runs as root, so that its ``sudo`` needs no rule, and from an environment without us: where we are installed,
-    batchspawner's callback does not answer.
+    It runs as root, so that its ``sudo`` needs no rule, and from an environment without Carme Hub, which disables
+    batchspawner's callback.
 
     Args:
-        environment: what ``peer_environment`` returned.
-        wrapper, server: what runs on the node: batchspawner's wrapper, and the server's command behind it.
+        environment: the result of ``peer_environment``.
+        wrapper, server: the commands on the node: batchspawner's wrapper, and the server's command after it.
     """
     cluster = where.facts()
     folder = where.layout.state / "peer"
@@ -184,7 +184,7 @@ def start_peer_hub(
         "PYTHONUNBUFFERED": "1",
     }
     argv = [str(environment / "bin/python3"), "-m", "jupyterhub", "-f", str(HERE / "peer_hub.py")]
-    say("Starting the hub with batchspawner")
+    log_progress("Starting the hub with batchspawner")
     pid = where.processes.start("peer-hub", argv, log=log, env=environ, cwd=folder, umask=0o077, group=True)
     hub = HubAddress("batchspawner", f"http://127.0.0.1:{ports[0]}", token, pid, log)
     wait_ready(hub)
@@ -203,7 +203,7 @@ def peer_environment(where: Sandbox, image: Path) -> Path:
     for name in ("lib", "share", "etc", "pyvenv.cfg"):
         (folder / name).symlink_to(image / "opt/venv" / name)
     (folder / "bin/jupyterhub-singleuser").symlink_to(image / "opt/venv/bin/jupyterhub-singleuser")
-    # By sys.path, since sudo does not pass PYTHONPATH on.
+    # By sys.path, because sudo does not pass PYTHONPATH.
     wrapper = (
         f"import sys\nsys.path.append({str(folder / 'site')!r})\nfrom batchspawner.singleuser import main\nmain()\n"
     )
@@ -232,7 +232,7 @@ def wait_ready(hub: HubAddress, within: float = 60.0) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody has."""
+    """Return unused ports of 127.0.0.1."""
     held = [socket.socket() for _ in range(count)]
     for one in held:
         one.bind(("127.0.0.1", 0))
@@ -249,9 +249,9 @@ def wait_idle(cluster: Cluster, within: float = 60.0) -> None:
 
 @contextlib.contextmanager
 def nodes_last(where: Sandbox) -> Iterator[None]:
-    """Give slurmd, and so all jobs, what processor time the others leave: on a cluster they run on other machines.
+    """Give slurmd, and so all jobs, the lowest processor priority: on a cluster they run on other machines.
 
-    By a control group, since ``nice`` counts only within one session of processes.
+    This uses a control group, because ``nice`` applies only within one session of processes.
     """
     old, new = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     base, setting, least = (old, "cpu.shares", "2") if old.is_dir() else (new, "cpu.weight", "1")
@@ -264,7 +264,7 @@ def nodes_last(where: Sandbox) -> Iterator[None]:
             if name.startswith("slurmd-") and record is not None:
                 (group / "cgroup.procs").write_text(str(record.pid))
     except OSError as error:
-        say(f"The nodes' processes compete with the hub's: no control group can be used ({error.strerror})")
+        log_progress(f"The nodes' processes compete with the hub's: no control group can be used ({error.strerror})")
     try:
         yield
     finally:
@@ -275,6 +275,6 @@ def nodes_last(where: Sandbox) -> Iterator[None]:
 
 
 def need_root() -> None:
-    """End where we cannot become the users whose servers are started."""
+    """Exit where this process cannot become the users whose servers it starts."""
     if os.geteuid() != 0:
         raise SystemExit("This benchmark starts servers of several users: run it as root, as `make demo` is")

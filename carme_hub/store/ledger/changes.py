@@ -1,4 +1,7 @@
-"""What is new in the ledger since somebody last looked. Ids grow as commits do: a cluster has one writer at a time."""
+"""Find what has changed in the ledger since an entry, for notices.
+
+Ids grow in the order of commits, because a cluster has one writer at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from .reads import LedgerReads
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Which users and accounts entries were written about; ``last`` is the newest entry's id."""
+class LedgerChanges:
+    """Users and accounts of new entries; ``last`` is the newest entry's id."""
 
     last: int = 0
     users: frozenset[str] = frozenset()
     accounts: frozenset[str] = frozenset()
 
 
-def newest(reads: LedgerReads) -> int:
-    """Return the id of the newest entry, 0 where there is none."""
+def newest_id(reads: LedgerReads) -> int:
+    """Return the id of the newest entry, 0 if there is none."""
     return int(reads.run(select(func.max(ledger.c.id)).where(_of(reads))).scalar() or 0)
 
 
-def written_after(reads: LedgerReads, id: int) -> News:
-    """Return what was written after the entry of an id."""
+def changes_after(reads: LedgerReads, id: int) -> LedgerChanges:
+    """Return the changes after the entry with an id."""
     where = (_of(reads), ledger.c.id > id)
     last, users, accounts = id, set(), set()
     whose = (ledger.c.account, ledger.c.user)
@@ -34,12 +37,12 @@ def written_after(reads: LedgerReads, id: int) -> News:
         last = max(last, most)
         users.add(user)
         accounts.add(account)
-    return News(last, frozenset(users - {""}), frozenset(accounts - {""}))
+    return LedgerChanges(last, frozenset(users - {""}), frozenset(accounts - {""}))
 
 
 def _of(reads: LedgerReads) -> ColumnElement[bool]:
-    """Return whether an entry is the cluster's, in words of which no index knows.
+    """Return the condition that an entry belongs to the cluster, in a form that no index matches.
 
-    SQLite would take an index that begins with the cluster, and so read all entries there are.
+    Otherwise SQLite would use an index that begins with the cluster, and read all entries.
     """
     return ledger.c.cluster + "" == reads.cluster

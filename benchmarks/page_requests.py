@@ -1,7 +1,7 @@
-"""Somebody who asks a hub for pages at fixed times, in a process of their own, whether the hub keeps up or not.
+"""Request pages of a hub at fixed times, in a separate process, whether the hub keeps up or not.
 
-Reads from stdin what to ask, as one JSON object, and prints how long each answer took, in ms, by name. A wait counts
-from when the request was due.
+Reads the requests from stdin, as one JSON object, and prints how long each answer took, in ms, by name. A wait counts
+from the time at which the request was due. ``benchmarks/scale.py`` starts it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import urllib.request
 from typing import Any
 
 
-def ask(base: str, what: dict[str, Any], end: float, waits: list[float], lock: threading.Lock) -> None:
-    """Ask for one page again and again until the end; each request has a thread, so that none waits for another."""
+def request_page(base: str, what: dict[str, Any], end: float, waits: list[float], lock: threading.Lock) -> None:
+    """Request one page repeatedly until the end; each request has a thread, so that none waits for another."""
     request = urllib.request.Request(base + what["path"], headers=what["headers"])
 
     def once(due: float) -> None:
@@ -27,7 +27,7 @@ def ask(base: str, what: dict[str, Any], end: float, waits: list[float], lock: t
                 raise ValueError(f"it does not say {what['has']!r}")
         except (OSError, ValueError) as error:
             print(f"{what['path']}: {error}", file=sys.stderr, flush=True)
-            os._exit(1)  # figures of what failed are none
+            os._exit(1)  # a failed request gives no figure
         with lock:
             waits.append(1000 * (time.monotonic() - due))
 
@@ -42,18 +42,18 @@ def ask(base: str, what: dict[str, Any], end: float, waits: list[float], lock: t
 
 
 def main() -> None:
-    wanted = json.load(sys.stdin)
-    found: dict[str, list[float]] = {what["name"]: [] for what in wanted["asks"]}
-    end, lock = time.monotonic() + wanted["seconds"], threading.Lock()
-    askers = [
-        threading.Thread(target=ask, args=(wanted["base"], what, end, found[what["name"]], lock))
-        for what in wanted["asks"]
+    args = json.load(sys.stdin)
+    waits_by_page: dict[str, list[float]] = {what["name"]: [] for what in args["asks"]}
+    end, lock = time.monotonic() + args["seconds"], threading.Lock()
+    threads_of_pages = [
+        threading.Thread(target=request_page, args=(args["base"], what, end, waits_by_page[what["name"]], lock))
+        for what in args["asks"]
     ]
-    for each in askers:
+    for each in threads_of_pages:
         each.start()
-    for each in askers:
+    for each in threads_of_pages:
         each.join()
-    print(json.dumps(found))
+    print(json.dumps(waits_by_page))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A bare ``sbatch`` of the container and server that a session has, with nothing of ours: the floor of a start.
+"""A bare ``sbatch`` of the container and server that a session has, without our code: the lower bound of a start.
 
-The batch script is a shell that executes bubblewrap, as rendered for a session, with jupyterhub-singleuser in it. The
-port is given, TLS is off, and what answers the server's questions to its hub is a few lines in this process.
+The batch script is a shell script that executes bubblewrap, as rendered for a session, with jupyterhub-singleuser in
+it. The port is fixed, TLS is off, and a stub in this process answers the server's requests to its hub.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import jupyterhub
-from ground import free_ports
+from hubs import free_ports
 
 from carme_hub.containers.bubblewrap import Bubblewrap
 from carme_hub.containers.images import read_image
@@ -30,7 +30,7 @@ from carme_hub.spawners.job_script import PASS_ENV, PATH
 
 
 class StubHub(BaseHTTPRequestHandler):
-    """Answers what a server asks its hub while it starts."""
+    """A stub that answers the requests of a starting server to its hub."""
 
     def do_GET(self) -> None:
         self._say({"version": jupyterhub.__version__})
@@ -49,12 +49,12 @@ class StubHub(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep stderr for what the benchmark says."""
+        """Log nothing: stderr is for the benchmark's progress."""
 
 
 @contextlib.contextmanager
 def stub_hub() -> Iterator[str]:
-    """Run the stub and give its API's address."""
+    """Run the stub and yield its API's address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), StubHub)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -67,7 +67,7 @@ def stub_hub() -> Iterator[str]:
 
 
 def start_bare(cluster: Cluster, user: str, home: str, uid: int, gid: int, api: str, options: list[str]) -> float:
-    """Submit one server and return the seconds until it answers; its job is cancelled after that."""
+    """Submit one server, return the seconds until it answers, and cancel its job."""
     folder = f"{home}/.carme/bench-{uuid.uuid4()}"
     [port] = free_ports(1)
     request = ContainerRequest(
