@@ -286,7 +286,7 @@ def described(hub: HubContext, companion: Session, now: float, *, virtual: bool 
     return {
         "id": companion.id,
         "state": state,
-        "said": _said(hub, companion, state, job, now),
+        "said": _state_text(hub, companion, state, job, now),
         "name": companion.request.purpose,
         "shown": describe_companion(companion.request, virtual=virtual),
         "nodes": list(job.nodes) if job is not None and runs else [],
@@ -319,7 +319,7 @@ def _job_of(hub: HubContext, companion: Session) -> Job | None:
     return found[-1] if found else None
 
 
-def _said(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
+def _state_text(hub: HubContext, companion: Session, state: str, job: Job | None, now: float) -> str:
     if state == "ended":
         return companion.end_reason
     if state == "ending":

@@ -32,7 +32,7 @@ ONE = rf"{COMPANIONS}/({_UUID})"
 FORM = rf"/carme/sessions/({_UUID})/companions/({_UUID})/give-back"
 _NUMBERS = ("nodes", "gpus", "cpus", "memory_mib", "minutes")
 _LARGEST_BODY = 1024
-_MOST = 99_999_999
+_MAX_NUMBER = 99_999_999
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _NAME = re.compile(r"[\w .:+-]{0,64}")
 _NO_SESSION = "There is no such session, or it has ended."
@@ -201,7 +201,7 @@ def companion_request(said: dict[str, Any]) -> CompanionRequest:
 def _number(field: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,8}", value):
         value = int(value)
-    if type(value) is not int or not 0 <= value <= _MOST:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise web.HTTPError(400, f"{field} is a whole number from 0 up.")
     return value
 
