@@ -51,7 +51,14 @@ YEAR = 365 * 86400
 BATCH = 50_000
 A100 = Gpus("a100", 1)
 QUOTAS = (
-    Quota("day", SubjectKind.USER, gpu_time=10_000 * GPU_HOUR, window=Window.DAY, concurrent_gpus=800, sessions_per_day=900),
+    Quota(
+        "day",
+        SubjectKind.USER,
+        gpu_time=10_000 * GPU_HOUR,
+        window=Window.DAY,
+        concurrent_gpus=800,
+        sessions_per_day=900,
+    ),
     Quota("rolling", SubjectKind.USER, gpu_time=10_000 * GPU_HOUR, window=Window.ROLLING, days=30, sessions=700),
     Quota("month", SubjectKind.ACCOUNT, gpu_time=90_000 * GPU_HOUR, window=Window.MONTH),
     Quota("course", SubjectKind.GROUP, "course", together=True, gpu_time=90_000 * GPU_HOUR, window=Window.WEEK),
