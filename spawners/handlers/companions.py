@@ -159,19 +159,19 @@ class GiveBackFormHandler(CarmeHomeHandler):
     @needs_scope("start:servers")
     async def _post(self, hub: HubContext | None, session: Session | None, companion: str, user_name: str) -> None:  # noqa: ARG002
         if hub is None or session is None or session.parent:
-            await self._say(404, _NO_SESSION)
+            await self._reply(404, _NO_SESSION)
             return
         try:
             await give_back(hub, session, companion)
         except Refused as error:
-            await self._say(404, error.message)
+            await self._reply(404, error.message)
         except (SlurmUnreachable, StoreError) as error:
             hub.log.warning("Companion %s is not given back yet: %s", companion, error)
-            await self._say(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
+            await self._reply(503, "The database does not answer, so nothing was changed. Try it again in a moment.")
         else:
             self.redirect(url_path_join(self.hub.base_url, "home"), status=303)
 
-    async def _say(self, status: int, message: str) -> None:
+    async def _reply(self, status: int, message: str) -> None:
         self.set_status(status)
         self._refused = message
         await self.show()
